@@ -1,0 +1,32 @@
+"""Everything ampi raises or warns about.
+
+AmpiError
+├── ActivityError        an active value would leave tracked memory, or enter an operation without a rule
+├── KernelError          a kernel uses what the differentiator does not know
+├── TapeError            a tape is used out of order (gradient of what it never saw, closed, nested)
+└── CommunicationError   ranks disagree about what was said (activity, counts, a missing partner), or one stopped
+"""
+
+
+class AmpiError(Exception):
+    """Base of all errors raised by ampi."""
+
+
+class ActivityError(AmpiError, TypeError):
+    """An active value would be lost: it enters memory that is not tracked, or an operation that has no derivative."""
+
+
+class KernelError(AmpiError):
+    """A kernel cannot be compiled or differentiated; the message has file, line, source text and what to write."""
+
+
+class TapeError(AmpiError, RuntimeError):
+    """A tape is used in a way that has no meaning."""
+
+
+class CommunicationError(AmpiError, RuntimeError):
+    """Ranks disagree about a message or a collective, or a partner made no progress in time."""
+
+
+class ActivityWarning(UserWarning):
+    """A derivative is dropped where the program may have meant it; issued once per source line."""

@@ -1,0 +1,239 @@
+"""The intermediate representation of a kernel: small, structured, typed, immutable.
+
+A kernel's Python source is parsed into this form, every pass takes and gives this form, and ``emit`` writes it out as
+Python source in Numba's subset again.  Nodes are frozen dataclasses; a pass builds new nodes with ``dataclasses.replace``.
+
+Conventions that hold after parsing
+
+* Calls of other kernels are inlined; tuples and named tuples are taken apart into one variable per leaf.  What remains
+  are scalars, arrays and the statements below.
+* The types are Numba's (``numba.types``); every expression carries its own in ``type``.
+* An array is always named by a ``Var``; ``Load`` and ``Store`` touch a single element.  Array arguments keep the same
+  memory for the whole call; a local array gets its memory from ``Alloc``; ``Alias`` names a part of another array.
+* ``Accumulate`` is ``a[i] += v`` and friends kept whole, so that a linear increment is seen as one.
+* After ``lower`` there is no ``Break``, ``Continue`` or early ``Return``: one ``Return`` ends the function body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+# --------------------------------------------------------------------------------------------------- expressions
+
+
+@dataclass(frozen=True)
+class Expr:
+    """Base of all expressions; ``type`` is a ``numba.types.Type``."""
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    """A literal, or a global or closure constant: bool, int, float or complex."""
+
+    value: Any
+    type: Any
+
+
+@dataclass(frozen=True)
+class Var(Expr):
+    """A local variable or an argument, scalar or array."""
+
+    name: str
+    type: Any
+
+
+@dataclass(frozen=True)
+class Op(Expr):
+    """A scalar operation named in the intrinsics table.
+
+    ``name`` is the table's key: ``add sub mul truediv floordiv mod pow neg pos``, ``lt le gt ge eq ne``, ``and or not``
+    (short-circuiting), ``bitand bitor xor invert lshift rshift``, ``select`` (condition, if true, if false), ``cast``
+    (to ``type``), and functions: ``sqrt cbrt exp log sin … min max abs sign hypot atan2 fmod erf``.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    type: Any
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    """One element of an array: as many indices as the array has dimensions."""
+
+    array: Var
+    index: tuple[Expr, ...]
+    type: Any
+
+
+@dataclass(frozen=True)
+class Size(Expr):
+    """``array.shape[axis]``."""
+
+    array: Var
+    axis: int
+    type: Any
+
+
+# ---------------------------------------------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """Base of all statements; ``line`` is the 1-based line in ``Function.filename`` it came from (0: none)."""
+
+    line: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Assign(Stmt):
+    """``target = value`` for a scalar."""
+
+    target: Var
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    """``array[index] = value`` for one element."""
+
+    array: Var
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Accumulate(Stmt):
+    """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
+    other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``)."""
+
+    array: Var
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Alloc(Stmt):
+    """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty) or a scalar expression."""
+
+    target: Var
+    shape: tuple[Expr, ...]
+    fill: Expr | None
+
+
+@dataclass(frozen=True)
+class Alias(Stmt):
+    """``target = array[index]`` with fewer indices than dimensions (leading ones): a view, no copy.
+    With an empty index, ``target`` is another name of the array."""
+
+    target: Var
+    array: Var
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except for
+    the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``)."""
+
+    var: Var
+    start: Expr
+    stop: Expr
+    step: Expr
+    body: tuple[Stmt, ...]
+    parallel: bool = False
+    reductions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class While(Stmt):
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    condition: Expr
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Break(Stmt):
+    pass
+
+
+@dataclass(frozen=True)
+class Continue(Stmt):
+    pass
+
+
+@dataclass(frozen=True)
+class Return(Stmt):
+    """The kernel's results, scalars or arrays (a local array or an argument), one per leaf; empty for None."""
+
+    values: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raise(Stmt):
+    """``raise E("...")`` or a failed ``assert``; kept as source text, constants only."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Raw(Stmt):
+    """A line of generated Python (stack handling, scratch arrays, increments of shadows): only made by the derivative
+    passes, never by the parser.  ``reads`` and ``writes`` name the variables it touches."""
+
+    text: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One leaf of the user's arguments.  ``path`` says where it was: ``("state", "x")`` for ``state.x``."""
+
+    name: str
+    type: Any
+    path: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel for one signature.  ``result`` says how the values of ``Return`` are put together for the caller
+    (None, ``"scalar"``, or a nested tuple structure that the pipeline understands)."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    body: tuple[Stmt, ...]
+    filename: str = ""
+    first_line: int = 1
+    result: Any = None
+
+
+# --------------------------------------------------------------------------------------------------- walking
+
+
+def children(node: Any) -> Iterator[Any]:
+    """The expressions and statements directly inside a node, in order of evaluation."""
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if isinstance(value, (Expr, Stmt)):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, (Expr, Stmt)))
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """A node and everything inside it (a tuple of statements works too), parents first."""
+    if isinstance(node, tuple):
+        for n in node:
+            yield from walk(n)
+        return
+    yield node
+    for child in children(node):
+        yield from walk(child)
