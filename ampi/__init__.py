@@ -1,0 +1,1 @@
+"""ampi differentiates Python MPI programs as they stand."""

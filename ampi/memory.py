@@ -1,0 +1,287 @@
+"""Memory that carries derivatives: storages, regions of them, and what the tape needs to know about an array.
+
+A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that look at it: every
+view of the block, of whatever type, finds the same storage.  A **region** is where an array lies inside its storage
+(offset, shape, strides, dtype); it holds no memory alive, so a tape may keep thousands of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class Storage:
+    """One owned block of memory.
+
+    Attributes
+    ----------
+    address, nbytes : int
+        The block: bytes ``address`` to ``address + nbytes``.
+    tape : weakref.ref or None
+        Reference to the tape on which the block carries derivatives (it is *active* there).
+    needs : dict
+        For each tape (by reference) the extents whose present values its records need: an entry is made by
+        `Tape.need` and dropped when the old values have been saved.
+    """
+
+    __slots__ = ("__weakref__", "address", "nbytes", "needs", "tape")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.tape: Any = None
+        self.needs: dict[Any, dict[tuple, Extent]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
+
+
+class TrackedArray(np.ndarray):
+    """Base class of `ampi.ndarray`: an array that remembers its storage once it has been looked up."""
+
+    __slots__ = ("_storage",)
+
+
+class Region:
+    """Where an array lies in its storage."""
+
+    __slots__ = ("dtype", "offset", "shape", "storage", "strides")
+
+    def __init__(self, storage: Storage, array: np.ndarray) -> None:
+        self.storage = storage
+        self.offset = address_of(array) - storage.address
+        self.shape = array.shape
+        self.strides = array.strides
+        self.dtype = array.dtype
+
+    def same_place(self, other: Region) -> bool:
+        """Whether both name the same elements of the same storage in the same order."""
+        return (
+            self.storage is other.storage
+            and self.offset == other.offset
+            and self.shape == other.shape
+            and self.strides == other.strides
+            and self.dtype == other.dtype
+        )
+
+    def view(self, block: np.ndarray) -> np.ndarray:
+        """This region of a block of bytes that has the storage's layout."""
+        return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the region's elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Extent:
+    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact."""
+
+    __slots__ = ("dense", "high", "low", "pattern")
+
+    def __init__(self, array: np.ndarray) -> None:
+        if array.flags.forc:
+            self.low = address_of(array)
+            self.high = self.low + array.nbytes
+            self.dense = True
+        else:
+            self.low, self.high = np.lib.array_utils.byte_bounds(array)
+            self.dense = False
+        self.pattern = (address_of(array), array.shape, array.strides, array.dtype.itemsize)
+
+    def overlaps(self, other: Extent) -> bool:
+        """Whether a byte belongs to both."""
+        if self.high <= other.low or other.high <= self.low:
+            return False
+        if self.dense and other.dense:
+            return True
+        low = min(self.low, other.low)
+        try:
+            return np.shares_memory(self._sketch(low), other._sketch(low), max_work=10_000)
+        except np.exceptions.TooHardError:
+            return True
+
+    def covers(self, other: Extent) -> bool:
+        """Whether every byte of the other certainly belongs to this one."""
+        if self.dense:
+            return self.low <= other.low and other.high <= self.high
+        return self.pattern == other.pattern
+
+    def _sketch(self, low: int) -> np.ndarray:
+        address, shape, strides, itemsize = self.pattern
+        # Addresses only: `shares_memory` never reads, and a zero-byte-stride dummy keeps NumPy's bounds check away.
+        dummy = np.lib.stride_tricks.as_strided(_DUMMY, (1,), (0,))
+        interface = {
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{itemsize}",
+            "data": (dummy.__array_interface__["data"][0] + address - low, True),
+            "version": 3,
+        }
+        return np.asarray(_Interface(interface))
+
+
+class _Interface:
+    def __init__(self, interface: dict) -> None:
+        self.__array_interface__ = interface
+
+
+_DUMMY = np.zeros(16, np.uint8)
+
+
+def address_of(array: np.ndarray) -> int:
+    """Address of an array's first element."""
+    return array.__array_interface__["data"][0]
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """The same memory as a base-class `numpy.ndarray`."""
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+# ------------------------------------------------------------------------------------------ from arrays to storages
+
+# Storages of memory that no TrackedArray owns (a plain array viewed as ampi.ndarray, MPI windows, buffers), by address.
+_foreign_addresses: list[int] = []
+_foreign: list[tuple[Storage, Callable[[], Any]]] = []
+
+
+def storage_of(array: Any, create: bool = False) -> Storage | None:
+    """The storage of the memory an array looks at; None if nobody tracks that memory.
+
+    Memory is tracked if an `ampi.ndarray` is, or has been, in the array's chain of bases.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Any array or view, of whatever class.
+    create : bool
+        Start to track the memory if nobody does (what `Tape.watch` and `ampi.ndarray` do).
+    """
+    if isinstance(array, TrackedArray):
+        try:
+            return array._storage
+        except AttributeError:
+            storage = _find(array, True)
+            array._storage = storage
+            return storage
+    return _find(array, create)
+
+
+def _find(array: np.ndarray, create: bool) -> Storage | None:
+    owner = array
+    while True:
+        base = owner.base
+        if isinstance(base, memoryview):
+            base = base.obj
+        if not isinstance(base, np.ndarray):
+            break
+        owner = base
+        if isinstance(owner, TrackedArray):
+            # A cached storage of a view is the storage of the block as well.
+            try:
+                return owner._storage
+            except AttributeError:
+                create = True
+    if isinstance(owner, TrackedArray) and owner.base is None:
+        owner._storage = storage = Storage(*_block(owner))
+        return storage
+    return _find_foreign(array, owner, create)
+
+
+def _block(owner: np.ndarray) -> tuple[int, int]:
+    if owner.flags.forc:
+        return address_of(owner), owner.nbytes
+    low, high = np.lib.array_utils.byte_bounds(owner)
+    return low, high - low
+
+
+def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage | None:
+    if _foreign:
+        low = address_of(array)
+        k = bisect.bisect_right(_foreign_addresses, low) - 1
+        if k >= 0:
+            storage, alive = _foreign[k]
+            if low < storage.address + max(storage.nbytes, 1):
+                if alive() is not None:
+                    return storage
+                _forget_foreign(k)
+    if not create:
+        return None
+    storage = Storage(*_block(owner))
+    _remember_foreign(storage, owner)
+    return storage
+
+
+def _remember_foreign(storage: Storage, owner: np.ndarray) -> None:
+    for k in range(len(_foreign) - 1, -1, -1):
+        if _foreign[k][1]() is None:
+            _forget_foreign(k)
+    holder = owner if owner.base is None else owner.base
+    try:
+        alive: Callable[[], Any] = weakref.ref(holder)
+    except TypeError:
+        alive = weakref.ref(owner)
+    k = bisect.bisect_right(_foreign_addresses, storage.address)
+    _foreign_addresses.insert(k, storage.address)
+    _foreign.insert(k, (storage, alive))
+
+
+def _forget_foreign(k: int) -> None:
+    del _foreign_addresses[k], _foreign[k]
+
+
+def region_of(array: np.ndarray) -> Region:
+    """The region of a tracked array.
+
+    Raises
+    ------
+    ValueError
+        The memory is not tracked.
+    """
+    storage = storage_of(array)
+    if storage is None:
+        raise ValueError("the array's memory is not tracked; make it with ampi.numpy")
+    return Region(storage, array)
+
+
+# ----------------------------------------------------------------------------------------------------- array type
+
+_array_type: type[TrackedArray] = TrackedArray
+
+
+def set_array_type(cls: type[TrackedArray]) -> None:
+    """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
+    global _array_type
+    _array_type = cls
+
+
+def tracked(array: Any) -> TrackedArray:
+    """The same memory as an `ampi.ndarray`, tracked from now on (no copy of an existing array)."""
+    array = np.asanyarray(array)
+    if not isinstance(array, _array_type):
+        array = array.view(_array_type)
+    storage_of(array)
+    return array
+
+
+def tracked_copy(value: Any) -> TrackedArray:
+    """A new `ampi.ndarray` with the values of an array or scalar (same dtype, C order); owns its memory."""
+    source = np.asarray(value)
+    copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
+    copy.view(np.ndarray)[...] = source
+    return copy
+
+
+def carries_derivatives(dtype: np.dtype) -> bool:
+    """Whether values of a dtype can carry derivatives: floating-point or complex, alone or in a field."""
+    if dtype.names is not None:
+        return any(carries_derivatives(dtype[name]) for name in dtype.names)
+    if dtype.subdtype is not None:
+        return carries_derivatives(dtype.subdtype[0])
+    return dtype.kind in "fc"

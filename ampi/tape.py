@@ -1,0 +1,531 @@
+"""The tape: a log of operations, an undo log of overwritten memory, and the sweeps over both.
+
+How floor 1 records an operation (a NumPy call, a kernel, an MPI operation)::
+
+    tape = current()                      # None: nothing records, just do it (but see `overwrite`)
+    x = tape.need(x)                      # the adjoint wants the value x has now
+    undo = overwrite(y)                   # y is about to be overwritten: saves the old bytes if a record needs them
+    ... the primal ...
+    tape.append(adjoint, undo, writes=[y])
+
+A record's ``adjoint(sweep)`` runs with the primal memory as it was when the operation ran: before any of its writes.
+It takes the adjoints of what was overwritten with ``sweep.take(region)`` and adds to those of what was read with
+``sweep.add(region, value)`` or in place through ``sweep.shadow(region)``.
+
+The idea of saving only what is "to be recorded" (TBR) is that of Hascoët, Naumann and Pascual, "To be recorded analysis
+in reverse-mode automatic differentiation" (2005), done here at run time by region.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import ActivityError, TapeError
+from .memory import (
+    Extent,
+    Region,
+    Storage,
+    TrackedArray,
+    address_of,
+    carries_derivatives,
+    plain,
+    region_of,
+    storage_of,
+    tracked_copy,
+)
+
+_recording: list[Tape] = []  # innermost last
+_passive = 0
+
+
+def current() -> Tape | None:
+    """The tape that records now on this rank, or None (none is open, or inside `ampi.passive`)."""
+    return _recording[-1] if _recording and not _passive else None
+
+
+def opened() -> Tape | None:
+    """The innermost open tape, even inside `ampi.passive`."""
+    return _recording[-1] if _recording else None
+
+
+@contextlib.contextmanager
+def passive() -> Iterator[None]:
+    """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
+
+    Memory that is overwritten inside loses its derivative.  Messages sent inside carry none either; use it on all
+    ranks of a communication alike.
+    """
+    global _passive
+    _passive += 1
+    try:
+        yield
+    finally:
+        _passive -= 1
+
+
+class Undo:
+    """Bytes that were overwritten: `swap` exchanges them with what the memory holds."""
+
+    __slots__ = ("saved", "view")
+
+    def __init__(self, view: np.ndarray) -> None:
+        self.view = view
+        self.saved = view.copy(order="K")
+
+    def swap(self) -> None:
+        """Exchange saved and present values."""
+        present = self.view.copy(order="K")
+        self.view[...] = self.saved
+        self.saved = present
+
+
+class Record:
+    """One operation: how to undo its writes and how to apply its adjoint."""
+
+    __slots__ = ("adjoint", "created", "undo")
+
+    def __init__(
+        self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo], created: Sequence[Storage]
+    ) -> None:
+        self.adjoint = adjoint
+        self.undo = undo
+        self.created = created
+
+
+def overwrite(*arrays: np.ndarray) -> list[Undo]:
+    """To be called before the memory of arrays is overwritten by one operation, whether or not a tape records.
+
+    Saves the old bytes for every tape that needs them.
+
+    Returns
+    -------
+    list of Undo
+        What the innermost open tape must undo; goes into the operation's record.  (Nothing is returned for other
+        tapes: they have got a record of their own.)
+    """
+    undo: list[Undo] = []
+    for array in arrays:
+        storage = storage_of(array)
+        if storage is not None and storage.needs:
+            _save(storage, plain(array), undo)
+    if _passive and _recording:
+        _recording[-1]._passive_overwrite(arrays, undo)
+        return []
+    return undo
+
+
+def _save(storage: Storage, array: np.ndarray, undo: list[Undo]) -> None:
+    extent = Extent(array)
+    inner = _recording[-1] if _recording else None
+    for reference, needs in list(storage.needs.items()):
+        tape = reference()
+        if tape is None:
+            del storage.needs[reference]
+            continue
+        if not any(extent.overlaps(need) for need in needs.values()):
+            continue
+        saved = Undo(array)
+        tape.saved_bytes += array.nbytes
+        for key in [key for key, need in needs.items() if extent.covers(need)]:
+            del needs[key]
+        if not needs:
+            del storage.needs[reference]
+        if tape is inner:
+            undo.append(saved)
+        else:
+            tape._records.append(Record(None, [saved], ()))
+
+
+class Tape:
+    """Records what this rank computes and communicates, for `gradient`.
+
+    Use it as a context manager on every rank of the program::
+
+        with ampi.Tape() as tape:
+            x = tape.watch(x0)
+            y = program(x)
+        x_bar = tape.gradient(y, x)
+
+    A tape can be swept as often as wanted, with different outputs and seeds.
+    """
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._watches: list[Region] = []
+        self._reference = weakref.ref(self)
+        self._copies: dict[tuple, np.ndarray] = {}
+        self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
+        self._closed = False
+        self.saved_bytes = 0
+
+    def __enter__(self) -> Tape:
+        if self._closed or self in _recording:
+            raise TapeError("a tape records once; make a new ampi.Tape()")
+        _recording.append(self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if _recording[-1] is not self:
+            raise TapeError("tapes must be closed in the reverse order of their opening")
+        _recording.pop()
+        self._closed = True
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    # ------------------------------------------------------------------------------------------- for the user
+
+    def watch(self, x: Any) -> TrackedArray:
+        """Declare an independent.
+
+        Parameters
+        ----------
+        x : array_like of float or complex
+            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray` is itself
+            declared, with respect to the value it has here.
+
+        Returns
+        -------
+        ampi.ndarray
+            What to compute with.
+
+        Raises
+        ------
+        ActivityError
+            ``x`` is of an integer, boolean or object dtype.
+        TapeError
+            The tape is not recording.
+        """
+        if current() is not self:
+            raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
+        array = x if isinstance(x, TrackedArray) else tracked_copy(x)
+        if not carries_derivatives(array.dtype):
+            raise ActivityError(
+                f"cannot differentiate with respect to an array of dtype {array.dtype}; "
+                "convert it to a floating-point or complex dtype before tape.watch"
+            )
+        region = region_of(array)
+        self.activate(array)
+        self._watches.append(region)
+        self._records.append(Record(_Watch(region), (), ()))
+        return array
+
+    def gradient(self, y: Any, x: Any, seed: Any = None) -> Any:
+        """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs.
+
+        Collective over the ranks that communicated while the tape recorded: each of them must sweep, even one that has
+        neither output nor input.
+
+        Parameters
+        ----------
+        y : ampi.ndarray, tuple or list of them, or None
+            Outputs: the memory of these arrays as it was when the tape was closed.  None on a rank without output.
+        x : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
+            Watched arrays.
+        seed : array_like, or a tuple like ``y``
+            Adjoint of ``y``, of y's shape; 1.0 by default, for a ``y`` of one element.
+
+        Returns
+        -------
+        numpy.ndarray, or the structure of ``x``
+            For each ``x``: Σ over ranks ⟨seed, ∂y/∂x⟩, of x's shape and dtype; for complex data in the real inner
+            product Re⟨x̄, ẋ⟩.
+
+        Raises
+        ------
+        TapeError
+            An ``x`` was not watched, a ``y`` is not tracked memory, or a seed does not fit.
+        """
+        sweep = Sweep(self)
+        wanted = [self._watched(leaf) for leaf in _leaves(x)]
+        _plant(sweep, y, seed)
+        sweep.wanted = wanted
+        sweep.run()
+        found = iter(sweep.results)
+        return _like(x, found)
+
+    # ------------------------------------------------------------------------------- for those who record operations
+
+    def is_active(self, array: Any) -> bool:
+        """Whether the memory of an array carries derivatives on this tape."""
+        if not isinstance(array, np.ndarray):
+            return False
+        storage = storage_of(array)
+        return storage is not None and storage.tape is self._reference
+
+    def activate(self, array: np.ndarray) -> None:
+        """Memory of a (tracked) array carries derivatives from now on."""
+        storage = storage_of(array)
+        if storage is None:
+            raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
+        storage.tape = self._reference
+
+    def deactivate(self, array: np.ndarray) -> None:
+        """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
+        storage = storage_of(array)
+        if storage is not None and array.nbytes == storage.nbytes and storage.tape is self._reference:
+            storage.tape = None
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Say that a record's adjoint wants the values an array has now.
+
+        Returns
+        -------
+        numpy.ndarray
+            A plain array that holds these values whenever the record's adjoint runs: a view if the memory is tracked or
+            read-only, otherwise a copy (a write into a plain array could not be seen), shared between equal values.
+        """
+        view = plain(array)
+        storage = storage_of(array)
+        if storage is None:
+            return self._constant(view)
+        needs = storage.needs.get(self._reference)
+        if needs is None:
+            needs = storage.needs[self._reference] = {}
+        key = (address_of(view), view.shape, view.strides, view.dtype.itemsize)
+        if key not in needs:
+            needs[key] = Extent(view)
+        return view
+
+    def append(
+        self,
+        adjoint: Callable[[Sweep], None] | None,
+        undo: Sequence[Undo] = (),
+        created: Iterable[np.ndarray] = (),
+    ) -> None:
+        """Append the record of an operation that has just run.
+
+        Parameters
+        ----------
+        adjoint : callable
+            ``adjoint(sweep)`` applies the operation's adjoint to the shadows.  None if there is only memory to undo.
+        undo : list of Undo
+            From `overwrite`.
+        created : iterable of ampi.ndarray
+            Results whose memory the operation made: their shadows end where the sweep passes this record.
+        """
+        storages = tuple(s for s in map(storage_of, created) if s is not None)
+        self._records.append(Record(adjoint, undo, storages))
+
+    def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
+        """Have ``callback(sweep)`` called once at the beginning of every sweep (the ranks agree on messages there)."""
+        self._sweep_starts.setdefault(key, callback)
+
+    # ------------------------------------------------------------------------------------------------- internals
+
+    def _constant(self, view: np.ndarray) -> np.ndarray:
+        if not _may_change(view):
+            return view
+        key = (address_of(view), view.shape, view.strides, view.dtype.str)
+        copy = self._copies.get(key)
+        if copy is None or not _same_bits(copy, view):
+            copy = self._copies[key] = view.copy(order="K")
+        return copy
+
+    def _passive_overwrite(self, arrays: Sequence[np.ndarray], undo: list[Undo]) -> None:
+        zeroed = [region_of(a) for a in arrays if self.is_active(a)]
+        if undo or zeroed:
+            self._records.append(Record(_Zero(zeroed) if zeroed else None, undo, ()))
+
+    def _watched(self, x: Any) -> Region:
+        if isinstance(x, TrackedArray):
+            region = region_of(x)
+            for watched in self._watches:
+                if watched.same_place(region):
+                    return watched
+        raise TapeError(
+            "tape.gradient(y, x): x is not an array that tape.watch returned; "
+            "write `x = tape.watch(x0)` inside the tape and pass that x"
+        )
+
+
+class Sweep:
+    """One reverse sweep of a tape: holds the shadows.
+
+    Attributes
+    ----------
+    tape : Tape
+    state : dict
+        What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.state: dict[Any, Any] = {}
+        self.wanted: list[Region] = []
+        self.results: list[np.ndarray] = []
+        self._shadows: dict[Storage, np.ndarray] = {}
+        self._kept: set[Storage] = set()
+
+    def has_shadow(self, region: Region) -> bool:
+        """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
+        return region.storage in self._shadows
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's adjoint, in place; zeros at first use."""
+        block = self._shadows.get(region.storage)
+        if block is None:
+            # Bytes of zero are the number zero in every dtype that a region of this storage may have.
+            block = self._shadows[region.storage] = np.zeros(region.storage.nbytes, np.uint8)
+        return region.view(block)
+
+    def take(self, region: Region) -> np.ndarray | None:
+        """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
+
+        None stands for zeros where nothing has been added to the storage.
+        """
+        if region.storage not in self._shadows:
+            return None
+        shadow = self.shadow(region)
+        taken = shadow.copy()
+        shadow[...] = 0
+        return taken
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the adjoint of memory that the operation read.
+
+        The value has the region's shape; the imaginary part is dropped where the region is real.
+        """
+        shadow = self.shadow(region)
+        if region.dtype.kind == "f" and np.iscomplexobj(value):
+            value = np.real(value)
+        np.add(shadow, value, out=shadow, casting="same_kind")
+
+    def zero(self, region: Region) -> None:
+        """The adjoint of memory overwritten by a constant."""
+        if region.storage in self._shadows:
+            self.shadow(region)[...] = 0
+
+    def run(self) -> None:
+        """Walk back over the tape, then restore the memory."""
+        tape = self.tape
+        records = tape._records
+        results: dict[int, np.ndarray] = {}
+        self.state["watch results"] = results
+        self._kept = {region.storage for region in self.wanted}
+        position = len(records)
+        _sweeping.append(self)
+        global _passive
+        outer, _passive = _passive, 1
+        try:
+            for callback in tape._sweep_starts.values():
+                callback(self)
+            while position:
+                position -= 1
+                record = records[position]
+                for undo in reversed(record.undo):
+                    undo.swap()
+                if record.adjoint is not None:
+                    record.adjoint(self)
+                for storage in record.created:
+                    if storage not in self._kept:
+                        self._shadows.pop(storage, None)
+        finally:
+            for record in records[position:]:
+                for undo in record.undo:
+                    undo.swap()
+            _sweeping.pop()
+            _passive = outer
+        self.results = [results[id(region)] for region in self.wanted]
+        self._shadows.clear()
+
+
+_sweeping: list[Sweep] = []
+
+
+class _Watch:
+    __slots__ = ("region",)
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+    def __call__(self, sweep: Sweep) -> None:
+        sweep.state["watch results"][id(self.region)] = sweep.shadow(self.region).copy()
+
+
+class _Zero:
+    __slots__ = ("regions",)
+
+    def __init__(self, regions: list[Region]) -> None:
+        self.regions = regions
+
+    def __call__(self, sweep: Sweep) -> None:
+        for region in self.regions:
+            sweep.zero(region)
+
+
+def _may_change(view: np.ndarray) -> bool:
+    array: Any = view
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return array is not None and not isinstance(array, bytes)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    # NaNs compare unequal and cost one copy more, which is harmless.
+    return bool(np.array_equal(a, b))
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    if x is None:
+        return
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from _leaves(item)
+    else:
+        yield x
+
+
+def _like(x: Any, found: Iterator[np.ndarray]) -> Any:
+    if x is None:
+        return None
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(_like(item, found) for item in x))
+    if isinstance(x, (tuple, list)):
+        return type(x)(_like(item, found) for item in x)
+    return next(found)
+
+
+def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
+    outputs = list(_leaves(y))
+    if isinstance(y, (tuple, list)) and seed is not None:
+        seeds = list(_leaves(seed))
+    else:
+        seeds = [seed] * len(outputs)
+    if len(seeds) != len(outputs):
+        raise TapeError(f"tape.gradient: {len(outputs)} outputs but {len(seeds)} seeds")
+    for output, s in zip(outputs, seeds, strict=True):
+        if not isinstance(output, np.ndarray) or storage_of(output) is None:
+            raise TapeError(
+                f"tape.gradient(y, x): y is a plain {type(output).__name__}, which carries no derivative; "
+                "compute it with ampi.numpy so that it is an ampi.ndarray, or pass None on a rank without output"
+            )
+        if not carries_derivatives(output.dtype):
+            raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
+        if s is None:
+            if output.size != 1:
+                raise TapeError(
+                    f"tape.gradient(y, x): y has shape {output.shape}; pass seed= with an array of that shape"
+                )
+            s = 1.0
+        value = np.asarray(s)
+        if value.shape != output.shape and value.size != 1:
+            raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {output.shape}")
+        value = value.reshape(output.shape) if value.size == output.size else value
+        sweep.add(region_of(output), value)
+
+
+def where_called() -> str:
+    """``file:line`` of the innermost caller outside ampi, for messages."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "ampi":
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
