@@ -1,0 +1,126 @@
+"""The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
+
+Every argument but ``-n`` goes to pytest. Exit status 0 if nothing failed in any pass; the last line gives the totals.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+RANKS = (1, 2, 3, 4, 8)
+PASS_LIMIT = 900  # seconds; a single test has its own limit, in pyproject.toml
+SLOW_PASS_LIMIT = 5400
+NO_TESTS = 5  # pytest's exit status when nothing was selected
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/test", allow_abbrev=False, add_help=False)
+    parser.add_argument("-n", dest="ranks", type=int, action="append")
+    options, pytest_args = parser.parse_known_args()
+
+    totals = collections.Counter()
+    wanted = None
+    for ranks in options.ranks or RANKS:
+        if ranks > 1 and wanted is not None and not any(size <= ranks for size in wanted):
+            continue
+        with tempfile.TemporaryDirectory(prefix="ampi-test-") as folder:
+            counts = run_pass(ranks, pytest_args, pathlib.Path(folder))
+            if ranks == 1:
+                wanted = read_sizes(pathlib.Path(folder))
+        totals += counts
+    line = f"{totals['passed']} passed, {totals['failed']} failed"
+    if totals["skipped"]:
+        line += f", {totals['skipped']} skipped"
+    print(line, flush=True)
+    return 1 if totals["failed"] else 0
+
+
+def run_pass(ranks, pytest_args, folder):
+    """Run pytest on `ranks` ranks; how many tests ``passed``, ``failed`` and were ``skipped``."""
+    print(f"\n##### {ranks} rank{'s' * (ranks > 1)}", flush=True)
+    command = [sys.executable, "-m", "pytest", "--with-mpi", *pytest_args]
+    environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
+    if ranks == 1:
+        command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
+    else:
+        command = ["mpiexec", "-n", str(ranks), *command, "-p", "no:cacheprovider"]
+        # Ranks must draw and order the same tests, and share the cores.
+        environment["PYTHONHASHSEED"] = "0"
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            environment.setdefault(name, "1")
+
+    limit = SLOW_PASS_LIMIT if "--slow" in pytest_args else PASS_LIMIT
+    status, ending = run_limited(command, environment, limit)
+    counts = read_outcomes(folder)
+    if status in (0, NO_TESTS):
+        return counts
+    if not (folder / "finished").exists():
+        show(folder / "failures", "failed before")
+        show_logs(folder)
+        test = (folder / "running").read_text() if (folder / "running").exists() else "before the first test"
+        print(f"FAILED: {ranks} ranks: {ending}: {test}", flush=True)
+        counts["failed"] += 1
+    elif not counts["failed"]:  # a wrong argument, an error while collecting, or a rank that ended badly
+        show_logs(folder)
+        print(f"FAILED: {ranks} ranks: {ending}", flush=True)
+        counts["failed"] += 1
+    return counts
+
+
+def run_limited(command, environment, limit):
+    """Run `command` for at most `limit` seconds; its exit status, and in words how it ended."""
+    process = subprocess.Popen(command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL)
+    try:
+        status = process.wait(limit)
+        return status, f"exit status {status}"
+    except subprocess.TimeoutExpired:
+        return stop(process), f"not finished after {limit} s"
+    except KeyboardInterrupt:
+        stop(process)
+        raise
+
+
+def stop(process):
+    """End mpiexec politely, so that it ends its ranks, and what is left of its process group by force."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    return 1
+
+
+def read_outcomes(folder):
+    file = folder / "outcomes"
+    return collections.Counter(file.read_text().split() if file.exists() else ())
+
+
+def read_sizes(folder):
+    """The least number of ranks of each test that wants MPI; None if the tests were not collected."""
+    file = folder / "sizes"
+    return [int(size) for size in file.read_text().split()] if file.exists() else None
+
+
+def show_logs(folder):
+    for log in sorted(folder.glob("rank-*.log")):
+        show(log, f"the end of what {log.stem.replace('-', ' ')} said", lines=25)
+
+
+def show(file, title, lines=None):
+    if file.exists():
+        text = file.read_text(errors="replace").splitlines()
+        print(f"\n----- {title}", *text[-lines if lines else None :], sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

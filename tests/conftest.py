@@ -1,0 +1,166 @@
+"""How the tests run on several ranks.
+
+Under ``mpiexec -n N python -m pytest --with-mpi`` only tests marked ``mpi`` whose ``min_size`` fits run, on all ranks; the
+ranks agree on the outcome of each phase of each test, and rank 0 reports for all. Without ``mpiexec`` the same option
+runs everything that one rank can do. ``scripts/test`` does all of this.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from mpi4py import MPI
+
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # mpi4py's own, whatever a test puts in its place
+FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outcomes and logs
+PATIENCE = 20.0  # seconds a rank that failed waits for the others to leave the test
+OUTCOMES = ("passed", "skipped", "failed")
+
+try:
+    import hypothesis
+except ImportError:
+    pass
+else:  # every rank draws the same examples, and a slow machine is not a failure
+    hypothesis.settings.register_profile("ampi", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("ampi")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if FOLDER and WORLD.rank:
+        log = open(pathlib.Path(FOLDER, f"rank-{WORLD.rank}.log"), "w", buffering=1)  # noqa: SIM115
+        config.get_terminal_writer()._file = log
+    if WORLD.size > 1:
+        config.pluginmanager.register(Agreement(config, WORLD.Dup()), "ranks-agree")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    slow = config.getoption("--slow")
+    selected = [item for item in items if ("slow" in item.keywords) == slow]
+    if WORLD.rank == 0:
+        note("sizes", " ".join(str(least_size(item)) for item in selected if "mpi" in item.keywords))
+    if config.getoption("--with-mpi"):
+        selected = [item for item in selected if fits(item)]
+    chosen = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = selected
+
+
+def least_size(item):
+    mark = item.get_closest_marker("mpi")
+    return mark.kwargs.get("min_size", 1) if mark else 1
+
+
+def fits(item):
+    """Whether the test is for this number of ranks."""
+    return ("mpi" in item.keywords or WORLD.size == 1) and least_size(item) <= WORLD.size
+
+
+# What scripts/test reads, from rank 0
+
+
+def note(name, text, mode="w"):
+    if FOLDER:
+        with open(pathlib.Path(FOLDER, name), mode) as file:
+            file.write(text)
+
+
+def pytest_runtest_logstart(nodeid):
+    if WORLD.rank == 0:
+        note("running", nodeid)
+
+
+def pytest_runtest_logreport(report):
+    if WORLD.rank == 0 and (report.when == "call" or not report.passed):
+        note("outcomes", report.outcome + "\n", "a")
+        if report.failed:
+            note("failures", f"\n{report.nodeid}\n{text_of(report)}\n", "a")
+
+
+def pytest_sessionfinish():
+    if WORLD.rank == 0:
+        note("finished", "")
+
+
+class Agreement:
+    """Plugin: a phase of a test that fails on one rank fails on every rank, and rank 0 shows the failures of all."""
+
+    def __init__(self, config, comm):
+        self.terminal = config.get_terminal_writer()
+        self.comm = comm
+
+    def pytest_collection_finish(self, session):
+        names = [item.nodeid for item in session.items]
+        if self.comm.allreduce(names != self.comm.bcast(names)):
+            pytest.exit("the ranks have collected different tests", returncode=1)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item):
+        report = yield
+        worst = self.agree(report)
+        if worst == "failed":
+            self.share_failures(report)
+        elif worst == "skipped" and report.when == "setup" and report.passed:
+            report.outcome, report.longrepr = "skipped", (str(item.path), 0, "Skipped on another rank")
+        return report
+
+    def agree(self, report):
+        """The worst outcome on any rank. Sleeps while it waits: there may be fewer cores than ranks."""
+        receive = bytearray(1)
+        send = bytearray([OUTCOMES.index(report.outcome)])
+        request = self.comm.Iallreduce([send, MPI.UNSIGNED_CHAR], [receive, MPI.UNSIGNED_CHAR], MPI.MAX)
+        start, pause = time.monotonic(), 0.0
+        while not request.Test():
+            if report.failed and time.monotonic() - start > PATIENCE:
+                self.give_up(report)
+            time.sleep(pause)
+            pause = min(pause + 1e-5, 0.01)
+        return OUTCOMES[receive[0]]
+
+    def share_failures(self, report):
+        """Make the phase a failure here; on rank 0 with what the other ranks have to say."""
+        texts = self.comm.gather(text_of(report) if report.failed else None)
+        ranks_of = {}
+        for rank, text in enumerate(texts or ()):
+            if text is not None and (rank or report.passed):
+                ranks_of.setdefault(text, []).append(rank)
+        for text, ranks in ranks_of.items():
+            report.sections.append((f"failed on rank {', '.join(map(str, ranks))}", text))
+        if not report.failed:
+            report.outcome, report.longrepr = "failed", "Passed on this rank, failed on another."
+
+    def give_up(self, report):
+        """End the run: this rank failed, and some other rank waits in the test for what will never come."""
+        self.terminal.line()
+        self.terminal.sep("!", f"{report.nodeid} failed on rank {WORLD.rank} while other ranks remain in the test")
+        self.terminal.line(text_of(report))
+        self.terminal.flush()
+        WORLD.Abort(1)
+
+
+def text_of(report):
+    return "\n".join([report.longreprtext, *(f"--- {name}\n{text}" for name, text in report.sections if text)])
+
+
+@pytest.fixture
+def mpiexec():
+    """``mpiexec(ranks, *arguments, timeout=60)``: run Python with these arguments on so many ranks, output as text."""
+    program = pathlib.Path(sys.executable).with_name("mpiexec")
+    program = str(program) if program.exists() else shutil.which("mpiexec")
+    if program is None:
+        pytest.skip("no mpiexec")
+
+    def run(ranks, *arguments, timeout=60):
+        command = ["timeout", str(timeout), program, "-n", str(ranks), sys.executable, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    return run
