@@ -48,7 +48,8 @@ def run_pass(ranks, pytest_args, folder):
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
     else:
-        command = ["mpiexec", "-n", str(ranks), *command, "-p", "no:cacheprovider"]
+        mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
+        command = [str(mpiexec), "-n", str(ranks), *command, "-p", "no:cacheprovider"]
         # Ranks must draw and order the same tests, and share the cores.
         environment["PYTHONHASHSEED"] = "0"
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -63,11 +64,11 @@ def run_pass(ranks, pytest_args, folder):
         show(folder / "failures", "failed before")
         show_logs(folder)
         test = (folder / "running").read_text() if (folder / "running").exists() else "before the first test"
-        print(f"FAILED: {ranks} ranks: {ending}: {test}", flush=True)
+        print(f"FAILED: on {ranks} ranks, {ending}: {test}", flush=True)
         counts["failed"] += 1
     elif not counts["failed"]:  # a wrong argument, an error while collecting, or a rank that ended badly
         show_logs(folder)
-        print(f"FAILED: {ranks} ranks: {ending}", flush=True)
+        print(f"FAILED: on {ranks} ranks: {ending}", flush=True)
         counts["failed"] += 1
     return counts
 
