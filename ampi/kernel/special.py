@@ -1,0 +1,40 @@
+"""Special functions that appear in derivatives and that Numba does not have."""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+
+@njit
+def digamma(x):
+    """The derivative of ``lgamma``: reflection for x <= 0, recurrence up to 6, then the asymptotic series."""
+    if x <= 0.0:
+        if x == math.floor(x):
+            return math.nan
+        return digamma(1.0 - x) - math.pi / math.tan(math.pi * x)
+    shift = 0.0
+    while x < 10.0:
+        shift -= 1.0 / x
+        x += 1.0
+    w = 1.0 / (x * x)
+    series = w * (1 / 12 - w * (1 / 120 - w * (1 / 252 - w * (1 / 240 - w * (1 / 132 - w * 691 / 32760)))))
+    return shift + math.log(x) - 0.5 / x - series
+
+
+@njit
+def trigamma(x):
+    """The second derivative of ``lgamma``, by the same steps as ``digamma``."""
+    if x <= 0.0:
+        if x == math.floor(x):
+            return math.nan
+        s = math.pi / math.sin(math.pi * x)
+        return s * s - trigamma(1.0 - x)
+    shift = 0.0
+    while x < 10.0:
+        shift += 1.0 / (x * x)
+        x += 1.0
+    w = 1.0 / (x * x)
+    series = w * (1 / 6 - w * (1 / 30 - w * (1 / 42 - w * (1 / 30 - w * (5 / 66 - w * 691 / 2730)))))
+    return shift + 1.0 / x + 0.5 * w + series / x
