@@ -1,8 +1,8 @@
 """How the tests run on several ranks.
 
-Under ``mpiexec -n N python -m pytest --with-mpi`` only tests marked ``mpi`` whose ``min_size`` fits run, on all ranks; the
-ranks agree on the outcome of each phase of each test, and rank 0 reports for all. Without ``mpiexec`` the same option
-runs everything that one rank can do. ``scripts/test`` does all of this.
+Under ``mpiexec -n N python -m pytest --with-mpi`` only tests marked ``mpi`` whose ``min_size`` fits run, on all ranks;
+the ranks agree on the outcome of each phase of each test, and rank 0 reports for all. Without ``mpiexec`` the same
+option runs everything that one rank can do. ``scripts/test`` does all of this.
 """
 
 import os
@@ -36,7 +36,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     if FOLDER and WORLD.rank:
-        log = open(pathlib.Path(FOLDER, f"rank-{WORLD.rank}.log"), "w", buffering=1)  # noqa: SIM115
+        log = open(pathlib.Path(FOLDER, f"rank-{WORLD.rank}.log"), "w", buffering=1)
         config.get_terminal_writer()._file = log
     if WORLD.size > 1:
         config.pluginmanager.register(Agreement(config, WORLD.Dup()), "ranks-agree")

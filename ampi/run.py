@@ -1,0 +1,161 @@
+"""Run a program written against mpi4py with ampi's communicators: ``mpiexec -n N python -m ampi.run program.py``.
+
+`mpi4py.MPI.COMM_WORLD`, `COMM_SELF` and the names of the classes are ampi's before the program starts. Everything else
+is as under ``python -m mpi4py.run``: `sys.argv`, ``__main__``, ``-m``, ``-c``, ``-``, and exit codes, where a status
+other than zero on one rank ends all ranks with it. An exception is shown once: the ranks of a node leave their
+tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
+"""
+
+import re
+import runpy
+import signal
+import sys
+import time
+import traceback
+
+import mpi4py.run
+import numpy as np
+from mpi4py import MPI
+
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
+
+USAGE = """\
+usage: python -m ampi.run <file> [argument] ...
+   or: python -m ampi.run -m <module> [argument] ...
+   or: python -m ampi.run -c <command> [argument] ...
+   or: python -m ampi.run - [argument] ...          (the program comes from standard input)
+
+Runs a Python program with MPI.COMM_WORLD, MPI.COMM_SELF and the classes of mpi4py.MPI replaced by ampi's.
+An exception on one rank is printed once, with the rank, and ends all ranks.
+
+options:
+  -h, --help     this text"""
+
+JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
+PATIENCE = 5.0  # seconds a rank leaves to the one that prints
+TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
+
+
+def main():
+    """Entry point of ``python -m ampi.run``."""
+    arguments = parse(sys.argv[1:])
+    board = Board()
+    try:
+        install()
+        mpi4py.run.run_command_line(arguments)
+    except SystemExit as exit:
+        mpi4py.run.set_abort_status(exit)
+        raise
+    except KeyboardInterrupt as error:
+        fail(board, error, 128 + signal.SIGINT)
+    except BaseException as error:
+        fail(board, error, 1)
+
+
+def parse(arguments):
+    """The program and its arguments; exits for ``-h`` and where there is no program."""
+    match arguments:
+        case ["-h" | "--help", *_]:
+            say(USAGE, sys.stdout)
+            sys.exit(0)
+        case ["-m" | "-c", _, *_] | ["-", *_]:
+            return arguments
+        case [path, *_] if not path.startswith("-"):
+            return arguments
+        case _:
+            wrong = f"unknown or incomplete option: {arguments[0]}" if arguments else "no program to run"
+            say(f"{wrong}\n{USAGE}", sys.stderr)
+            sys.exit(2)
+
+
+def say(text, stream):
+    """Print from rank 0 only."""
+    if WORLD.rank == 0:
+        print(text, file=stream, flush=True)
+
+
+def install():
+    """Replace mpi4py's communicators and class names by ampi's."""
+    import ampi.mpi
+
+    getattr(ampi.mpi, "install", lambda: None)()
+
+
+def fail(board, error, status):
+    """Show `error` and end all ranks with `status`."""
+    sys.stdout.flush()
+    board.post(render(error))
+    board.wait_for_turn()
+    sys.stderr.write(board.report())
+    sys.stderr.flush()
+    if MPI.Is_finalized():
+        sys.exit(status)
+    time.sleep(0.05)  # mpiexec may drop what it has not read yet when it ends the ranks
+    WORLD.Abort(status)
+
+
+def render(error):
+    """The traceback from the program's own first frame on, without those of the runner."""
+    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in runners:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+class Board:
+    """One slot in shared memory for each rank of a node: when it failed (0: it has not), its rank, its traceback.
+
+    Making it is collective over all ranks of the program; afterwards no rank needs another one's help.
+    """
+
+    slot = np.dtype([("rank", "i8"), ("time", "f8"), ("text", f"S{TEXT_SIZE}")])
+
+    def __init__(self):
+        node = WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        self.window = MPI.Win.Allocate_shared(self.slot.itemsize, comm=node)
+        self.slots = [np.frombuffer(self.window.Shared_query(rank)[0], self.slot) for rank in range(node.size)]
+        self.mine = self.slots[node.rank]
+        self.mine["rank"] = WORLD.rank
+        self.mine["time"] = 0
+        node.Barrier()
+
+    def post(self, text):
+        text = text.encode()
+        if len(text) > TEXT_SIZE:  # the end says what happened
+            text = b"...\n" + text[4 - TEXT_SIZE :]
+        self.mine["text"] = text
+        self.mine["time"] = time.time()
+
+    def failed(self):
+        """The slots of the ranks that have failed, by rank."""
+        return [slot for slot in self.slots if slot["time"]]
+
+    def wait_for_turn(self):
+        """Return on the lowest rank that failed. The others are ended by it as they wait, or return late."""
+        time.sleep(JOINING)
+        if self.failed()[0] is not self.mine:
+            time.sleep(PATIENCE)
+
+    def report(self):
+        """The first failure in full, with all ranks that failed alike, and a line for each other kind."""
+        alike = {}
+        for slot in sorted(self.failed(), key=lambda slot: slot["time"]):
+            text = slot["text"].item().decode(errors="replace")
+            alike.setdefault(re.sub("0x[0-9a-f]+", "0x...", text), []).append((slot["rank"].item(), text))
+        first, *others = alike.values()
+        lines = [f"{name_ranks(first)} failed:\n{first[0][1]}"]
+        for group in others:
+            lines.append(f"{name_ranks(group)} failed too: {group[0][1].rstrip().splitlines()[-1]}\n")
+        return "".join(lines)
+
+
+def name_ranks(group):
+    ranks = sorted(rank for rank, _ in group)
+    if len(ranks) == WORLD.size > 1:
+        return f"All {WORLD.size} ranks"
+    return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {WORLD.size}"
+
+
+if __name__ == "__main__":
+    main()

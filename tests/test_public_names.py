@@ -1,0 +1,45 @@
+"""The names that other programs are written against."""
+
+import inspect
+
+import pytest
+
+import ampi
+
+NAMES = """
+    COMM_WORLD COMM_SELF MPI Comm Intracomm Cartcomm Request Prequest Message Win File Op
+    ndarray numpy kernel Tape grad value_and_grad vjp value passive custom_vjp testing
+    AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning
+""".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_exists(name):
+    assert hasattr(ampi, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_is_documented(name):
+    assert inspect.getdoc(getattr(ampi, name)), f"ampi.{name} has no docstring"
+
+
+def test_all_is_true():
+    assert set(NAMES) <= set(ampi.__all__)
+    assert all(hasattr(ampi, name) for name in ampi.__all__)
+
+
+@pytest.mark.parametrize(
+    "function, names",
+    [
+        ("grad", ["f", "argnums", "objective"]),
+        ("value_and_grad", ["f", "argnums", "objective"]),
+        ("vjp", ["f", "x"]),
+    ],
+)
+def test_signature(function, names):
+    assert list(inspect.signature(getattr(ampi, function)).parameters)[: len(names)] == names
+
+
+def test_tape_methods():
+    assert list(inspect.signature(ampi.Tape.gradient).parameters)[1:4] == ["y", "x", "seed"]
+    assert hasattr(ampi.Tape, "watch") and hasattr(ampi.Tape, "__enter__")

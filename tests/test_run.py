@@ -1,0 +1,176 @@
+"""``python -m ampi.run``: like ``python -m mpi4py.run``, with ampi's communicators and one traceback for all ranks."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+RUNNERS = ("mpi4py.run", "ampi.run")
+
+
+@pytest.fixture
+def program(tmp_path):
+    """``program(source)``: the path of a script."""
+
+    def write(source, name="program.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    return write
+
+
+def run_alone(*arguments, stdin=None, cwd=None):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+
+
+SURROUNDINGS = """
+import sys
+print(sys.argv, __name__, sys.modules["__main__"] is not None, sys.path[0], __builtins__ is not None)
+class Thing: pass
+import pickle
+print(type(pickle.loads(pickle.dumps(Thing()))).__module__)
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "relative file", "module", "command", "standard input"])
+def test_surroundings_are_those_of_mpi4py_run(program, form):
+    path = program(SURROUNDINGS)
+    arguments, stdin = {
+        "file": ([path, "-x", "1"], None),
+        "relative file": ([path.name, "-x", "1"], None),
+        "module": (["-m", "program", "-x", "1"], None),
+        "command": (["-c", SURROUNDINGS, "-x", "1"], None),
+        "standard input": (["-", "-x", "1"], SURROUNDINGS),
+    }[form]
+    theirs, ours = (run_alone("-m", runner, *arguments, stdin=stdin, cwd=path.parent) for runner in RUNNERS)
+    assert ours.returncode == theirs.returncode == 0, ours.stderr
+    assert ours.stdout == theirs.stdout != ""
+
+
+EXITS = {
+    "sys.exit(0)": 0,
+    "sys.exit()": 0,
+    "sys.exit(3)": 3,
+    "sys.exit('a message')": 1,
+    "rank == 1 and sys.exit(3); MPI.COMM_WORLD.Barrier()": 3,
+    "rank == 0 and sys.exit('a message'); MPI.COMM_WORLD.Barrier()": 1,
+    "rank == 1 and (_ for _ in ()).throw(KeyboardInterrupt); MPI.COMM_WORLD.Barrier()": 130,
+    "1 / 0": 1,
+    "MPI.Finalize(); sys.exit(4)": 4,
+    "MPI.Finalize(); 1 / 0": 1,
+}
+
+
+@pytest.mark.parametrize("statement", EXITS)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_exit_status(program, mpiexec, statement, runner):
+    path = program(f"import sys; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n{statement}")
+    assert mpiexec(2, "-m", runner, path).returncode == EXITS[statement]
+
+
+def test_traceback_names_the_rank_and_ends_the_others(program, mpiexec):
+    path = program("""
+        from mpi4py import MPI
+
+        def step(rank):
+            if rank == 2:
+                raise ValueError("negative volume")
+
+        print("before", flush=True)
+        step(MPI.COMM_WORLD.rank)
+        MPI.COMM_WORLD.Barrier()
+        print("never")
+    """)
+    result = mpiexec(4, "-m", "ampi.run", path)
+    assert result.returncode == 1
+    assert result.stdout.count("before") == 4 and "never" not in result.stdout
+    lines = result.stderr.splitlines()
+    assert lines[:3] == [
+        "Rank 2 of 4 failed:",
+        "Traceback (most recent call last):",
+        f'  File "{path}", line 9, in <module>',
+    ]
+    assert "ValueError: negative volume" in lines
+    assert result.stderr.count("Traceback") == 1
+
+
+def test_the_same_failure_on_all_ranks_is_shown_once(program, mpiexec):
+    result = mpiexec(4, "-m", "ampi.run", program("class A: pass\nraise RuntimeError(f'object at {A()}')"))
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == result.stderr.count("RuntimeError: object at") == 1
+    assert result.stderr.startswith("All 4 ranks failed:")
+
+
+def test_different_failures_take_one_line_each(program, mpiexec):
+    source = "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\nraise RuntimeError(f'failure of rank {rank}')"
+    result = mpiexec(3, "-m", "ampi.run", program(source))
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == 1
+    assert len(re.findall(r"^RuntimeError: failure of rank \d$", result.stderr, re.M)) == 1
+    assert len(re.findall(r"^Rank (\d) of 3 failed too: RuntimeError: failure of rank \1$", result.stderr, re.M)) == 2
+
+
+def test_long_message_keeps_its_end(program, mpiexec):
+    result = mpiexec(2, "-m", "ampi.run", program("raise RuntimeError('x' * 10**6 + ' the end')"))
+    assert result.returncode == 1
+    assert "x the end\n" in result.stderr
+    assert len(result.stderr) < 20000
+
+
+@pytest.mark.parametrize("source", ["def f(:", "import no_such_module", "raise SystemError('café')"])
+def test_programs_that_do_not_get_far(program, mpiexec, source):
+    result = mpiexec(2, "-m", "ampi.run", program(source))
+    assert result.returncode == 1
+    assert "ampi/run.py" not in result.stderr and "runpy" not in result.stderr
+
+
+def test_missing_program(mpiexec, tmp_path):
+    result = mpiexec(2, "-m", "ampi.run", tmp_path / "no_such_program.py")
+    assert result.returncode == 1
+    assert result.stderr.count("No such file") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["-c"], ["--unknown", "program.py"]])
+def test_wrong_command_line(arguments):
+    result = run_alone("-m", "ampi.run", *arguments)
+    assert result.returncode == 2
+    assert "usage: python -m ampi.run" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_is_printed_once(mpiexec, option):
+    result = mpiexec(2, "-m", "ampi.run", option)
+    assert result.returncode == 0 and not result.stderr
+    assert result.stdout.count("usage: python -m ampi.run") == 1
+
+
+def test_versions(mpiexec):
+    result = mpiexec(2, "-m", "ampi")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()][:2] == ["ampi", "Python"]
+    assert "mpi4py 4" in result.stdout and "2 rank" in result.stdout
+
+
+def test_communicators_and_classes_are_ours(program, mpiexec):
+    pytest.importorskip("ampi.mpi.comm")
+    path = program("""
+        import mpi4py.MPI
+        from mpi4py import MPI
+        from mpi4py.MPI import COMM_WORLD, Request
+        import ampi
+
+        assert MPI.COMM_WORLD is ampi.COMM_WORLD and COMM_WORLD is ampi.COMM_WORLD
+        assert MPI.COMM_SELF is ampi.COMM_SELF
+        assert isinstance(MPI.COMM_WORLD, MPI.Intracomm)
+        for name in "Comm Intracomm Cartcomm Request Prequest".split():
+            assert getattr(MPI, name) is getattr(ampi.MPI, name), name
+        assert Request is ampi.Request
+        print("ours")
+    """)
+    result = mpiexec(2, "-m", "ampi.run", path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["ours", "ours"]
