@@ -1,0 +1,68 @@
+"""The table of MPI operations: what each of mpi4py's methods does with memory, and how it is differentiated.
+
+Everything that reports, guards or tests operations goes through `TABLE`.  An operation is one entry.  Blocking, nonblocking
+and persistent forms name the same adjoint; coverage is reported from here, gaps included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Treatment(enum.Enum):
+    """What happens to derivatives that reach an operation."""
+
+    DIFFERENTIATED = "differentiated"
+    PASSES = "passes through"  # moves nothing that could carry a derivative
+    ERROR = "error"  # moves data, has no rule yet: an error on active buffers, otherwise plain mpi4py
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One method of an mpi4py class.
+
+    Attributes
+    ----------
+    owner, name : str
+        mpi4py's class and method.
+    treatment : Treatment
+    reads, writes : tuple of str
+        Names of the buffer arguments (mpi4py's) whose memory is read and written.  An argument in both is read first.
+    adjoint : str
+        The reverse operation, as in the documentation's table.
+    objects : bool
+        A lowercase method: the arguments are Python objects, not buffers.
+    """
+
+    owner: str
+    name: str
+    treatment: Treatment
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    adjoint: str = ""
+    objects: bool = False
+
+
+TABLE: dict[str, Operation] = {}
+"""Operations by ``"Class.method"``, the class being the one where mpi4py defines the method."""
+
+
+def enter(*operations: Operation) -> None:
+    """Put operations into the table."""
+    for operation in operations:
+        TABLE[f"{operation.owner}.{operation.name}"] = operation
+
+
+_SENT = "Recv t from the destination; x̄ += t"
+_RECEIVED = "Send x̄ to the matched source; x̄ = 0"
+_EXCHANGED = "the same with source and destination exchanged; x̄ = 0 where it was received"
+
+for _name in ("Send", "Ssend", "Bsend", "Rsend", "Isend", "Issend", "Ibsend", "Irsend"):
+    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, reads=("buf",), adjoint=_SENT))
+for _owner, _name in (("Comm", "Recv"), ("Comm", "Irecv"), ("Message", "Recv"), ("Message", "Irecv")):
+    enter(Operation(_owner, _name, Treatment.DIFFERENTIATED, writes=("buf",), adjoint=_RECEIVED))
+enter(
+    Operation("Comm", "Sendrecv", Treatment.DIFFERENTIATED, ("sendbuf",), ("recvbuf",), _EXCHANGED),
+    Operation("Comm", "Sendrecv_replace", Treatment.DIFFERENTIATED, ("buf",), ("buf",), _EXCHANGED),
+)
