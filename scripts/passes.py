@@ -43,7 +43,7 @@ def main():
 def run_pass(ranks, pytest_args, folder):
     """Run pytest on `ranks` ranks; how many tests ``passed``, ``failed`` and were ``skipped``."""
     print(f"\n##### {ranks} rank{'s' * (ranks > 1)}", flush=True)
-    command = [sys.executable, "-m", "pytest", "--with-mpi", *pytest_args]
+    command = [sys.executable, "-m", "pytest", *pytest_args]
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on

@@ -1,8 +1,8 @@
 """How the tests run on several ranks.
 
-Under ``mpiexec -n N python -m pytest --with-mpi`` only tests marked ``mpi`` whose ``min_size`` fits run, on all ranks;
-the ranks agree on the outcome of each phase of each test, and rank 0 reports for all. Without ``mpiexec`` the same
-option runs everything that one rank can do. ``scripts/test`` does all of this.
+``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
+``min_size`` fits run, on all ranks; the ranks agree on the outcome of each phase of each test, and rank 0 reports for
+all. ``scripts/test`` does both.
 """
 
 import os
@@ -45,11 +45,10 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     slow = config.getoption("--slow")
-    selected = [item for item in items if ("slow" in item.keywords) == slow]
+    selected = [item for item in items if bool(item.get_closest_marker("slow")) == slow]
     if WORLD.rank == 0:
-        note("sizes", " ".join(str(least_size(item)) for item in selected if "mpi" in item.keywords))
-    if config.getoption("--with-mpi"):
-        selected = [item for item in selected if fits(item)]
+        note("sizes", " ".join(str(least_size(item)) for item in selected if item.get_closest_marker("mpi")))
+    selected = [item for item in selected if fits(item)]
     chosen = set(selected)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = selected
@@ -62,7 +61,7 @@ def least_size(item):
 
 def fits(item):
     """Whether the test is for this number of ranks."""
-    return ("mpi" in item.keywords or WORLD.size == 1) and least_size(item) <= WORLD.size
+    return (WORLD.size == 1 or item.get_closest_marker("mpi") is not None) and least_size(item) <= WORLD.size
 
 
 # What scripts/test reads, from rank 0
