@@ -11,6 +11,11 @@ Conventions that hold after parsing
 * An array is always named by a ``Var``; ``Load`` and ``Store`` touch a single element.  Array arguments keep the same
   memory for the whole call; a local array gets its memory from ``Alloc``; ``Alias`` names a part of another array.
 * ``Accumulate`` is ``a[i] += v`` and friends kept whole, so that a linear increment is seen as one.
+* An argument is never assigned, and a name of an array stands for one array: it has one ``Alloc`` or ``Alias`` (or, in
+  a loop, one per iteration).  A ``For``'s variable is assigned by the loop alone and not read after it.
+* A scalar's ``Assign`` converts with an explicit ``cast``; ``Store`` and ``Accumulate`` convert to the array's type as
+  Numba does.  A ``Const`` whose type is not that of its Python literal (``float32``) is written with its constructor.
+* ``and``, ``or`` and ``select`` evaluate only what they need.
 * After ``lower`` there is no ``Break``, ``Continue`` or early ``Return``: one ``Return`` ends the function body.
 """
 
@@ -115,11 +120,21 @@ class Accumulate(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty) or a scalar expression."""
+    """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty), a scalar expression, or an array
+    of the same shape (a ``Var``) whose elements are copied."""
 
     target: Var
     shape: tuple[Expr, ...]
     fill: Expr | None
+
+
+@dataclass(frozen=True)
+class Grow(Stmt):
+    """Make the one-dimensional local array ``target`` at least ``size`` long, by doubling, keeping its elements: only
+    made by the derivative passes, for what is saved in loops whose length is not known before."""
+
+    target: Var
+    size: Expr
 
 
 @dataclass(frozen=True)
@@ -205,7 +220,8 @@ class Argument:
 @dataclass(frozen=True)
 class Function:
     """A kernel for one signature.  ``result`` says how the values of ``Return`` are put together for the caller
-    (None, ``"scalar"``, or a nested tuple structure that the pipeline understands)."""
+    (None, ``"scalar"``, ``"array"``, or ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are
+    global arrays and tables which the body reads: a ``Var`` of that name is the array; nothing writes it."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -213,6 +229,7 @@ class Function:
     filename: str = ""
     first_line: int = 1
     result: Any = None
+    constants: tuple[tuple[str, Any], ...] = ()
 
 
 # --------------------------------------------------------------------------------------------------- walking

@@ -1,0 +1,72 @@
+"""Calls of other kernels: the callee's body, with its names replaced, in place of the call."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields, replace
+from typing import Any
+
+from ampi.kernel import inference, ir
+
+
+def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:
+    """Emit ``callee`` (lowered) into ``builder`` for these argument values and give its result as a value.
+
+    An array argument is the caller's array under its own name; so is a scalar that is a variable or a constant.  Every
+    other scalar and all local names of the callee get new names.
+    """
+    *body, last = callee.body if callee.body and isinstance(callee.body[-1], ir.Return) else (*callee.body, ir.Return())
+    names: dict[str, ir.Expr] = {}
+    for argument, value in zip(callee.arguments, leaf_values(callee, arguments), strict=True):
+        names[argument.name] = value if direct(value) else builder.temporary(argument.name, value)
+    for name, array in callee.constants:
+        names[name] = builder.constant_array(name, array)
+    if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):
+        names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint)))
+    here = callee.filename == builder.source.filename
+    for statement in body:
+        builder.block.append(rename(statement, names, builder.names.fresh, None if here else node.lineno))
+    results = [rename(value, names, builder.names.fresh, None) for value in last.values]
+    return builder.assemble(callee.result, iter(results))
+
+
+def direct(value: ir.Expr) -> bool:
+    """Whether the callee may use the caller's expression itself, however often."""
+    return isinstance(value, (ir.Var, ir.Const))
+
+
+def leaf_values(callee: ir.Function, arguments: list[Any]) -> list[ir.Expr]:
+    """The values of the callee's argument leaves, in order."""
+
+    def leaves(value: Any) -> list[ir.Expr]:
+        if isinstance(value, ir.Expr):
+            return [value]
+        items = getattr(value, "items", None)  # a group; what is known at compile time has no leaf
+        return [leaf for item in items for leaf in leaves(item)] if isinstance(items, tuple) else []
+
+    return [leaf for argument in arguments for leaf in leaves(argument)]
+
+
+def rename(node: Any, names: dict[str, ir.Expr], fresh: Any, line: int | None) -> Any:
+    """A copy of ``node`` with variables replaced; names not in ``names`` yet are given new ones.
+
+    ``line`` replaces the line numbers unless it is None.
+    """
+    if isinstance(node, ir.Var):
+        if node.name not in names:
+            names[node.name] = replace(node, name=fresh(node.name))
+        return names[node.name]
+    if isinstance(node, ir.Const):
+        return node
+    changed: dict[str, Any] = {}
+    for f in fields(node):
+        old = getattr(node, f.name)
+        if isinstance(old, (ir.Expr, ir.Stmt)):
+            changed[f.name] = rename(old, names, fresh, line)
+        elif isinstance(old, tuple) and old and isinstance(old[0], (ir.Expr, ir.Stmt)):
+            changed[f.name] = tuple(rename(v, names, fresh, line) for v in old)
+    if isinstance(node, ir.For) and node.reductions:
+        changed["reductions"] = tuple((names[name].name, kind) for name, kind in node.reductions)
+    if line is not None and isinstance(node, ir.Stmt):
+        changed["line"] = line
+    return replace(node, **changed)

@@ -1,0 +1,1501 @@
+"""Python source -> typed IR.
+
+``parse`` reads the source of a function, splits its variables into webs (``webs``), and builds the IR statement by
+statement for the given argument types.  Types flow forward through expressions (``inference``); the type of a variable
+is what Numba's unification makes of all its assignments, found by building again until nothing changes.
+
+During building an expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Group`` (a tuple
+of values) or a ``Static`` (something known now: a module, function, kernel, dtype, None, a string).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numba
+import numpy as np
+from numba import types
+from numba.core.errors import NumbaError
+from numba.np import numpy_support
+
+from ampi.kernel import inference, intrinsics, ir
+from ampi.kernel.reductions import find_reductions
+from ampi.kernel.source import Source, read_source
+from ampi.kernel.webs import Webs, split_webs
+
+MAX_CONSTANT_ARRAY = 100_000
+RESERVED = frozenset(dir(builtins)) | {"np", "numpy", "math", "numba", "ampi", "prange", "_", "cmath"}
+
+
+@dataclass(frozen=True)
+class Static:
+    """A value known when the kernel is compiled."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple of values; ``cls`` is the named tuple class, if it is one."""
+
+    items: tuple[Any, ...]
+    cls: type | None = None
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a local name stands for when it is no scalar variable: another name for ``var``."""
+
+    var: ir.Var
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The item of a tuple variable that is kept in the variable ``name``."""
+
+    name: str
+
+
+Value = Any  # ir.Expr | Group | Static
+
+BINARY: dict[type[ast.operator], tuple[str, Callable]] = {
+    ast.Add: ("add", operator.add),
+    ast.Sub: ("sub", operator.sub),
+    ast.Mult: ("mul", operator.mul),
+    ast.Div: ("truediv", operator.truediv),
+    ast.FloorDiv: ("floordiv", operator.floordiv),
+    ast.Mod: ("mod", operator.mod),
+    ast.Pow: ("pow", operator.pow),
+    ast.BitAnd: ("bitand", operator.and_),
+    ast.BitOr: ("bitor", operator.or_),
+    ast.BitXor: ("bitxor", operator.xor),
+    ast.LShift: ("lshift", operator.lshift),
+    ast.RShift: ("rshift", operator.rshift),
+}
+COMPARE: dict[type[ast.cmpop], tuple[str, Callable]] = {
+    ast.Lt: ("lt", operator.lt),
+    ast.LtE: ("le", operator.le),
+    ast.Gt: ("gt", operator.gt),
+    ast.GtE: ("ge", operator.ge),
+    ast.Eq: ("eq", operator.eq),
+    ast.NotEq: ("ne", operator.ne),
+}
+UNARY: dict[type[ast.unaryop], tuple[str, Callable]] = {
+    ast.USub: ("neg", operator.neg),
+    ast.UAdd: ("pos", operator.pos),
+    ast.Invert: ("invert", operator.invert),
+}
+CASTS: tuple[Any, ...] = (
+    *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
+    *(np.uint8, np.uint16, np.uint32, np.uint64, np.float32, np.float64, np.complex64, np.complex128),
+)
+ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
+
+
+def parse(function: Any, argument_types: Iterable[types.Type]) -> ir.Function:
+    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out).
+
+    Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
+    Raises ``KernelError`` for what is outside the language.
+    """
+    return _parse(function, tuple(argument_types), ())
+
+
+def _parse(function: Any, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...]) -> ir.Function:
+    source = read_source(function)
+    builder = _Builder(function, source, argument_types, callers)
+    for _ in range(100):
+        before = builder.state()
+        result = builder.build()
+        if builder.state() == before:
+            builder.check_complete()
+            return find_reductions(result, source.fail)
+    raise source.error(source.first_line, "the types of its variables do not settle")
+
+
+class _SpellOut(ast.NodeTransformer):
+    """``x += y`` on a name is ``x = x + y`` (every ``Name`` is then a use or an assignment, never both)."""
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name):
+            return node
+        old = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+        value = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+
+class _Unknown(Exception):
+    """A variable is used whose type no earlier statement has given yet."""
+
+
+@dataclass
+class _Names:
+    """Names in use, and new ones."""
+
+    taken: set[str]
+
+    def fresh(self, base: str) -> str:
+        name, number = base, 1
+        while name in self.taken or name in RESERVED:
+            name, number = f"{base}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class _Scope:
+    """What the parser knows about the names of one function while it builds it."""
+
+    kinds: dict[str, Any] = field(default_factory=dict)  # local name -> type, Static, Group of kinds, or Named
+    results: Any = None
+
+
+class _Builder:
+    def __init__(self, function: Any, source: Source, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...]):
+        self.function = function
+        self.source = source
+        self.callers = (*callers, (function.__code__, argument_types))
+        self.definition = source.definition
+        self.globals = _free_names(function)
+        self.given = self.bind_arguments(argument_types)
+        _SpellOut().visit(self.definition)
+        self.webs: Webs = split_webs(self.definition, self.static_test, RESERVED)
+        self.scope = _Scope()
+        self.callees: dict[Any, ir.Function] = {}
+        self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy
+        self.tables: dict[str, np.ndarray] = {}
+        self.leaf_names: dict[tuple[str, Any], str] = {}
+        self.pending: list[ast.AST] = []
+
+    # ------------------------------------------------------------------------------------------- arguments
+
+    def bind_arguments(self, argument_types: tuple[types.Type, ...]) -> dict[str, Any]:
+        """Parameter -> its type, or ``Static`` for None and for defaults that were left out."""
+        arguments = self.definition.args
+        if arguments.vararg or arguments.kwarg:
+            self.fail(self.definition, "*args and **kwargs are not supported", "name every parameter")
+        parameters = list(inspect.signature(self.function).parameters.values())
+        if len(argument_types) > len(parameters):
+            self.fail(self.definition, f"takes {len(parameters)} arguments, {len(argument_types)} were given")
+        given: dict[str, Any] = {}
+        for position, parameter in enumerate(parameters):
+            if position < len(argument_types):
+                type_ = argument_types[position]
+                if isinstance(type_, types.Omitted):
+                    given[parameter.name] = Static(type_.value)
+                else:
+                    given[parameter.name] = Static(None) if isinstance(type_, types.NoneType) else type_
+            elif parameter.default is not inspect.Parameter.empty:
+                given[parameter.name] = Static(parameter.default)
+            else:
+                self.fail(self.definition, f"missing argument '{parameter.name}'")
+        return given
+
+    def static_test(self, test: ast.expr, is_parameter: Callable[[str], bool]) -> bool | None:
+        """The outcome of ``x is None`` and ``x is not None`` for a parameter."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                inner = self.static_test(operand, is_parameter)
+                return None if inner is None else not inner
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]
+            ) if is_parameter(name):
+                return (self.given[name] == Static(None)) == isinstance(op, ast.Is)
+        return None
+
+    def declare_arguments(self) -> tuple[ir.Argument, ...]:
+        """One argument per leaf; parameters that the body assigns again get a local copy."""
+        arguments: list[ir.Argument] = []
+        values: dict[str, Value] = {}
+        for parameter, kind in self.given.items():
+            name = self.webs.parameters[parameter]
+            if isinstance(kind, Static):
+                values[name] = self.outside(self.definition, name, kind.value)
+            else:
+                values[name] = self.argument_leaves(name, kind, (parameter,), arguments)
+        self.lasting = {a.name for a in arguments}
+        for name, value in values.items():
+            if isinstance(value, ir.Const) and self.webs.definitions[name] == 1:
+                self.scope.kinds[name] = value
+            else:
+                self.bind(self.definition, name, value)
+        return tuple(arguments)
+
+    def argument_leaves(self, name: str, type_: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value:
+        if inference.is_scalar(type_) or inference.is_array(type_):
+            own_name = len(path) == 1 and (inference.is_array(type_) or self.webs.definitions[name] == 1)
+            leaf = name if own_name else self.names.fresh(f"{name}_0" if len(path) == 1 else name)
+            arguments.append(ir.Argument(leaf, type_, path))
+            return ir.Var(leaf, type_)
+        if isinstance(type_, types.BaseTuple):
+            fields_ = getattr(type_, "fields", range(len(type_)))
+            items = tuple(
+                self.argument_leaves(f"{name}_{f}", t, (*path, f), arguments)
+                for f, t in zip(fields_, type_.types, strict=True)
+            )
+            return Group(items, getattr(type_, "instance_class", None))
+        return self.fail(
+            self.definition,
+            f"argument '{'.'.join(map(str, path))}' is a {type_}",
+            "kernels take bools, integers, floats, complex numbers, arrays of them, and (named) tuples of these",
+        )
+
+    # ------------------------------------------------------------------------------------------- building
+
+    def state(self) -> Any:
+        return dict(self.scope.kinds), self.scope.results
+
+    def build(self) -> ir.Function:
+        self.names = _Names(set(self.webs.definitions))
+        self.returned_arrays: dict[int, ir.Var] = {}
+        self.pending = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.unrolling = 0
+        self.loops: list[str] = []
+        self.block: list[ir.Stmt] = []
+        self.line = self.source.first_line
+        arguments = self.declare_arguments()
+        self.statements(self.definition.body)
+        return ir.Function(
+            name=self.source.name,
+            arguments=arguments,
+            body=tuple(self.block),
+            filename=self.source.filename,
+            first_line=self.source.first_line,
+            result=_structure(self.scope.results),
+            constants=tuple(self.constants.items()),
+        )
+
+    def check_complete(self) -> None:
+        if self.webs.maybe_undefined:
+            node = self.webs.maybe_undefined[0]
+            self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
+        if self.pending:
+            self.fail(self.pending[0], "a variable is used here that has no value yet", "assign it first")
+        if self.webs.falls_through and self.scope.results not in (None, Static(None)):
+            self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
+
+    def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
+        self.source.fail(node, problem, advice)
+
+    def emit(self, statement: ir.Stmt) -> None:
+        self.block.append(statement if statement.line else replace(statement, line=self.line))
+
+    def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:
+        """The statements that ``build`` emits, and what it returns."""
+        outer, self.block = self.block, []
+        try:
+            result = build()
+            return tuple(self.block), result
+        finally:
+            self.block = outer
+
+    def temporary(self, base: str, value: ir.Expr) -> ir.Var:
+        target = ir.Var(self.names.fresh(base), value.type)
+        self.emit(ir.Assign(target, value))
+        return target
+
+    # ------------------------------------------------------------------------------------------- statements
+
+    def statements(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            self.line = node.lineno
+            method = getattr(self, f"statement_{type(node).__name__}", None)
+            if method is None:
+                self.fail(node, f"{_describe(node)} is not supported in a kernel", _advice(node))
+            depth = len(self.loops), self.unrolling
+            try:
+                method(node)
+            except _Unknown:
+                self.pending.append(node)
+                del self.loops[depth[0] :]
+                self.unrolling = depth[1]
+            if self.block and isinstance(self.block[-1], (ir.Return, ir.Break, ir.Continue, ir.Raise)):
+                break
+
+    def statement_Pass(self, node: ast.Pass) -> None:
+        pass
+
+    def statement_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Constant):
+            return  # a docstring
+        if isinstance(node.value, ast.Call):
+            self.value(node.value)
+            return
+        self.fail(node, "an expression whose value is not used", "remove it or assign it")
+
+    def statement_Assign(self, node: ast.Assign) -> None:
+        first = node.targets[0]
+        value = self.value(node.value, hint=first.id if isinstance(first, ast.Name) else None)
+        if len(node.targets) > 1 and isinstance(value, ir.Expr) and not isinstance(value, (ir.Const, ir.Var)):
+            value = self.temporary("value", value)
+        for target in node.targets:
+            self.assign(target, value)
+
+    def statement_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.assign(node.target, self.value(node.value))
+
+    def statement_AugAssign(self, node: ast.AugAssign) -> None:
+        if not isinstance(node.target, ast.Subscript):
+            self.fail(node, "augmented assignment to this target is not supported", "assign to a name or an element")
+        array, index = self.element(node.target)
+        (value,) = self.operands(lambda: self.scalar(node.value))
+        old = ir.Load(array, index, array.type.dtype)
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            self.require_store(node, array, self.binary(node, node.op, old, value).type)
+            if isinstance(node.op, ast.Sub):
+                value = self.negated(node, value)
+            self.emit(ir.Accumulate(array, index, value))
+            return
+        result = self.binary(node, node.op, old, value)
+        self.require_store(node, array, result.type)
+        self.emit(ir.Store(array, index, result))
+
+    def statement_Return(self, node: ast.Return) -> None:
+        value = Static(None) if node.value is None else self.value(node.value)
+        leaves = list(_leaves(value)) if value != Static(None) else []
+        for leaf in leaves:
+            if isinstance(leaf, Static):
+                self.fail(node, f"returns {leaf.value!r}", "kernels return scalars, arrays and tuples of these")
+        kind = _kind(value)
+        old = self.scope.results
+        if old is None:
+            self.scope.results = kind
+        else:
+            merged = _merge_kinds(old, kind)
+            if merged is None:
+                self.fail(node, "returns of different structure", "return the same everywhere")
+            self.scope.results = merged
+        wanted = [] if self.scope.results == Static(None) else list(_leaves(self.scope.results))
+        values = tuple(
+            leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
+        )
+        for position, value in enumerate(values):
+            if inference.is_array(value.type) and self.returned_arrays.setdefault(position, value) != value:
+                self.fail(node, "returns one of several arrays", "return the same array everywhere")
+        self.emit(ir.Return(values))
+
+    def statement_Break(self, node: ast.Break) -> None:
+        self.require_loop(node, "break")
+        self.emit(ir.Break())
+
+    def statement_Continue(self, node: ast.Continue) -> None:
+        self.require_loop(node, "continue")
+        self.emit(ir.Continue())
+
+    def require_loop(self, node: ast.stmt, word: str) -> None:
+        if self.loops and self.loops[-1] == "unrolled":
+            self.fail(node, f"{word} in a loop over a tuple", "loop over range() instead")
+
+    def statement_Raise(self, node: ast.Raise) -> None:
+        self.emit(ir.Raise(self.raise_text(node, node.exc)))
+
+    def statement_Assert(self, node: ast.Assert) -> None:
+        condition = self.condition(node.test)
+        message = "" if node.msg is None else ast.unparse(node.msg)
+        if node.msg is not None and not isinstance(node.msg, ast.Constant):
+            self.fail(node.msg, "the message of an assert must be a plain string", "write assert condition, 'text'")
+        refuse = ir.Raise(f"raise AssertionError({message})", line=node.lineno)
+        self.emit(ir.If(_not(condition), (refuse,)))
+
+    def raise_text(self, node: ast.Raise, exception: ast.expr | None) -> str:
+        name = exception.func if isinstance(exception, ast.Call) else exception
+        arguments = exception.args if isinstance(exception, ast.Call) else []
+        known = isinstance(name, ast.Name) and isinstance(getattr(builtins, name.id, None), type)
+        if not known or not all(isinstance(a, ast.Constant) for a in arguments):
+            self.fail(node, "only built-in exceptions of constants can be raised", 'raise ValueError("text")')
+        return f"raise {ast.unparse(exception)}"
+
+    def statement_If(self, node: ast.If) -> None:
+        test = self.value(node.test)
+        if isinstance(test, (Static, ir.Const, Group)):
+            taken = bool(test.items if isinstance(test, Group) else test.value)
+            self.statements(node.body if taken else node.orelse)
+            return
+        condition = self.truth(node.test, test)
+        then, _ = self.sub_block(lambda: self.statements(node.body))
+        orelse, _ = self.sub_block(lambda: self.statements(node.orelse))
+        self.emit(ir.If(condition, then, orelse, line=node.lineno))
+
+    def statement_While(self, node: ast.While) -> None:
+        if node.orelse:
+            self.fail(node, "else after while is not supported", "use a flag")
+        self.loops.append("while")
+        before, condition = self.sub_block(lambda: self.condition(node.test))
+
+        def body() -> None:
+            if before:
+                self.block.extend(before)
+                self.emit(ir.If(_not(condition), (ir.Break(line=node.lineno),), line=node.lineno))
+            self.statements(node.body)
+
+        statements, _ = self.sub_block(body)
+        self.loops.pop()
+        condition = TRUE if before else condition
+        self.emit(ir.While(condition, statements, line=node.lineno))
+
+    def statement_For(self, node: ast.For) -> None:
+        if node.orelse:
+            self.fail(node, "else after for is not supported", "use a flag")
+        if isinstance(node.iter, ast.Call):
+            called = self.value(node.iter.func)
+            if isinstance(called, Static) and called.value in (range, numba.prange):
+                self.range_loop(node, parallel=called.value is numba.prange)
+                return
+        items = self.value(node.iter)
+        if isinstance(items, ir.Var) and inference.is_array(items.type):
+            self.array_loop(node, items)
+        elif isinstance(items, Group):
+            self.unrolled_loop(node, items)
+        elif isinstance(items, Static) and isinstance(items.value, (tuple, list)):
+            self.unrolled_loop(node, self.constant(tuple(items.value), node))
+        else:
+            self.fail(node.iter, "this cannot be looped over", "loop over range(...), prange(...), a tuple or an array")
+
+    def range_loop(self, node: ast.For, parallel: bool) -> None:
+        call = node.iter
+        if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
+            self.fail(call, "range takes one to three plain arguments")
+        bounds = self.operands(*[lambda a=a: self.scalar(a) for a in call.args])
+        for argument, bound in zip(call.args, bounds, strict=True):
+            if not isinstance(bound.type, types.Integer):
+                self.fail(argument, f"range of a {bound.type}", "use integers")
+        iterated = inference.result_type(range, tuple(b.type for b in bounds))
+        if not isinstance(node.target, ast.Name):
+            self.fail(node.target, "the loop variable must be a name")
+        type_ = iterated.dtype
+        start = bounds[0] if len(bounds) > 1 else ir.Const(0, type_)
+        stop = bounds[0] if len(bounds) == 1 else bounds[1]
+        step = bounds[2] if len(bounds) == 3 else ir.Const(1, type_)
+        if step == ir.Const(0, type_):
+            self.fail(call, "range with a step of 0")
+        self.counted_loop(node, start, stop, step, type_, parallel, None)
+
+    def array_loop(self, node: ast.For, array: ir.Var) -> None:
+        zero, one, stop = ir.Const(0, types.intp), ir.Const(1, types.intp), ir.Size(array, 0, types.intp)
+        item = lambda var: self.subscript(node, array, (var,), None)
+        self.counted_loop(node, zero, stop, one, types.intp, False, item)
+
+    def counted_loop(
+        self,
+        node: ast.For,
+        start: ir.Expr,
+        stop: ir.Expr,
+        step: ir.Expr,
+        type_: types.Type,
+        parallel: bool,
+        item: Callable[[ir.Var], Value] | None,
+    ) -> None:
+        """A ``For``; its counter is the user's variable if the loop alone assigns it, otherwise one of our own."""
+        name = node.target.id if isinstance(node.target, ast.Name) else "item"
+        direct = item is None and name in self.webs.loop_variables and not self.unrolling
+        var = ir.Var(name if direct else self.names.fresh(f"{name}_at"), type_)
+
+        def body() -> None:
+            if direct:
+                self.scope.kinds[name] = type_
+            else:
+                self.assign(node.target, var if item is None else item(var))
+            self.statements(node.body)
+
+        self.loops.append("prange" if parallel else "for")
+        statements, _ = self.sub_block(body)
+        self.loops.pop()
+        self.emit(ir.For(var, start, stop, step, statements, parallel, line=node.lineno))
+
+    def unrolled_loop(self, node: ast.For, items: Group) -> None:
+        self.loops.append("unrolled")
+        self.unrolling += 1
+        for item in items.items:
+            self.line = node.lineno
+            self.assign(node.target, item)
+            self.statements(node.body)
+        self.unrolling -= 1
+        self.loops.pop()
+
+    # ------------------------------------------------------------------------------------------- assignment
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        match target:
+            case ast.Name():
+                self.bind(target, target.id, value)
+            case ast.Tuple() | ast.List():
+                self.assign_tuple(target, value)
+            case ast.Subscript():
+                self.store(target, value)
+            case _:
+                self.fail(target, f"cannot assign to {_describe(target)}", "assign to a name or to an element")
+
+    def assign_tuple(self, target: ast.Tuple | ast.List, value: Value) -> None:
+        if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+            value = self.constant(tuple(value.value), target)
+        if not isinstance(value, Group):
+            self.fail(target, "only a tuple can be unpacked", "index the elements")
+        if len(target.elts) != len(value.items):
+            self.fail(target, f"{len(value.items)} values for {len(target.elts)} names")
+        items = list(value.items)
+        targets = [_root_name(t) for t in target.elts]
+        for number, item in enumerate(items):
+            earlier = set(targets[:number])
+            if isinstance(item, ir.Expr) and inference.is_scalar(item.type) and number and self.depends(item, earlier):
+                items[number] = self.temporary("value", item)
+            elif (isinstance(item, ir.Var) and item.name in earlier) or (isinstance(item, Group) and number):
+                items[number] = self.map_leaves(
+                    item, lambda x: self.temporary("value", x) if inference.is_scalar(x.type) else x
+                )
+        for element, item in zip(target.elts, items, strict=True):
+            self.assign(element, item)
+
+    def depends(self, value: ir.Expr, names: set[str]) -> bool:
+        """Whether assigning to these variables or to elements of these arrays could change ``value``."""
+        return any(isinstance(n, ir.Load) or (isinstance(n, ir.Var) and n.name in names) for n in ir.walk(value))
+
+    def map_leaves(self, value: Value, function: Callable[[ir.Expr], ir.Expr]) -> Value:
+        if isinstance(value, Group):
+            return Group(tuple(self.map_leaves(v, function) for v in value.items), value.cls)
+        return value if isinstance(value, Static) else function(value)
+
+    def bind(self, node: ast.AST, name: str, value: Value) -> None:
+        """``name = value`` for a local name."""
+        if isinstance(value, Group):
+            self.bind_group(node, name, value)
+        elif isinstance(value, Static):
+            if self.scope.kinds.setdefault(name, value) != value and not self.unrolling:
+                self.fail(node, f"'{name}' stands for different things", "use two names")
+            self.scope.kinds[name] = value
+        elif inference.is_array(value.type):
+            self.bind_array(node, name, value)
+        elif self.webs.definitions[name] == 1 and isinstance(value, ir.Var) and value.name in self.lasting:
+            self.scope.kinds[name] = Named(value)
+        else:
+            self.bind_scalar(node, name, value)
+
+    def bind_scalar(self, node: ast.AST, name: str, value: ir.Expr) -> None:
+        old = self.scope.kinds.get(name)
+        if old is None or isinstance(old, Named):
+            type_ = inference.plain(value.type)
+        elif isinstance(old, types.Type) and inference.is_scalar(old):
+            type_ = inference.unify(old, value.type)
+        else:
+            type_ = None
+        if type_ is None or not inference.is_scalar(type_):
+            self.fail(node, f"'{name}' is {_show(old)} elsewhere and {value.type} here", "use two names")
+        self.scope.kinds[name] = type_
+        self.emit(ir.Assign(ir.Var(name, type_), cast(value, type_)))
+
+    def bind_array(self, node: ast.AST, name: str, value: ir.Var) -> None:
+        self.single_definition(node, name)
+        lasting = value.name in self.lasting or value.name in self.constants or value.name == name
+        if self.loops and not lasting:
+            target = ir.Var(self.names.fresh(name) if self.unrolling else name, value.type)
+            self.emit(ir.Alias(target, value, ()))
+            value = target
+        self.scope.kinds[name] = Named(value)
+
+    def single_definition(self, node: ast.AST, name: str) -> None:
+        if self.webs.definitions.get(name, 1) > 1:
+            self.fail(
+                node,
+                f"array '{name}' is one of several arrays, depending on the way taken",
+                "give each array its own name; swap arrays outside of the kernel",
+            )
+
+    def bind_group(self, node: ast.AST, name: str, value: Group) -> None:
+        old = self.scope.kinds.get(name)
+        if isinstance(old, Group) and len(old.items) != len(value.items):
+            self.fail(node, f"'{name}' is a tuple of {len(old.items)} elsewhere and of {len(value.items)} here")
+        fields_ = value.cls._fields if value.cls else range(len(value.items))
+        items = tuple(self.bind_leaf(node, name, f, item) for f, item in zip(fields_, value.items, strict=True))
+        self.scope.kinds[name] = Group(items, value.cls)
+
+    def bind_leaf(self, node: ast.AST, name: str, part: Any, item: Value) -> Value:
+        """Bind one item of a tuple: to itself if it can never change, otherwise to a variable of its own."""
+        lasting = isinstance(item, (ir.Const, Static)) or (isinstance(item, ir.Var) and item.name in self.lasting)
+        if lasting and self.webs.definitions[name] == 1 and not self.unrolling:
+            return item
+        leaf = self.leaf_names.get((name, part))
+        if leaf is None:
+            leaf = self.leaf_names[name, part] = self.names.fresh(f"{name}_{part}")
+            self.webs.definitions[leaf] = self.webs.definitions[name]
+        self.bind(node, leaf, item)
+        return Leaf(leaf)
+
+    def store(self, target: ast.Subscript, value: Value) -> None:
+        if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
+            self.fail(target, "only a scalar can be stored into an element", "loop over the elements")
+        position = len(self.block)
+        array, index = self.element(target)
+        if len(self.block) > position and any(isinstance(n, ir.Load) for n in ir.walk(value)):
+            saved = ir.Var(self.names.fresh("value"), value.type)
+            self.block.insert(position, ir.Assign(saved, value, line=self.line))
+            value = saved
+        self.require_store(target, array, value.type)
+        if isinstance(value, ir.Const):
+            value = cast(value, array.type.dtype) if inference.default_constant(array.type.dtype) else value
+        self.emit(ir.Store(array, index, value))
+
+    def require_store(self, node: ast.AST, array: ir.Var, type_: types.Type) -> None:
+        if not inference.convertible(type_, array.type.dtype):
+            self.fail(node, f"a {type_} cannot be stored in an array of {array.type.dtype}", "convert it")
+        if array.name in self.constants or not array.type.mutable:
+            self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
+
+    def element(self, node: ast.Subscript) -> tuple[ir.Var, tuple[ir.Expr, ...]]:
+        """The array and full index of an element that is assigned."""
+        array = self.value(node.value)
+        if not (isinstance(array, ir.Var) and inference.is_array(array.type)):
+            self.fail(node, "only elements of arrays can be assigned", "tuples cannot change; use a local array")
+        index = self.index(node, array)
+        if len(index) != array.type.ndim:
+            self.fail(
+                node,
+                f"assignment to a part of '{array.name}' ({len(index)} of {array.type.ndim} indices)",
+                "loop over the elements",
+            )
+        return array, index
+
+    # ------------------------------------------------------------------------------------------- expressions
+
+    def value(self, node: ast.expr, hint: str | None = None) -> Value:
+        """The value of an expression; a new array or view is named ``hint``."""
+        method = getattr(self, f"value_{type(node).__name__}", None)
+        if method is None:
+            self.fail(node, f"{_describe(node)} is not supported in a kernel", _advice(node))
+        if hint is not None and isinstance(node, (ast.Call, ast.Subscript)):
+            return method(node, hint)
+        return method(node)
+
+    def scalar(self, node: ast.expr) -> ir.Expr:
+        value = self.value(node)
+        if not isinstance(value, ir.Expr):
+            self.fail(node, "a number is needed here")
+        if not inference.is_scalar(value.type):
+            self.fail(node, f"a number is needed here, this is an array ({value.type})", "loop over its elements")
+        return value
+
+    def operands(self, *makers: Callable[[], Value]) -> list[Value]:
+        """Evaluate from left to right; a value that a later operand's statements could change is kept first."""
+        values: list[Value] = []
+        ends: list[int] = []
+        for make in makers:
+            values.append(make())
+            ends.append(len(self.block))
+        for number in reversed(range(len(values) - 1)):
+            value = values[number]
+            if (
+                ends[-1] > ends[number]
+                and isinstance(value, ir.Expr)
+                and any(isinstance(n, ir.Load) for n in ir.walk(value))
+            ):
+                saved = ir.Var(self.names.fresh("value"), value.type)
+                self.block.insert(ends[number], ir.Assign(saved, value, line=self.line))
+                values[number] = saved
+        return values
+
+    def value_Constant(self, node: ast.Constant) -> Value:
+        return self.constant(node.value, node)
+
+    def constant(self, value: Any, node: Any) -> Value:
+        """A Python object found at compile time, as a value."""
+        if isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
+            try:
+                type_ = inference.plain(numba.typeof(value))
+            except (NumbaError, ValueError):
+                self.fail(node, f"the constant {value!r} has no Numba type")
+            return ir.Const(value.item() if isinstance(value, np.generic) else value, type_)
+        if isinstance(value, tuple):
+            cls = type(value) if hasattr(value, "_fields") else None
+            return Group(tuple(self.constant(v, node) for v in value), cls)
+        return Static(value)
+
+    def value_Name(self, node: ast.Name) -> Value:
+        if node.id in self.webs.definitions:
+            return self.read(node, node.id)
+        if node.id in self.globals:
+            return self.outside(node, node.id, self.globals[node.id])
+        if any(node is n for n in self.webs.maybe_undefined):
+            raise _Unknown
+        return self.fail(node, f"'{node.id}' is not defined")
+
+    def outside(self, node: ast.AST, name: str, value: Any) -> Value:
+        """A global or closure variable: its value now, for good."""
+        if isinstance(value, np.ndarray):
+            if value.ndim == 0 or value.dtype.kind not in "bifuc" or value.size > MAX_CONSTANT_ARRAY:
+                self.fail(node, f"the global array '{name}' is too large for a constant", "pass it as an argument")
+            return self.constant_array(name, value)
+        return self.constant(value, node)
+
+    def constant_array(self, name: str, value: np.ndarray) -> ir.Var:
+        """A global array, as a constant of the kernel."""
+        if id(value) not in self.frozen:
+            copy = value.copy(order="A")
+            copy.flags.writeable = False
+            self.frozen[id(value)] = (value, copy)
+        constant = self.frozen[id(value)][1]
+        known = next((n for n, array in self.constants.items() if array is constant), None)
+        if known is None:
+            known = self.names.fresh(name)
+            self.constants[known] = constant
+        return ir.Var(known, numba.typeof(constant))
+
+    def read(self, node: ast.AST, name: str) -> Value:
+        kind = self.scope.kinds.get(name)
+        if kind is None:
+            raise _Unknown
+        return self.of_kind(node, name, kind)
+
+    def of_kind(self, node: ast.AST, name: str, kind: Any) -> Value:
+        match kind:
+            case Named(var=var):
+                return var
+            case Group():
+                return self.map_group(node, kind)
+            case types.Type():
+                return ir.Var(name, kind)
+        return kind
+
+    def map_group(self, node: ast.AST, group: Group) -> Group:
+        items = []
+        for item in group.items:
+            if isinstance(item, Leaf):
+                items.append(self.read(node, item.name))
+            elif isinstance(item, Group):
+                items.append(self.map_group(node, item))
+            else:
+                items.append(item)
+        return Group(tuple(items), group.cls)
+
+    def value_Tuple(self, node: ast.Tuple) -> Value:
+        if any(isinstance(e, ast.Starred) for e in node.elts):
+            self.fail(node, "* in a tuple is not supported", "write the elements out")
+        return Group(tuple(self.operands(*[lambda e=e: self.value(e) for e in node.elts])))
+
+    value_List = value_Tuple
+
+    def value_UnaryOp(self, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            operand = self.value(node.operand)
+            if isinstance(operand, Static):
+                return ir.Const(not operand.value, types.boolean)
+            return _not(self.truth(node.operand, operand))
+        operand = self.scalar(node.operand)
+        name, function = UNARY[type(node.op)]
+        if name == "neg":
+            return self.negated(node, operand)
+        return self.operation(node, name, function, operand)
+
+    def negated(self, node: ast.AST, value: ir.Expr) -> ir.Expr:
+        if isinstance(value, ir.Const) and not isinstance(value.type, types.Boolean):
+            return ir.Const(-value.value, value.type)
+        return self.operation(node, "neg", operator.neg, value)
+
+    def value_BinOp(self, node: ast.BinOp) -> Value:
+        if isinstance(node.op, ast.MatMult):
+            self.fail(node, "@ is not supported in a kernel", "write the loops")
+        left, right = self.operands(lambda: self.value(node.left), lambda: self.value(node.right))
+        if isinstance(left, Group) and isinstance(right, Group) and isinstance(node.op, ast.Add):
+            return Group(left.items + right.items)
+        for side, value in ((node.left, left), (node.right, right)):
+            if isinstance(value, ir.Expr) and inference.is_array(value.type):
+                self.fail(side, f"arithmetic with a whole array ({value.type})", "loop over its elements")
+            if not isinstance(value, ir.Expr):
+                self.fail(side, "a number is needed here")
+        return self.binary(node, node.op, left, right)
+
+    def binary(self, node: ast.AST, op: ast.operator, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        name, function = BINARY[type(op)]
+        folded = _fold(name, function, left, right)
+        return folded if folded is not None else self.operation(node, name, function, left, right)
+
+    def operation(self, node: ast.AST, name: str, function: Any, *arguments: ir.Expr) -> ir.Op:
+        type_ = inference.result_type(function, tuple(a.type for a in arguments))
+        if type_ is None or not inference.is_scalar(type_):
+            shown = ", ".join(str(a.type) for a in arguments)
+            self.fail(node, f"{getattr(function, '__name__', name)}({shown}) is not defined for these types")
+        return ir.Op(name, arguments, type_)
+
+    def value_Compare(self, node: ast.Compare) -> Value:
+        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            left, right = self.value(node.left), self.value(node.comparators[0])
+            same = isinstance(left, Static) and isinstance(right, Static) and left.value is right.value
+            if not (isinstance(left, Static) or isinstance(right, Static)):
+                self.fail(node, "'is' between numbers or arrays", "use ==")
+            return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
+        values = self.operands(*[lambda n=n: self.value(n) for n in (node.left, *node.comparators)])
+        if all(isinstance(v, Static) for v in values) and len(values) == 2:
+            return self.compare_static(node, values[0].value, values[1].value)
+        for number in range(1, len(values) - 1):
+            if isinstance(values[number], ir.Expr) and not isinstance(values[number], (ir.Const, ir.Var)):
+                values[number] = self.temporary("value", values[number])
+        parts = []
+        for op, left, right in zip(node.ops, values, values[1:], strict=False):
+            if type(op) not in COMPARE:
+                self.fail(node, f"'{_describe(op)}' is not supported in a kernel", "compare numbers")
+            for value in (left, right):
+                if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+                    self.fail(node, "only numbers can be compared", "loop over the elements")
+            parts.append(self.compare(node, op, left, right))
+        result = parts[0]
+        for part in parts[1:]:
+            result = ir.Op("and", (result, part), types.boolean)
+        return result
+
+    def compare(self, node: ast.AST, op: ast.cmpop, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        name, function = COMPARE[type(op)]
+        if isinstance(left, ir.Const) and isinstance(right, ir.Const):
+            return ir.Const(function(left.value, right.value), types.boolean)
+        return self.operation(node, name, function, left, right)
+
+    def compare_static(self, node: ast.Compare, left: Any, right: Any) -> Value:
+        if isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+            return ir.Const((left == right) == isinstance(node.ops[0], ast.Eq), types.boolean)
+        return self.fail(node, "these cannot be compared")
+
+    def value_BoolOp(self, node: ast.BoolOp) -> Value:
+        word = "and" if isinstance(node.op, ast.And) else "or"
+        result = self.value(node.values[0])
+        for operand in node.values[1:]:
+            result = self.short_circuit(operand, word, node, result)
+        return result
+
+    def short_circuit(self, node: ast.expr, word: str, whole: ast.BoolOp, left: Value) -> Value:
+        if isinstance(left, (Static, ir.Const, Group)):
+            truth = bool(left.items if isinstance(left, Group) else left.value)
+            return self.value(node) if truth == (word == "and") else left
+        before, right = self.sub_block(lambda: self.value(node))
+        if not isinstance(right, ir.Expr) or not inference.is_scalar(right.type):
+            self.fail(node, "a truth value is needed here")
+        if isinstance(left.type, types.Boolean) and isinstance(right.type, types.Boolean) and not before:
+            return ir.Op(word, (left, right), types.boolean)
+        if not isinstance(left, ir.Var):
+            left = self.temporary("value", left)
+        condition = self.truth(whole, left)
+        first, second = (right, left) if word == "and" else (left, right)
+        arms = ((before, first), ((), second)) if word == "and" else (((), first), (before, second))
+        return self.choose(whole, condition, *arms)
+
+    def value_IfExp(self, node: ast.IfExp) -> Value:
+        test = self.value(node.test)
+        if isinstance(test, (Static, ir.Const, Group)):
+            taken = bool(test.items if isinstance(test, Group) else test.value)
+            return self.value(node.body if taken else node.orelse)
+        condition = self.truth(node.test, test)
+        then = self.sub_block(lambda: self.value(node.body))
+        orelse = self.sub_block(lambda: self.value(node.orelse))
+        return self.choose(node, condition, then, orelse)
+
+    def choose(self, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:
+        """``a if condition else b`` where the arms may bring statements of their own."""
+        (then_block, a), (else_block, b) = then, orelse
+        if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
+            if then_block or else_block:
+                self.fail(node, "kernel calls in a conditional expression of tuples", "use an if statement")
+            return Group(
+                tuple(self.choose(node, condition, ((), x), ((), y)) for x, y in zip(a.items, b.items, strict=True))
+            )
+        for value in (a, b):
+            if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+                self.fail(node, "a conditional expression chooses between numbers", "use an if statement")
+        type_ = inference.unify(a.type, b.type)
+        if type_ is None:
+            self.fail(node, f"chooses between {a.type} and {b.type}", "convert one")
+        if not then_block and not else_block:
+            return ir.Op("select", (condition, cast(a, type_), cast(b, type_)), type_)
+        target = ir.Var(self.names.fresh("chosen"), type_)
+        self.emit(
+            ir.If(
+                condition,
+                (*then_block, ir.Assign(target, cast(a, type_), line=self.line)),
+                (*else_block, ir.Assign(target, cast(b, type_), line=self.line)),
+            )
+        )
+        return target
+
+    def condition(self, node: ast.expr) -> ir.Expr:
+        return self.truth(node, self.value(node))
+
+    def truth(self, node: ast.AST, value: Value) -> ir.Expr:
+        if isinstance(value, Static):
+            return ir.Const(bool(value.value), types.boolean)
+        if isinstance(value, Group):
+            return ir.Const(bool(value.items), types.boolean)
+        if inference.is_array(value.type):
+            self.fail(node, "the truth of an array", "compare an element or a.size")
+        if isinstance(value.type, types.Boolean):
+            return value
+        if isinstance(value, ir.Const):
+            return ir.Const(bool(value.value), types.boolean)
+        return ir.Op("ne", (value, ir.Const(0, types.int64)), types.boolean)
+
+    # ------------------------------------------------------------------------------------------- attributes, indices
+
+    def value_Attribute(self, node: ast.Attribute) -> Value:
+        owner = self.value(node.value)
+        if isinstance(owner, Static):
+            return self.static_attribute(node, owner.value)
+        if isinstance(owner, Group):
+            if owner.cls is not None and node.attr in owner.cls._fields:
+                return owner.items[owner.cls._fields.index(node.attr)]
+            self.fail(node, f"a tuple has no field '{node.attr}'")
+        if inference.is_array(owner.type):
+            return self.array_attribute(node, owner)
+        if node.attr in ("real", "imag"):
+            return self.part(node, node.attr, owner)
+        return self.fail(node, f"a {owner.type} has no attribute '{node.attr}' here")
+
+    def static_attribute(self, node: ast.Attribute, owner: Any) -> Value:
+        if not hasattr(owner, node.attr):
+            self.fail(node, f"{getattr(owner, '__name__', owner)!s} has no attribute '{node.attr}'")
+        return self.outside(node, node.attr, getattr(owner, node.attr))
+
+    def array_attribute(self, node: ast.Attribute, array: ir.Var) -> Value:
+        sizes = tuple(ir.Size(array, axis, types.intp) for axis in range(array.type.ndim))
+        match node.attr:
+            case "shape":
+                return Group(sizes)
+            case "ndim":
+                return ir.Const(array.type.ndim, types.int64)
+            case "size":
+                product: ir.Expr = sizes[0] if sizes else ir.Const(1, types.intp)
+                for size in sizes[1:]:
+                    product = ir.Op("mul", (product, size), types.intp)
+                return product
+            case "dtype":
+                return Static(numpy_support.as_dtype(array.type.dtype))
+        return self.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
+
+    def part(self, node: ast.AST, name: str, value: ir.Expr) -> ir.Expr:
+        if isinstance(value.type, types.Complex):
+            return ir.Op(name, (value,), value.type.underlying_float)
+        return value if name == "real" else ir.Const(0, value.type)
+
+    def value_Subscript(self, node: ast.Subscript, hint: str | None = None) -> Value:
+        owner = self.value(node.value)
+        if isinstance(owner, Group):
+            return self.item(node, owner)
+        if isinstance(owner, Static) and isinstance(owner.value, (list, tuple)):
+            return self.item(node, self.constant(tuple(owner.value), node))
+        if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
+            self.fail(node, "only arrays and tuples can be indexed")
+        return self.subscript(node, owner, self.index(node, owner), hint)
+
+    def subscript(self, node: ast.AST, array: ir.Var, index: tuple[ir.Expr, ...], hint: str | None) -> Value:
+        if len(index) == array.type.ndim:
+            return ir.Load(array, index, array.type.dtype)
+        if not index:
+            return array
+        view = inference.element_view(array.type, len(index))
+        target = ir.Var(self.new_array_name(hint or f"{array.name}_part"), view)
+        self.emit(ir.Alias(target, array, index))
+        return target
+
+    def new_array_name(self, hint: str) -> str:
+        if hint in self.webs.definitions and self.webs.definitions[hint] == 1 and not self.unrolling:
+            return hint
+        return self.names.fresh(hint)
+
+    def index(self, node: ast.Subscript, array: ir.Var) -> tuple[ir.Expr, ...]:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for part in parts:
+            if isinstance(part, ast.Slice):
+                self.fail(part, "slices are not supported in a kernel", "loop over the elements, or pass the part in")
+        values: list[Value] = []
+        for value in self.operands(*[lambda p=p: self.value(p) for p in parts]):
+            values.extend(value.items if isinstance(value, Group) else [value])
+        if values == [Static(Ellipsis)]:
+            return ()
+        if len(values) > array.type.ndim:
+            self.fail(node, f"{len(values)} indices for an array of {array.type.ndim} dimensions")
+        for value in values:
+            if not (isinstance(value, ir.Expr) and isinstance(value.type, types.Integer)):
+                shown = value.type if isinstance(value, ir.Expr) else "this"
+                self.fail(node, f"an index must be an integer, not {shown}", "use integers; loop over masks")
+        return tuple(_from_end(value, array, axis) for axis, value in enumerate(values))
+
+    def item(self, node: ast.Subscript, group: Group) -> Value:
+        if isinstance(node.slice, ast.Slice):
+            parts = [node.slice.lower, node.slice.upper, node.slice.step]
+            bounds = [None if p is None else self.value(p) for p in parts]
+            if all(b is None or isinstance(b, ir.Const) for b in bounds):
+                return Group(group.items[slice(*[None if b is None else b.value for b in bounds])])
+            self.fail(node, "a tuple needs constant slice bounds")
+        index = self.value(node.slice)
+        if isinstance(index, ir.Const) and isinstance(index.type, types.Integer):
+            if not -len(group.items) <= index.value < len(group.items):
+                self.fail(node, f"index {index.value} of a tuple of {len(group.items)}")
+            return group.items[index.value]
+        if isinstance(index, ir.Expr) and isinstance(index.type, types.Integer):
+            array = self.as_array(node, group)
+            if isinstance(array, ir.Var):
+                return self.subscript(node, array, (index,), None)
+        return self.fail(node, "a tuple index must be an integer")
+
+    def as_array(self, node: ast.AST, group: Group) -> ir.Var:
+        """A tuple that is indexed by a variable, as an array: constants once for all, others filled in here."""
+        table = _constant_table(group)
+        if table is not None:
+            return self.constant_array("table", self.tables.setdefault(repr((table.dtype, table.tolist())), table))
+        types_ = {v.type for v in group.items if isinstance(v, ir.Expr) and inference.is_scalar(v.type)}
+        if len(types_) != 1 or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in group.items):
+            self.fail(node, "a tuple indexed by a variable must hold numbers of one type", "index it by constants")
+        return self.filled_array("table", group.items, types_.pop())
+
+    def filled_array(self, name: str, items: tuple[ir.Expr, ...], dtype: types.Type) -> ir.Var:
+        target = ir.Var(self.new_array_name(name), types.Array(dtype, 1, "C"))
+        self.emit(ir.Alloc(target, (ir.Const(len(items), types.intp),), None))
+        for position, item in enumerate(items):
+            self.emit(ir.Store(target, (ir.Const(position, types.intp),), cast(item, dtype)))
+        return target
+
+    # ------------------------------------------------------------------------------------------- calls
+
+    def value_Call(self, node: ast.Call, hint: str | None = None) -> Value:
+        if isinstance(node.func, ast.Attribute):
+            method = self.method(node)
+            if method is not None:
+                return method
+        called = self.value(node.func)
+        if not isinstance(called, Static):
+            self.fail(node, "this cannot be called")
+        function = called.value
+        python_function = kernel_function(function)
+        if python_function is not None:
+            return self.call_kernel(node, python_function, hint)
+        if _is_one_of(function, ALLOCATIONS) or function is np.array:
+            return self.allocate(node, function, hint)
+        if inspect.isfunction(function) and intrinsics.lookup(function) is None:
+            self.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
+        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+            self.fail(node, "keyword and * arguments are only supported for kernels", "pass plain positional arguments")
+        arguments = self.operands(*[lambda a=a: self.value(a) for a in node.args])
+        return self.call(node, function, arguments)
+
+    def method(self, node: ast.Call) -> Value | None:
+        """Methods of scalars and arrays."""
+        owner = node.func.value
+        if isinstance(owner, ast.Name) and owner.id not in self.webs.definitions:
+            return None
+        value = self.value(owner)
+        if isinstance(value, ir.Expr) and inference.is_scalar(value.type) and node.func.attr in ("conjugate", "conj"):
+            return self.conjugate(value)
+        if isinstance(value, ir.Var) and inference.is_array(value.type):
+            self.fail(node, f"'.{node.func.attr}()' of an array is not supported in a kernel", "loop over its elements")
+        return None
+
+    def conjugate(self, value: ir.Expr) -> ir.Expr:
+        return ir.Op("conj", (value,), value.type) if isinstance(value.type, types.Complex) else value
+
+    def call(self, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
+        """A call of a built-in, ``math`` or NumPy function on scalars."""
+        if function is len and len(arguments) == 1:
+            return self.length(node, arguments[0])
+        if function in (min, max) and len(arguments) == 1 and isinstance(arguments[0], Group):
+            arguments = list(arguments[0].items)
+        if function is divmod:
+            arguments = [a if isinstance(a, (ir.Var, ir.Const)) else self.temporary("value", a) for a in arguments]
+            return Group(
+                (
+                    self.operation(node, "floordiv", operator.floordiv, *arguments),
+                    self.operation(node, "mod", operator.mod, *arguments),
+                )
+            )
+        for argument, given in zip(arguments, node.args, strict=False):
+            if not isinstance(argument, ir.Expr):
+                self.fail(given, f"{_name_of(function)} takes numbers")
+            if inference.is_array(argument.type):
+                self.fail(given, f"{_name_of(function)} of a whole array", "loop over its elements")
+        if _is_one_of(function, CASTS) and len(arguments) == 1:
+            return self.convert(node, function, arguments[0])
+        if function in (np.real, np.imag):
+            return self.part(node, function.__name__, arguments[0])
+        if function in (np.conj, np.conjugate):
+            return self.conjugate(arguments[0])
+        if function is pow and len(arguments) == 2:
+            return self.binary(node, ast.Pow(), *arguments)
+        return self.intrinsic(node, function, arguments)
+
+    def convert(self, node: ast.Call, function: Any, value: ir.Expr) -> ir.Expr:
+        if function in (bool, np.bool_):
+            return self.truth(node, value)
+        type_ = inference.result_type(function, (value.type,))
+        if type_ is None:
+            self.fail(node, f"{_name_of(function)} of a {value.type}", "take .real first")
+        return cast(value, type_)
+
+    def intrinsic(self, node: ast.Call, function: Any, arguments: list[ir.Expr]) -> ir.Expr:
+        name = intrinsics.lookup(function)
+        if name is None:
+            self.fail(
+                node,
+                f"{_name_of(function)} is not known to the differentiator",
+                "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists",
+            )
+        if function in (min, max) and len(arguments) > 2:
+            result = arguments[0]
+            for argument in arguments[1:]:
+                result = self.operation(node, name, function, result, argument)
+            return result
+        result = self.operation(node, name, function, *arguments)
+        if name in ("pow", "truediv", "floordiv") and all(isinstance(a.type, types.Integer) for a in arguments):
+            # written as an operator of integers it could have another type
+            result = replace(result, args=tuple(cast(a, result.type) for a in arguments))
+        return result
+
+    def length(self, node: ast.Call, value: Value) -> ir.Expr:
+        if isinstance(value, Group):
+            return ir.Const(len(value.items), types.intp)
+        if isinstance(value, ir.Var) and inference.is_array(value.type):
+            return ir.Size(value, 0, types.intp)
+        if isinstance(value, Static) and hasattr(value.value, "__len__"):
+            return ir.Const(len(value.value), types.intp)
+        return self.fail(node, "len of a number")
+
+    def allocate(self, node: ast.Call, function: Any, hint: str | None) -> ir.Var:
+        """``np.empty``, ``np.zeros`` and their relatives, and ``np.array`` of a tuple of numbers."""
+        values = self.operands(
+            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
+        )
+        names = [None] * len(node.args) + [k.arg for k in node.keywords]
+        try:
+            bound = (
+                _ALLOCATION_SIGNATURES[function.__name__]
+                .bind(
+                    *[v for v, n in zip(values, names, strict=True) if n is None],
+                    **{n: v for v, n in zip(values, names, strict=True) if n is not None},
+                )
+                .arguments
+            )
+        except TypeError as problem:
+            self.fail(node, f"np.{function.__name__}: {problem}")
+        if function is np.array:
+            return self.array_of(node, bound["object"], bound.get("dtype"), hint)
+        if function.__name__.endswith("_like"):
+            like = bound["a"]
+            if not (isinstance(like, ir.Var) and inference.is_array(like.type)):
+                self.fail(node, f"np.{function.__name__} needs an array")
+            shape = tuple(ir.Size(like, axis, types.intp) for axis in range(like.type.ndim))
+            default = like.type.dtype
+        else:
+            shape = self.shape(node, bound["shape"])
+            default = types.float64
+        fill = self.fill(node, function, bound)
+        if function in (np.full,) and fill is not None:
+            default = fill.type
+        dtype = default if bound.get("dtype") is None else self.dtype(node, bound["dtype"])
+        target = ir.Var(self.new_array_name(hint or "local"), types.Array(dtype, len(shape), "C"))
+        self.emit(ir.Alloc(target, shape, None if fill is None else cast(fill, dtype)))
+        return target
+
+    def fill(self, node: ast.AST, function: Any, bound: dict[str, Value]) -> ir.Expr | None:
+        kind = function.__name__.removesuffix("_like")
+        if kind == "full":
+            value = bound["fill_value"]
+            if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+                self.fail(node, "np.full needs a number to fill with")
+            return value
+        return {"empty": None, "zeros": ir.Const(0, types.int64), "ones": ir.Const(1, types.int64)}[kind]
+
+    def shape(self, node: ast.AST, value: Value) -> tuple[ir.Expr, ...]:
+        items = value.items if isinstance(value, Group) else (value,)
+        for item in items:
+            if not (isinstance(item, ir.Expr) and isinstance(item.type, types.Integer)):
+                self.fail(node, "the shape of a local array must be integers")
+        if not 1 <= len(items) <= 4:
+            self.fail(node, f"a local array of {len(items)} dimensions", "use one to four")
+        return tuple(items)
+
+    def dtype(self, node: ast.AST, value: Value) -> types.Type:
+        try:
+            return numpy_support.from_dtype(np.dtype(value.value))
+        except (AttributeError, TypeError, NumbaError):
+            return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
+
+    def array_of(self, node: ast.Call, value: Value, dtype: Value | None, hint: str | None) -> ir.Var:
+        items = value.items if isinstance(value, Group) else ()
+        if not items or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items):
+            self.fail(node, "np.array takes a tuple or list of numbers here", "use np.empty and assign the elements")
+        if dtype is not None:
+            type_ = self.dtype(node, dtype)
+        else:
+            type_ = items[0].type
+            for item in items[1:]:
+                type_ = inference.unify(type_, item.type)
+        return self.filled_array(hint or "local", items, type_)
+
+    # ------------------------------------------------------------------------------------------- other kernels
+
+    def call_kernel(self, node: ast.Call, function: Any, hint: str | None) -> Value:
+        """Inline the call of another kernel."""
+        from ampi.kernel.inline import inline
+
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            self.fail(node, "* and ** in a call are not supported", "pass the arguments one by one")
+        values = self.operands(
+            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
+        )
+        positional, named = values[: len(node.args)], values[len(node.args) :]
+        keywords = {k.arg: v for k, v in zip(node.keywords, named, strict=True)}
+        try:
+            bound = inspect.signature(function).bind(*positional, **keywords)
+        except TypeError as problem:
+            self.fail(node, f"{function.__name__}(): {problem}")
+        arguments, given = [], []
+        for parameter in inspect.signature(function).parameters.values():
+            value = bound.arguments.get(parameter.name)
+            if value is None:
+                value = Static(parameter.default)
+                given.append(types.Omitted(parameter.default))
+            else:
+                given.append(self.type_of(node, value))
+            arguments.append(value)
+        callee = self.callee(node, function, tuple(given))
+        return inline(self, callee, arguments, node, hint)
+
+    def assemble(self, structure: Any, leaves: Iterator[ir.Expr]) -> Value:
+        """The value of a call from the leaves of its result."""
+        if structure is None:
+            return Static(None)
+        if isinstance(structure, tuple):
+            _, cls, parts = structure
+            return Group(tuple(self.assemble(p, leaves) for p in parts), cls)
+        return next(leaves)
+
+    def callee(self, node: ast.Call, function: Any, argument_types: tuple[types.Type, ...]) -> ir.Function:
+        from ampi.kernel.lower import lower
+
+        key = (function.__code__, id(function), argument_types)
+        if key not in self.callees:
+            if any(code is function.__code__ for code, _ in self.callers):
+                self.fail(node, f"'{function.__name__}' calls itself", "write the recursion as a loop")
+            self.callees[key] = lower(_parse(function, argument_types, self.callers))
+        return self.callees[key]
+
+    def type_of(self, node: ast.AST, value: Value) -> types.Type:
+        if isinstance(value, Static):
+            if value.value is None:
+                return types.none
+            return types.Omitted(value.value)
+        if isinstance(value, Group):
+            parts = tuple(self.type_of(node, v) for v in value.items)
+            if value.cls is not None:
+                return types.NamedTuple(parts, value.cls)
+            return types.Tuple(parts)
+        return value.type
+
+
+# ------------------------------------------------------------------------------------------------------- helpers
+
+TRUE = ir.Const(True, types.boolean)
+_PARAMETER = inspect.Parameter
+_SIGNATURES = {
+    "empty": "shape dtype",
+    "zeros": "shape dtype",
+    "ones": "shape dtype",
+    "full": "shape fill_value dtype",
+    "empty_like": "a dtype",
+    "zeros_like": "a dtype",
+    "ones_like": "a dtype",
+    "full_like": "a fill_value dtype",
+    "array": "object dtype",
+}
+_ALLOCATION_SIGNATURES = {
+    name: inspect.Signature(
+        [
+            _PARAMETER(p, _PARAMETER.POSITIONAL_OR_KEYWORD, default=None if p == "dtype" else _PARAMETER.empty)
+            for p in parameters.split()
+        ]
+    )
+    for name, parameters in _SIGNATURES.items()
+}
+
+
+def cast(value: ir.Expr, type_: types.Type) -> ir.Expr:
+    """A scalar in another type."""
+    if value.type == type_:
+        return value
+    if isinstance(value, ir.Const):
+        if isinstance(type_, types.Boolean):
+            return ir.Const(bool(value.value), type_)
+        if isinstance(type_, types.Complex):
+            return ir.Const(complex(value.value), type_)
+        if isinstance(type_, types.Float):
+            return ir.Const(float(value.value), type_)
+        if isinstance(value.value, int) and not isinstance(value.value, bool):
+            return ir.Const(value.value, type_)
+    return ir.Op("cast", (value,), type_)
+
+
+def kernel_function(value: Any) -> Any:
+    """The Python function of a kernel, or of a function compiled by Numba; None for anything else."""
+    function = getattr(value, "py_func", None)
+    return function if inspect.isfunction(function) else None
+
+
+def _free_names(function: Any) -> dict[str, Any]:
+    """Built-ins, globals and closure variables of a function as they are now."""
+    names = {**vars(builtins), **function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            names.pop(name, None)
+    return names
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Group):
+        for item in value.items:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _kind(value: Value) -> Any:
+    if isinstance(value, Group):
+        return Group(tuple(_kind(v) for v in value.items), value.cls)
+    return value if isinstance(value, Static) else inference.plain(value.type)
+
+
+def _merge_kinds(first: Any, second: Any) -> Any:
+    """The structure of a result that is either; None if they do not fit."""
+    if isinstance(first, Group) and isinstance(second, Group):
+        if len(first.items) != len(second.items) or first.cls is not second.cls:
+            return None
+        items = tuple(_merge_kinds(a, b) for a, b in zip(first.items, second.items, strict=True))
+        return None if None in items else Group(items, first.cls)
+    if isinstance(first, types.Type) and isinstance(second, types.Type):
+        return inference.unify(first, second)
+    return first if first == second else None
+
+
+def _structure(kind: Any) -> Any:
+    """``ir.Function.result`` for what the return statements give."""
+    if kind is None or isinstance(kind, Static):
+        return None
+    if isinstance(kind, Group):
+        return ("tuple", kind.cls, tuple(_structure(k) for k in kind.items))
+    return "array" if inference.is_array(kind) else "scalar"
+
+
+def _not(condition: ir.Expr) -> ir.Expr:
+    if isinstance(condition, ir.Const):
+        return ir.Const(not condition.value, types.boolean)
+    return ir.Op("not", (condition,), types.boolean)
+
+
+def _fold(name: str, function: Callable, left: ir.Expr, right: ir.Expr) -> ir.Const | None:
+    """Arithmetic of integer constants, so that sizes and indices stay constants."""
+    if name not in ("add", "sub", "mul", "floordiv", "mod"):
+        return None
+    if not all(isinstance(v, ir.Const) and v.type == types.int64 for v in (left, right)):
+        return None
+    if name in ("floordiv", "mod") and right.value == 0:
+        return None
+    value = function(left.value, right.value)
+    return ir.Const(value, types.int64) if -(2**63) <= value < 2**63 else None
+
+
+def _from_end(index: ir.Expr, array: ir.Var, axis: int) -> ir.Expr:
+    """A constant negative index, counted from the start."""
+    if isinstance(index, ir.Const) and index.value < 0:
+        size = ir.Size(array, axis, types.intp)
+        return ir.Op("sub", (size, ir.Const(-index.value, types.int64)), types.intp)
+    return index
+
+
+def _root_name(target: ast.expr) -> str | None:
+    while isinstance(target, (ast.Subscript, ast.Attribute)):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _constant_table(group: Group) -> np.ndarray | None:
+    """A tuple (of tuples) of constants of one type as an array, or None."""
+
+    def unpack(value: Any) -> Any:
+        return [unpack(v) for v in value.items] if isinstance(value, Group) else value.value
+
+    leaves = list(_leaves(group))
+    if not all(isinstance(v, ir.Const) for v in leaves) or len({v.type for v in leaves}) != 1:
+        return None
+    try:
+        return np.array(unpack(group), dtype=numpy_support.as_dtype(leaves[0].type))
+    except ValueError:
+        return None
+
+
+def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:
+    return any(function is f for f in functions)
+
+
+def _name_of(function: Any) -> str:
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__name__", str(function))
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def _show(kind: Any) -> str:
+    if isinstance(kind, types.Type):
+        return str(kind)
+    return "a tuple" if isinstance(kind, Group) else "an array" if isinstance(kind, Named) else "something else"
+
+
+_DESCRIPTIONS = {
+    "ListComp": "a list comprehension",
+    "SetComp": "a set comprehension",
+    "DictComp": "a dict comprehension",
+    "GeneratorExp": "a generator expression",
+    "Dict": "a dict",
+    "Set": "a set",
+    "Lambda": "a lambda",
+    "FunctionDef": "a nested function",
+    "AsyncFunctionDef": "a coroutine",
+    "ClassDef": "a class",
+    "With": "with",
+    "Try": "try",
+    "TryStar": "try",
+    "Import": "import",
+    "ImportFrom": "import",
+    "Global": "global",
+    "Nonlocal": "nonlocal",
+    "Delete": "del",
+    "JoinedStr": "an f-string",
+    "NamedExpr": "an assignment expression (:=)",
+    "Starred": "a starred expression",
+    "Slice": "a slice",
+    "Match": "match",
+    "Yield": "yield",
+    "YieldFrom": "yield from",
+    "Await": "await",
+    "In": "in",
+    "NotIn": "not in",
+}
+_ADVICE = {
+    "ListComp": "allocate an array with np.empty and fill it in a loop",
+    "GeneratorExp": "write a loop that adds up",
+    "Dict": "pass a named tuple",
+    "Lambda": "write an @ampi.kernel and call it",
+    "FunctionDef": "move it out and decorate it with @ampi.kernel",
+    "NamedExpr": "assign on a line of its own",
+    "Import": "import at the top of the module",
+    "ImportFrom": "import at the top of the module",
+    "JoinedStr": "use a plain string",
+    "Global": "return the value instead",
+    "Nonlocal": "return the value instead",
+    "Match": "use if and elif",
+}
+
+
+def _describe(node: ast.AST) -> str:
+    return _DESCRIPTIONS.get(type(node).__name__, f"'{type(node).__name__}'")
+
+
+def _advice(node: ast.AST) -> str:
+    return _ADVICE.get(type(node).__name__, "write it with scalars, loops and array elements")
