@@ -202,15 +202,13 @@ def _block(owner: np.ndarray) -> tuple[int, int]:
 
 
 def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage | None:
-    if _foreign:
-        low = address_of(array)
-        k = bisect.bisect_right(_foreign_addresses, low) - 1
-        if k >= 0:
-            storage, alive = _foreign[k]
-            if low < storage.address + max(storage.nbytes, 1):
-                if alive() is not None:
-                    return storage
-                _forget_foreign(k)
+    low = address_of(array) if _foreign else 0
+    k = bisect.bisect_right(_foreign_addresses, low) - 1
+    while k >= 0 and _foreign[k][1]() is None:
+        _forget_foreign(k)
+        k -= 1
+    if k >= 0 and low < _foreign[k][0].address + max(_foreign[k][0].nbytes, 1):
+        return _foreign[k][0]
     if not create:
         return None
     storage = Storage(*_block(owner))
