@@ -1,0 +1,600 @@
+"""A message's memory as a flat sequence of basic elements.
+
+`parse` and `parse_vector` take what mpi4py takes for a message (an array, ``[array, count, datatype]``, …) and give a
+`Buffer`: which elements of which storage the message consists of.  In a sweep a buffer's adjoint is handed out and
+added to as a contiguous one-dimensional array of the basic dtype, whatever the datatype was; gaps are left alone.
+
+A buffer keeps no handle of MPI: the user may free the datatype.  After `Buffer.detach` it keeps no memory alive either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import ActivityError
+from ..memory import Region, Storage, address_of, carries_derivatives, plain, storage_of
+from ..tape import Sweep, Tape
+from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
+
+# Dtypes that mpi4py sends without being told a datatype.
+_AUTOMATIC = frozenset(np.dtype(c) for c in "?bBhHiIlLqQefdgFDG")
+_FLOATING = frozenset(np.dtype(c) for c in "efdgFDG")
+
+
+class Buffer:
+    """The memory of one message (or of one block of messages of a collective operation).
+
+    Attributes
+    ----------
+    array : numpy.ndarray or None
+        The memory; None if there is none (``PROC_NULL``, ``IN_PLACE``, ``BOTTOM``) or after `detach`.
+    dtype : numpy.dtype or None
+        Basic dtype of the elements; None if they have several floating-point dtypes or cut through elements of memory.
+    count : int
+        Number of elements of that dtype.
+    counts : list of int or None
+        For the forms with counts: elements of the block for each rank; the buffer is the concatenation of the blocks.
+    storage : Storage or None
+        The storage of the memory, if it is tracked.
+    tracked : bool
+        Whether the elements can carry derivatives here: tracked memory, floating-point or complex elements.
+    raw : bool
+        The datatype names bytes or integers, the memory holds floating-point elements: good for copying only.
+    mixed : bool
+        The message has elements of other dtypes besides.
+    """
+
+    __slots__ = (
+        "_address",
+        "_extra",
+        "_layout",
+        "_regions",
+        "array",
+        "count",
+        "counts",
+        "dtype",
+        "mixed",
+        "raw",
+        "storage",
+        "tracked",
+    )
+
+    def __init__(
+        self,
+        array: np.ndarray | None,
+        dtype: np.dtype | None,
+        count: int,
+        address: int | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        self.array = array
+        self.dtype = dtype
+        self.count = count
+        self.counts: list[int] | None = None
+        self.storage: Storage | None = None if array is None else storage_of(array)
+        self.tracked = self.storage is not None and dtype in _FLOATING
+        self.raw = False
+        self.mixed = False
+        self._address = address  # None: that of the array
+        self._layout = layout  # None: contiguous
+        self._extra: Sequence[tuple[np.dtype, Piece]] = ()
+        self._regions: list[Region] | None = None
+
+    def __repr__(self) -> str:
+        what = "no memory" if self.array is None and self.storage is None else "tracked" if self.tracked else "plain"
+        return f"<Buffer of {self.count} {self.dtype} ({what})>"
+
+    # ------------------------------------------------------------------------------------------------ when recorded
+
+    def active(self, tape: Tape) -> bool:
+        """Whether the message's memory carries derivatives on the tape.
+
+        Raises
+        ------
+        ActivityError
+            It does, and the message cuts through its elements or mixes floating-point dtypes.
+        """
+        storage = self.storage
+        if storage is None or storage.tape is not tape._reference:
+            return False
+        if self.dtype is None:
+            raise ActivityError(
+                "an active array is sent as a datatype with several floating-point dtypes, or as bytes that are not "
+                "whole aligned elements of it; send each dtype in a message of its own, or ampi.value(array)"
+            )
+        return self.tracked
+
+    def activate(self, tape: Tape) -> None:
+        """The message's memory carries derivatives from now on."""
+        if self.tracked:
+            self.storage.tape = tape._reference
+
+    def need(self, tape: Tape) -> Callable[[], np.ndarray]:
+        """Say that the adjoint wants the values the message's memory has now.
+
+        Returns
+        -------
+        callable
+            Gives them in the sweep: a contiguous one-dimensional array of ``dtype``, not to be written to.
+        """
+        if self.array is None or self.count == 0:
+            empty = np.zeros(self.count, self.dtype)
+            return lambda: empty
+        views = [tape.need(view) for view in self._views()]
+        index = self._index()
+        if index is not None:
+            return lambda: views[0][index]
+        if len(views) == 1:
+            return lambda: views[0].reshape(-1)
+        return lambda: np.concatenate([view.reshape(-1) for view in views])
+
+    def values(self) -> np.ndarray:
+        """The values the message's memory has now: a contiguous one-dimensional copy."""
+        if self.array is None or self.count == 0:
+            return np.zeros(self.count, self.dtype)
+        index = self._index()
+        if index is not None:
+            return self._views()[0][index]
+        return np.concatenate([view.reshape(-1) for view in self._views()])
+
+    def overwritten(self) -> list[np.ndarray]:
+        """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
+        storage = self.storage
+        if storage is None or self.array is None or (storage.tape is None and not storage.needs):
+            return []
+        if self._address is None and self._layout is None:
+            return [self.array] if self.count else []
+        dtype = self.dtype
+        views = [] if dtype is None else [self._memory(dtype, piece) for piece in self._pieces()]
+        return views + [self._memory(other, piece) for other, piece in self._extra]
+
+    def detach(self) -> Buffer:
+        """Keep the message's memory alive no longer; for buffers that a record holds.  Returns the buffer."""
+        if self.tracked:
+            self.regions()
+        self.array = None
+        return self
+
+    def first(self, n: int) -> Buffer:
+        """The buffer of the first ``n`` elements (what a receive that came short has written)."""
+        return self if n >= self.count else self.part(0, n)
+
+    def part(self, start: int, stop: int) -> Buffer:
+        """The buffer of elements ``start`` to ``stop``."""
+        itemsize = self.dtype.itemsize if self.dtype is not None else 1
+        part = Buffer(self.array, self.dtype, stop - start)
+        part.storage = self.storage
+        part.tracked = self.tracked
+        part.raw, part.mixed = self.raw, self.mixed
+        if self._regions is not None and self._address is None:
+            self._address = self._regions[0].offset + self.storage.address if self._regions else 0
+        if self._address is None:
+            self._address = 0 if self.array is None else address_of(self.array)
+        if self._layout is None:
+            part._address = self._address + start * itemsize
+        else:
+            part._address = self._address
+            part._layout = self._layout.part(start, stop, itemsize)
+        return part
+
+    # ------------------------------------------------------------------------------------------------ in the sweep
+
+    def regions(self) -> list[Region]:
+        """The regions of the tracked memory: one for each piece, or the range that an index array refers to."""
+        if self._regions is None:
+            self._regions = [] if self.storage is None or self.count == 0 else self._make_regions()
+        return self._regions
+
+    def peek(self, sweep: Sweep) -> np.ndarray:
+        """A contiguous one-dimensional copy of the adjoint; zeros where the memory is not tracked."""
+        if not self.tracked or self.count == 0 or not sweep.has_shadow(self.regions()[0]):
+            return np.zeros(self.count, self.dtype)
+        index = self._index()
+        if index is not None:
+            return sweep.shadow(self._regions[0])[index]
+        if len(self._regions) == 1:
+            return sweep.shadow(self._regions[0]).flatten()
+        return np.concatenate([sweep.shadow(region).reshape(-1) for region in self._regions])
+
+    def take(self, sweep: Sweep) -> np.ndarray:
+        """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
+        taken = self.peek(sweep)
+        self.zero(sweep)
+        return taken
+
+    def zero(self, sweep: Sweep) -> None:
+        """The shadow becomes zero where the message is."""
+        if not self.tracked or self.count == 0:
+            return
+        index = self._index()
+        for region in self.regions():
+            if not sweep.has_shadow(region):
+                continue
+            if index is not None:
+                sweep.shadow(region)[index] = 0
+            else:
+                sweep.shadow(region)[...] = 0
+
+    def add(self, sweep: Sweep, flat: np.ndarray) -> None:
+        """Add a one-dimensional array of ``count`` elements to the adjoint; lost where the memory is not tracked."""
+        if not self.tracked or self.count == 0:
+            return
+        regions = self.regions()
+        index = self._index()
+        if index is not None:
+            shadow = sweep.shadow(regions[0])
+            if self._layout.overlapping:
+                np.add.at(shadow, index, flat)
+            else:
+                shadow[index] += flat
+        elif len(regions) == 1:
+            shadow = sweep.shadow(regions[0])
+            shadow += flat.reshape(shadow.shape)
+        else:
+            start = 0
+            for region in regions:
+                shadow = sweep.shadow(region)
+                shadow += flat[start : start + shadow.size].reshape(shadow.shape)
+                start += shadow.size
+
+    # ------------------------------------------------------------------------------------------------ internals
+
+    def _index(self) -> np.ndarray | None:
+        return None if self._layout is None else self._layout.index
+
+    def _pieces(self) -> Sequence[Piece]:
+        if self.count == 0:
+            return ()
+        if self._layout is None:
+            return (Piece(0, (self.count,), (self.dtype.itemsize,)),)
+        return self._layout.pieces
+
+    def _covered(self) -> Sequence[Piece]:
+        """The pieces, or the range of the index array."""
+        layout = self._layout
+        if layout is None or layout.index is None:
+            return self._pieces()
+        return (Piece(layout.low, (layout.span,), (self.dtype.itemsize,)),)
+
+    def _make_regions(self) -> list[Region]:
+        address = self._address
+        if address is None:
+            address = address_of(self.array)
+        offset = address - self.storage.address
+        regions = []
+        for piece in self._covered():
+            region = Region.__new__(Region)
+            region.storage = self.storage
+            region.offset = offset + piece.offset
+            region.shape = piece.shape
+            region.strides = piece.strides
+            region.dtype = self.dtype
+            regions.append(region)
+        return regions
+
+    def _views(self) -> list[np.ndarray]:
+        """Plain arrays on the memory of `_covered`."""
+        return [self._memory(self.dtype, piece) for piece in self._covered()]
+
+    def _memory(self, dtype: np.dtype, piece: Piece) -> np.ndarray:
+        owner = self.array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        owner = plain(owner)
+        if owner.flags.f_contiguous and not owner.flags.c_contiguous:
+            owner = owner.T
+        address = address_of(self.array) if self._address is None else self._address
+        try:
+            return np.ndarray(piece.shape, dtype, owner, address - address_of(owner) + piece.offset, piece.strides)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"message: {self.count} elements of {self.dtype} reach beyond the memory of the array"
+            ) from None
+
+
+NOTHING = Buffer(None, None, 0)
+"""What ``PROC_NULL`` sends, and what stands for a buffer that is not significant on this rank."""
+
+
+# ------------------------------------------------------------------------------------------------ what mpi4py takes
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether a send buffer argument stands for ``MPI.IN_PLACE`` (mpi4py takes None for it, too)."""
+    return spec is None or spec is MPI.IN_PLACE
+
+
+def parse(spec: Any, blocks: int = 0) -> Buffer:
+    """The buffer that a message argument means.
+
+    Parameters
+    ----------
+    spec : array, list or tuple
+        ``a``; ``[a, type]``; ``[a, count]``; ``[a, (count, displ)]``; ``[a, count, type]``;
+        ``[a, (count, displ), type]``; ``[a, count, displ, type]``; counts may be None; ``type`` is a Datatype or one of
+        mpi4py's strings.
+    blocks : int
+        Number of blocks of ``count`` that the buffer holds (the receive buffer of a Gather: one per rank); all of them
+        belong to the buffer.  0 and 1 are one block.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    if isinstance(spec, np.ndarray) and spec.flags.forc and _is_plain_sequence(spec):
+        if blocks > 1 and spec.size % blocks:
+            raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
+        return Buffer(spec, spec.dtype, spec.size)
+    memory, count, displ, datatype = _simple_form(spec)
+    if _is_bottom(memory):
+        return NOTHING
+    array = _as_array(memory)
+    typemap = _typemap(array, datatype)
+    displ = 0 if displ is None else operator.index(displ)
+    if displ < 0:
+        raise ValueError(f"message: negative displacement {displ}")
+    blocks = max(blocks, 1)
+    if count is None:
+        count = _inferred(array.nbytes - displ * typemap.extent, typemap.extent)
+        if count % blocks:
+            raise ValueError(f"message: number of entries {count} is not a multiple of {blocks} blocks")
+    else:
+        count = operator.index(count) * blocks
+        if count < 0:
+            raise ValueError(f"message: negative count {count}")
+    return _buffer(array, typemap, count, displ)
+
+
+def _is_plain_sequence(array: np.ndarray) -> bool:
+    dtype = array.dtype
+    return dtype in _FLOATING or (dtype in _AUTOMATIC and storage_of(array) is None)
+
+
+def parse_vector(spec: Any, blocks: int) -> Buffer:
+    """The buffer that an argument with one count per rank means.
+
+    Parameters
+    ----------
+    spec : array, list or tuple
+        ``b`` (divided evenly, the first ranks get the remainder); ``[b, counts]``; ``[b, (counts, displs)]``;
+        ``[b, (counts, displs), type]``; ``[b, counts, displs, type]``; counts an int or one per rank, displs an int
+        (stride), one per rank, or None (side by side).
+    blocks : int
+        Number of ranks.
+
+    Returns
+    -------
+    Buffer
+        The concatenation of the blocks in rank order; ``counts`` has the elements of each.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    memory, counts, displs, datatype = _vector_form(spec)
+    if _is_bottom(memory):
+        nothing = Buffer(None, None, 0)
+        nothing.counts = [0] * blocks
+        return nothing
+    array = _as_array(memory)
+    typemap = _typemap(array, datatype)
+    if counts is None:
+        whole, rest = divmod(_inferred(array.nbytes, typemap.extent), blocks)
+        counts = [whole + (r < rest) for r in range(blocks)]
+    else:
+        counts = _per_rank(counts, blocks, lambda value: [value] * blocks)
+    if displs is None:
+        displs = [0] * blocks
+        for r in range(1, blocks):
+            displs[r] = displs[r - 1] + counts[r - 1]
+    else:
+        displs = _per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
+    return _vector_buffer(array, typemap, counts, displs)
+
+
+def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displs: list[int]) -> Buffer:
+    filled = [r for r in range(len(counts)) if counts[r]]
+    if all(displs[r] + counts[r] == displs[s] for r, s in itertools.pairwise(filled)):
+        buffer = _buffer(array, typemap, sum(counts), displs[filled[0]] if filled else 0)
+        length = buffer.count // sum(counts) if filled and typemap.dtype == buffer.dtype else 0
+        buffer.counts = [n * length for n in counts]
+        if length or not filled:
+            return buffer
+    blocks = [_buffer(array, typemap, counts[r], displs[r]) for r in range(len(counts))]
+    if any(block.dtype is None for block in blocks):
+        buffer = Buffer(array, None, 0, address_of(array))
+        buffer.mixed = True
+    else:
+        pieces = [_moved(piece, block._address - address_of(array)) for block in blocks for piece in block._pieces()]
+        dtype = blocks[0].dtype
+        layout = Layout(pieces, dtype.itemsize)
+        buffer = Buffer(array, dtype, layout.count, address_of(array), layout)
+        buffer.raw, buffer.mixed = blocks[0].raw, typemap.mixed
+    buffer._extra = [(d, _moved(p, block._address - address_of(array))) for block in blocks for d, p in block._extra]
+    buffer.counts = [block.count for block in blocks]
+    return buffer
+
+
+def _moved(piece: Piece, offset: int) -> Piece:
+    return Piece(piece.offset + offset, piece.shape, piece.strides)
+
+
+def _buffer(array: np.ndarray, typemap: Typemap, count: int, displ: int) -> Buffer:
+    """The buffer of ``count`` items of a typemap, ``displ`` items into an array."""
+    address = address_of(array) + displ * typemap.extent
+    dtype = typemap.dtype
+    if dtype is None:
+        return _opaque(array, typemap, count, address)
+    if dtype not in _FLOATING:
+        memory = _memory_dtype(array)
+        if memory is not None:
+            return _raw(array, typemap, count, address, memory)
+    layout = None if typemap.contiguous else typemap.layout(count)
+    buffer = Buffer(array, dtype, count * typemap.length, address, layout)
+    if typemap.mixed:
+        buffer.mixed = True
+        buffer._extra = _extra(typemap, count)
+    return buffer
+
+
+def _raw(array: np.ndarray, typemap: Typemap, count: int, address: int, dtype: np.dtype) -> Buffer:
+    """The buffer of a message of bytes or integers over floating-point memory: in terms of that memory's elements."""
+    size = dtype.itemsize
+    offsets = np.zeros(1, np.int64) if typemap.contiguous else regrouped(typemap, count, size)
+    unaligned = offsets is None or ((address - storage_of(array).address + offsets) % size).any()
+    if dtype not in _FLOATING or unaligned or count * typemap.size % size:
+        return _opaque(array, typemap, count, address)
+    layout = None if typemap.contiguous else Layout(compress(offsets, size), size)
+    buffer = Buffer(array, dtype, count * typemap.size // size, address, layout)
+    buffer.raw = True
+    return buffer
+
+
+def _opaque(array: np.ndarray, typemap: Typemap, count: int, address: int) -> Buffer:
+    """The buffer of a message whose elements cannot be told as a sequence of one floating-point dtype."""
+    buffer = Buffer(array, None, 0, address)
+    buffer.mixed = True
+    buffer._extra = _extra(typemap, count)
+    if typemap.dtype is not None:
+        pieces = typemap.layout(count).pieces if typemap.length else ()
+        buffer._extra += [(typemap.dtype, piece) for piece in pieces]
+    return buffer
+
+
+def _extra(typemap: Typemap, count: int) -> list[tuple[np.dtype, Piece]]:
+    return [(d, _moved(p, k * typemap.extent)) for k in range(count) for d, p in typemap.extra]
+
+
+def _memory_dtype(array: np.ndarray) -> np.dtype | None:
+    """Dtype of the tracked memory with floating-point elements that an array looks at; None for other memory."""
+    if storage_of(array) is None:
+        return None
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if carries_derivatives(base.dtype):
+            return base.dtype
+        base = base.base.obj if isinstance(base.base, memoryview) else base.base
+    return None
+
+
+# ------------------------------------------------------------------------------------------- the forms of an argument
+
+
+def _is_memory(spec: Any) -> bool:
+    if isinstance(spec, (list, tuple)):
+        return False
+    if hasattr(spec, "__dlpack__") or hasattr(spec, "__cuda_array_interface__"):
+        return True
+    try:
+        memoryview(spec)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_datatype(item: Any) -> bool:
+    return isinstance(item, (MPI.Datatype, str))
+
+
+def _is_bottom(memory: Any) -> bool:
+    return memory is None or isinstance(memory, MPI.BottomType)
+
+
+def _simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Memory, count, displacement and datatype of a message with one count."""
+    count = displ = datatype = None
+    if not isinstance(spec, (list, tuple)):
+        if not _is_memory(spec):
+            raise TypeError("message: expecting buffer or list/tuple")
+        return spec, None, None, None
+    if len(spec) == 2:
+        memory, count = spec
+        if _is_datatype(count):
+            count, datatype = None, count
+    elif len(spec) == 3:
+        memory, count, datatype = spec
+    elif len(spec) == 4:
+        memory, count, displ, datatype = spec
+        return memory, count, displ, datatype
+    else:
+        raise ValueError("message: expecting 2 to 4 items")
+    if isinstance(count, (list, tuple)):
+        count, displ = count
+    return memory, count, displ, datatype
+
+
+def _vector_form(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Memory, counts, displacements and datatype of a message with one count per rank."""
+    counts = displs = datatype = None
+    if not isinstance(spec, (list, tuple)):
+        if not _is_memory(spec):
+            raise TypeError("message: expecting buffer or list/tuple")
+        return spec, None, None, None
+    if len(spec) == 2:
+        memory, counts = spec
+        if _is_datatype(counts):
+            counts, datatype = None, counts
+    elif len(spec) == 3:
+        memory, counts, datatype = spec
+    elif len(spec) == 4:
+        memory, counts, displs, datatype = spec
+        return memory, counts, displs, datatype
+    else:
+        raise ValueError("message: expecting 2 to 4 items")
+    if isinstance(counts, tuple):  # mpi4py: a list here has one count per rank
+        counts, displs = counts
+    return memory, counts, displs, datatype
+
+
+def _per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> list[int]:
+    try:
+        return spread(operator.index(values))
+    except TypeError:
+        pass
+    values = [operator.index(value) for value in values]
+    if len(values) != blocks:
+        raise ValueError(f"expecting {blocks} items, got {len(values)}")
+    return values
+
+
+def _inferred(nbytes: int, extent: int) -> int:
+    if nbytes <= 0:
+        return 0
+    if extent <= 0:
+        raise ValueError(f"message: cannot infer count, datatype extent {extent}")
+    count, rest = divmod(nbytes, extent)
+    if rest:
+        raise ValueError(
+            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {extent}"
+        )
+    return count
+
+
+def _as_array(memory: Any) -> np.ndarray:
+    """A NumPy array of any memory that mpi4py takes, without a copy."""
+    if isinstance(memory, np.ndarray):
+        array = memory
+    else:
+        try:
+            array = np.asarray(memoryview(memory))
+        except TypeError:
+            array = np.from_dlpack(memory)
+    if not array.flags.forc:
+        raise BufferError("message: ndarray is not contiguous")
+    return array
+
+
+def _typemap(array: np.ndarray, datatype: Any) -> Typemap:
+    if datatype is None:
+        datatype = datatype_named(array.dtype.char)
+    elif isinstance(datatype, str):
+        datatype = datatype_named(datatype)
+    return typemap_of(datatype)
