@@ -10,6 +10,7 @@ import re
 import runpy
 import signal
 import sys
+import tempfile
 import time
 import traceback
 
@@ -18,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
+RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
 
 USAGE = """\
 usage: python -m ampi.run <file> [argument] ...
@@ -70,7 +72,7 @@ def parse(arguments):
 
 def say(text, stream):
     """Print from rank 0 only."""
-    if WORLD.rank == 0:
+    if RANK == 0:
         print(text, file=stream, flush=True)
 
 
@@ -106,19 +108,24 @@ def render(error):
 class Board:
     """One slot in shared memory for each rank of a node: when it failed (0: it has not), its rank, its traceback.
 
-    Making it is collective over all ranks of the program; afterwards no rank needs another one's help.
+    Making it is collective over all ranks of the program; afterwards no rank needs another one's help, or MPI. (It is a
+    mapped file and no window, since Open MPI takes a window's memory away in `Finalize`.)
     """
 
     slot = np.dtype([("rank", "i8"), ("time", "f8"), ("text", f"S{TEXT_SIZE}")])
 
     def __init__(self):
         node = WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-        self.window = MPI.Win.Allocate_shared(self.slot.itemsize, comm=node)
-        self.slots = [np.frombuffer(self.window.Shared_query(rank)[0], self.slot) for rank in range(node.size)]
-        self.mine = self.slots[node.rank]
-        self.mine["rank"] = WORLD.rank
-        self.mine["time"] = 0
-        node.Barrier()
+        with tempfile.NamedTemporaryFile() as file:
+            path = node.bcast(file.name)
+            if node.rank == 0:
+                file.truncate(self.slot.itemsize * node.size)
+            node.Barrier()
+            self.slots = np.memmap(path, self.slot, "r+", shape=node.size)
+            node.Barrier()
+        self.mine = self.slots[node.rank : node.rank + 1]
+        self.mine["rank"] = RANK
+        node.Free()
 
     def post(self, text):
         text = text.encode()
@@ -127,22 +134,22 @@ class Board:
         self.mine["text"] = text
         self.mine["time"] = time.time()
 
-    def failed(self):
-        """The slots of the ranks that have failed, by rank."""
-        return [slot for slot in self.slots if slot["time"]]
-
     def wait_for_turn(self):
         """Return on the lowest rank that failed. The others are ended by it as they wait, or return late."""
         time.sleep(JOINING)
-        if self.failed()[0] is not self.mine:
+        if self.failed()["rank"][0] != self.mine["rank"]:
             time.sleep(PATIENCE)
+
+    def failed(self):
+        """The slots of the ranks that have failed, by rank."""
+        return self.slots[self.slots["time"] > 0]
 
     def report(self):
         """The first failure in full, with all ranks that failed alike, and a line for each other kind."""
         alike = {}
-        for slot in sorted(self.failed(), key=lambda slot: slot["time"]):
-            text = slot["text"].item().decode(errors="replace")
-            alike.setdefault(re.sub("0x[0-9a-f]+", "0x...", text), []).append((slot["rank"].item(), text))
+        for rank, _, text in np.sort(self.failed(), order="time").tolist():
+            text = text.decode(errors="replace")
+            alike.setdefault(re.sub("0x[0-9a-f]+", "0x...", text), []).append((rank, text))
         first, *others = alike.values()
         lines = [f"{name_ranks(first)} failed:\n{first[0][1]}"]
         for group in others:
@@ -152,9 +159,9 @@ class Board:
 
 def name_ranks(group):
     ranks = sorted(rank for rank, _ in group)
-    if len(ranks) == WORLD.size > 1:
-        return f"All {WORLD.size} ranks"
-    return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {WORLD.size}"
+    if len(ranks) == SIZE > 1:
+        return f"All {SIZE} ranks"
+    return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {SIZE}"
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ prepare() {
     openmpi)
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-        export OMPI_MCA_mpi_yield_when_idle=1
+        export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_osc=^ucx
         ;;
     impi)
         export I_MPI_FABRICS=shm I_MPI_PIN=off I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=0
