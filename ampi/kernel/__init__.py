@@ -1,0 +1,7 @@
+"""Local kernels: Python functions compiled by Numba and differentiated by source transformation."""
+
+from numba import prange
+
+from ampi.kernel.pipeline import Kernel, kernel
+
+__all__ = ["Kernel", "kernel", "prange"]

@@ -1070,6 +1070,8 @@ class _Builder:
             return self.call_kernel(node, python_function, hint)
         if _is_one_of(function, ALLOCATIONS) or function is np.array:
             return self.allocate(node, function, hint)
+        if isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
+            return self.named_tuple(node, function)
         if inspect.isfunction(function) and intrinsics.lookup(function) is None:
             self.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
@@ -1091,6 +1093,24 @@ class _Builder:
 
     def conjugate(self, value: ir.Expr) -> ir.Expr:
         return ir.Op("conj", (value,), value.type) if isinstance(value.type, types.Complex) else value
+
+    def named_tuple(self, node: ast.Call, cls: Any) -> Group:
+        values, keywords = self.call_values(node)
+        try:
+            items = cls(*values, **keywords)
+        except TypeError as problem:
+            self.fail(node, str(problem))
+        return Group(tuple(items), cls)
+
+    def call_values(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
+        """The values of positional and keyword arguments."""
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            self.fail(node, "* and ** in a call are not supported", "pass the arguments one by one")
+        values = self.operands(
+            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
+        )
+        number = len(node.args)
+        return values[:number], {k.arg: v for k, v in zip(node.keywords, values[number:], strict=True)}
 
     def call(self, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
         """A call of a built-in, ``math`` or NumPy function on scalars."""
@@ -1159,19 +1179,9 @@ class _Builder:
 
     def allocate(self, node: ast.Call, function: Any, hint: str | None) -> ir.Var:
         """``np.empty``, ``np.zeros`` and their relatives, and ``np.array`` of a tuple of numbers."""
-        values = self.operands(
-            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
-        )
-        names = [None] * len(node.args) + [k.arg for k in node.keywords]
+        values, keywords = self.call_values(node)
         try:
-            bound = (
-                _ALLOCATION_SIGNATURES[function.__name__]
-                .bind(
-                    *[v for v, n in zip(values, names, strict=True) if n is None],
-                    **{n: v for v, n in zip(values, names, strict=True) if n is not None},
-                )
-                .arguments
-            )
+            bound = _ALLOCATION_SIGNATURES[function.__name__].bind(*values, **keywords).arguments
         except TypeError as problem:
             self.fail(node, f"np.{function.__name__}: {problem}")
         if function is np.array:
@@ -1235,13 +1245,7 @@ class _Builder:
         """Inline the call of another kernel."""
         from ampi.kernel.inline import inline
 
-        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
-            self.fail(node, "* and ** in a call are not supported", "pass the arguments one by one")
-        values = self.operands(
-            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
-        )
-        positional, named = values[: len(node.args)], values[len(node.args) :]
-        keywords = {k.arg: v for k, v in zip(node.keywords, named, strict=True)}
+        positional, keywords = self.call_values(node)
         try:
             bound = inspect.signature(function).bind(*positional, **keywords)
         except TypeError as problem:

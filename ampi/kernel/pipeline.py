@@ -1,0 +1,240 @@
+"""The ``@ampi.kernel`` decorator: compile, call, differentiate.
+
+The way of a kernel is ``parse -> lower -> (unroll, scalarise) -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` and
+`Kernel.adjoint_source`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.core.errors import NumbaError
+from numba.extending import typeof_impl
+
+from ampi import memory, tape
+from ampi.errors import KernelError
+from ampi.kernel import cache, ir
+
+_OPTIONS = frozenset(
+    "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift no_cpython_wrapper "
+    "no_cfunc_wrapper no_rewrites".split()
+)
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function with Numba, and differentiate it where a tape records.
+
+    Use it as ``@ampi.kernel`` or ``@ampi.kernel(parallel=True, fastmath=True)``.
+
+    Parameters
+    ----------
+    function : callable
+        Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
+    **options
+        Those of ``numba.njit``.  ``error_model`` is ``"numpy"`` unless it is given; compiled code is always cached on disk.
+
+    Returns
+    -------
+    Kernel
+        Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through.
+
+    Raises
+    ------
+    KernelError
+        At the first call with arguments of new types: the function uses what the differentiator does not know.
+    """
+    if function is None:
+        return functools.partial(kernel, **options)
+    if isinstance(function, Kernel):
+        function = function.py_func
+    function = getattr(function, "py_func", function)
+    if not inspect.isfunction(function):
+        raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
+    options.pop("cache", None)
+    options.pop("nopython", None)
+    return Kernel(function, {"error_model": "numpy", **options})
+
+
+class Kernel:
+    """A compiled function that can be differentiated; made by `kernel`.
+
+    Attributes
+    ----------
+    py_func : function
+        The Python function.
+    options : dict
+        Options of ``numba.njit``.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]):
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.options = options
+        self._signature = inspect.signature(function)
+        self._contracts: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<ampi kernel {self.__qualname__}>"
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.__module__, self.__qualname__)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    # ------------------------------------------------------------------------------------------------- calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = self.bind(args, kwargs)
+        if tape.living:
+            from ampi.kernel.contract import record
+
+            return record(self, args)
+        for a in args:
+            if isinstance(a, memory.TrackedArray) and not a.ndim:
+                return self.dispatcher(*map(scalar, args))
+        return self.dispatcher(*args)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
+        """All arguments by position, defaults filled in."""
+        try:
+            bound = self._signature.bind(*args, **(kwargs or {}))
+        except TypeError as problem:
+            raise TypeError(f"{self.__name__}(): {problem}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """Numba's dispatcher of the primal."""
+        name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity)}"
+        dispatcher = cache.compiled(self.py_func, name, self.options)
+        if hasattr(dispatcher, "compile"):
+            dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
+        return dispatcher
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """What this kernel's code depends on."""
+        return cache.identity(self.py_func, self.options)
+
+    def _compile(self, dispatcher: Any, compile: Callable[[Any], Any], sig: Any) -> Any:
+        """Compile the primal for one signature; refuse what could not be differentiated."""
+        if not dispatcher._cache.holds(sig):
+            try:
+                self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
+            except KernelError as problem:
+                raise problem.with_traceback(None) from None
+        return compile(sig)
+
+    # ------------------------------------------------------------------------------------------------- differentiation
+
+    def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
+        """The Numba types of the arguments of a call (all of them)."""
+        return tuple(self._type_of(name, a) for name, a in zip(self._signature.parameters, args, strict=True))
+
+    def _type_of(self, name: str, value: Any) -> types.Type:
+        try:
+            return numba.typeof(value)
+        except (NumbaError, ValueError) as problem:
+            raise KernelError(
+                f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which kernels do not take; "
+                "pass numbers, arrays, and (named) tuples of these"
+            ) from problem
+
+    def ir_of(self, argument_types: tuple[types.Type, ...]) -> ir.Function:
+        """The kernel's IR for arguments of these types, ready to be differentiated."""
+        from ampi.kernel.lower import lower
+        from ampi.kernel.parse import parse
+
+        return lower(parse(self.py_func, argument_types))
+
+    def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
+        """The kernel's IR for these arguments."""
+        return self.ir_of(self.types_of(self.bind(tuple(map(plain, args)), kwargs)))
+
+    def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
+        """What the tape knows of the kernel: see `ampi.kernel.contract.Contract`.
+
+        Parameters
+        ----------
+        argument_types : tuple of numba types
+            One per parameter.
+        active : frozenset of str
+            Names of the argument leaves (``ir.Argument.name``) that carry derivatives.
+        """
+        from ampi.kernel.contract import make_contract
+
+        key = argument_types, active
+        if key not in self._contracts:
+            self._contracts[key] = make_contract(self, argument_types, active)
+        return self._contracts[key]
+
+    def adjoint_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
+        """The adjoint program for these arguments, as Python source.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        active : iterable of str, optional
+            Names of the arguments to differentiate (``"x"``, or ``"state_x"`` for ``state.x``); by default all that are
+            floating-point or complex.
+        """
+        from ampi.kernel.contract import adjoint_source
+
+        argument_types = self.types_of(self.bind(tuple(map(plain, args)), kwargs))
+        return adjoint_source(self, argument_types, None if active is None else frozenset(active))
+
+
+def scalar(value: Any) -> Any:
+    """A 0-d tracked array as the scalar that it holds; anything else as it is."""
+    if isinstance(value, memory.TrackedArray) and not value.ndim:
+        return memory.plain(value)[()]
+    return value
+
+
+def plain(value: Any) -> Any:
+    """An argument as the primal takes it: plain arrays and scalars, in tuples as well."""
+    if isinstance(value, np.ndarray):
+        return (
+            memory.plain(value)[()]
+            if isinstance(value, memory.TrackedArray) and not value.ndim
+            else memory.plain(value)
+        )
+    if isinstance(value, tuple):
+        parts = [plain(v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def _rebuild(module: str, qualname: str) -> Kernel:
+    """The kernel of this name (kernels are pickled by reference)."""
+    import importlib
+
+    value: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@typeof_impl.register(Kernel)
+def _typeof_kernel(value: Kernel, context: Any) -> types.Type:
+    """Inside of another kernel, a kernel is its dispatcher."""
+    return types.Dispatcher(value.dispatcher)
