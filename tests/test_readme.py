@@ -4,8 +4,9 @@ import pathlib
 import re
 import textwrap
 
-import ampi
 import pytest
+
+import ampi
 
 README = pathlib.Path(__file__).parents[1] / "README.rst"
 
