@@ -8,6 +8,7 @@ view of the block, of whatever type, finds the same storage.  A **region** is wh
 from __future__ import annotations
 
 import bisect
+import ctypes
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -134,9 +135,29 @@ class _Interface:
 _DUMMY = np.zeros(16, np.uint8)
 
 
+def _address_from_interface(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _address_from_struct(array: np.ndarray) -> int:
+    return _pointer_at(id(array) + _HEAD).value or 0
+
+
+# The data pointer is the first field of NumPy's array struct (its C API promises this); reading it there costs a tenth of
+# building the interface dictionary, and every record reads a few addresses.
+_HEAD = object.__basicsize__
+_pointer_at = ctypes.c_void_p.from_address
+try:
+    _struct_is_known = _address_from_struct(_DUMMY) == _address_from_interface(_DUMMY)
+except (AttributeError, ValueError):
+    _struct_is_known = False
+
+_read_address = _address_from_struct if _struct_is_known else _address_from_interface
+
+
 def address_of(array: np.ndarray) -> int:
     """Address of an array's first element."""
-    return array.__array_interface__["data"][0]
+    return _read_address(array)
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -146,7 +167,10 @@ def plain(array: np.ndarray) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------ from arrays to storages
 
-# Storages of memory that no TrackedArray owns (a plain array viewed as ampi.ndarray, MPI windows, buffers), by address.
+# Storages of memory that a plain array owns (what NumPy computes, seen as ampi.ndarray afterwards), by the owner's id.
+_owned: dict[int, tuple[Storage, weakref.ref]] = {}
+
+# Storages of memory that no array owns (MPI windows, buffers), by address.
 _foreign_addresses: list[int] = []
 _foreign: list[tuple[Storage, Callable[[], Any]]] = []
 
@@ -191,7 +215,21 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
     if isinstance(owner, TrackedArray) and owner.base is None:
         owner._storage = storage = Storage(*_block(owner))
         return storage
+    if owner.base is None and owner.flags.owndata:
+        return _find_owned(owner, create)
     return _find_foreign(array, owner, create)
+
+
+def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
+    key = id(owner)
+    found = _owned.get(key)
+    if found is not None:
+        return found[0]
+    if not create:
+        return None
+    storage = Storage(*_block(owner))
+    _owned[key] = storage, weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
+    return storage
 
 
 def _block(owner: np.ndarray) -> tuple[int, int]:
@@ -274,6 +312,21 @@ def tracked_copy(value: Any) -> TrackedArray:
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
     copy.view(np.ndarray)[...] = source
     return copy
+
+
+def wrapped(result: Any) -> Any:
+    """What NumPy computed, as the user gets it: arrays as `ampi.ndarray`, a floating-point scalar as a 0-d one.
+
+    Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
+    """
+    if type(result) is np.ndarray:
+        return result.view(_array_type)
+    if isinstance(result, np.inexact):
+        return np.asarray(result).view(_array_type)
+    if isinstance(result, (tuple, list)):
+        items = [wrapped(item) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result
 
 
 def carries_derivatives(dtype: np.dtype) -> bool:

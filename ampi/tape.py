@@ -41,6 +41,7 @@ from .memory import (
 )
 
 _recording: list[Tape] = []  # innermost last
+living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
 _passive = 0
 
 
@@ -70,18 +71,22 @@ def passive() -> Iterator[None]:
 
 
 class Undo:
-    """Bytes that were overwritten: `swap` exchanges them with what the memory holds."""
+    """Values that were overwritten: `swap` exchanges them with what the memory holds."""
 
-    __slots__ = ("saved", "view")
+    __slots__ = ("key", "saved", "view")
 
-    def __init__(self, view: np.ndarray) -> None:
+    def __init__(self, view: np.ndarray, key: Any = None) -> None:
         self.view = view
-        self.saved = view.copy(order="K")
+        self.key = key
+        self.saved = self._present()
+
+    def _present(self) -> np.ndarray:
+        return self.view.copy(order="K") if self.key is None else self.view[self.key]
 
     def swap(self) -> None:
         """Exchange saved and present values."""
-        present = self.view.copy(order="K")
-        self.view[...] = self.saved
+        present = self._present()
+        self.view[... if self.key is None else self.key] = self.saved
         self.saved = present
 
 
@@ -98,10 +103,17 @@ class Record:
         self.created = created
 
 
-def overwrite(*arrays: np.ndarray) -> list[Undo]:
+def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     """To be called before the memory of arrays is overwritten by one operation, whether or not a tape records.
 
     Saves the old bytes for every tape that needs them.
+
+    Parameters
+    ----------
+    *arrays : numpy.ndarray
+        What is overwritten as a whole (pass views).
+    key : tuple of integer and boolean arrays, optional
+        Only ``array[key]`` is overwritten.  The key must not change afterwards.
 
     Returns
     -------
@@ -113,14 +125,14 @@ def overwrite(*arrays: np.ndarray) -> list[Undo]:
     for array in arrays:
         storage = storage_of(array)
         if storage is not None and storage.needs:
-            _save(storage, plain(array), undo)
+            _save(storage, plain(array), key, undo)
     if _passive and _recording:
-        _recording[-1]._passive_overwrite(arrays, undo)
+        _recording[-1]._passive_overwrite(arrays, key, undo)
         return []
     return undo
 
 
-def _save(storage: Storage, array: np.ndarray, undo: list[Undo]) -> None:
+def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> None:
     extent = Extent(array)
     inner = _recording[-1] if _recording else None
     for reference, needs in list(storage.needs.items()):
@@ -130,10 +142,11 @@ def _save(storage: Storage, array: np.ndarray, undo: list[Undo]) -> None:
             continue
         if not any(extent.overlaps(need) for need in needs.values()):
             continue
-        saved = Undo(array)
-        tape.saved_bytes += array.nbytes
-        for key in [key for key, need in needs.items() if extent.covers(need)]:
-            del needs[key]
+        saved = Undo(array, key)
+        tape.saved_bytes += saved.saved.nbytes
+        if key is None:
+            for covered in [name for name, need in needs.items() if extent.covers(need)]:
+                del needs[covered]
         if not needs:
             del storage.needs[reference]
         if tape is inner:
@@ -158,7 +171,8 @@ class Tape:
     def __init__(self) -> None:
         self._records: list[Record] = []
         self._watches: list[Region] = []
-        self._reference = weakref.ref(self)
+        self._reference = weakref.ref(self, living.discard)
+        living.add(self._reference)
         self._copies: dict[tuple, np.ndarray] = {}
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
@@ -257,7 +271,16 @@ class Tape:
         if not isinstance(array, np.ndarray):
             return False
         storage = storage_of(array)
-        return storage is not None and storage.tape is self._reference
+        if storage is None or storage.tape is None:
+            return False
+        if storage.tape is self._reference:
+            return True
+        if storage.tape() in _recording:
+            raise TapeError(
+                "an array that carries derivatives on an outer tape is used inside an inner tape, where its derivatives "
+                "would be lost; pass ampi.value(x) if it is a constant there"
+            )
+        return False
 
     def activate(self, array: np.ndarray) -> None:
         """Memory of a (tracked) array carries derivatives from now on."""
@@ -328,10 +351,10 @@ class Tape:
             copy = self._copies[key] = view.copy(order="K")
         return copy
 
-    def _passive_overwrite(self, arrays: Sequence[np.ndarray], undo: list[Undo]) -> None:
+    def _passive_overwrite(self, arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
         zeroed = [region_of(a) for a in arrays if self.is_active(a)]
         if undo or zeroed:
-            self._records.append(Record(_Zero(zeroed) if zeroed else None, undo, ()))
+            self._records.append(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
     def _watched(self, x: Any) -> Region:
         if isinstance(x, TrackedArray):
@@ -362,6 +385,11 @@ class Sweep:
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
         self._kept: set[Storage] = set()
+        self._ends: list[Callable[[BaseException | None], None]] = []
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error."""
+        self._ends.append(callback)
 
     def has_shadow(self, region: Region) -> bool:
         """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
@@ -390,17 +418,21 @@ class Sweep:
     def add(self, region: Region, value: Any) -> None:
         """Add to the adjoint of memory that the operation read.
 
-        The value has the region's shape; the imaginary part is dropped where the region is real.
+        The value has the region's shape (or broadcasts to it); the imaginary part is dropped where the region is real.
+        Elements that the region names more than once (a broadcast array, sliding windows) get the sum.
         """
         shadow = self.shadow(region)
         if region.dtype.kind == "f" and np.iscomplexobj(value):
             value = np.real(value)
-        np.add(shadow, value, out=shadow, casting="same_kind")
+        if shadow.flags.forc or not _repeats_elements(shadow):
+            np.add(shadow, value, out=shadow, casting="same_kind")
+        else:
+            _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
-    def zero(self, region: Region) -> None:
-        """The adjoint of memory overwritten by a constant."""
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The adjoint of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
         if region.storage in self._shadows:
-            self.shadow(region)[...] = 0
+            self.shadow(region)[key] = 0
 
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
@@ -426,6 +458,12 @@ class Sweep:
                 for storage in record.created:
                     if storage not in self._kept:
                         self._shadows.pop(storage, None)
+            for callback in self._ends:
+                callback(None)
+        except BaseException as error:
+            for callback in self._ends:
+                callback(error)
+            raise
         finally:
             for record in records[position:]:
                 for undo in record.undo:
@@ -449,15 +487,39 @@ class _Watch:
         sweep.state["watch results"][id(self.region)] = sweep.shadow(self.region).copy()
 
 
-class _Zero:
-    __slots__ = ("regions",)
+class Zero:
+    """Adjoint of overwriting regions (or ``region[key]``) by constants."""
 
-    def __init__(self, regions: list[Region]) -> None:
+    __slots__ = ("key", "regions")
+
+    def __init__(self, regions: list[Region], key: Any = None) -> None:
         self.regions = regions
+        self.key = ... if key is None else key
 
     def __call__(self, sweep: Sweep) -> None:
         for region in self.regions:
-            sweep.zero(region)
+            sweep.zero(region, self.key)
+
+
+def _repeats_elements(array: np.ndarray) -> bool:
+    reach = array.itemsize
+    for stride, n in sorted((abs(stride), n) for stride, n in zip(array.strides, array.shape) if n != 1):
+        if stride < reach:
+            return True
+        reach += stride * (n - 1)
+    return False
+
+
+def _add_repeated(shadow: np.ndarray, block: np.ndarray, value: np.ndarray) -> None:
+    first = (address_of(shadow) - address_of(block)) // shadow.itemsize
+    shift = (address_of(shadow) - address_of(block)) % shadow.itemsize
+    n = (block.nbytes - shift) // shadow.itemsize
+    elements = np.ndarray((n,), shadow.dtype, block, shift)
+    place = np.full((), first)
+    for axis, (stride, length) in enumerate(zip(shadow.strides, shadow.shape)):
+        steps = np.arange(length) * (stride // shadow.itemsize)
+        place = place + steps.reshape((length,) + (1,) * (shadow.ndim - axis - 1))
+    np.add.at(elements, place, value.astype(shadow.dtype, copy=False))
 
 
 def _may_change(view: np.ndarray) -> bool:

@@ -1,0 +1,155 @@
+"""`ampi.ndarray`: NumPy's array whose memory carries derivatives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import functions, indexing, ufuncs
+from .errors import ActivityError, ActivityWarning
+from .memory import TrackedArray, plain, set_array_type, wrapped
+from .tape import current, where_called
+
+_warned: set[str] = set()
+
+
+def _warn_lost(what: str, array: TrackedArray) -> None:
+    """Say once per source line that a derivative is dropped."""
+    if not indexing.is_active(current(), array):
+        return
+    place = where_called()
+    if place in _warned:
+        return
+    _warned.add(place)
+    warnings.warn(
+        f"{place}: {what} of an active array drops its derivative; keep the array (a 0-d ampi.ndarray computes like a "
+        "number), or write ampi.value(x) if a constant is meant",
+        ActivityWarning,
+        stacklevel=3,
+    )
+
+
+class ndarray(TrackedArray):
+    """An array that carries derivatives: `numpy.ndarray` in all else.
+
+    Made by the functions of `ampi.numpy`, by `Tape.watch`, and by every NumPy function that is given one.  A plain array
+    becomes one, sharing its memory, by ``ampi.numpy.asarray(a)``.
+    """
+
+    __slots__ = ()
+    __module__ = "ampi"
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        return ufuncs.apply(ufunc, method, inputs, keywords)
+
+    def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
+        return functions.apply(function, arguments, keywords)
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        indexing.setitem(self, key, value)
+
+    # ------------------------------------------------------------------------------------------ leaving the array
+
+    def __float__(self) -> float:
+        _warn_lost("float()", self)
+        return float(plain(self))
+
+    def __int__(self) -> int:
+        _warn_lost("int()", self)
+        return int(plain(self))
+
+    def __complex__(self) -> complex:
+        _warn_lost("complex()", self)
+        return complex(plain(self))
+
+    def item(self, *arguments: Any) -> Any:
+        """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
+        _warn_lost("item()", self)
+        return plain(self).item(*arguments)
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers, without derivatives (which draws a warning while a tape records)."""
+        _warn_lost("tolist()", self)
+        return plain(self).tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d array")
+        return (self[k] for k in range(len(self)))
+
+    def __format__(self, spec: str) -> str:
+        return format(plain(self)[()] if self.ndim == 0 else plain(self), spec)
+
+    def __reduce__(self) -> Any:
+        return wrapped, (np.array(plain(self)),)
+
+    def __copy__(self) -> ndarray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict) -> ndarray:
+        return self.copy()
+
+    # ------------------------------------------------------------------------------------------------- new arrays
+
+    def copy(self, order: Any = "C") -> ndarray:
+        """A copy with memory of its own; derivatives pass."""
+        return indexing.copied(self, plain(self).copy(order))
+
+    def astype(
+        self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
+        """`numpy.ndarray.astype`; derivatives pass between floating-point and complex dtypes."""
+        result = plain(self).astype(dtype, order, casting, subok, copy)
+        if not copy and np.may_share_memory(result, plain(self)):
+            return self if result.dtype == self.dtype else wrapped(result)
+        return indexing.copied(self, result)
+
+    def reshape(self, *shape: Any, **keywords: Any) -> ndarray:
+        """`numpy.ndarray.reshape`: a view where there can be one, otherwise a copy."""
+        return functions.view_or_copy(self, lambda a: a.reshape(*shape, **keywords))
+
+    def ravel(self, order: Any = "C") -> ndarray:
+        """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
+        return functions.view_or_copy(self, lambda a: a.ravel(order))
+
+    def flatten(self, order: Any = "C") -> ndarray:
+        """A 1-d copy."""
+        return functions.view_or_copy(self, lambda a: a.flatten(order))
+
+    # ---------------------------------------------------------------------------------------------------- writing
+
+    def fill(self, value: Any) -> None:
+        """Set every element to one value."""
+        self[...] = value
+
+
+set_array_type(ndarray)
+
+
+def value(x: Any) -> Any:
+    """The value of an array or number without its derivative, on purpose.
+
+    Parameters
+    ----------
+    x : array_like, or a tuple, list or dictionary (nested as you like) of them
+
+    Returns
+    -------
+    numpy.ndarray, scalar, or the structure of ``x``
+        Plain copies; a 0-d array gives a NumPy scalar.
+    """
+    if isinstance(x, TrackedArray):
+        return np.array(plain(x))[()]
+    if isinstance(x, dict):
+        return {name: value(item) for name, item in x.items()}
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(value(item) for item in x))
+    if isinstance(x, (tuple, list)):
+        return type(x)(value(item) for item in x)
+    return x

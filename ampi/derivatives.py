@@ -1,0 +1,178 @@
+"""Derivatives of functions: `grad`, `value_and_grad`, `vjp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .array import value
+from .errors import ActivityError, CommunicationError, TapeError
+from .memory import TrackedArray, plain
+from .tape import Tape
+
+_OBJECTIVES = ("sum", "replicated", "root")
+
+
+def _map(function: Callable, x: Any) -> Any:
+    """Apply a function to the leaves of tuples, lists and dictionaries."""
+    if x is None:
+        return None
+    if isinstance(x, dict):
+        return {name: _map(function, item) for name, item in x.items()}
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(_map(function, item) for item in x))
+    if isinstance(x, (tuple, list)):
+        return type(x)(_map(function, item) for item in x)
+    return function(x)
+
+
+def _leaves(x: Any) -> list:
+    found: list = []
+    _map(found.append, x)
+    return found
+
+
+def _watch(tape: Tape, x: Any) -> Any:
+    """Watched copies of an argument's leaves: the caller's own arrays stay as they are."""
+    return _map(lambda leaf: tape.watch(plain(leaf) if isinstance(leaf, TrackedArray) else leaf), x)
+
+
+def _gradient(tape: Tape, y: Any, x: Any, seed: Any) -> Any:
+    """Adjoints in the structure of ``x``: one array per leaf."""
+    found = iter(tape.gradient(y, _leaves(x), seed=seed))
+    return _map(lambda leaf: next(found)[()], x)
+
+
+def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
+    """Run a function and return the way back.
+
+    Collective over the ranks that communicate inside ``f``.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays, scalars, and tuples, lists and dictionaries of them.
+    *x
+        Arguments; they are not modified (``f`` works on copies).
+
+    Returns
+    -------
+    y
+        What ``f`` returned, without derivatives.
+    pullback : callable
+        ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes; ``y_bar`` has
+        the structure of ``y`` (None on a rank whose ``y`` is None).  May be called as often as wanted, by all ranks alike.
+    """
+    with Tape() as tape:
+        watched = tuple(_watch(tape, argument) for argument in x)
+        y = f(*watched)
+    outputs = _leaves(y)
+
+    def pullback(y_bar: Any) -> tuple:
+        seeds = _leaves(y_bar)
+        if len(seeds) != len(outputs):
+            raise TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
+        return _gradient(tape, outputs, watched, seeds)
+
+    return value(y), pullback
+
+
+def value_and_grad(
+    f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum", comm: Any = None
+) -> Callable:
+    """A function that returns ``f``'s value and its gradient.
+
+    Parameters
+    ----------
+    f : callable
+        Called on every rank; returns a real scalar (a 0-d array or an array of one element).
+    argnums : int or tuple of int
+        Arguments with respect to which the gradient is wanted.
+    objective : {"sum", "replicated", "root"}
+        What is differentiated.  ``"sum"``: the sum of what the ranks return (None on a rank without a part).
+        ``"replicated"``: all ranks return the same value, which is checked; it counts once.  ``"root"``: what rank 0
+        returns; the others' values are ignored.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that call together, for ``"replicated"`` and ``"root"``; by default `ampi.COMM_WORLD`.
+
+    Returns
+    -------
+    callable
+        Collective over the ranks that communicate inside ``f``.  Returns ``(value, gradient)``: this rank's value (the
+        argument's structure, shapes and dtypes for the gradient; a tuple of them if ``argnums`` is a tuple).
+
+    Raises
+    ------
+    CommunicationError
+        On every rank: the values of a ``"replicated"`` objective differ.
+    """
+    if objective not in _OBJECTIVES:
+        raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}, not {objective!r}")
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+
+    def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        with Tape() as tape:
+            watched = tuple(_watch(tape, arguments[k]) for k in numbers)
+            given = list(arguments)
+            for k, x in zip(numbers, watched):
+                given[k] = x
+            y = f(*given, **keywords)
+        y = _scalar(y, objective)
+        output, seed = _seeded(y, objective, comm)
+        found = _gradient(tape, output, watched, seed)
+        return value(y), found if isinstance(argnums, tuple) else found[0]
+
+    return evaluate
+
+
+def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum", comm: Any = None) -> Callable:
+    """A function that returns the gradient of ``f``; see `value_and_grad`."""
+    evaluate = value_and_grad(f, argnums, objective, comm)
+
+    def gradient(*arguments: Any, **keywords: Any) -> Any:
+        return evaluate(*arguments, **keywords)[1]
+
+    return gradient
+
+
+def _scalar(y: Any, objective: str) -> Any:
+    if y is None and objective != "replicated":
+        return None
+    if isinstance(y, np.ndarray) and y.size == 1 and y.dtype.kind == "f":
+        return y
+    if isinstance(y, (float, np.floating)):
+        raise ActivityError(
+            f"the function returned a plain {type(y).__name__}, which carries no derivative; "
+            "compute it with ampi.numpy and return the 0-d array as it is"
+        )
+    shape = f" of shape {y.shape} and dtype {y.dtype}" if isinstance(y, np.ndarray) else ""
+    raise TapeError(f"the function must return one real number to have a gradient, not a {type(y).__name__}{shape}")
+
+
+def _seeded(y: Any, objective: str, comm: Any) -> tuple[Any, Any]:
+    """What this rank contributes to the objective: its output and that output's seed."""
+    if objective == "sum":
+        return (y, None)
+    from mpi4py import MPI
+
+    plain_comm = MPI.COMM_WORLD if comm is None else comm
+    if objective == "root":
+        return (y if plain_comm.Get_rank() == 0 else None, None)
+    _check_replicated(float(plain(y).reshape(())), plain_comm, y.dtype)
+    return y, 1.0 if plain_comm.Get_rank() == 0 else 0.0
+
+
+def _check_replicated(mine: float, comm: Any, dtype: np.dtype) -> None:
+    """Raise on every rank if the values differ by more than rounding."""
+    values = comm.allgather(mine)
+    low, high = min(values), max(values)
+    tolerance = 16 * float(np.finfo(dtype).eps) * max(abs(low), abs(high))
+    if all(v != v for v in values) or high - low <= tolerance:
+        return
+    shown = ", ".join(f"rank {rank}: {v!r}" for rank, v in enumerate(values[:8]))
+    raise CommunicationError(
+        f'objective="replicated": the ranks returned different values ({shown}{", …" if len(values) > 8 else ""}); '
+        'reduce them to one value (Allreduce) or use objective="sum"'
+    )

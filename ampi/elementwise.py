@@ -1,0 +1,207 @@
+"""Derivatives of NumPy's elementwise functions: one table of partial derivatives.
+
+An entry gives, for each argument, the partial derivative of the result ``z`` with respect to that argument, as a
+function whose parameter names say which values it needs: ``x`` and ``y`` are the arguments, ``z`` the result.  A number
+stands for a constant partial, None for an argument through which no derivative passes.  The adjoint multiplies by the
+conjugate, the tangent by the partial itself; what must be kept is read off the parameter names.
+
+Functions that are not holomorphic (`absolute`, `conjugate`, …) give the adjoint itself, in the real inner product
+Re⟨x̄, ẋ⟩: a function of ``g`` (the result's adjoint) and of values.
+
+Ufuncs that stand in neither table get autograd's rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_LN2 = float(np.log(2.0))
+_LN10 = float(np.log(10.0))
+
+
+def _share(x: Any, y: Any, z: Any) -> Any:
+    """Share of an extremum's adjoint: 1 for the argument that holds it, 1/2 for each of two that tie."""
+    return np.where(x == z, np.where(x == y, 0.5, 1.0), 0.0)
+
+
+def _power_base(x: Any, y: Any) -> Any:
+    zero = y == 0
+    return np.where(zero, 0.0, y * x ** np.where(zero, 1.0, y - 1.0))
+
+
+def _unit(x: Any, z: Any) -> Any:
+    """x/|x|, zero at zero."""
+    return x / np.where(z == 0, 1.0, z)
+
+
+PARTIALS: dict[str, tuple] = {
+    "add": (1.0, 1.0),
+    "subtract": (1.0, -1.0),
+    "multiply": (lambda y: y, lambda x: x),
+    "divide": (lambda y: 1.0 / y, lambda y, z: -z / y),
+    "power": (_power_base, lambda x, z: z * np.log(np.where(x == 0, 1.0, x))),
+    "float_power": (_power_base, lambda x, z: z * np.log(np.where(x == 0, 1.0, x))),
+    "remainder": (1.0, lambda x, y: -np.floor_divide(x, y)),
+    "fmod": (1.0, lambda x, y: -np.trunc(x / y)),
+    "maximum": (_share, lambda x, y, z: _share(y, x, z)),
+    "minimum": (_share, lambda x, y, z: _share(y, x, z)),
+    "fmax": (_share, lambda x, y, z: _share(y, x, z)),
+    "fmin": (_share, lambda x, y, z: _share(y, x, z)),
+    "logaddexp": (lambda x, z: np.exp(x - z), lambda y, z: np.exp(y - z)),
+    "logaddexp2": (lambda x, z: np.exp2(x - z), lambda y, z: np.exp2(y - z)),
+    "arctan2": (lambda x, y: y / (x * x + y * y), lambda x, y: -x / (x * x + y * y)),
+    "hypot": (_unit, lambda y, z: _unit(y, z)),
+    "copysign": (lambda x, y: np.copysign(np.sign(x), x * y), None),
+    "ldexp": (lambda y: np.exp2(y), None),
+    "negative": (-1.0,),
+    "positive": (1.0,),
+    "fabs": (lambda x: np.sign(x),),
+    "sqrt": (lambda z: 0.5 / z,),
+    "cbrt": (lambda z: 1.0 / (3.0 * z * z),),
+    "square": (lambda x: 2.0 * x,),
+    "reciprocal": (lambda z: -z * z,),
+    "exp": (lambda z: z,),
+    "exp2": (lambda z: _LN2 * z,),
+    "expm1": (lambda z: z + 1.0,),
+    "log": (lambda x: 1.0 / x,),
+    "log2": (lambda x: 1.0 / (_LN2 * x),),
+    "log10": (lambda x: 1.0 / (_LN10 * x),),
+    "log1p": (lambda x: 1.0 / (x + 1.0),),
+    "sin": (lambda x: np.cos(x),),
+    "cos": (lambda x: -np.sin(x),),
+    "tan": (lambda z: 1.0 + z * z,),
+    "arcsin": (lambda x: 1.0 / np.sqrt(1.0 - x * x),),
+    "arccos": (lambda x: -1.0 / np.sqrt(1.0 - x * x),),
+    "arctan": (lambda x: 1.0 / (1.0 + x * x),),
+    "sinh": (lambda x: np.cosh(x),),
+    "cosh": (lambda x: np.sinh(x),),
+    "tanh": (lambda z: 1.0 - z * z,),
+    "arcsinh": (lambda x: 1.0 / np.sqrt(x * x + 1.0),),
+    "arccosh": (lambda x: 1.0 / (np.sqrt(x - 1.0) * np.sqrt(x + 1.0)),),
+    "arctanh": (lambda x: 1.0 / (1.0 - x * x),),
+    "degrees": (180.0 / np.pi,),
+    "rad2deg": (180.0 / np.pi,),
+    "radians": (np.pi / 180.0,),
+    "deg2rad": (np.pi / 180.0,),
+}
+
+ADJOINTS: dict[str, tuple] = {
+    "absolute": (lambda g, x, z: g * (_unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
+    "conjugate": (lambda g: np.conj(g),),
+    # The bounds take the adjoint where they act.
+    "clip": (
+        lambda g, x, y, w: g * ((x >= y) & (x <= w)),
+        lambda g, x, y, w: g * ((x < y) & (y < w)),
+        lambda g, x, y, w: g * ((x > w) | (y >= w)),
+    ),
+}
+
+# Derivative zero wherever there is one; integer and boolean results need not stand here.
+CONSTANT = {
+    "ceil",
+    "floor",
+    "floor_divide",
+    "heaviside",
+    "rint",
+    "sign",
+    "trunc",
+}
+# On complex numbers these are not piecewise constant.
+CONSTANT_REAL = {"sign"}
+
+
+class Rule:
+    """How one elementwise function is differentiated.
+
+    Attributes
+    ----------
+    name : str
+    terms : tuple
+        For each argument ``term(g, *values)``, its contribution before summing over broadcast axes; None without one.
+    needs : tuple
+        For each argument the positions of the arguments whose values the term takes; -1 is the result.
+    """
+
+    __slots__ = ("name", "needs", "terms", "wants_cache")
+
+    def __init__(self, name: str, terms: tuple, needs: tuple) -> None:
+        self.name = name
+        self.terms = terms
+        self.needs = needs
+        self.wants_cache: dict[tuple, tuple] = {}
+
+    def wants(self, active: tuple) -> tuple:
+        """Positions of the values that the adjoint needs for the given active arguments; -1 is the result."""
+        try:
+            return self.wants_cache[active]
+        except KeyError:
+            wanted = tuple(sorted({n for k in active for n in self.needs[k]}))
+            self.wants_cache[active] = wanted
+            return wanted
+
+
+def _positions(parameters: list[str]) -> tuple:
+    order = {"x": 0, "y": 1, "w": 2, "z": -1}
+    return tuple(order[name] for name in parameters)
+
+
+def _constant_term(partial: float) -> Callable:
+    if partial == 1.0:
+        return lambda g: g
+    if partial == -1.0:
+        return lambda g: -g
+    return lambda g: g * partial
+
+
+def _partial_term(partial: Callable) -> Callable:
+    def term(g: Any, *values: Any) -> Any:
+        p = partial(*values)
+        return g * (np.conj(p) if np.iscomplexobj(p) else p)
+
+    return term
+
+
+def _rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
+    terms: list = []
+    needs: list = []
+    for entry in entries:
+        if entry is None:
+            terms.append(None)
+            needs.append(())
+        elif callable(entry):
+            names = list(inspect.signature(entry).parameters)
+            terms.append(entry if are_adjoints else _partial_term(entry))
+            needs.append(_positions(names[1:] if are_adjoints else names))
+        else:
+            terms.append(_constant_term(entry))
+            needs.append(())
+    return Rule(name, tuple(terms), tuple(needs))
+
+
+def _ufunc(name: str) -> np.ufunc:
+    return np._core.umath.clip if name == "clip" else getattr(np, name)
+
+
+RULES: dict[np.ufunc, Rule] = {
+    **{_ufunc(name): _rule(name, entries, False) for name, entries in PARTIALS.items()},
+    **{_ufunc(name): _rule(name, entries, True) for name, entries in ADJOINTS.items()},
+}
+CONSTANTS: set[np.ufunc] = {getattr(np, name) for name in CONSTANT}
+CONSTANT_FOR_REAL: set[np.ufunc] = {getattr(np, name) for name in CONSTANT_REAL}
+
+
+def unbroadcast(g: Any, shape: tuple) -> Any:
+    """Sum an adjoint over the axes along which a value of the given shape was broadcast."""
+    if g.shape == shape:
+        return g
+    extra = g.ndim - len(shape)
+    if extra > 0:
+        g = g.sum(axis=tuple(range(extra)))
+    elif extra < 0:
+        g = g.reshape((1,) * -extra + g.shape)
+    axes = tuple(k for k, n in enumerate(shape) if n == 1 and g.shape[k] != 1)
+    return g.sum(axis=axes, keepdims=True) if axes else g

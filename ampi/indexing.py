@@ -1,0 +1,356 @@
+"""Moving values between arrays: copies, item access, assignment, and arrays made of nested lists.
+
+Views need no record: they share the storage.  Everything here that writes goes through `write`, which keeps the undo
+log right even where NumPy raises halfway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .elementwise import unbroadcast
+from .errors import ActivityError
+from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
+from .tape import Sweep, Tape, Undo, Zero, current, overwrite
+
+_INTEGER = (int, np.integer)
+_BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
+
+
+def is_active(tape: Tape | None, x: Any) -> bool:
+    """Whether a value is an array of floating-point or complex numbers that carries derivatives on the tape."""
+    return tape is not None and isinstance(x, np.ndarray) and carries_derivatives(x.dtype) and tape.is_active(x)
+
+
+def plain_of(x: Any) -> Any:
+    """A tracked array as a plain view of its memory; anything else as it is."""
+    return x.view(np.ndarray) if isinstance(x, TrackedArray) else x
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def must_announce(target: np.ndarray) -> bool:
+    """Whether a write into the array concerns any tape, open or closed."""
+    storage = storage_of(target)
+    return storage is not None and (bool(storage.needs) or storage.tape is not None)
+
+
+def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> tuple[Any, list[Undo]]:
+    """Run an action that overwrites arrays (only ``array[key]``, if a key is given).
+
+    Returns
+    -------
+    result, undo
+        What the action returned, and what belongs into the record that the caller appends.
+    """
+    undo = overwrite(*targets, key=key)
+    try:
+        return action(), undo
+    except BaseException:
+        tape = current()
+        if undo and tape is not None:
+            tape.append(None, undo)
+        raise
+
+
+def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> Any:
+    """Run an action that overwrites arrays with values that carry no derivative."""
+    result, undo = write(targets, action, key)
+    tape = current()
+    if tape is not None:
+        zeroed = [region_of(target) for target in targets if tape.is_active(target)]
+        if zeroed or undo:
+            tape.append(Zero(zeroed, key) if zeroed else None, undo)
+        if key is None:
+            for target in targets:
+                tape.deactivate(target)
+    return result
+
+
+def require_tracked(target: np.ndarray, what: str) -> None:
+    """Raise if an active value is about to enter memory that is not tracked."""
+    if storage_of(target) is None:
+        raise ActivityError(
+            f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative would "
+            "be lost; make that array with ampi.numpy, or pass ampi.value(...) of the active operands"
+        )
+
+
+class _Assign:
+    """target[...] = source, with broadcasting."""
+
+    __slots__ = ("source", "target")
+
+    def __init__(self, target: Region, source: Region) -> None:
+        self.target = target
+        self.source = source
+
+    def __call__(self, sweep: Sweep) -> None:
+        g = sweep.take(self.target)
+        if g is not None:
+            sweep.add(self.source, unbroadcast(g, self.source.shape))
+
+
+def assign(target: np.ndarray, value: Any, what: str = "item assignment", casting: Any = "unsafe") -> None:
+    """``target[...] = value``; target is a view of the memory to be overwritten."""
+    view = plain(target)
+    source = plain_of(value)
+    action = lambda: np.copyto(view, source, casting=casting)
+    tape = current()
+    if not is_active(tape, value):
+        write_constants([target], action)
+        return
+    require_tracked(target, what)
+    if not carries_derivatives(target.dtype):
+        write_constants([target], action)
+        return
+    assert tape is not None
+    _, undo = write([target], action)
+    tape.append(_Assign(region_of(target), region_of(value)), undo)
+    tape.activate(target)
+
+
+# --------------------------------------------------------------------------------------------------------- copies
+
+
+class _Copy:
+    __slots__ = ("result", "source")
+
+    def __init__(self, source: Region, result: Region) -> None:
+        self.source = source
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.has_shadow(self.result):
+            sweep.add(self.source, sweep.shadow(self.result).reshape(self.source.shape))
+
+
+def copied(source: np.ndarray, result: np.ndarray) -> Any:
+    """Record that a new array holds the elements of another, one by one in C order; gives the result."""
+    result = wrapped(result)
+    tape = current()
+    if is_active(tape, source) and is_inexact(result):
+        assert tape is not None
+        tape.activate(result)
+        tape.append(_Copy(region_of(source), region_of(result)), created=(result,))
+    return result
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether a result is an array that can carry derivatives."""
+    return isinstance(x, np.ndarray) and carries_derivatives(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- item access
+
+
+def is_basic(key: Any) -> bool:
+    """Whether a key selects a view: integers, slices, None, Ellipsis, or a field's name."""
+    kind = type(key)
+    if kind is tuple:
+        return all(isinstance(k, _BASIC) and type(k) is not bool for k in key)
+    return (isinstance(key, _BASIC) and kind is not bool) or kind is str
+
+
+def view_at(array: np.ndarray, key: Any) -> np.ndarray:
+    """The view that a basic key selects; 0-d where the key selects one element."""
+    if type(key) is str:
+        return array[key]
+    key = key if type(key) is tuple else (key,)
+    if not any(k is Ellipsis for k in key):
+        key = (*key, Ellipsis)
+    return array[key]
+
+
+def frozen_key(tape: Tape, key: Any) -> Any:
+    """A key whose arrays hold, whenever the adjoint runs, the values they have now."""
+    if type(key) is tuple:
+        return tuple(frozen_key(tape, k) for k in key)
+    if isinstance(key, np.ndarray):
+        return tape.need(key)
+    if isinstance(key, list):
+        return np.asarray(key)
+    return key
+
+
+def plain_key(key: Any) -> Any:
+    """A key without tracked arrays."""
+    if type(key) is tuple:
+        return tuple(plain_of(k) for k in key)
+    return plain_of(key)
+
+
+def copied_key(key: Any) -> Any:
+    """A key whose arrays nobody else sees."""
+    if type(key) is tuple:
+        return tuple(copied_key(k) for k in key)
+    return np.array(key) if isinstance(key, (np.ndarray, list)) else key
+
+
+def _may_repeat(key: Any) -> bool:
+    """Whether a key may select an element more than once: integer arrays may, masks and basic keys do not."""
+    if type(key) is tuple:
+        return any(_may_repeat(k) for k in key)
+    return isinstance(key, np.ndarray) and key.dtype != bool and key.size > 1
+
+
+class _Gather:
+    """result = source[key], a copy."""
+
+    __slots__ = ("key", "result", "source")
+
+    def __init__(self, source: Region, key: Any, result: Region) -> None:
+        self.source = source
+        self.key = key
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.has_shadow(self.result):
+            scatter_add(sweep.shadow(self.source), self.key, sweep.shadow(self.result))
+
+
+def scatter_add(shadow: np.ndarray, key: Any, g: Any) -> None:
+    """``shadow[key] += g``, where a repeated element gets the sum."""
+    if _may_repeat(key) or 0 in shadow.strides:
+        np.add.at(shadow, key, g)
+    else:
+        shadow[key] += g
+
+
+def getitem(array: TrackedArray, key: Any) -> Any:
+    """``array[key]``: a view where NumPy gives one, otherwise a recorded copy."""
+    result = np.ndarray.__getitem__(array, key)
+    if isinstance(result, np.ndarray):
+        base = result.base
+        if base is array or (base is not None and base is array.base):
+            return result
+    elif not isinstance(result, np.inexact):
+        return result
+    tape = current()
+    if not is_active(tape, array):
+        return wrapped(result)
+    assert tape is not None
+    if is_basic(key):
+        return copied(view_at(array, key), plain_of(result))
+    result = wrapped(result)
+    tape.activate(result)
+    tape.append(_Gather(region_of(array), frozen_key(tape, key), region_of(result)), created=(result,))
+    return result
+
+
+class _Scatter:
+    """target[key] = source: where elements repeat, the last one written wins."""
+
+    __slots__ = ("key", "source", "target")
+
+    def __init__(self, target: Region, key: Any, source: Region) -> None:
+        self.target = target
+        self.key = key
+        self.source = source
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.target):
+            return
+        shadow = sweep.shadow(self.target)
+        g = shadow[self.key]
+        shadow[self.key] = 0
+        if _may_repeat(self.key):
+            g = np.where(_written_last(shadow, self.key, g.shape), g, 0)
+        sweep.add(self.source, unbroadcast(np.asarray(g), self.source.shape))
+
+
+def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
+    """For each element written by ``like[key] = values``: whether its value is the one that stays.
+
+    NumPy itself is asked, because the order of its writes is its own affair.
+    """
+    writer = np.empty_like(like, dtype=np.intp)
+    order = np.arange(int(np.prod(shape))).reshape(shape)
+    writer[key] = order
+    return writer[key] == order
+
+
+def setitem(array: TrackedArray, key: Any, value: Any) -> None:
+    """``array[key] = value``."""
+    value = from_nested(value)
+    key = plain_key(key)
+    if is_basic(key):
+        assign(view_at(array, key), value)
+        return
+    view = plain(array)
+    tape = current()
+    if tape is not None:
+        key = frozen_key(tape, key)
+    elif must_announce(array):
+        key = copied_key(key)
+    source = plain_of(value)
+
+    def action() -> None:
+        view[key] = source
+
+    if not (is_active(tape, value) and carries_derivatives(array.dtype)):
+        write_constants([array], action, key)
+        return
+    assert tape is not None
+    _, undo = write([array], action, key)
+    tape.append(_Scatter(region_of(array), key, region_of(value)), undo)
+    tape.activate(array)
+
+
+# ------------------------------------------------------------------------------------------- arrays of nested lists
+
+
+class _Stack:
+    __slots__ = ("result", "sources")
+
+    def __init__(self, sources: list[tuple[int, Region]], result: Region) -> None:
+        self.sources = sources
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        shape = self.sources[0][1].shape
+        g = sweep.shadow(self.result).reshape((-1, *shape))
+        for k, source in self.sources:
+            sweep.add(source, g[k])
+
+
+def _nested_leaves(x: Any) -> Iterator[Any]:
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _nested_leaves(item)
+    else:
+        yield x
+
+
+def _nested_plain(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_nested_plain(item) for item in x]
+    return plain_of(x)
+
+
+def from_nested(x: Any, **keywords: Any) -> Any:
+    """Lists and tuples that contain tracked arrays as one array (recorded); anything else as it is.
+
+    Keyword arguments are those of `numpy.array`.
+    """
+    if not isinstance(x, (list, tuple)):
+        return x
+    leaves = list(_nested_leaves(x))
+    if not any(isinstance(leaf, TrackedArray) for leaf in leaves):
+        return x
+    result = wrapped(np.array(_nested_plain(x), **keywords))
+    tape = current()
+    active = [(k, leaf) for k, leaf in enumerate(leaves) if is_active(tape, leaf)]
+    if active and is_inexact(result):
+        assert tape is not None
+        if result.size != sum(np.size(leaf) for leaf in leaves):
+            raise ActivityError("active arrays of different shapes cannot be made one array")
+        tape.activate(result)
+        tape.append(_Stack([(k, region_of(leaf)) for k, leaf in active], region_of(result)), created=(result,))
+    return result
