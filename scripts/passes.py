@@ -1,6 +1,6 @@
 """The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
 
-Every argument but ``-n`` goes to pytest. Exit status 0 if nothing failed in any pass; the last line gives the totals.
+Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the totals.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
     if totals["skipped"]:
         line += f", {totals['skipped']} skipped"
     print(line, flush=True)
-    return 1 if totals["failed"] else 0
+    return 1 if totals["failed"] or not totals else 0  # nothing ran: a misspelt -k, most likely
 
 
 def run_pass(ranks, pytest_args, folder):
