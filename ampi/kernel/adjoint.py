@@ -1,0 +1,643 @@
+"""The adjoint of a kernel, by source transformation.
+
+A *scope* is the function, or one iteration of a loop.  The adjoint of a scope computes the scope forward once more and
+then walks back through its statements.  A loop in it is walked back through iteration by iteration, each of which is a
+scope again: it is recomputed and reversed at once, so its values stay in registers.  What an iteration cannot recompute
+from the outer scopes (carried scalars, elements that are overwritten) was saved when the outer scope ran forward.
+
+All of this is written in full; ``slice`` then removes what no derivative depends on.  For a loop of independent
+iterations no forward sweep remains and nothing is saved.
+
+Scalars and their adjoints are in single assignment form: an adjoint is the sum of its contributions, kept in registers.
+The adjoint of array memory is a second array, its shadow, updated in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numba import types
+
+from ampi.errors import KernelError
+from ampi.kernel import activity, ir, tbr
+from ampi.kernel.destruct import destruct
+from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_differentiable
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.slice import live_part
+from ampi.kernel.ssa import (
+    INT,
+    ONE,
+    ZERO,
+    Branch,
+    Builder,
+    Carried,
+    Join,
+    Loop,
+    Names,
+    construct,
+    definitions,
+    every,
+    reads,
+    written,
+)
+from ampi.kernel.tbr import Source
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """A derivative program of a kernel and what the tape has to know of it.
+
+    ``function`` takes the kernel's own argument leaves, then one shadow array for each of ``shadows`` (names of array
+    arguments, active on entry or made so by the kernel), then one seed per active result leaf.  ``needs`` are the
+    array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
+    writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
+    ``result_active`` says for each result leaf whether it depends on an active argument.
+    """
+
+    function: ir.Function
+    needs: frozenset[str]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    becomes_active: frozenset[str]
+    result_active: tuple[bool, ...]
+    shadows: tuple[str, ...]
+    scalars: tuple[str, ...]
+    facts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """Analyses that can be switched off, each without effect on the results."""
+
+    activity: bool = True
+    sources: bool = True
+    slice: bool = True
+    parallel: bool = True
+
+
+def build(function: ir.Function, active: Iterable[str], options: Options = Options()) -> Derivative:
+    """The adjoint of a kernel with respect to the arguments named in ``active``.
+
+    The generated function is called as ``adjoint(*arguments, *shadows, *seeds)``.  On entry the arguments are as they
+    were before the call of the kernel and the shadows hold the adjoints of the arrays' values after it; on exit the shadows hold
+    the adjoints of the values before it, and the result is a tuple of the adjoints of the active scalar arguments.
+    The arguments themselves are not changed.
+    """
+    return _Adjoint(construct(function), frozenset(active), options).run()
+
+
+# --------------------------------------------------------------------------------------------- scopes
+
+
+@dataclass
+class Scope:
+    """One run of the function or of an iteration: what the original names stand for in the generated code."""
+
+    parent: Scope | None = None
+    loop: Loop | None = None
+    values: dict[str, Expr] = field(default_factory=dict)
+    saved_scalars: dict[str, Var] = field(default_factory=dict)
+    saved_loads: dict[str, tuple[Var, tuple[Loop, ...]]] = field(default_factory=dict)
+
+    def find(self, name: str) -> Expr | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        return None
+
+    def find_saved(self, name: str) -> tuple[Var, tuple[Loop, ...]]:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.saved_loads:
+                return scope.saved_loads[name]
+            scope = scope.parent
+        raise AssertionError(name)
+
+
+Adjoints = dict[str, Expr]
+
+
+class _Adjoint(Builder):
+    def __init__(self, primal: ir.Function, active_arguments: frozenset[str], options: Options) -> None:
+        taken = {a.name for a in primal.arguments}
+        taken |= {v.name for s in every(primal.body) for v in definitions(s)}
+        super().__init__(Names(list(taken)))
+        self.primal = primal
+        self.options = options
+        self.active_arguments = active_arguments
+        self.activity = activity.analyse(primal, active_arguments, options.activity)
+        self.accesses = tbr.collect(primal)
+        self.sources = tbr.find_sources(primal, self.accesses, options.sources)
+        self.names.hints.update({n: _stem(n) for n in taken})
+        self.shadow: dict[str, Var] = {}
+        self.level.update({a.name: 0 for a in primal.arguments})
+        self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
+
+    # the whole
+
+    def run(self) -> Derivative:
+        arguments = self.primal.arguments
+        varied = self.activity.varied
+        shadowed = [a for a in arguments if isinstance(a.type, types.Array) and a.name in varied]
+        for a in shadowed:
+            self.shadow[a.name] = self.fresh(f"{a.name}_bar", a.type)
+        scope = Scope(values={a.name: Var(a.name, a.type) for a in arguments})
+        for a in arguments:
+            if isinstance(a.type, types.Array) and a.name in self.written:
+                scope.values[a.name] = self.working_copy(a)
+        results = self.results()
+        result_active = tuple(self.is_varied(v) for v in results)
+        adjoints: Adjoints = {}
+        seeds = self.seeds(results, result_active)
+        seed_arguments = [
+            ir.Argument(s.name, s.type, ("seed", k)) for k, s in enumerate(seeds) if s is not None
+        ]  # fmt: skip
+        body = tuple(s for s in self.primal.body if not isinstance(s, ir.Return))
+        self.forward(body, scope, top=True)
+        self.allocate_shadows(body, scope)
+        for v, seed in zip(results, seeds):
+            if seed is not None:
+                self.plant(v, seed, adjoints)
+        self.backward(body, scope, adjoints)
+        scalars = [a for a in arguments if a.name in self.active_arguments and not isinstance(a.type, types.Array)]
+        values = tuple(self.value(adjoints.get(a.name, constant(0, a.type))) for a in scalars)
+        self.emit(ir.Return(values, line=self.primal.first_line))
+        leaves = (
+            *arguments,
+            *(ir.Argument(self.shadow[a.name].name, a.type, ("shadow", a.name)) for a in shadowed),
+            *seed_arguments,
+        )
+        generated = replace(
+            self.primal,
+            name=f"{self.primal.name}_adjoint",
+            arguments=leaves,
+            body=tuple(self.block.statements),
+            result=("tuple", len(values)),
+        )
+        if self.options.slice:
+            generated = live_part(generated)
+        return self.describe(generated, shadowed, scalars, result_active)
+
+    def describe(
+        self,
+        generated: ir.Function,
+        shadowed: list[ir.Argument],
+        scalars: list[ir.Argument],
+        result_active: tuple[bool, ...],
+    ) -> Derivative:
+        names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
+        return Derivative(
+            function=destruct(generated),
+            needs=_arrays_read(generated) & names,
+            reads=_arrays_read(self.primal) & names,
+            writes=frozenset(self.written & names),
+            becomes_active=frozenset(a.name for a in shadowed if a.name not in self.active_arguments),
+            result_active=result_active,
+            shadows=tuple(a.name for a in shadowed),
+            scalars=tuple(a.name for a in scalars),
+        )
+
+    def results(self) -> tuple[Expr, ...]:
+        last = self.primal.body[-1] if self.primal.body else None
+        return last.values if isinstance(last, ir.Return) else ()
+
+    def is_varied(self, value: Expr) -> bool:
+        return isinstance(value, Var) and value.name in self.activity.varied
+
+    def is_active(self, value: Expr) -> bool:
+        return isinstance(value, Var) and value.name in self.activity.active
+
+    def seeds(self, results: tuple[Expr, ...], result_active: tuple[bool, ...]) -> list[Var | None]:
+        return [
+            self.fresh(f"{value.name}_bar" if isinstance(value, Var) else "seed", value.type) if is_active else None
+            for value, is_active in zip(results, result_active)
+        ]
+
+    def plant(self, value: Expr, seed: Var, adjoints: Adjoints) -> None:
+        """Begin with the adjoint of a result."""
+        if not isinstance(value.type, types.Array):
+            self.contribute(adjoints, value, seed)
+            return
+        self.add_array(self.shadow[value.name], seed)
+
+    def add_array(self, target: Var, source: Var) -> None:
+        """``target += source``, element by element."""
+
+        def level(index: tuple[Expr, ...]) -> None:
+            axis = len(index)
+            if axis == target.type.ndim:
+                self.accumulate(target, index, self.load(source, index))
+                return
+            i = self.inner("i", INT)
+            with self.nested({target.name}) as block:
+                level((*index, i))
+            self.emit(Loop(i.name, i, ZERO, Size(source, axis, INT), tuple(block.statements), line=self.line))
+
+        level(())
+
+    def working_copy(self, a: ir.Argument) -> Var:
+        copied = self.fresh(f"{a.name}_now", a.type.copy(layout="C", readonly=False))
+        argument = Var(a.name, a.type)
+        shape = tuple(Size(argument, k, INT) for k in range(a.type.ndim))
+        self.emit(ir.Alloc(copied, shape, argument, line=self.primal.first_line))
+        return copied
+
+    # forward
+
+    def atom(self, e: Expr, scope: Scope) -> Expr:
+        """What an atom of the primal stands for in a scope."""
+        if isinstance(e, Var):
+            found = scope.find(e.name)
+            return e if found is None else found
+        return e
+
+    def atoms(self, es: Iterable[Expr], scope: Scope) -> tuple[Expr, ...]:
+        return tuple(self.atom(e, scope) for e in es)
+
+    def forward(self, body: tuple[Stmt, ...], scope: Scope, top: bool) -> None:
+        """Compute statements again in a scope; ``top``: no loop lies between them and the scope."""
+        for s in body:
+            self.line = s.line or self.line
+            match s:
+                case ir.Assign(target=target, value=ir.Load()):
+                    scope.values[target.name] = self.reload(s, scope, top)
+                case ir.Assign(target=target, value=value):
+                    new = replace(value, args=self.atoms(value.args, scope)) if isinstance(value, Op) else value
+                    scope.values[target.name] = self.value(new, target.name)
+                case ir.Store(array=array, index=index, value=value):
+                    if array.name in scope.values:
+                        self.store(scope.values[array.name], self.atoms(index, scope), self.atom(value, scope))
+                case ir.Accumulate(array=array, index=index, value=value):
+                    if array.name in scope.values:
+                        self.accumulate(scope.values[array.name], self.atoms(index, scope), self.atom(value, scope))
+                case ir.Alloc():
+                    self.allocate(s, scope)
+                case Branch():
+                    self.forward_branch(s, scope, top)
+                case Loop():
+                    self.forward_loop(s, scope, top)
+                case ir.Raise():
+                    pass
+                case _:
+                    raise AssertionError(s)
+
+    def allocate(self, s: ir.Alloc, scope: Scope) -> None:
+        target = self.fresh(s.target.name, s.target.type)
+        fill = None if s.fill is None else self.atom(s.fill, scope)
+        self.emit(ir.Alloc(target, self.atoms(s.shape, scope), fill, line=s.line))
+        self.forget(target.name)
+        scope.values[s.target.name] = target
+
+    def reload(self, s: ir.Assign, scope: Scope, top: bool) -> Expr:
+        """The value that a load had."""
+        name, array = s.target.name, s.value.array
+        index = self.atoms(s.value.index, scope)
+        source = self.sources[name]
+        if source is Source.ORIGINAL:
+            return self.load(array, index, name)
+        own = scope.values.get(array.name)
+        if own is not None:
+            value = self.load(own, index, name)
+            if name in scope.saved_loads:
+                tape, loops = scope.saved_loads[name]
+                self.store(tape, self.trips(loops, scope), value)
+            return value
+        if source is Source.FINAL:
+            return self.load(self.atom(array, scope), index, name)
+        tape, loops = scope.find_saved(name)
+        return self.load(tape, self.trips(loops, scope), name)
+
+    def trips(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
+        """The numbers, from zero, of the current iterations of loops."""
+        numbers = []
+        for loop in loops:
+            start = self.atom(loop.start, scope)
+            numbers.append(self.value(Op("sub", (self.atom(loop.var, scope), start), INT)))
+        return tuple(numbers)
+
+    def forward_branch(self, s: Branch, scope: Scope, top: bool) -> None:
+        condition = self.atom(s.condition, scope)
+        with self.nested() as then:
+            self.forward(s.then, scope, top)
+        with self.nested() as orelse:
+            self.forward(s.orelse, scope, top)
+        joins = []
+        for j in s.joins:
+            var = self.fresh(j.var.name, j.var.type)
+            joins.append(Join(var, self.atom(j.then, scope), self.atom(j.orelse, scope)))
+            scope.values[j.var.name] = var
+        self.emit(Branch(condition, tuple(then.statements), tuple(orelse.statements), tuple(joins), line=s.line))
+
+    def forward_loop(self, s: Loop, scope: Scope, top: bool) -> None:
+        start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
+        if top:
+            self.prepare_saved_loads(s, scope)
+        counted = s.condition is None
+        inits = self.atoms((c.init for c in s.carried), scope)
+        var = self.inner(s.var.name, INT)
+        scope.values[s.var.name] = var
+        phis = [var if c.var == s.var else self.inner(c.var.name, c.var.type) for c in s.carried]
+        scope.values.update({c.var.name: phi for c, phi in zip(s.carried, phis)})
+        tapes: dict[str, Var] = {}
+        if top:
+            length = self.count(start, stop) if counted else Const(16, INT)
+            for c in s.carried:
+                if c.var != s.var and c.var != s.condition:
+                    tapes[c.var.name] = self.fresh(f"{_stem(c.var.name)}_saved", types.Array(c.var.type, 1, "C"))
+                    self.emit(ir.Alloc(tapes[c.var.name], (length,), None, line=s.line))
+            scope.saved_scalars.update(tapes)
+        with self.nested(self.overwritten(s, scope) | {t.name for t in tapes.values()}) as block:
+            (trip,) = self.trips((s,), scope)
+            for c, phi in zip(s.carried, phis):
+                if c.var.name in tapes:
+                    tape = tapes[c.var.name]
+                    if not counted:
+                        self.emit(ir.Grow(tape, self.value(Op("add", (trip, ONE), INT)), line=s.line))
+                        self.forget(tape.name)
+                    self.store(tape, (trip,), phi)
+            self.forward(s.body, scope, top=False)
+            nexts = self.atoms((c.next for c in s.carried), scope)
+        scope.values.update({c.var.name: phi for c, phi in zip(s.carried, phis)})
+        carried = tuple(Carried(phi, i, n) for phi, i, n in zip(phis, inits, nexts))
+        condition = None if s.condition is None else scope.values[s.condition.name]
+        self.emit(
+            Loop(var.name, var, start, stop, tuple(block.statements), carried, s.step, condition, s.parallel, line=s.line)
+        )
+
+    def overwritten(self, s: Loop, scope: Scope) -> set[str]:
+        """The generated arrays into which a forward copy of a loop writes."""
+        found = set()
+        for inner in every((s,)):
+            array = written(inner)
+            if array is not None and array.name in scope.values:
+                found.add(scope.values[array.name].name)
+        return found | {tape.name for tape, _ in scope.saved_loads.values()}
+
+    def count(self, start: Expr, stop: Expr) -> Expr:
+        """The number of iterations of a loop, not below zero."""
+        trips = self.value(Op("sub", (stop, start), INT))
+        return self.value(Op("max", (trips, ZERO), INT), "trips")
+
+    def prepare_saved_loads(self, s: Loop, scope: Scope) -> None:
+        """Make room for the values that the loop (standing directly in the scope) loads and that must be saved."""
+        for name, loops in self.loads_to_save(s, scope):
+            extents = []
+            for loop in loops:
+                if loop.condition is not None or not self.is_known(loop, s):
+                    self.line = s.line
+                    raise self.error("a value overwritten in a loop whose length varies is needed by the adjoint")
+                extents.append(self.count(self.atom(loop.start, scope), self.atom(loop.stop, scope)))
+            ty = next(t.target.type for t in every(s.body) if isinstance(t, ir.Assign) and t.target.name == name)
+            tape = self.fresh(f"{_stem(name)}_saved", types.Array(ty, len(extents), "C"))
+            self.emit(ir.Alloc(tape, tuple(extents), None, line=s.line))
+            scope.saved_loads[name] = (tape, loops)
+
+    def loads_to_save(self, s: Loop, scope: Scope) -> list[tuple[str, tuple[Loop, ...]]]:
+        found = []
+
+        def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
+            for t in body:
+                match t:
+                    case ir.Assign(target=target, value=ir.Load(array=array)):
+                        if array.name in scope.values and self.sources[target.name] is Source.SAVED:
+                            found.append((target.name, loops))
+                    case Loop():
+                        visit(t.body, (*loops, t))
+                    case Branch():
+                        visit(t.then, loops)
+                        visit(t.orelse, loops)
+
+        visit(s.body, (s,))
+        return found
+
+    def is_known(self, loop: Loop, outermost: Loop) -> bool:
+        """Whether the range of a loop is fixed before ``outermost`` (around it, or itself) begins."""
+        inside = {v.name for t in every((outermost,)) for v in definitions(t)}
+        return all(not isinstance(e, Var) or e.name not in inside for e in (loop.start, loop.stop))
+
+    def error(self, message: str) -> KernelError:
+        return KernelError(f"{self.primal.filename}:{self.line}: {message}")
+
+    # backward
+
+    def contribute(self, adjoints: Adjoints, value: Expr, amount: Expr) -> None:
+        """Add to the adjoint of a scalar."""
+        if not self.is_active(value):
+            return
+        amount = convert(amount, value.type)
+        known = adjoints.get(value.name)
+        total = amount if known is None else arithmetic("add", known, amount)
+        adjoints[value.name] = self.value(total, f"{_stem(value.name)}_bar")
+
+    def allocate_shadows(self, body: tuple[Stmt, ...], scope: Scope) -> None:
+        """Zero shadows for the local arrays that a block allocates."""
+        for s in body:
+            if isinstance(s, ir.Alloc) and s.target.name in self.activity.active:
+                array = scope.values[s.target.name]
+                shadow = self.fresh(f"{s.target.name}_bar", s.target.type)
+                shape = self.atoms(s.shape, scope)
+                self.emit(ir.Alloc(shadow, shape, constant(0, shadow.type.dtype), line=s.line))
+                self.forget(shadow.name)
+                self.shadow[s.target.name] = shadow
+                assert isinstance(array, Var)
+
+    def backward(self, body: tuple[Stmt, ...], scope: Scope, adjoints: Adjoints) -> None:
+        for s in reversed(body):
+            self.line = s.line or self.line
+            match s:
+                case ir.Assign(target=target, value=value):
+                    g = adjoints.pop(target.name, None)
+                    if g is not None:
+                        self.backward_assign(target, value, g, scope, adjoints)
+                case ir.Store(array=array, index=index, value=value):
+                    self.backward_store(array, self.atoms(index, scope), value, adjoints)
+                case ir.Accumulate(array=array, index=index, value=value):
+                    if array.name in self.shadow and self.is_active(value):
+                        g = self.load(self.shadow[array.name], self.atoms(index, scope), _bar(value))
+                        self.contribute(adjoints, value, g)
+                case Branch():
+                    self.backward_branch(s, scope, adjoints)
+                case Loop():
+                    self.backward_loop(s, scope, adjoints)
+                case ir.Alloc(fill=fill) if fill is not None and self.is_active(fill):
+                    raise self.error("an array filled with an active value")
+
+    def backward_assign(self, target: Var, value: Expr, g: Expr, scope: Scope, adjoints: Adjoints) -> None:
+        match value:
+            case ir.Load(array=array, index=index):
+                if array.name in self.shadow:
+                    self.accumulate(self.shadow[array.name], self.atoms(index, scope), g)
+            case Op(args=args):
+                op = replace(value, args=self.atoms(args, scope))
+                result = self.atom(target, scope)
+                for k, argument in enumerate(args):
+                    if self.is_active(argument):
+                        amount = adjoint_of(op, k, result, g)
+                        if amount is not None:
+                            self.contribute(adjoints, argument, self.value(amount))
+            case Var():
+                self.contribute(adjoints, value, g)
+
+    def backward_store(self, array: Var, index: tuple[Expr, ...], value: Expr, adjoints: Adjoints) -> None:
+        shadow = self.shadow.get(array.name)
+        if shadow is None:
+            return
+        if self.is_active(value):
+            self.contribute(adjoints, value, self.load(shadow, index, _bar(value)))
+        self.store(shadow, index, constant(0, shadow.type.dtype))
+
+    def backward_branch(self, s: Branch, scope: Scope, adjoints: Adjoints) -> None:
+        condition = self.atom(s.condition, scope)
+        ends = [(j, g) for j in s.joins if (g := adjoints.pop(j.var.name, None)) is not None]
+        sides: list[tuple[tuple[Stmt, ...], Adjoints]] = []
+        for body, side in ((s.then, "then"), (s.orelse, "orelse")):
+            own = dict(adjoints)
+            with self.nested() as block:
+                self.allocate_shadows(body, scope)
+                for j, g in ends:
+                    self.contribute(own, getattr(j, side), g)
+                self.backward(body, scope, own)
+            sides.append((tuple(block.statements), own))
+        (then, after_then), (orelse, after_else) = sides
+        joins = []
+        for name in sorted({*after_then, *after_else}):
+            ty = self.type_of(name)
+            a, b = after_then.get(name, constant(0, ty)), after_else.get(name, constant(0, ty))
+            if a == b:
+                adjoints[name] = a
+                continue
+            var = self.fresh(f"{_stem(name)}_bar", ty)
+            joins.append(Join(var, a, b))
+            adjoints[name] = var
+        if then or orelse or joins:
+            self.emit(Branch(condition, then, orelse, tuple(joins), line=s.line))
+
+    def type_of(self, name: str) -> Any:
+        return self.types[name]
+
+    @property
+    def types(self) -> dict[str, Any]:
+        if not hasattr(self, "_types"):
+            known = {a.name: a.type for a in self.primal.arguments}
+            known |= {v.name: v.type for s in every(self.primal.body) for v in definitions(s)}
+            self._types = known
+        return self._types
+
+    def backward_loop(self, s: Loop, scope: Scope, adjoints: Adjoints) -> None:
+        """Reverse a loop, recomputing and reversing one iteration after the other."""
+        if not self.has_work(s, adjoints):
+            for c in s.carried:
+                adjoints.pop(c.var.name, None)
+            return
+        start, stop, step = self.reversed_range(s, scope)
+        active = [c for c in s.carried if self.is_active(c.var)]
+        finals = [adjoints.pop(c.var.name, constant(0, c.var.type)) for c in active]
+        bars = [self.inner(f"{_stem(c.var.name)}_bar", c.var.type) for c in active]
+        outer = self.outer_scalars(s)
+        totals = [self.inner(f"{_stem(v.name)}_bar", v.type) for v in outer]
+        var = self.inner(s.var.name, INT)
+        inner = Scope(scope, s)
+        with self.nested(self.shadows_touched(s)) as block:
+            inner.values[s.var.name] = var
+            self.restore(s, inner)
+            self.forward(s.body, inner, top=True)
+            self.allocate_shadows(s.body, inner)
+            own: Adjoints = {}
+            for c, bar in zip(active, bars):
+                self.contribute(own, c.next, bar)
+            self.backward(s.body, inner, own)
+            carried_back = [own.get(c.var.name, constant(0, c.var.type)) for c in active]
+            sums = [self.add(total, own.get(v.name)) for v, total in zip(outer, totals)]
+        carried = [Carried(bar, g, n) for bar, g, n in zip(bars, finals, carried_back)]
+        begins = [adjoints.get(v.name, constant(0, v.type)) for v in outer]
+        carried += [Carried(total, g, n) for total, g, n in zip(totals, begins, sums)]
+        self.emit(
+            Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), step, None, False, line=s.line)
+        )
+        for v, total in zip(outer, totals):
+            adjoints[v.name] = total
+        for c, bar in zip(active, bars):
+            self.contribute(adjoints, c.init, bar)
+
+    def add(self, total: Var, amount: Expr | None) -> Expr:
+        return total if amount is None else self.value(arithmetic("add", total, amount), total.name)
+
+    def has_work(self, s: Loop, adjoints: Adjoints) -> bool:
+        """Whether anything active happens in a loop."""
+        if any(c.var.name in adjoints for c in s.carried):
+            return True
+        return any((w := written(t)) is not None and w.name in self.activity.active for t in every(s.body))
+
+    def reversed_range(self, s: Loop, scope: Scope) -> tuple[Expr, Expr, int]:
+        """The range in which a loop is walked back through; independent iterations may keep their order."""
+        if s.condition is not None:
+            start, stop = ZERO, self.atom(s.var, scope)
+        else:
+            start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
+        if s.parallel:
+            return start, stop, 1
+        below = self.value(Op("sub", (start, ONE), INT))
+        return self.value(Op("sub", (stop, ONE), INT)), below, -1
+
+    def outer_scalars(self, s: Loop) -> list[Var]:
+        """The active scalars from outside that a loop's body uses."""
+        inside = {v.name for t in every((s,)) for v in definitions(t)}
+        found: dict[str, Var] = {}
+        nexts = [c.next for c in s.carried]
+        for e in [e for t in every(s.body) for e in reads(t)] + nexts:
+            for n in ir.walk(e):
+                if isinstance(n, Var) and n.name not in inside and self.is_active(n):
+                    if not isinstance(n.type, types.Array):
+                        found[n.name] = n
+        return list(found.values())
+
+    def shadows_touched(self, s: Loop) -> set[str]:
+        """The shadows that the reversed loop may change."""
+        arrays = {t.value.array.name for t in every(s.body) if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load)}
+        arrays |= {w.name for t in every(s.body) if (w := written(t)) is not None}
+        return {self.shadow[name].name for name in arrays if name in self.shadow}
+
+    def restore(self, s: Loop, scope: Scope) -> None:
+        """Give the carried scalars the values they had at the beginning of the iteration."""
+        (trip,) = self.trips((s,), scope)
+        for c in s.carried:
+            if c.var == s.var:
+                continue
+            if c.var == s.condition:
+                scope.values[c.var.name] = Const(True, types.boolean)
+                continue
+            assert scope.parent is not None
+            tape = scope.parent.saved_scalars[c.var.name]
+            scope.values[c.var.name] = self.load(tape, (trip,), c.var.name)
+
+
+def _stem(name: str) -> str:
+    """A name without the number of its version."""
+    stem, _, number = name.rpartition("_")
+    return stem if stem and number.isdigit() else name
+
+
+def _bar(value: Expr) -> str:
+    return f"{_stem(value.name)}_bar" if isinstance(value, Var) else "g"
+
+
+def _arrays_read(function: ir.Function) -> frozenset[str]:
+    """The arrays whose elements a function reads."""
+    found = set()
+    for s in every(function.body):
+        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Load):
+            found.add(s.value.array.name)
+        elif isinstance(s, ir.Accumulate):
+            found.add(s.array.name)
+        elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array):
+            found.add(s.fill.name)
+        elif isinstance(s, ir.Return):
+            found |= {v.name for v in s.values if isinstance(v, Var) and isinstance(v.type, types.Array)}
+    return frozenset(found)
+
+
+__all__ = ["Derivative", "Options", "build", "is_differentiable"]

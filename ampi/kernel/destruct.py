@@ -1,0 +1,277 @@
+"""From single assignment form back to plain statements that read well.
+
+Three steps: values that are used once move into the expression that uses them; names that can share a variable do
+(``s = s + f`` again, which is also how Numba recognises a reduction); joined and carried scalars become assignments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ssa import (
+    INT,
+    Branch,
+    Carried,
+    Loop,
+    Names,
+    blocks,
+    definitions,
+    every,
+    names_read,
+    reads,
+    rebuild,
+    substitute,
+    written,
+)
+
+MAX_OPERATIONS = 8
+
+
+def destruct(function: ir.Function) -> ir.Function:
+    """A function in single assignment form as plain statements of ``ir``."""
+    body = nest(function.body)
+    body = share_names(body, {a.name for a in function.arguments})
+    body, names = rename(body, [a.name for a in function.arguments])
+    return replace(function, body=_Plain(names).block(body))
+
+
+# --------------------------------------------------------------------------------------------- nesting
+
+
+def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Put values that are used once, later in the same block, into the expression that uses them."""
+    uses = Counter(n.name for s in every(body) for e in reads(s) for n in ir.walk(e) if isinstance(n, Var))
+    uses.update(s.condition.name for s in every(body) if isinstance(s, Loop) and s.condition is not None)
+    return _nest_block(body, uses)
+
+
+def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
+    pending: dict[str, Expr] = {}
+    origin: dict[str, ir.Assign] = {}
+    kept: list[Stmt] = []
+
+    def settle(names: set[str]) -> None:
+        """Write out values that cannot move on."""
+        for name in [n for n in pending if n in names]:
+            kept.append(replace(origin[name], value=pending.pop(name)))
+
+    for s in body:
+        array = written(s)
+        changed = {array.name} if array is not None else set()
+        for block in blocks(s):
+            changed |= {w.name for inner in every(block) if (w := written(inner)) is not None}
+        s = _absorb(s, pending)
+        if blocks(s):
+            inside = {n for block in blocks(s) for inner in every(block) for n in names_read(inner)}
+            settle(inside | names_read(s))
+        settle({n for n, e in pending.items() if _arrays(e) & changed})
+        if isinstance(s, ir.Assign) and uses[s.target.name] == 1 and _may_move(s.value):
+            pending[s.target.name] = s.value
+            origin[s.target.name] = s
+            continue
+        kept.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _nest_block(b, uses)))
+    settle(set(pending))
+    return tuple(kept)
+
+
+def _may_move(value: Expr) -> bool:
+    return isinstance(value, (Op, ir.Load)) and _operations(value) <= MAX_OPERATIONS
+
+
+def _operations(e: Expr) -> int:
+    return sum(isinstance(n, (Op, ir.Load)) for n in ir.walk(e))
+
+
+def _arrays(e: Expr) -> set[str]:
+    return {n.array.name for n in ir.walk(e) if isinstance(n, ir.Load)}
+
+
+def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
+    """The statement with pending values in place of their names, while expressions stay short."""
+
+    def change(e: Expr, room: list[int]) -> Expr:
+        match e:
+            case Var(name=name) if name in pending and _operations(pending[name]) <= room[0]:
+                room[0] -= _operations(pending[name])
+                return pending.pop(name)
+            case Op(name="select", args=(condition, a, b)):
+                return replace(e, args=(change(condition, room), _cheap(a, pending), _cheap(b, pending)))
+            case Op():
+                return replace(e, args=tuple(change(a, room) for a in e.args))
+            case ir.Load():
+                return replace(e, index=tuple(change(i, room) for i in e.index))
+            case _:
+                return e
+
+    room = [MAX_OPERATIONS]
+    if isinstance(s, Loop):
+        return replace(s, start=change(s.start, room), stop=change(s.stop, room))
+    if isinstance(s, Branch):
+        return replace(s, condition=change(s.condition, room))
+    return rebuild(s, lambda e: change(e, room), lambda v: v, lambda b: b)
+
+
+def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
+    """Only a sign moves into the sides of a conditional expression: they are computed beforehand, without a branch."""
+    if isinstance(e, Var) and isinstance(value := pending.get(e.name), Op) and value.name == "neg":
+        if isinstance(value.args[0], (Var, Const)):
+            return pending.pop(e.name)
+    return e
+
+
+# --------------------------------------------------------------------------------------------- sharing names
+
+
+def share_names(body: tuple[Stmt, ...], arguments: set[str]) -> tuple[Stmt, ...]:
+    """Let a carried or joined scalar and the values it takes be one variable where their lives do not overlap."""
+    renamed: dict[str, Expr] = {}
+    _share_block(body, renamed)
+    final = {name: _follow(name, renamed) for name in renamed}
+    return substitute(body, final)
+
+
+def _follow(name: str, renamed: dict[str, Expr]) -> Expr:
+    new = renamed[name]
+    while isinstance(new, Var) and new.name in renamed:
+        new = renamed[new.name]
+    return new
+
+
+def _share_block(body: tuple[Stmt, ...], renamed: dict[str, Expr]) -> None:
+    for s in body:
+        for block in blocks(s):
+            _share_block(block, renamed)
+        if isinstance(s, Branch):
+            for block, side in ((s.then, "then"), (s.orelse, "orelse")):
+                for j in s.joins:
+                    value = getattr(j, side)
+                    if _defined_in(value, block) and value.name not in renamed and value.type == j.var.type:
+                        renamed[value.name] = j.var
+        elif isinstance(s, Loop):
+            for c in s.carried:
+                if _next_may_share(c, s, renamed):
+                    renamed[c.next.name] = c.var
+
+
+def _defined_in(value: Expr, block: tuple[Stmt, ...]) -> bool:
+    return isinstance(value, Var) and any(value in definitions(s) for s in block if not isinstance(s, ir.Alloc))
+
+
+def _next_may_share(c: Carried, loop: Loop, renamed: dict[str, Expr]) -> bool:
+    """Whether nothing reads the carried scalar any more once its next value exists."""
+    value = c.next
+    if not _defined_in(value, loop.body) or value.name in renamed or value.type != c.var.type:
+        return False
+    place = next(k for k, s in enumerate(loop.body) if value in definitions(s))
+    names = {c.var.name}
+    if any(names & names_read(s) for s in every(loop.body[place + 1 :])):
+        return False
+    s = loop.body[place]
+    if isinstance(s, Loop) and any(names & names_read(inner) for inner in every(s.body)):
+        return False
+    if isinstance(s, Loop) and any(names & {n.name for n in ir.walk(d.next) if isinstance(n, Var)} for d in s.carried):
+        return False
+    if isinstance(s, Branch):
+        shared = {j.then for j in s.joins if j.var != value} | {j.orelse for j in s.joins if j.var != value}
+        if c.var in shared:
+            return False
+        if any(_reads_after_definition(s, side, value, c.var) for side in ("then", "orelse")):
+            return False
+    others = [d.next for d in loop.carried if d is not c]
+    return c.var not in others
+
+
+def _reads_after_definition(s: Branch, side: str, joined: Var, carried: Var) -> bool:
+    """Whether an arm reads the carried scalar after it has computed the value that shares its name."""
+    block = getattr(s, side)
+    value = next(getattr(j, side) for j in s.joins if j.var == joined)
+    place = next((k for k, t in enumerate(block) if value in definitions(t)), None)
+    if place is None:
+        return False
+    nested = any(carried.name in names_read(t) for b in blocks(block[place]) for t in every(b))
+    return nested or any(carried.name in names_read(t) for t in every(block[place + 1 :]))
+
+
+# --------------------------------------------------------------------------------------------- renaming
+
+
+def rename(body: tuple[Stmt, ...], arguments: list[str]) -> tuple[tuple[Stmt, ...], Names]:
+    """Number the versions of each name anew, in the order of the text."""
+    names = Names(arguments)
+    new: dict[str, Var] = {}
+
+    def visit(block: tuple[Stmt, ...]) -> None:
+        for s in block:
+            for v in definitions(s):
+                if v.name not in new:
+                    new[v.name] = Var(names.fresh(_stem(v.name)), v.type)
+            for inner in blocks(s):
+                visit(inner)
+
+    visit(body)
+    return substitute(body, dict(new)), names
+
+
+def _stem(name: str) -> str:
+    """A name without the number of its version."""
+    stem, _, number = name.rpartition("_")
+    return stem if stem and number.isdigit() else name
+
+
+# --------------------------------------------------------------------------------------------- plain statements
+
+
+class _Plain:
+    """Writes carried and joined scalars as assignments."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop():
+                    out += self.loop(s)
+                case Branch():
+                    out.append(self.branch(s))
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    def loop(self, s: Loop) -> list[Stmt]:
+        begin = self.moves([(c.var, c.init) for c in s.carried], s.line)
+        body = self.block(s.body) + tuple(self.moves([(c.var, c.next) for c in s.carried], s.line))
+        if s.condition is not None:
+            return [*begin, ir.While(s.condition, body, line=s.line)]
+        return [*begin, ir.For(s.var, s.start, s.stop, Const(s.step, INT), body, parallel=s.parallel, line=s.line)]
+
+    def branch(self, s: Branch) -> Stmt:
+        then = self.block(s.then) + tuple(self.moves([(j.var, j.then) for j in s.joins], s.line))
+        orelse = self.block(s.orelse) + tuple(self.moves([(j.var, j.orelse) for j in s.joins], s.line))
+        condition = s.condition
+        if not then and orelse:
+            condition, then, orelse = Op("not", (condition,), types.boolean), orelse, ()
+        return ir.If(condition, then, orelse, line=s.line)
+
+    def moves(self, pairs: list[tuple[Var, Expr]], line: int) -> list[Stmt]:
+        """Assignments that happen at once, in an order (with copies where needed) that has the same effect."""
+        pairs = [(v, e) for v, e in pairs if v != e]
+        out: list[Stmt] = []
+        while pairs:
+            read = {e.name for _, e in pairs if isinstance(e, Var)}
+            free = next((p for p in pairs if p[0].name not in read), None)
+            if free is not None:
+                pairs.remove(free)
+                out.append(ir.Assign(*free, line=line))
+                continue
+            v = pairs[0][0]
+            copy = Var(self.names.fresh(f"{v.name}_old"), v.type)
+            out.append(ir.Assign(copy, v, line=line))
+            pairs = [(w, copy if e == v else e) for w, e in pairs]
+        return out

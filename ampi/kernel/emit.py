@@ -1,0 +1,240 @@
+"""Write a kernel's IR as Python source in Numba's subset.
+
+Every line says in a comment which line of the user's source it comes from.  ``source(function)`` gives the text of one
+``def``; ``HEADER`` are the imports it stands on.
+"""
+
+from __future__ import annotations
+
+import ast
+import cmath
+import functools
+import math
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.intrinsics import ARGUMENTS, TABLE
+
+HEADER = """\
+import cmath
+import math
+
+import numpy as np
+from numba import prange
+
+from ampi.kernel.special import digamma, trigamma
+"""
+
+
+def source(function: ir.Function) -> str:
+    """The function as Python source, ending in a newline."""
+    writer = _Writer()
+    arguments = ", ".join(a.name for a in function.arguments)
+    writer.line(f"def {function.name}({arguments}):", 0)
+    writer.flat_result = function.result != "scalar"
+    writer.block(function.body)
+    return "\n".join(writer.lines) + "\n"
+
+
+def expression(value: ir.Expr) -> str:
+    """An expression as Python source."""
+    return ast.unparse(ast.fix_missing_locations(_tree(value)))
+
+
+def numpy_name(ty: Any) -> str:
+    """The NumPy name of a scalar type: ``np.float64`` and so on."""
+    return "np.bool_" if isinstance(ty, types.Boolean) else f"np.{ty.name}"
+
+
+# --------------------------------------------------------------------------------------------- expressions
+
+
+@functools.cache
+def _template(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts trees in the place of the names in a template."""
+
+    def __init__(self, names: dict[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.names.get(node.id, node)
+
+
+def _fill(text: str, *trees: ast.expr) -> ast.expr:
+    template = ast.parse(text, mode="eval").body
+    return _Fill(dict(zip(ARGUMENTS, trees))).visit(template)
+
+
+def _tree(value: ir.Expr) -> ast.expr:
+    match value:
+        case ir.Const():
+            return _template(_literal(value.value, value.type))
+        case ir.Var(name=name):
+            return ast.Name(name)
+        case ir.Size(array=array, axis=axis):
+            return _template(f"{array.name}.shape[{axis}]")
+        case ir.Load(array=array, index=index):
+            return ast.Subscript(ast.Name(array.name), _index(index))
+        case ir.Op(name="cast", args=(x,)):
+            return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
+        case ir.Op(name=name, args=args):
+            entry = TABLE[name]
+            text = entry.source
+            if entry.source_int is not None and isinstance(value.type, types.Integer):
+                text = entry.source_int
+            if args and isinstance(args[0].type, types.Complex):
+                text = text.replace("math.", "cmath.")
+            return _fill(text, *map(_tree, args))
+    raise AssertionError(value)
+
+
+def _index(index: tuple[ir.Expr, ...]) -> ast.expr:
+    trees = [_tree(i) for i in index]
+    return trees[0] if len(trees) == 1 else ast.Tuple(trees)
+
+
+def _literal(value: Any, ty: Any) -> str:
+    if isinstance(ty, types.Boolean):
+        return repr(bool(value))
+    if isinstance(ty, types.Integer):
+        return repr(int(value)) if ty in (types.int64, types.intp) else f"{numpy_name(ty)}({int(value)})"
+    text = _complex_text(complex(value)) if isinstance(ty, types.Complex) else _float_text(float(value))
+    return text if ty in (types.float64, types.complex128) else f"{numpy_name(ty)}({text})"
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "math.nan"
+    if math.isinf(value):
+        return "math.inf" if value > 0 else "-math.inf"
+    return repr(value)
+
+
+def _complex_text(value: complex) -> str:
+    plain = cmath.isfinite(value) and value.real == 0 and math.copysign(1, value.real) > 0
+    return repr(value) if plain else f"complex({_float_text(value.real)}, {_float_text(value.imag)})"
+
+
+# --------------------------------------------------------------------------------------------- statements
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.flat_result = True
+
+    def line(self, text: str, number: int) -> None:
+        comment = f"  # line {number}" if number else ""
+        self.lines.append("    " * self.depth + text + comment)
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> None:
+        self.depth += 1
+        for statement in body:
+            self.statement(statement)
+        if not body:
+            self.line("pass", 0)
+        self.depth -= 1
+
+    def statement(self, s: ir.Stmt) -> None:
+        match s:
+            case ir.Assign(target=target, value=ir.Op(name="add", args=(ir.Var(name=name), value))) if name == target.name:
+                self.line(f"{name} += {expression(value)}", s.line)
+            case ir.Assign(target=target, value=value):
+                self.line(f"{target.name} = {expression(value)}", s.line)
+            case ir.Store(array=array, index=index, value=value):
+                self.line(f"{array.name}[{self.index(index)}] = {expression(value)}", s.line)
+            case ir.Accumulate(array=array, index=index, value=ir.Op(name="neg", args=(value,))):
+                self.line(f"{array.name}[{self.index(index)}] -= {expression(value)}", s.line)
+            case ir.Accumulate(array=array, index=index, value=value):
+                self.line(f"{array.name}[{self.index(index)}] += {expression(value)}", s.line)
+            case ir.Alloc(target=target, shape=shape, fill=fill):
+                self.line(f"{target.name} = {_allocation(target.type, shape, fill)}", s.line)
+            case ir.Grow(target=target, size=size):
+                self.grow(target, size, s.line)
+            case ir.Alias(target=target, array=array, index=index):
+                subscript = f"[{self.index(index)}]" if index else ""
+                self.line(f"{target.name} = {array.name}{subscript}", s.line)
+            case ir.For(body=body):
+                self.line(f"for {s.var.name} in {_range(s)}:", s.line)
+                self.block(body)
+            case ir.While(condition=condition, body=body):
+                self.line(f"while {expression(condition)}:", s.line)
+                self.block(body)
+            case ir.If():
+                self.branch(s, "if")
+            case ir.Return(values=values):
+                self.result(values, s.line)
+            case ir.Break():
+                self.line("break", s.line)
+            case ir.Continue():
+                self.line("continue", s.line)
+            case ir.Raise(text=text) | ir.Raw(text=text):
+                for part in text.splitlines():
+                    self.line(part, s.line)
+            case _:
+                raise AssertionError(s)
+
+    def index(self, index: tuple[ir.Expr, ...]) -> str:
+        return ", ".join(map(expression, index))
+
+    def branch(self, s: ir.If, word: str) -> None:
+        self.line(f"{word} {expression(s.condition)}:", s.line)
+        self.block(s.then)
+        match s.orelse:
+            case ():
+                pass
+            case (ir.If() as nested,):
+                self.branch(nested, "elif")
+            case _:
+                self.line("else:", 0)
+                self.block(s.orelse)
+
+    def grow(self, target: ir.Var, size: ir.Expr, line: int) -> None:
+        name, need = target.name, expression(size)
+        self.line(f"if {name}.shape[0] < {need}:", line)
+        self.depth += 1
+        self.line(f"{name}_longer = np.empty(2 * ({need}), dtype={numpy_name(target.type.dtype)})", line)
+        self.line(f"{name}_longer[:{name}.shape[0]] = {name}", line)
+        self.line(f"{name} = {name}_longer", line)
+        self.depth -= 1
+
+    def result(self, values: tuple[ir.Expr, ...], line: int) -> None:
+        texts = [expression(v) for v in values]
+        if not self.flat_result:
+            self.line(f"return {texts[0]}", line)
+        elif texts:
+            comma = "," if len(texts) == 1 else ""
+            self.line(f"return ({', '.join(texts)}{comma})", line)
+        else:
+            self.line("return ()", line)
+
+
+def _allocation(ty: Any, shape: tuple[ir.Expr, ...], fill: ir.Expr | None) -> str:
+    if fill is not None and isinstance(fill.type, types.Array):
+        return f"{expression(fill)}.copy()"
+    extents = ", ".join(map(expression, shape))
+    extents = extents if len(shape) == 1 else f"({extents})"
+    dtype = f"dtype={numpy_name(ty.dtype)}"
+    if fill is None:
+        return f"np.empty({extents}, {dtype})"
+    if isinstance(fill, ir.Const) and fill.value == 0:
+        return f"np.zeros({extents}, {dtype})"
+    return f"np.full({extents}, {expression(fill)}, {dtype})"
+
+
+def _range(s: ir.For) -> str:
+    word = "prange" if s.parallel else "range"
+    is_one = isinstance(s.step, ir.Const) and s.step.value == 1
+    is_zero = isinstance(s.start, ir.Const) and s.start.value == 0
+    if not is_one:
+        bounds = (s.start, s.stop, s.step)
+    else:
+        bounds = (s.stop,) if is_zero else (s.start, s.stop)
+    return f"{word}({', '.join(map(expression, bounds))})"

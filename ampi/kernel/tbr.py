@@ -1,0 +1,324 @@
+"""Where the reverse sweep finds the value that a load had.
+
+The adjoint recomputes one iteration at a time, with the caller's arrays still as they were before the call.  A load in
+such an iteration is
+
+* ``ORIGINAL``  if no write of the kernel can have reached the element before: it is read from the caller's array;
+* ``FINAL``     if no write can reach it afterwards: it is read from the working copy, which the forward sweep completed;
+* ``SAVED``     otherwise: the forward sweep saves the value that was loaded.
+
+An array's *home* is the innermost loop that allocates it (the function, for arguments).  Inside one iteration of its
+home an array is recomputed as a whole, so the question only arises for loads in loops further inside.
+
+The answers rest on index expressions that are affine in loop counters.  Iterations of ``prange`` are independent by
+the user's word; for other loops this is proven or taken not to hold.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ssa import Branch, Loop
+
+
+class Source(enum.Enum):
+    """Where a loaded value is found again; ``HERE``: it need not be looked for, no loop lies between home and load."""
+
+    HERE = "computed in place"
+    ORIGINAL = "read from the array before the call"
+    FINAL = "read from the working copy"
+    SAVED = "saved by the forward sweep"
+
+
+@dataclass(frozen=True)
+class Access:
+    """A statement that reads or writes an element, and where it stands."""
+
+    statement: Stmt
+    array: Var
+    index: tuple[Expr, ...]
+    position: int
+    loops: tuple[Loop, ...]
+    arms: tuple[tuple[int, str], ...]
+
+    @property
+    def is_load(self) -> bool:
+        return isinstance(self.statement, ir.Assign)
+
+
+@dataclass
+class Accesses:
+    """All accesses of a function, by array, with what is needed to compare their indices."""
+
+    of: dict[str, list[Access]] = field(default_factory=lambda: defaultdict(list))
+    home: dict[str, tuple[Loop, ...]] = field(default_factory=dict)
+    depth: dict[str, tuple[Loop, ...]] = field(default_factory=dict)
+    value: dict[str, Expr] = field(default_factory=dict)
+    counter: dict[str, Loop] = field(default_factory=dict)
+
+    def writes(self, array: str) -> list[Access]:
+        return [a for a in self.of[array] if not a.is_load]
+
+
+def collect(function: ir.Function) -> Accesses:
+    """The accesses of a function in single assignment form."""
+    found = Accesses()
+    position = 0
+
+    def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...], arms: tuple[tuple[int, str], ...]) -> None:
+        nonlocal position
+        for s in body:
+            position += 1
+            match s:
+                case ir.Assign(target=target, value=value):
+                    found.depth[target.name] = loops
+                    found.value[target.name] = value
+                    if isinstance(value, ir.Load):
+                        found.of[value.array.name].append(Access(s, value.array, value.index, position, loops, arms))
+                case ir.Store(array=array, index=index) | ir.Accumulate(array=array, index=index):
+                    found.of[array.name].append(Access(s, array, index, position, loops, arms))
+                case ir.Alloc(target=target):
+                    found.home[target.name] = loops
+                case Loop():
+                    found.depth[s.var.name] = (*loops, s)
+                    found.counter[s.var.name] = s
+                    for c in s.carried:
+                        found.depth[c.var.name] = (*loops, s)
+                    visit(s.body, (*loops, s), arms)
+                case Branch():
+                    for j in s.joins:
+                        found.depth[j.var.name] = loops
+                    visit(s.then, loops, (*arms, (id(s), "then")))
+                    visit(s.orelse, loops, (*arms, (id(s), "else")))
+
+    visit(function.body, (), ())
+    return found
+
+
+def find_sources(function: ir.Function, accesses: Accesses, switched_on: bool = True) -> dict[str, Source]:
+    """For each load, by the name of its target, where its value is found again.
+
+    Switched off, every value of an array that is written is saved.
+    """
+    sources: dict[str, Source] = {}
+    local = set(accesses.home)
+    for array, of_array in accesses.of.items():
+        writes = accesses.writes(array)
+        home = accesses.home.get(array, ())
+        for load in (a for a in of_array if a.is_load):
+            sources[load.statement.target.name] = _source(load, writes, home, array in local, accesses, switched_on)
+    return sources
+
+
+def _source(
+    load: Access, writes: list[Access], home: tuple[Loop, ...], is_local: bool, accesses: Accesses, switched_on: bool
+) -> Source:
+    if not writes and not is_local:
+        return Source.ORIGINAL
+    depth = len(home)
+    before = any(may_reach(w, load, depth, accesses) for w in writes)
+    if not before and not is_local and switched_on:
+        return Source.ORIGINAL
+    if len(load.loops) == depth:
+        return Source.HERE
+    after = any(may_reach(load, w, depth, accesses) for w in writes)
+    return Source.SAVED if after or not switched_on else Source.FINAL
+
+
+def may_reach(first: Access, second: Access, depth: int, accesses: Accesses) -> bool:
+    """Whether ``first`` may touch an element that ``second`` touches later, within one iteration of the first
+    ``depth`` loops around both."""
+    common = common_loops(first, second)
+    for level in range(depth, len(common)):
+        if not common[level].parallel and may_overlap(first, second, common, level, accesses):
+            return True
+    if first.position < second.position and not _exclusive(first, second):
+        return may_overlap(first, second, common, None, accesses)
+    return False
+
+
+def common_loops(a: Access, b: Access) -> tuple[Loop, ...]:
+    common = []
+    for x, y in zip(a.loops, b.loops):
+        if x is not y:
+            break
+        common.append(x)
+    return tuple(common)
+
+
+def _exclusive(a: Access, b: Access) -> bool:
+    """Whether two accesses stand on different sides of one branch."""
+    sides = dict(a.arms)
+    return any(sides.get(branch, side) != side for branch, side in b.arms)
+
+
+# --------------------------------------------------------------------------------------------- affine forms
+
+Symbol = tuple[str, str]  # a name, and whose it is: "" of both accesses, "a" or "b" of one
+
+
+@dataclass
+class Form:
+    """``constant + sum of coefficient * symbol``; symbols are loop counters and values that are not affine."""
+
+    constant: Fraction = Fraction(0)
+    terms: dict[Symbol, Fraction] = field(default_factory=dict)
+
+    def plus(self, other: Form, factor: Fraction | int = 1) -> Form:
+        terms = dict(self.terms)
+        for symbol, c in other.terms.items():
+            terms[symbol] = terms.get(symbol, Fraction(0)) + factor * c
+        return Form(self.constant + factor * other.constant, {s: c for s, c in terms.items() if c})
+
+    def times(self, factor: Fraction) -> Form:
+        return Form().plus(self, factor)
+
+    def without(self, symbol: Symbol) -> Form:
+        return Form(self.constant, {s: c for s, c in self.terms.items() if s != symbol})
+
+
+def affine(e: Expr, accesses: Accesses) -> Form:
+    """The affine form of an integer atom, its symbols not yet assigned to either access."""
+    match e:
+        case Const(value=value) if isinstance(value, int):
+            return Form(Fraction(value))
+        case Size(array=array, axis=axis):
+            return Form(terms={(f"{array.name}.shape[{axis}]", ""): Fraction(1)})
+        case Var(name=name):
+            definition = accesses.value.get(name)
+            combined = _affine_operation(definition, accesses) if isinstance(definition, Op) else None
+            return Form(terms={(name, ""): Fraction(1)}) if combined is None else combined
+    return Form(terms={(repr(e), ""): Fraction(1)})
+
+
+def _affine_operation(op: Op, accesses: Accesses) -> Form | None:
+    if op.name not in ("add", "sub", "neg", "mul", "cast", "pos"):
+        return None
+    if op.name == "cast" and not (hasattr(op.type, "signed") and hasattr(op.args[0].type, "signed")):
+        return None
+    forms = [affine(a, accesses) for a in op.args]
+    match op.name:
+        case "add":
+            return forms[0].plus(forms[1])
+        case "sub":
+            return forms[0].plus(forms[1], -1)
+        case "neg":
+            return forms[0].times(Fraction(-1))
+        case "mul":
+            for x, y in (forms, forms[::-1]):
+                if not x.terms:
+                    return y.times(x.constant)
+            return None
+        case _:
+            return forms[0]
+
+
+def may_overlap(a: Access, b: Access, common: tuple[Loop, ...], level: int | None, accesses: Accesses) -> bool:
+    """Whether the two indices can be equal where ``a`` is executed in an earlier iteration of loop ``common[level]``
+    than ``b`` and in the same iterations of the loops around it; ``level=None``: in the same iterations of all."""
+    shared = common if level is None else common[:level]
+    for x, y in zip(a.index, b.index):
+        difference = _tagged(affine(x, accesses), "a", shared, accesses)
+        difference = difference.plus(_tagged(affine(y, accesses), "b", shared, accesses), -1)
+        if _never_zero(difference, None if level is None else common[level], shared, accesses):
+            return False
+    return True
+
+
+def _tagged(form: Form, tag: str, shared: tuple[Loop, ...], accesses: Accesses) -> Form:
+    """A form with the symbols that may differ between the two accesses marked as one's own."""
+    terms: dict[Symbol, Fraction] = {}
+    for (name, _), c in form.terms.items():
+        loops = accesses.depth.get(name, ())
+        is_same = len(loops) <= len(shared) and all(x is y for x, y in zip(loops, shared))
+        terms[name, "" if is_same else tag] = c
+    return Form(form.constant, terms)
+
+
+def _never_zero(difference: Form, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> bool:
+    """Whether an index difference cannot vanish, given that a's counter of ``loop`` comes before b's."""
+    steps: Form | None = None
+    if loop is not None and not isinstance(loop.condition, Var):
+        own, other = (loop.var.name, "a"), (loop.var.name, "b")
+        c = difference.terms.get(own)
+        if c is not None:  # a's counter = b's counter + (distance, ""), distance <= -1 (or >= 1 going down)
+            distance: Symbol = ("distance", "")
+            steps = difference.without(own).plus(Form(terms={other: c, distance: c}))
+            difference = steps
+    if not difference.terms:
+        return difference.constant != 0
+    if len(difference.terms) == 1 and ("distance", "") in difference.terms:
+        distance_needed = -difference.constant / difference.terms["distance", ""]
+        direction = 1 if loop is not None and loop.step < 0 else -1
+        return distance_needed.denominator != 1 or distance_needed * direction < 1
+    return _bounded_away(difference, loop, shared, accesses)
+
+
+def _bounded_away(form: Form, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> bool:
+    lowest = _bound(form, -1, loop, shared, accesses)
+    highest = _bound(form, 1, loop, shared, accesses)
+    return (lowest is not None and lowest > 0) or (highest is not None and highest < 0)
+
+
+def _bound(form: Form, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> Fraction | None:
+    """The largest (``side=1``) or smallest value of a form, from the ranges of the loop counters in it."""
+    for _ in range(8):
+        if not form.terms:
+            return form.constant
+        replaced = False
+        for symbol, c in form.terms.items():
+            limit = _limit(symbol, 1 if c * side > 0 else -1, loop, shared, accesses)
+            if limit is not None:
+                form = form.without(symbol).plus(limit, c)
+                replaced = True
+                break
+        if not replaced:
+            return None
+    return None
+
+
+def _limit(
+    symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses
+) -> Form | None:
+    name, tag = symbol
+    if name == "distance" and loop is not None:
+        upper = -1 if loop.step > 0 else None
+        lower = 1 if loop.step < 0 else None
+        bound = upper if side > 0 else lower
+        return None if bound is None else Form(Fraction(bound))
+    counted = accesses.counter.get(name)
+    if counted is None or counted.condition is not None:
+        return None
+    ascending = counted.step > 0
+    last = affine(counted.stop, accesses).plus(Form(Fraction(-1 if ascending else 1)))
+    first = affine(counted.start, accesses)
+    return _tagged(last if (side > 0) == ascending else first, tag or "a", shared, accesses)
+
+
+def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None = None) -> bool:
+    """Whether no iteration of a loop touches an element that another one writes (increments apart), for all arrays or
+    the given ones.  Loop-carried scalars are not looked at."""
+    if loop.parallel:
+        return True
+    for array in arrays if arrays is not None else list(accesses.of):
+        inside = [a for a in accesses.of[array] if loop in a.loops]
+        depth = len(accesses.home.get(array, ()))
+        if inside and depth > inside[0].loops.index(loop):
+            continue  # its memory is made anew in every iteration
+        for w in inside:
+            if w.is_load:
+                continue
+            for other in inside:
+                if isinstance(w.statement, ir.Accumulate) and isinstance(other.statement, ir.Accumulate):
+                    continue
+                common = common_loops(w, other)
+                level = common.index(loop)
+                if may_overlap(w, other, common, level, accesses) or may_overlap(other, w, common, level, accesses):
+                    return False
+    return True
