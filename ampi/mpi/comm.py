@@ -1,0 +1,219 @@
+"""Communicators: subclasses of mpi4py's, each with a reverse communicator made when it is made.
+
+Whatever makes a communicator from one of ours returns one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from .agreement import forget, register, register_duplicate
+
+try:
+    from .collectives import Collectives, IntracommCollectives
+    from .objects import IntracommObjects, Objects
+except ImportError:
+    Collectives = type("Collectives", (), {})
+    IntracommCollectives = type("IntracommCollectives", (), {})
+    Objects = type("Objects", (), {})
+    IntracommObjects = type("IntracommObjects", (), {})
+from .point_to_point import PointToPoint
+from .requests import AcceptsBase
+
+# mpi4py's own classes: the names in its module may be rebound to ours.
+_Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm
+
+
+def adopt(comm: Any) -> Any:
+    """One of our communicators for a new communicator of mpi4py's; collective over the new communicator.
+
+    Null communicators are returned as they are.
+    """
+    if not comm:
+        return comm
+    ours = _OURS[type(comm)]
+    adopted = ours.__new__(ours, comm)
+    adopted._reverse = register(comm)
+    return adopted
+
+
+class Communicator(PointToPoint, Collectives, Objects):
+    """What all communicators have."""
+
+    # --------------------------------------------------------------------------------------------- constructors
+
+    def Dup(self, info: Any = None) -> Any:
+        """Duplicate a communicator; collective."""
+        return _registered(_Comm.Dup(self, info))
+
+    def Clone(self) -> Any:
+        """Clone a communicator; collective."""
+        return _registered(_Comm.Clone(self))
+
+    def Dup_with_info(self, info: Any) -> Any:
+        """Duplicate a communicator with hints; collective."""
+        return _registered(_Comm.Dup_with_info(self, info))
+
+    def Idup(self, info: Any = None) -> tuple[Any, Any]:
+        """Duplicate a communicator, nonblocking; collective."""
+        comm, request = _Comm.Idup(self, info)
+        register_duplicate(self, comm)
+        return comm, request
+
+    def Idup_with_info(self, info: Any) -> tuple[Any, Any]:
+        """Duplicate a communicator with hints, nonblocking; collective."""
+        comm, request = _Comm.Idup_with_info(self, info)
+        register_duplicate(self, comm)
+        return comm, request
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """Split a communicator by color and key; collective."""
+        return adopt(_Comm.Split(self, color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: Any = mpi.INFO_NULL) -> Any:
+        """Split a communicator by type; collective."""
+        return adopt(_Comm.Split_type(self, split_type, key, info))
+
+    def Create(self, group: Any) -> Any:
+        """Create a communicator from a group; collective."""
+        return adopt(_Comm.Create(self, group))
+
+    def Shrink(self) -> Any:
+        """Shrink a communicator to the ranks that have not failed; collective."""
+        return adopt(_Comm.Shrink(self))
+
+    # ---------------------------------------------------------------------------------------------- destructors
+
+    def Free(self) -> None:
+        """Free a communicator; collective.  A tape that recorded on it can still be swept."""
+        forget(self)
+        _Comm.Free(self)
+
+    def Disconnect(self) -> None:
+        """Disconnect from a communicator; collective."""
+        forget(self)
+        _Comm.Disconnect(self)
+
+
+def _registered(comm: Any) -> Any:
+    comm._reverse = register(comm)
+    return comm
+
+
+class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
+    """What intracommunicators have besides."""
+
+    def Create_group(self, group: Any, tag: int = 0) -> Any:
+        """Create a communicator from a group; collective over the group."""
+        return adopt(_Intracomm.Create_group(self, group, tag))
+
+    @classmethod
+    def Create_from_group(
+        cls, group: Any, stringtag: str = "org.mpi4py", info: Any = mpi.INFO_NULL, errhandler: Any = None
+    ) -> Any:
+        """Create a communicator from a group; collective over the group."""
+        return adopt(_Intracomm.Create_from_group(group, stringtag, info, errhandler))
+
+    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> Any:
+        """Create a communicator with a Cartesian topology; collective."""
+        return adopt(_Intracomm.Create_cart(self, dims, periods, reorder))
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Any:
+        """Create a communicator with a graph topology; collective."""
+        return adopt(_Intracomm.Create_graph(self, index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: Any = mpi.INFO_NULL,
+        reorder: bool = False,
+    ) -> Any:
+        """Create a communicator with a distributed graph topology, each rank saying its own edges; collective."""
+        return adopt(
+            _Intracomm.Create_dist_graph_adjacent(
+                self, sources, destinations, sourceweights, destweights, info, reorder
+            )
+        )
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: Any = mpi.INFO_NULL,
+        reorder: bool = False,
+    ) -> Any:
+        """Create a communicator with a distributed graph topology; collective."""
+        return adopt(_Intracomm.Create_dist_graph(self, sources, degrees, destinations, weights, info, reorder))
+
+    def Create_intercomm(self, local_leader: int, peer_comm: Any, remote_leader: int, tag: int = 0) -> Any:
+        """Create an intercommunicator; collective over both groups."""
+        return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
+
+
+class Comm(Communicator, mpi.Comm, metaclass=AcceptsBase):
+    """Communication context."""
+
+    _base = mpi.Comm
+
+
+class Intracomm(Intracommunicator, mpi.Intracomm, metaclass=AcceptsBase):
+    """Intracommunicator."""
+
+    _base = mpi.Intracomm
+
+
+class Topocomm(Intracommunicator, mpi.Topocomm, metaclass=AcceptsBase):
+    """Intracommunicator with a topology."""
+
+    _base = mpi.Topocomm
+
+
+class Cartcomm(Intracommunicator, mpi.Cartcomm, metaclass=AcceptsBase):
+    """Cartesian topology intracommunicator."""
+
+    _base = mpi.Cartcomm
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+        """Partition into lower-dimensional Cartesian communicators; collective."""
+        return adopt(_Cartcomm.Sub(self, remain_dims))
+
+
+class Graphcomm(Intracommunicator, mpi.Graphcomm, metaclass=AcceptsBase):
+    """General graph topology intracommunicator."""
+
+    _base = mpi.Graphcomm
+
+
+class Distgraphcomm(Intracommunicator, mpi.Distgraphcomm, metaclass=AcceptsBase):
+    """Distributed graph topology intracommunicator."""
+
+    _base = mpi.Distgraphcomm
+
+
+class Intercomm(Communicator, mpi.Intercomm, metaclass=AcceptsBase):
+    """Intercommunicator."""
+
+    _base = mpi.Intercomm
+
+    def Merge(self, high: bool = False) -> Any:
+        """Merge both groups into one intracommunicator; collective."""
+        return adopt(_Intercomm.Merge(self, high))
+
+
+_OURS: dict[type, Any] = {
+    mpi.Comm: Comm,
+    mpi.Intracomm: Intracomm,
+    mpi.Topocomm: Topocomm,
+    mpi.Cartcomm: Cartcomm,
+    mpi.Graphcomm: Graphcomm,
+    mpi.Distgraphcomm: Distgraphcomm,
+    mpi.Intercomm: Intercomm,
+}

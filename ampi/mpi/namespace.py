@@ -1,0 +1,64 @@
+"""The module `ampi.MPI`: mpi4py.MPI's namespace with our classes and constants; and what is rebound in mpi4py.MPI itself."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from . import comm as _comm
+from . import requests as _requests
+from .agreement import register
+
+BASE: dict[str, Any] = dict(vars(mpi))
+"""mpi4py.MPI's namespace as mpi4py made it."""
+
+_COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+_REQUESTS = ("Request", "Prequest", "Message")
+
+
+def _constant(name: str) -> Any:
+    """Our object for a communicator that exists from the start; collective over it."""
+    base = BASE[name]
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        return base
+    ours = _comm.Intracomm.__new__(_comm.Intracomm, base)
+    ours._reverse = register(base)
+    return ours
+
+
+COMM_WORLD = _constant("COMM_WORLD")
+COMM_SELF = _constant("COMM_SELF")
+
+
+def _make() -> types.ModuleType:
+    module = types.ModuleType("ampi.MPI", "mpi4py.MPI with ampi's communicators, requests and messages.")
+    module.__dict__.update({name: value for name, value in BASE.items() if not name.startswith("__")})
+    for name in _COMMUNICATORS:
+        setattr(module, name, getattr(_comm, name))
+    for name in _REQUESTS:
+        setattr(module, name, getattr(_requests, name))
+    for name in (*_COMMUNICATORS, *_REQUESTS):
+        getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
+    module.COMM_WORLD = COMM_WORLD  # type: ignore[attr-defined]
+    module.COMM_SELF = COMM_SELF  # type: ignore[attr-defined]
+    sys.modules["ampi.MPI"] = module
+    return module
+
+
+MPI = _make()
+
+
+def rebind_requests() -> None:
+    """Let programs that write ``MPI.Request.Waitall(requests)`` against mpi4py's module reach our classes."""
+    for name in _REQUESTS:
+        setattr(mpi, name, getattr(MPI, name))
+
+
+def install() -> None:
+    """Put our communicators and classes in the place of mpi4py's, for programs that are not to be changed."""
+    rebind_requests()
+    for name in (*_COMMUNICATORS, "COMM_WORLD", "COMM_SELF"):
+        setattr(mpi, name, getattr(MPI, name))

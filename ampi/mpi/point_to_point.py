@@ -1,0 +1,224 @@
+"""Point-to-point communication: recording, and the methods of communicators and matched messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..tape import _recording, current, living, overwrite
+from .agreement import Received, Sent, log_received, log_sent
+from .buffers import parse
+from .requests import recorded
+
+_PROC_NULL = mpi.PROC_NULL
+_Comm = mpi.Comm
+_Send, _Recv, _Isend, _Irecv = _Comm.Send, _Comm.Recv, _Comm.Isend, _Comm.Irecv
+_Ssend, _Bsend, _Rsend = _Comm.Ssend, _Comm.Bsend, _Comm.Rsend
+_Issend, _Ibsend, _Irsend = _Comm.Issend, _Comm.Ibsend, _Comm.Irsend
+_Sendrecv, _Sendrecv_replace = _Comm.Sendrecv, _Comm.Sendrecv_replace
+_Isendrecv, _Isendrecv_replace = _Comm.Isendrecv, _Comm.Isendrecv_replace
+
+
+class PointToPoint:
+    """Methods of communicators that send and receive buffers."""
+
+    __slots__ = ()
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Blocking send."""
+        if not _recording or dest == _PROC_NULL:
+            return _Send(self, buf, dest, tag)
+        return _send("Send", _Send, self, buf, dest, tag)
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Blocking send in synchronous mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Ssend(self, buf, dest, tag)
+        return _send("Ssend", _Ssend, self, buf, dest, tag)
+
+    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Blocking send in buffered mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Bsend(self, buf, dest, tag)
+        return _send("Bsend", _Bsend, self, buf, dest, tag)
+
+    def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Blocking send in ready mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Rsend(self, buf, dest, tag)
+        return _send("Rsend", _Rsend, self, buf, dest, tag)
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send."""
+        if not _recording or dest == _PROC_NULL:
+            return _Isend(self, buf, dest, tag)
+        return _send("Isend", _Isend, self, buf, dest, tag)
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send in synchronous mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Issend(self, buf, dest, tag)
+        return _send("Issend", _Issend, self, buf, dest, tag)
+
+    def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send in buffered mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Ibsend(self, buf, dest, tag)
+        return _send("Ibsend", _Ibsend, self, buf, dest, tag)
+
+    def Irsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send in ready mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Irsend(self, buf, dest, tag)
+        return _send("Irsend", _Irsend, self, buf, dest, tag)
+
+    def Recv(
+        self,
+        buf: Any,
+        source: int = mpi.ANY_SOURCE,
+        tag: int = mpi.ANY_TAG,
+        status: mpi.Status | None = None,
+    ) -> None:
+        """Blocking receive."""
+        if not living or source == _PROC_NULL:
+            return _Recv(self, buf, source, tag, status)
+        receive = _post("Recv", self, buf, source, tag)
+        status = _status_for(receive, status)
+        _Recv(self, buf, source, tag, status)
+        if receive is not None:
+            receive.resolve(status)
+
+    def Irecv(self, buf: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
+        """Nonblocking receive."""
+        if not living or source == _PROC_NULL:
+            return _Irecv(self, buf, source, tag)
+        receive = _post("Irecv", self, buf, source, tag)
+        request = _Irecv(self, buf, source, tag)
+        return request if receive is None else recorded(_recording[-1], request, receive)
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = mpi.ANY_SOURCE,
+        recvtag: int = mpi.ANY_TAG,
+        status: mpi.Status | None = None,
+    ) -> None:
+        """Send and receive a message."""
+        if not living:
+            return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        _, receive = _exchange("Sendrecv", self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        status = _status_for(receive, status)
+        _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        if receive is not None:
+            receive.resolve(status)
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = mpi.ANY_SOURCE,
+        recvtag: int = mpi.ANY_TAG,
+        status: mpi.Status | None = None,
+    ) -> None:
+        """Send and receive a message in the same buffer."""
+        if not living:
+            return _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
+        _, receive = _exchange("Sendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
+        status = _status_for(receive, status)
+        _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
+        if receive is not None:
+            receive.resolve(status)
+
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = mpi.ANY_SOURCE,
+        recvtag: int = mpi.ANY_TAG,
+    ) -> mpi.Request:
+        """Nonblocking send and receive."""
+        if not living:
+            return _Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        parts = _exchange("Isendrecv", self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        return _recorded(_Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag), parts)
+
+    def Isendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = mpi.ANY_SOURCE,
+        recvtag: int = mpi.ANY_TAG,
+    ) -> mpi.Request:
+        """Nonblocking send and receive in the same buffer."""
+        if not living:
+            return _Isendrecv_replace(self, buf, dest, sendtag, source, recvtag)
+        parts = _exchange("Isendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
+        return _recorded(_Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), parts)
+
+
+def _send(name: str, primal: Callable[[Any, Any, int, int], Any], comm: Any, buf: Any, dest: int, tag: int) -> Any:
+    """Send, blocking or not, while a tape is open."""
+    sent = _log_send(name, comm, buf, dest, tag)
+    request = primal(comm, buf, dest, tag)
+    if request is None or not sent.active:
+        return request
+    return recorded(_recording[-1], request, sent)
+
+
+def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
+    tape = _recording[-1]
+    buffer = parse(buf)
+    active = buffer.active(tape) and current() is not None
+    sent = log_sent(tape, name, comm, buffer, active, dest, tag)
+    if active:
+        buffer.detach()
+        tape.append(sent)
+    return sent
+
+
+def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
+    """Before a receive: save what it overwrites, and log it if a tape is open."""
+    buffer = parse(buf)
+    undo = overwrite(*buffer.overwritten())
+    if not _recording:
+        return None
+    tape = _recording[-1]
+    passive = current() is None
+    active = buffer.tracked and not passive
+    receive = log_received(tape, name, comm, buffer, active, source, tag)
+    receive.dropped = passive
+    if active:
+        buffer.activate(tape)
+        tape.append(receive, undo)
+    elif undo:
+        tape.append(None, undo)
+    buffer.detach()
+    return receive
+
+
+def _exchange(
+    name: str, comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
+) -> tuple[Sent | None, Received | None]:
+    """Log a send and a receive of one call.  The record of the send comes first: the receive overwrites what it has read."""
+    sent = _log_send(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
+    receive = _post(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
+    return sent, receive
+
+
+def _status_for(receive: Received | None, status: mpi.Status | None) -> mpi.Status | None:
+    """A status of our own where the program asks for none and the receive has a wildcard."""
+    return mpi.Status() if status is None and receive is not None and receive.wild else status
+
+
+def _recorded(request: mpi.Request, parts: tuple[Sent | None, Received | None]) -> mpi.Request:
+    logged = [part for part in parts if part is not None]
+    return recorded(_recording[-1], request, *logged) if logged else request

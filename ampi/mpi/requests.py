@@ -1,0 +1,340 @@
+"""Requests and matched messages: subclasses of mpi4py's which complete what the log of a tape holds.
+
+`mpi4py.MPI.Request` and its relatives are rebound to these classes by ``import ampi``, because programs write
+``MPI.Request.Waitall(requests)`` against mpi4py's name. Objects of mpi4py's own classes are taken everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..tape import Sweep, Tape, current
+from .agreement import Received, Sent
+
+
+class AcceptsBase(type):
+    """Metaclass: objects of the mpi4py class that a class stands for (``_base``) count as instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type.__instancecheck__(cls.__dict__.get("_base", cls), instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return type.__subclasscheck__(cls.__dict__.get("_base", cls), subclass)
+
+
+_Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
+_Prequest = mpi.Prequest
+_Wait, _Test, _wait, _test = _Request.Wait, _Request.Test, _Request.wait, _Request.test
+_Waitall, _Testall, _waitall, _testall = _Request.Waitall, _Request.Testall, _Request.waitall, _Request.testall
+_Waitany, _Testany, _waitany, _testany = _Request.Waitany, _Request.Testany, _Request.waitany, _Request.testany
+_Waitsome, _Testsome, _waitsome, _testsome = (
+    _Request.Waitsome,
+    _Request.Testsome,
+    _Request.waitsome,
+    _Request.testsome,
+)
+
+
+class Completion:
+    """Record of a wait: its adjoint starts the reverse transfers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Sent | Received]) -> None:
+        self.parts = parts
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the wait."""
+        for part in self.parts:
+            part.begin(sweep)
+
+
+class Request(_Request, metaclass=AcceptsBase):
+    """Request handler."""
+
+    # What a recording tape knows of the request, absent if nothing: the messages in its log, the tape (by reference), and what
+    # makes of the object that a lowercase wait returns the one for the user.
+    __slots__ = ("_parts", "_tape", "_unpack")
+    _base = _Request
+
+    def Wait(self, status: mpi.Status | None = None) -> bool:
+        """Wait for a non-blocking operation to complete."""
+        if _parts_of(self) is None:
+            return _Wait(self, status)
+        status = _status_for(self, status)
+        _Wait(self, status)
+        _finish([self], [status])
+        return True
+
+    def Test(self, status: mpi.Status | None = None) -> bool:
+        """Test for the completion of a non-blocking operation."""
+        if _parts_of(self) is None:
+            return _Test(self, status)
+        status = _status_for(self, status)
+        if not _Test(self, status):
+            return False
+        _finish([self], [status])
+        return True
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> bool:
+        """Wait for all previously initiated requests."""
+        if not _any_recorded(requests):
+            return _Waitall(requests, statuses)
+        statuses = _statuses_for(requests, statuses)
+        _Waitall(requests, statuses)
+        _finish(requests, statuses)
+        return True
+
+    @classmethod
+    def Testall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> bool:
+        """Test for the completion of all previously initiated requests."""
+        if not _any_recorded(requests):
+            return _Testall(requests, statuses)
+        statuses = _statuses_for(requests, statuses)
+        if not _Testall(requests, statuses):
+            return False
+        _finish(requests, statuses)
+        return True
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> int:
+        """Wait for any previously initiated request to complete."""
+        if not _any_recorded(requests):
+            return _Waitany(requests, status)
+        status = mpi.Status() if status is None else status
+        index = _Waitany(requests, status)
+        if index >= 0:
+            _finish([requests[index]], [status])
+        return index
+
+    @classmethod
+    def Testany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, bool]:
+        """Test for completion of any previously initiated request."""
+        if not _any_recorded(requests):
+            return _Testany(requests, status)
+        status = mpi.Status() if status is None else status
+        index, flag = _Testany(requests, status)
+        if flag and index >= 0:
+            _finish([requests[index]], [status])
+        return index, flag
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
+        """Wait for some previously initiated requests to complete."""
+        if not _any_recorded(requests):
+            return _Waitsome(requests, statuses)
+        statuses = [] if statuses is None else statuses
+        return _finish_some(requests, _Waitsome(requests, statuses), statuses)
+
+    @classmethod
+    def Testsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
+        """Test for completion of some previously initiated requests."""
+        if not _any_recorded(requests):
+            return _Testsome(requests, statuses)
+        statuses = [] if statuses is None else statuses
+        return _finish_some(requests, _Testsome(requests, statuses), statuses)
+
+    def Cancel(self) -> None:
+        """Cancel a request."""
+        for part in _parts_of(self) or ():
+            part.wild = True  # the status at completion says whether it succeeded
+        _Request.Cancel(self)
+
+    # ------------------------------------------------------------------------------------------- Python objects
+
+    def wait(self, status: mpi.Status | None = None) -> Any:
+        """Wait for a non-blocking operation to complete."""
+        if _parts_of(self) is None:
+            return _wait(self, status)
+        status = _status_for(self, status)
+        return _finish_objects([self], [status], [_wait(self, status)])[0]
+
+    def test(self, status: mpi.Status | None = None) -> tuple[bool, Any]:
+        """Test for the completion of a non-blocking operation."""
+        if _parts_of(self) is None:
+            return _test(self, status)
+        status = _status_for(self, status)
+        flag, message = _test(self, status)
+        if not flag:
+            return flag, message
+        return flag, _finish_objects([self], [status], [message])[0]
+
+    @classmethod
+    def waitall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[Any]:
+        """Wait for all previously initiated requests."""
+        if not _any_recorded(requests):
+            return _waitall(requests, statuses)
+        statuses = _statuses_for(requests, statuses)
+        return _finish_objects(requests, statuses, _waitall(requests, statuses))
+
+    @classmethod
+    def testall(
+        cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
+    ) -> tuple[bool, list[Any] | None]:
+        """Test for the completion of all previously initiated requests."""
+        if not _any_recorded(requests):
+            return _testall(requests, statuses)
+        statuses = _statuses_for(requests, statuses)
+        flag, messages = _testall(requests, statuses)
+        return (True, _finish_objects(requests, statuses, messages)) if flag else (flag, messages)
+
+    @classmethod
+    def waitany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, Any]:
+        """Wait for any previously initiated request to complete."""
+        if not _any_recorded(requests):
+            return _waitany(requests, status)
+        status = mpi.Status() if status is None else status
+        index, message = _waitany(requests, status)
+        if index < 0:
+            return index, message
+        return index, _finish_objects([requests[index]], [status], [message])[0]
+
+    @classmethod
+    def testany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, bool, Any]:
+        """Test for completion of any previously initiated request."""
+        if not _any_recorded(requests):
+            return _testany(requests, status)
+        status = mpi.Status() if status is None else status
+        index, flag, message = _testany(requests, status)
+        if not flag or index < 0:
+            return index, flag, message
+        return index, flag, _finish_objects([requests[index]], [status], [message])[0]
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Wait for some previously initiated requests to complete."""
+        if not _any_recorded(requests):
+            return _waitsome(requests, statuses)
+        statuses = [] if statuses is None else statuses
+        return _finish_some_objects(requests, _waitsome(requests, statuses), statuses)
+
+    @classmethod
+    def testsome(
+        cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Test for completion of some previously initiated requests."""
+        if not _any_recorded(requests):
+            return _testsome(requests, statuses)
+        statuses = [] if statuses is None else statuses
+        return _finish_some_objects(requests, _testsome(requests, statuses), statuses)
+
+
+def recorded(
+    tape: Tape, request: mpi.Request, *parts: Sent | Received, unpack: Callable[[Any], Any] | None = None
+) -> Request:
+    """The request of a recorded operation.
+
+    Parameters
+    ----------
+    tape : Tape
+        That logged the parts.
+    request : mpi4py.MPI.Request
+        To be dropped: the one returned takes its place.
+    *parts : Sent or Received
+        Messages that the request completes.
+    unpack : callable, optional
+        For requests of Python objects: given the object that mpi4py's lowercase wait returns, the one for the user.
+    """
+    ours = Request.__new__(Request, request)
+    ours._parts = parts
+    ours._tape = tape._reference
+    ours._unpack = unpack
+    for part in parts:
+        if type(part) is Received:
+            part.request = ours
+    return ours
+
+
+def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
+    return getattr(request, "_parts", None)
+
+
+def _any_recorded(requests: Iterable[Any]) -> bool:
+    for request in requests:
+        if _parts_of(request) is not None:
+            return True
+    return False
+
+
+def _status_for(request: Request, status: mpi.Status | None) -> mpi.Status | None:
+    if status is None:
+        for part in request._parts:
+            if part.wild:
+                return mpi.Status()
+    return status
+
+
+def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
+    if statuses is None:
+        for request in requests:
+            for part in _parts_of(request) or ():
+                if part.wild:
+                    return []
+    return statuses
+
+
+def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
+    """Requests have completed: resolve what they matched, and record the wait."""
+    tape = current()
+    begun: list[Sent | Received] = []
+    for position, request in enumerate(requests):
+        parts = _parts_of(request)
+        if parts is None:
+            continue
+        request._parts = None
+        status = None if statuses is None else statuses[position]
+        for part in parts:
+            part.resolve(status)
+            if part.active and tape is not None and request._tape is tape._reference:
+                begun.append(part)
+    if begun:
+        tape.append(Completion(begun))
+
+
+def _finish_some(
+    requests: Sequence[Any], indices: list[int] | None, statuses: Sequence[mpi.Status]
+) -> list[int] | None:
+    if indices:
+        _finish([requests[index] for index in indices], statuses)
+    return indices
+
+
+def _finish_objects(
+    requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, messages: Sequence[Any]
+) -> list[Any]:
+    unpackers = [getattr(request, "_unpack", None) if _parts_of(request) else None for request in requests]
+    messages = [message if unpack is None else unpack(message) for unpack, message in zip(unpackers, messages)]
+    _finish(requests, statuses)
+    return messages
+
+
+def _finish_some_objects(
+    requests: Sequence[Any], some: tuple[list[int] | None, list[Any] | None], statuses: Sequence[mpi.Status]
+) -> tuple[list[int] | None, list[Any] | None]:
+    indices, messages = some
+    if not indices:
+        return indices, messages
+    return indices, _finish_objects([requests[index] for index in indices], statuses, messages or ())
+
+
+class Prequest(Request, _Prequest):
+    """Persistent request handler."""
+
+    __slots__ = ()
+    _base = _Prequest
+
+
+_Message = mpi.Message
+
+
+class Message(_Message, metaclass=AcceptsBase):
+    """Matched message."""
+
+    __slots__ = ()
+    _base = _Message
