@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from ..errors import ActivityError
 from ..memory import Region, Storage, address_of, carries_derivatives, plain, storage_of
-from ..tape import Sweep, Tape
+from ..tape import Sweep, Tape, Undo, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
 
 # Dtypes that mpi4py sends without being told a datatype.
@@ -48,6 +48,8 @@ class Buffer:
         The datatype names bytes or integers, the memory holds floating-point elements: good for copying only.
     mixed : bool
         The message has elements of other dtypes besides.
+    nbytes : int
+        Bytes of the message, packed.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class Buffer:
         "counts",
         "dtype",
         "mixed",
+        "nbytes",
         "raw",
         "storage",
         "tracked",
@@ -81,6 +84,7 @@ class Buffer:
         self.tracked = self.storage is not None and dtype in _FLOATING
         self.raw = False
         self.mixed = False
+        self.nbytes = 0 if dtype is None else count * dtype.itemsize
         self._address = address  # None: that of the array
         self._layout = layout  # None: contiguous
         self._extra: Sequence[tuple[np.dtype, Piece]] = ()
@@ -101,8 +105,10 @@ class Buffer:
             It does, and the message cuts through its elements or mixes floating-point dtypes.
         """
         storage = self.storage
-        if storage is None or storage.tape is not tape._reference:
+        if storage is None or storage.tape is None:
             return False
+        if storage.tape is not tape._reference:
+            return tape.is_active(self.array)
         if self.dtype is None:
             raise ActivityError(
                 "an active array is sent as a datatype with several floating-point dtypes, or as bytes that are not "
@@ -145,14 +151,22 @@ class Buffer:
 
     def overwritten(self) -> list[np.ndarray]:
         """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
-        storage = self.storage
-        if storage is None or self.array is None or (storage.tape is None and not storage.needs):
+        if not self._matters():
             return []
         if self._address is None and self._layout is None:
             return [self.array] if self.count else []
         dtype = self.dtype
         views = [] if dtype is None else [self._memory(dtype, piece) for piece in self._pieces()]
         return views + [self._memory(other, piece) for other, piece in self._extra]
+
+    def overwrite(self) -> list[Undo]:
+        """To be called before the message is received: saves what records need, as `tape.overwrite`."""
+        if not self._matters():
+            return []
+        index = self._index()
+        if index is None or self._extra:
+            return overwrite(*self.overwritten())
+        return overwrite(self._views()[0], key=index)
 
     def detach(self) -> Buffer:
         """Keep the message's memory alive no longer; for buffers that a record holds.  Returns the buffer."""
@@ -244,6 +258,11 @@ class Buffer:
                 start += shadow.size
 
     # ------------------------------------------------------------------------------------------------ internals
+
+    def _matters(self) -> bool:
+        """Whether overwriting the memory can concern anybody."""
+        storage = self.storage
+        return storage is not None and self.array is not None and (storage.tape is not None or bool(storage.needs))
 
     def _index(self) -> np.ndarray | None:
         return None if self._layout is None else self._layout.index
@@ -400,6 +419,41 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
     return _vector_buffer(array, typemap, counts, displs)
 
 
+def parse_types(spec: Any, blocks: int) -> list[Buffer]:
+    """The buffers, one per rank, that an argument with one datatype per rank means.
+
+    Parameters
+    ----------
+    spec : list or tuple
+        ``[b, types]``; ``[b, (counts, displs), types]``; ``[b, counts, displs, types]``; displs in bytes.
+    blocks : int
+        Number of ranks.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    if len(spec) == 2:
+        memory, types = spec
+        counts = displs = None
+    elif len(spec) == 3:
+        memory, (counts, displs), types = spec
+    elif len(spec) == 4:
+        memory, counts, displs, types = spec
+    else:
+        raise ValueError("message: expecting 2 to 4 items")
+    if _is_bottom(memory):
+        return [NOTHING] * blocks
+    counts = [1] * blocks if counts is None else _per_rank(counts, blocks, lambda value: [value] * blocks)
+    displs = [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value] * blocks)
+    array = _as_array(memory)
+    return [
+        _buffer_at(array, _typemap(array, datatype), count, address_of(array) + displ)
+        for count, displ, datatype in zip(counts, displs, types, strict=True)
+    ]
+
+
 def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displs: list[int]) -> Buffer:
     filled = [r for r in range(len(counts)) if counts[r]]
     if all(displs[r] + counts[r] == displs[s] for r, s in itertools.pairwise(filled)):
@@ -420,6 +474,7 @@ def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displ
         buffer.raw, buffer.mixed = blocks[0].raw, typemap.mixed
     buffer._extra = [(d, _moved(p, block._address - address_of(array))) for block in blocks for d, p in block._extra]
     buffer.counts = [block.count for block in blocks]
+    buffer.nbytes = sum(block.nbytes for block in blocks)
     return buffer
 
 
@@ -429,7 +484,10 @@ def _moved(piece: Piece, offset: int) -> Piece:
 
 def _buffer(array: np.ndarray, typemap: Typemap, count: int, displ: int) -> Buffer:
     """The buffer of ``count`` items of a typemap, ``displ`` items into an array."""
-    address = address_of(array) + displ * typemap.extent
+    return _buffer_at(array, typemap, count, address_of(array) + displ * typemap.extent)
+
+
+def _buffer_at(array: np.ndarray, typemap: Typemap, count: int, address: int) -> Buffer:
     dtype = typemap.dtype
     if dtype is None:
         return _opaque(array, typemap, count, address)
@@ -441,6 +499,7 @@ def _buffer(array: np.ndarray, typemap: Typemap, count: int, displ: int) -> Buff
     buffer = Buffer(array, dtype, count * typemap.length, address, layout)
     if typemap.mixed:
         buffer.mixed = True
+        buffer.nbytes = count * typemap.size
         buffer._extra = _extra(typemap, count)
     return buffer
 
@@ -462,6 +521,7 @@ def _opaque(array: np.ndarray, typemap: Typemap, count: int, address: int) -> Bu
     """The buffer of a message whose elements cannot be told as a sequence of one floating-point dtype."""
     buffer = Buffer(array, None, 0, address)
     buffer.mixed = True
+    buffer.nbytes = count * typemap.size
     buffer._extra = _extra(typemap, count)
     if typemap.dtype is not None:
         pieces = typemap.layout(count).pieces if typemap.length else ()

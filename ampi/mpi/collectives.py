@@ -1,0 +1,641 @@
+"""Collective operations on buffers: the methods, what each reads and writes on this rank, and its adjoint.
+
+An operation is a *plan*: a function of the call's arguments that gives a `Call`, this rank's part in it.  The adjoint
+is a generator which takes the adjoints of what was written, sends them on their way on the reverse communicator, yields
+the requests, and adds what came to the adjoints of what was read.  The blocking form runs it through at once; a form
+with a request runs it up to its first yield at the mirror of the wait and the rest at the mirror of the start.
+Copies travel as bytes, so that ranks whose memory is plain can take part without knowing its dtype.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError
+from ..tape import Sweep, Tape, Undo, current, living
+from .agreement import line_of, log_collective, wait
+from .buffers import NOTHING, Buffer, is_in_place, parse, parse_types, parse_vector
+from .reductions import Reduction, Steps, known, unscan
+from .rules import Operation, Treatment, enter
+
+
+class Call:
+    """This rank's part in one collective operation.
+
+    Attributes
+    ----------
+    name : str
+        The blocking form's name.
+    reads, writes : sequence of Buffer
+        Memory whose values go to other ranks, and memory that is overwritten.
+    adjoint : callable
+        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.
+    needed : Buffer or None
+        Memory whose values the adjoint wants.
+    refused : str
+        If not empty: why the operation has no adjoint.
+    """
+
+    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "token", "undo", "values", "writes")
+
+    def __init__(
+        self,
+        name: str,
+        reads: Sequence[Buffer],
+        writes: Sequence[Buffer],
+        adjoint: Callable[[Sweep, Any, Any], Steps] | None,
+        needed: Buffer | None = None,
+        refused: str = "",
+    ) -> None:
+        self.name = name
+        self.reads = reads
+        self.writes = writes
+        self.adjoint = adjoint
+        self.needed = needed
+        self.refused = refused
+        self.undo: list[Undo] = []
+        self.token: Any = None
+        self.values: Any = None
+
+    def before(self, tape: Tape, comm: Any) -> None:
+        """Before the primal starts: check and log it, save what it overwrites."""
+        active = False
+        for buffer in self.reads:
+            active = buffer.active(tape) or active
+        tracked = any(buffer.tracked and buffer.count for buffer in self.writes)
+        if active:
+            self._check()
+        self.token = log_collective(tape, comm, self.name, active, tracked)
+        if self.needed is not None:
+            self.values = self.needed.need(tape)
+        for buffer in self.writes:
+            self.undo += buffer.overwrite()
+
+    def after(self, tape: Tape, comm: Any) -> None:
+        """After the primal has completed: put it on the tape."""
+        if comm.Get_size() > 1 or self.token.reads_active:
+            for buffer in self.writes:
+                buffer.activate(tape)
+        for buffer in (*self.reads, *self.writes):
+            buffer.detach()
+        self.needed = None
+        tape.append(self, self.undo)
+        self.undo = []
+
+    def _check(self) -> None:
+        if self.refused:
+            raise ActivityError(f"{self.name}: {self.refused}")
+        for buffer in self.writes:
+            if buffer.nbytes and not buffer.tracked:
+                raise ActivityError(
+                    f"{self.name}: an active array is received into memory that is not tracked, where its derivative "
+                    "would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+                )
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoint of the blocking form."""
+        if not self.token.happens(sweep):
+            for buffer in self.writes:
+                buffer.zero(sweep)
+            return
+        where = line_of(self.token.where)
+        if self.refused:
+            raise ActivityError(f"{self.name} at {where}: {self.refused}")
+        for buffer in self.writes:
+            if buffer.nbytes and not buffer.tracked:
+                raise ActivityError(
+                    f"{self.name} at {where}: another rank's active array is received here into memory that is not "
+                    "tracked; make the receive buffer with ampi.numpy, or send ampi.value(...) there"
+                )
+        x = None if self.values is None else self.values()
+        for requests in self.adjoint(sweep, self.token.reverse.comm, x):
+            for request in requests:
+                wait(request, self.waiting)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.token.describe()}"
+
+
+# ------------------------------------------------------------------------------------------------ blocks, one per rank
+
+
+def _counts(buffer: Buffer, size: int) -> list[int]:
+    """Elements of the block of each rank."""
+    return [buffer.count // size] * size if buffer.counts is None else buffer.counts
+
+
+class _Blocks:
+    """A buffer as one block for each rank; with a hole, all but one of them."""
+
+    __slots__ = ("nbytes", "parts")
+
+    def __init__(self, buffer: Buffer, size: int, hole: int | None = None) -> None:
+        counts = _counts(buffer, size)
+        itemsize = 1 if buffer.dtype is None else buffer.dtype.itemsize
+        self.nbytes = [n * itemsize for n in counts]
+        if hole is None:
+            self.parts = (buffer,)
+            return
+        start = sum(counts[:hole])
+        self.parts = (buffer.part(0, start), buffer.part(start + counts[hole], buffer.count))
+        self.nbytes[hole] = 0
+
+    def take(self, sweep: Sweep) -> np.ndarray:
+        return np.concatenate([_bytes(part.take(sweep)) for part in self.parts])
+
+    def add(self, sweep: Sweep, came: np.ndarray) -> None:
+        start = 0
+        for part in self.parts:
+            end = start + _nbytes(part)
+            _add_bytes(sweep, part, came[start:end])
+            start = end
+
+
+def _own_block(buffer: Buffer, rank: int, size: int) -> Buffer:
+    counts = _counts(buffer, size)
+    start = sum(counts[:rank])
+    return buffer.part(start, start + counts[rank])
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return 0 if buffer.dtype is None else buffer.count * buffer.dtype.itemsize
+
+
+def _bytes(flat: np.ndarray) -> np.ndarray:
+    return flat.view(np.uint8)
+
+
+def _add_bytes(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
+    if buffer.tracked:
+        buffer.add(sweep, came.view(buffer.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------- moving data
+
+
+def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
+    buffer = parse(buf)
+    if comm.Get_rank() == root:
+        return Call("Bcast", (buffer,), (), _adjoint_of_bcast_at_root(buffer, root))
+    return Call("Bcast", (), (buffer,), _adjoint_of_bcast_elsewhere(buffer, root))
+
+
+def _adjoint_of_bcast_at_root(buffer: Buffer, root: int) -> Callable:
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        total = np.zeros(buffer.count, buffer.dtype)
+        yield [comm.Ireduce(mpi.IN_PLACE, total, mpi.SUM, root)]
+        buffer.add(sweep, total)
+
+    return adjoint
+
+
+def _adjoint_of_bcast_elsewhere(buffer: Buffer, root: int) -> Callable:
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        yield [comm.Ireduce(buffer.take(sweep), None, mpi.SUM, root)]
+
+    return adjoint
+
+
+def _gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+    return _plan_gather("Gather", parse, comm, sendbuf, recvbuf, root)
+
+
+def _gatherv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+    return _plan_gather("Gatherv", parse_vector, comm, sendbuf, recvbuf, root)
+
+
+def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if rank != root:
+        sent = parse(sendbuf)
+
+        def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+            came = np.empty(_nbytes(sent), np.uint8)
+            yield [comm.Iscatterv(None, came, root)]
+            _add_bytes(sweep, sent, came)
+
+        return Call(name, (sent,), (), adjoint)
+
+    received = form(recvbuf, size)
+    in_place = is_in_place(sendbuf)
+    sent = NOTHING if in_place else parse(sendbuf)
+    blocks = _Blocks(received, size, rank if in_place else None)
+
+    def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
+        came = np.empty(blocks.nbytes[rank], np.uint8)
+        yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], came, root)]
+        _add_bytes(sweep, sent, came)
+
+    return Call(name, (sent,), blocks.parts, adjoint_at_root)
+
+
+def _scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+    return _plan_scatter("Scatter", parse, comm, sendbuf, recvbuf, root)
+
+
+def _scatterv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
+    return _plan_scatter("Scatterv", parse_vector, comm, sendbuf, recvbuf, root)
+
+
+def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if rank != root:
+        received = parse(recvbuf)
+
+        def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+            yield [comm.Igatherv(_bytes(received.take(sweep)), None, root)]
+
+        return Call(name, (), (received,), adjoint)
+
+    sent = form(sendbuf, size)
+    in_place = is_in_place(recvbuf)
+    received = NOTHING if in_place else parse(recvbuf)
+    blocks = _Blocks(sent, size, rank if in_place else None)
+
+    def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
+        mine = np.empty(0, np.uint8) if in_place else _bytes(received.take(sweep))
+        came = np.empty(sum(blocks.nbytes), np.uint8)
+        yield [comm.Igatherv(mine, [came, blocks.nbytes], root)]
+        blocks.add(sweep, came)
+
+    return Call(name, blocks.parts, (received,), adjoint_at_root)
+
+
+def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    return _plan_allgather("Allgather", parse, comm, sendbuf, recvbuf)
+
+
+def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    return _plan_allgather("Allgatherv", parse_vector, comm, sendbuf, recvbuf)
+
+
+def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    rank, size = comm.Get_rank(), comm.Get_size()
+    received = form(recvbuf, size)
+    sent = _own_block(received, rank, size) if is_in_place(sendbuf) else parse(sendbuf)
+    counts = _counts(received, size)
+
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        mine = np.empty(counts[rank], received.dtype)
+        yield [comm.Ireduce_scatter(received.take(sweep), mine, counts, mpi.SUM)]
+        sent.add(sweep, mine)
+
+    return Call(name, (sent,), (received,), adjoint)
+
+
+def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    return _plan_alltoall("Alltoall", parse, comm, sendbuf, recvbuf)
+
+
+def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    return _plan_alltoall("Alltoallv", parse_vector, comm, sendbuf, recvbuf)
+
+
+def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    size = comm.Get_size()
+    received = form(recvbuf, size)
+    sent = received if is_in_place(sendbuf) else form(sendbuf, size)
+    there, here = _Blocks(received, size), _Blocks(sent, size)
+
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        came = np.empty(sum(here.nbytes), np.uint8)
+        yield [comm.Ialltoallv([there.take(sweep), there.nbytes], [came, here.nbytes])]
+        here.add(sweep, came)
+
+    return Call(name, (sent,), (received,), adjoint)
+
+
+def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+    size = comm.Get_size()
+    received = parse_types(recvbuf, size)
+    sent = received if is_in_place(sendbuf) else parse_types(sendbuf, size)
+
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        going = np.concatenate([_bytes(block.take(sweep)) for block in received])
+        came = np.empty(sum(map(_nbytes, sent)), np.uint8)
+        yield [comm.Ialltoallv([going, list(map(_nbytes, received))], [came, list(map(_nbytes, sent))])]
+        start = 0
+        for block in sent:
+            _add_bytes(sweep, block, came[start : start + _nbytes(block)])
+            start += _nbytes(block)
+
+    return Call("Alltoallw", sent, received, adjoint)
+
+
+# ------------------------------------------------------------------------------------------------------ reductions
+
+
+def _plan_reduction(
+    name: str, op: Any, x: Buffer, y: Buffer, adjoint: Callable[[Reduction, Sweep, Any, Any], Steps]
+) -> Call:
+    """A reduction of contributions x with its result in y."""
+    rule = known(op)
+    refused = ""
+    if rule is None:
+        refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
+    elif x.raw or x.mixed:
+        refused = "an active array is reduced as another datatype than its own; send ampi.value(...)"
+    needed = x if not refused and rule.needs_values and x.dtype is not None and x.dtype.kind in "fc" else None
+    return Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
+
+
+def _name_of(op: Any) -> str:
+    for name in ("MINLOC", "MAXLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP"):
+        if op == getattr(mpi, name):
+            return f"MPI.{name}"
+    return "a user-defined MPI.Op"
+
+
+def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
+    y = parse(recvbuf) if comm.Get_rank() == root else NOTHING
+    x = y if y is not NOTHING and is_in_place(sendbuf) else parse(sendbuf)
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        g = np.empty(x.count, x.dtype) if y is NOTHING else y.take(sweep)
+        yield [comm.Ibcast(g, root)]
+        x.add(sweep, (yield from rule.share(comm, values, g)))
+
+    return _plan_reduction("Reduce", op, x, y, adjoint)
+
+
+def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    y = parse(recvbuf)
+    x = y if is_in_place(sendbuf) else parse(sendbuf)
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        g = y.take(sweep)
+        yield [comm.Iallreduce(mpi.IN_PLACE, g, mpi.SUM)]
+        x.add(sweep, (yield from rule.share(comm, values, g)))
+
+    return _plan_reduction("Allreduce", op, x, y, adjoint)
+
+
+def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    size = comm.Get_size()
+    in_place = is_in_place(sendbuf)
+    y = parse(recvbuf, size if in_place else 0)
+    x = y if in_place else parse(sendbuf, size)
+    y = y.first(x.count // size)
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        g = np.empty(x.count, x.dtype)
+        yield [comm.Iallgather(y.take(sweep), g)]
+        x.add(sweep, (yield from rule.share(comm, values, g)))
+
+    return _plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
+
+
+def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
+    y = parse(recvbuf)
+    x = y if is_in_place(sendbuf) else parse(sendbuf)
+    if recvcounts is not None and is_in_place(sendbuf):
+        items = [operator.index(n) for n in recvcounts]
+        y = y.first(items[comm.Get_rank()] * (y.count // max(sum(items), 1)))
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        counts = np.empty(comm.size, np.int64)
+        yield [comm.Iallgather(np.array([y.count], np.int64), counts)]
+        g = np.empty(x.count, x.dtype)
+        yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
+        x.add(sweep, (yield from rule.share(comm, values, g)))
+
+    return _plan_reduction("Reduce_scatter", op, x, y, adjoint)
+
+
+def _scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    y = parse(recvbuf)
+    x = y if is_in_place(sendbuf) else parse(sendbuf)
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        x.add(sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
+
+    return _plan_reduction("Scan", op, x, y, adjoint)
+
+
+def _exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    y = parse(recvbuf)
+    x = y if is_in_place(sendbuf) else parse(sendbuf)
+    if comm.Get_rank() == 0:  # nothing is received there
+        y = NOTHING
+
+    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
+        g = np.zeros(x.count, x.dtype) if y is NOTHING else y.take(sweep)
+        x.add(sweep, (yield from unscan(comm, rule, values, g, exclusive=True)))
+
+    return _plan_reduction("Exscan", op, x, y, adjoint)
+
+
+# ----------------------------------------------------------------------------------------------- intercommunicators
+
+
+def _between_groups(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> Call:
+    """The call on an intercommunicator, which has no adjoint yet."""
+    size = comm.Get_remote_size()
+    if plan is _bcast:
+        buf, root = arguments
+        sent, received = (buf, None) if root == mpi.ROOT else (None, buf)
+    else:
+        sent, received = arguments[:2]
+    name = _NAMES[plan]
+    return Call(name, _any_form(sent, size), _any_form(received, size), None, refused=_NO_INTERCOMM)
+
+
+_NO_INTERCOMM = "collective operations on intercommunicators have no adjoint yet; send ampi.value(...)"
+
+
+def _any_form(spec: Any, size: int) -> Sequence[Buffer]:
+    for form in (parse, lambda spec: parse_vector(spec, size), lambda spec: parse_types(spec, size)):
+        try:
+            found = form(spec)
+        except (TypeError, ValueError, KeyError, BufferError):
+            continue
+        return found if isinstance(found, list) else (found,)
+    return ()
+
+
+# ----------------------------------------------------------------------------------------------------- the methods
+
+
+def _perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
+    """Run a blocking collective while some tape exists."""
+    tape = current()
+    call = _between_groups(comm, plan, arguments) if comm.Is_inter() else plan(comm, *arguments)
+    if tape is None:
+        for buffer in call.writes:
+            buffer.overwrite()
+        primal(comm, *arguments)
+        return
+    call.before(tape, comm)
+    primal(comm, *arguments)
+    call.after(tape, comm)
+
+
+class Collectives:
+    """Collective operations of all communicators."""
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Broadcast a message from one rank to all."""
+        if living:
+            _perform(self, _bcast, mpi.Comm.Bcast, buf, root)
+        else:
+            mpi.Comm.Bcast(self, buf, root)
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather equal blocks from all ranks on one."""
+        if living:
+            _perform(self, _gather, mpi.Comm.Gather, sendbuf, recvbuf, root)
+        else:
+            mpi.Comm.Gather(self, sendbuf, recvbuf, root)
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather blocks of any length from all ranks on one."""
+        if living:
+            _perform(self, _gatherv, mpi.Comm.Gatherv, sendbuf, recvbuf, root)
+        else:
+            mpi.Comm.Gatherv(self, sendbuf, recvbuf, root)
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter equal blocks from one rank to all."""
+        if living:
+            _perform(self, _scatter, mpi.Comm.Scatter, sendbuf, recvbuf, root)
+        else:
+            mpi.Comm.Scatter(self, sendbuf, recvbuf, root)
+
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter blocks of any length from one rank to all."""
+        if living:
+            _perform(self, _scatterv, mpi.Comm.Scatterv, sendbuf, recvbuf, root)
+        else:
+            mpi.Comm.Scatterv(self, sendbuf, recvbuf, root)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather equal blocks from all ranks on all."""
+        if living:
+            _perform(self, _allgather, mpi.Comm.Allgather, sendbuf, recvbuf)
+        else:
+            mpi.Comm.Allgather(self, sendbuf, recvbuf)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather blocks of any length from all ranks on all."""
+        if living:
+            _perform(self, _allgatherv, mpi.Comm.Allgatherv, sendbuf, recvbuf)
+        else:
+            mpi.Comm.Allgatherv(self, sendbuf, recvbuf)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send an equal block from each rank to each."""
+        if living:
+            _perform(self, _alltoall, mpi.Comm.Alltoall, sendbuf, recvbuf)
+        else:
+            mpi.Comm.Alltoall(self, sendbuf, recvbuf)
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send a block of any length from each rank to each."""
+        if living:
+            _perform(self, _alltoallv, mpi.Comm.Alltoallv, sendbuf, recvbuf)
+        else:
+            mpi.Comm.Alltoallv(self, sendbuf, recvbuf)
+
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send a block of any length and datatype from each rank to each."""
+        if living:
+            _perform(self, _alltoallw, mpi.Comm.Alltoallw, sendbuf, recvbuf)
+        else:
+            mpi.Comm.Alltoallw(self, sendbuf, recvbuf)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> None:
+        """Combine the contributions of all ranks on one."""
+        if living:
+            _perform(self, _reduce, mpi.Comm.Reduce, sendbuf, recvbuf, op, root)
+        else:
+            mpi.Comm.Reduce(self, sendbuf, recvbuf, op, root)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
+        """Combine the contributions of all ranks on all."""
+        if living:
+            _perform(self, _allreduce, mpi.Comm.Allreduce, sendbuf, recvbuf, op)
+        else:
+            mpi.Comm.Allreduce(self, sendbuf, recvbuf, op)
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
+        """Combine the contributions of all ranks and scatter the result in equal blocks."""
+        if living:
+            _perform(self, _reduce_scatter_block, mpi.Comm.Reduce_scatter_block, sendbuf, recvbuf, op)
+        else:
+            mpi.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
+
+    def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> None:
+        """Combine the contributions of all ranks and scatter the result in blocks of any length."""
+        if living:
+            _perform(self, _reduce_scatter, mpi.Comm.Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
+        else:
+            mpi.Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
+
+
+class IntracommCollectives:
+    """Collective operations that only intracommunicators have."""
+
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
+        """Combine the contributions of all ranks up to this one."""
+        if living:
+            _perform(self, _scan, mpi.Intracomm.Scan, sendbuf, recvbuf, op)
+        else:
+            mpi.Intracomm.Scan(self, sendbuf, recvbuf, op)
+
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
+        """Combine the contributions of all ranks before this one."""
+        if living:
+            _perform(self, _exscan, mpi.Intracomm.Exscan, sendbuf, recvbuf, op)
+        else:
+            mpi.Intracomm.Exscan(self, sendbuf, recvbuf, op)
+
+
+_NAMES = {
+    _bcast: "Bcast",
+    _gather: "Gather",
+    _gatherv: "Gatherv",
+    _scatter: "Scatter",
+    _scatterv: "Scatterv",
+    _allgather: "Allgather",
+    _allgatherv: "Allgatherv",
+    _alltoall: "Alltoall",
+    _alltoallv: "Alltoallv",
+    _alltoallw: "Alltoallw",
+    _reduce: "Reduce",
+    _allreduce: "Allreduce",
+    _reduce_scatter_block: "Reduce_scatter_block",
+    _reduce_scatter: "Reduce_scatter",
+    _scan: "Scan",
+    _exscan: "Exscan",
+}
+"""The blocking form's name of each plan."""
+
+_SHARES = "; MIN, MAX: to the lowest rank that holds the extremum; PROD: times the product of the other ranks' x"
+
+
+def _describe(names: Sequence[str], adjoint: str, owner: str = "Comm") -> None:
+    for name in names:
+        enter(Operation(owner, name, Treatment.DIFFERENTIATED, ("sendbuf",), ("recvbuf",), adjoint))
+
+
+enter(
+    Operation(
+        "Comm", "Barrier", Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
+    ),
+    Operation("Comm", "Bcast", Treatment.DIFFERENTIATED, ("buf",), ("buf",), "Reduce(SUM) of x̄ to the root"),
+)
+_describe(("Gather", "Gatherv"), "Scatterv of ȳ from the root")
+_describe(("Scatter", "Scatterv"), "Gatherv of ȳ to the root")
+_describe(("Allgather", "Allgatherv"), "Reduce_scatter(SUM) of ȳ")
+_describe(("Alltoall", "Alltoallv", "Alltoallw"), "the transposed Alltoallv of ȳ")
+_describe(("Reduce",), "Bcast of ȳ from the root" + _SHARES)
+_describe(("Allreduce",), "Allreduce(SUM) of ȳ" + _SHARES)
+_describe(("Reduce_scatter_block", "Reduce_scatter"), "Allgatherv of ȳ" + _SHARES)
+_describe(("Scan", "Exscan"), "SUM: suffix sums of ȳ; else a carry from rank to rank, downwards", "Intracomm")
