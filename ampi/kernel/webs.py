@@ -70,6 +70,7 @@ class _Flow:
         self.uses: dict[int, tuple[ast.Name, int]] = {}
         self.unreached: dict[int, ast.Name] = {}
         self.loops: list[_Loop] = []
+        self.parallel = 0
         self.for_loops: dict[int, ast.For] = {}
         environment: Environment = {}
         arguments = definition.args
@@ -141,7 +142,14 @@ class _Flow:
 
     def written(self, node: ast.AST, env: Environment) -> Environment:
         stores = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        return {**env, **{n.id: frozenset({self.define(n.id, n)}) for n in stores}}
+        defined = {n.id: frozenset({self.define(n.id, n)}) for n in stores}
+        if self.parallel and isinstance(node, ast.Assign):
+            # s += x; s += y in a parallel loop reduces into one variable, so the two updates are one web.
+            updated = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)} & set(defined)
+            for name in updated:
+                if env.get(name):
+                    self.join(env[name] | defined[name])
+        return {**env, **defined}
 
     def branch(self, node: ast.If, env: Environment) -> Environment | None:
         def is_parameter(name: str) -> bool:
@@ -164,7 +172,11 @@ class _Flow:
 
     def for_loop(self, node: ast.For, env: Environment) -> Environment | None:
         self.read(node.iter, env)
-        return self.loop(node, env, None, node.target, node.body)
+        parallel = _is_prange(node.iter)
+        self.parallel += parallel
+        after = self.loop(node, env, None, node.target, node.body)
+        self.parallel -= parallel
+        return after
 
     def loop(
         self,
@@ -227,6 +239,11 @@ class _Flow:
             number += 1
         taken.add(f"{base}_{number}")
         return f"{base}_{number}"
+
+
+def _is_prange(node: ast.expr) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    return getattr(called, "id", getattr(called, "attr", None)) == "prange"
 
 
 def _merge(*environments: Environment | None) -> Environment | None:
