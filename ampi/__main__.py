@@ -10,7 +10,7 @@ def main():
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_rank() == 0:
-        library = MPI.Get_library_version().split("\n")[0].replace("\t", " ").strip("\0 ")
+        library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
         versions = ", ".join(f"{name} {version(name)}" for name in ("mpi4py", "numpy", "numba"))
         print(
             textwrap.dedent(f"""\

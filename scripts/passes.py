@@ -1,6 +1,7 @@
 """The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
 
-Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the totals.
+Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the
+totals.
 """
 
 import argparse
