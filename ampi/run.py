@@ -80,7 +80,7 @@ def install():
     """Replace mpi4py's communicators and class names by ampi's."""
     import ampi.mpi
 
-    getattr(ampi.mpi, "install", lambda: None)()
+    ampi.mpi.install()
 
 
 def fail(board, error, status):
