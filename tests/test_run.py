@@ -157,6 +157,7 @@ def test_versions(mpiexec):
 
 def test_communicators_and_classes_are_ours(program, mpiexec):
     path = program("""
+        import pickle
         import mpi4py.MPI
         from mpi4py import MPI
         from mpi4py.MPI import COMM_WORLD, Request
@@ -168,6 +169,7 @@ def test_communicators_and_classes_are_ours(program, mpiexec):
         for name in "Comm Intracomm Cartcomm Request Prequest".split():
             assert getattr(MPI, name) is getattr(ampi.MPI, name), name
         assert Request is ampi.Request
+        assert pickle.loads(pickle.dumps(MPI.COMM_WORLD)) == MPI.COMM_WORLD
         print("ours")
     """)
     result = mpiexec(2, "-m", "ampi.run", path)
