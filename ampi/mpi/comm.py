@@ -10,8 +10,6 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .agreement import forget, register, register_duplicate
-
 try:
     from .collectives import Collectives, IntracommCollectives
     from .objects import IntracommObjects, Objects
@@ -22,6 +20,7 @@ except ImportError:
     IntracommObjects = type("IntracommObjects", (), {})
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
+from .reverse import forget, register, register_duplicate
 
 # mpi4py's own classes: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm

@@ -1,4 +1,4 @@
-"""The module `ampi.MPI`: mpi4py.MPI's namespace with our classes and constants; and what is rebound in mpi4py.MPI itself."""
+"""The module `ampi.MPI`, mpi4py.MPI's namespace with our classes and constants; what is rebound in mpi4py.MPI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpi4py import MPI as mpi
 
 from . import comm as _comm
 from . import requests as _requests
-from .agreement import register
+from .reverse import register
 
 BASE: dict[str, Any] = dict(vars(mpi))
 """mpi4py.MPI's namespace as mpi4py made it."""

@@ -8,8 +8,9 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..tape import _recording, current, living, overwrite
-from .agreement import Received, Sent, log_received, log_sent
+from .agreement import log_received, log_sent
 from .buffers import parse
+from .messages import Received, Sent
 from .requests import recorded
 
 _PROC_NULL = mpi.PROC_NULL
@@ -208,7 +209,7 @@ def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | N
 def _exchange(
     name: str, comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
 ) -> tuple[Sent | None, Received | None]:
-    """Log a send and a receive of one call.  The record of the send comes first: the receive overwrites what it has read."""
+    """Log a send and a receive of one call.  The send's record comes first: the receive overwrites what it has read."""
     sent = _log_send(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
     receive = _post(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
     return sent, receive

@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..tape import Sweep, Tape, current
-from .agreement import Received, Sent
+from .messages import Received, Sent
 
 
 class AcceptsBase(type):
@@ -55,8 +55,8 @@ class Completion:
 class Request(_Request, metaclass=AcceptsBase):
     """Request handler."""
 
-    # What a recording tape knows of the request, absent if nothing: the messages in its log, the tape (by reference), and what
-    # makes of the object that a lowercase wait returns the one for the user.
+    # What a recording tape knows of the request, absent if nothing: the messages in its log, the tape (by reference),
+    # and what makes the object for the user of the one that mpi4py's lowercase wait returns.
     __slots__ = ("_parts", "_tape", "_unpack")
     _base = _Request
 

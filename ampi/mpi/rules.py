@@ -1,7 +1,7 @@
 """The table of MPI operations: what each of mpi4py's methods does with memory, and how it is differentiated.
 
-Everything that reports, guards or tests operations goes through `TABLE`.  An operation is one entry.  Blocking, nonblocking
-and persistent forms name the same adjoint; coverage is reported from here, gaps included.
+Everything that reports, guards or tests operations goes through `TABLE`.  An operation is one entry.  Blocking,
+nonblocking and persistent forms name the same adjoint; coverage is reported from here, gaps included.
 """
 
 from __future__ import annotations

@@ -1,0 +1,204 @@
+"""Messages and collective calls as the log of a tape has them, and the adjoints of sending and receiving."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..tape import Sweep
+from .reverse import Reverse
+from .waiting import outbox_of, wait
+
+
+class Sent:
+    """A message in the log of its sender, and the adjoint of sending it.
+
+    ``where`` is the call site.  ``back`` is the tag of its adjoint, or None if none comes; known after the agreement.
+    """
+
+    __slots__ = ("active", "back", "buffer", "cancelled", "dest", "flight", "name", "reverse", "tag", "where", "wild")
+
+    def __init__(self, name: str, reverse: Reverse, buffer: Any, active: bool, dest: int, tag: int) -> None:
+        self.name = name
+        self.reverse = reverse
+        self.active = active
+        self.buffer = buffer if active else None
+        self.dest = dest
+        self.tag = tag
+        self.where = call_site()
+        self.wild = False  # becomes True when somebody tries to cancel it
+        self.cancelled = False
+        self.back: int | None = None
+        self.flight: Any = None
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The send has completed."""
+        if self.wild and status is not None and status.Is_cancelled():
+            self.cancelled = True
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} to rank {self.dest} with tag {self.tag} on {self.reverse.name}, {line_of(self.where)}"
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: the adjoint may come."""
+        if self.back is not None and self.flight is None:
+            adjoint = np.empty(self.buffer.count, self.buffer.dtype)
+            self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.dest, self.back), adjoint
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start: x̄ += what came."""
+        if self.back is None:
+            return
+        self.begin(sweep)
+        request, adjoint = self.flight
+        if not request.Test():
+            wait(request, self.waiting)
+        self.flight = None
+        self.buffer.add(sweep, adjoint)
+
+
+class Received:
+    """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
+
+    ``source`` and ``tag`` are what the receive was posted with until it has completed, then what it matched.
+    ``active`` says that it overwrites tracked floating-point memory (whether the sender was active is not known before
+    the agreement), ``dropped`` that it was received inside `ampi.passive`.  ``elements`` is the length of its adjoint,
+    ``back`` the adjoint's tag, or None if none goes back; known after the agreement.
+    """
+
+    __slots__ = (
+        "active",
+        "back",
+        "buffer",
+        "cancelled",
+        "dropped",
+        "elements",
+        "flight",
+        "name",
+        "request",
+        "reverse",
+        "source",
+        "tag",
+        "where",
+        "wild",
+    )
+
+    def __init__(self, name: str, reverse: Reverse, buffer: Any, tracked: bool, source: int, tag: int) -> None:
+        self.name = name
+        self.reverse = reverse
+        self.buffer = buffer
+        self.active = tracked
+        self.source = source
+        self.tag = tag
+        self.wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
+        self.where = call_site()
+        self.request: Any = None
+        self.cancelled = False
+        self.dropped = False
+        self.back: int | None = None
+        self.elements = 0
+        self.flight: Any = None
+
+    def describe(self) -> str:
+        """For error messages."""
+        source = "any rank" if self.source == mpi.ANY_SOURCE else f"rank {self.source}"
+        tag = "any tag" if self.tag == mpi.ANY_TAG else f"tag {self.tag}"
+        return f"{self.name} from {source} with {tag} on {self.reverse.name}, {line_of(self.where)}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
+        if self.flight is sweep:
+            return
+        self.flight = sweep  # done in this sweep
+        if self.back is None:
+            self.buffer.zero(sweep)
+            return
+        adjoint = self.buffer.first(self.elements).take(sweep)
+        outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), self.source, self.back, self.waiting)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start.  What went back was a copy: nothing to wait for."""
+        if self.flight is not sweep:
+            self.begin(sweep)
+        self.flight = None
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        self.request = None
+        if status is None:
+            return
+        if status.Is_cancelled():
+            self.cancelled = True
+        else:
+            self.source = status.Get_source()
+            self.tag = status.Get_tag()
+            self.wild = False
+
+
+class Collective:
+    """A collective call in a tape's log.
+
+    Attributes
+    ----------
+    reverse : Reverse
+        ``token.reverse.comm`` is the communicator of the reverse traffic.
+    """
+
+    __slots__ = ("happening", "name", "reads_active", "reverse", "where", "writes_tracked")
+
+    def __init__(self, name: str, reverse: Reverse, reads_active: bool, writes_tracked: bool) -> None:
+        self.name = name
+        self.reverse = reverse
+        self.reads_active = reads_active
+        self.writes_tracked = writes_tracked
+        self.where = call_site()
+        self.happening = False
+
+    def happens(self, sweep: Sweep) -> bool:
+        """Whether the reversed collective takes place: a rank contributed active values and a rank received tracked.
+
+        The same on all ranks of the communicator.
+        """
+        return self.happening
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} on {self.reverse.name}, {line_of(self.where)}"
+
+
+def _as_real(array: np.ndarray) -> np.ndarray:
+    """A contiguous array as real numbers: a complex number may be received as two real ones."""
+    return array.view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+_OWN = ("ampi.", "mpi4py.")
+
+
+def call_site() -> tuple[Any, int]:
+    """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it."""
+    frame: Any = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(where: tuple[Any, int]) -> str:
+    """``file:line`` of a call site."""
+    code, instruction = where
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= instruction < end and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"

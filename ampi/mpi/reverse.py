@@ -1,0 +1,119 @@
+"""The reverse communicator of a communicator: what its adjoint traffic runs on, made when it is made."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from .waiting import wait
+
+# mpi4py's own: the names in its module may be rebound to ours.
+_Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, mpi.COMM_WORLD
+
+AGREEMENT_TAG = 1
+"""Tag of what the ranks agree on at the beginning of a sweep."""
+
+FIRST_TAG = 2
+"""First tag of the adjoints of messages."""
+
+
+class Reverse:
+    """The reverse side of a communicator.
+
+    It lives as long as the communicator, and as long as a tape refers to it.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Comm
+        The same ranks in a communication context of their own.
+    rank : int
+    name : str
+        The communicator's, for messages.
+    tags : int
+        Number of tags for adjoints.
+    broken : str
+        Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
+    """
+
+    __slots__ = ("__weakref__", "broken", "comm", "name", "pending", "rank", "tags")
+
+    def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
+        self.comm = comm
+        self.rank = rank
+        self.name = name
+        self.tags = _tag_limit() + 1 - FIRST_TAG
+        self.broken = ""
+        self.pending = pending
+        weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
+
+    @property
+    def partners(self) -> int:
+        """Number of ranks that a message can go to."""
+        return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
+
+    def ready(self) -> None:
+        """Complete the nonblocking creation of the reverse communicator."""
+        if self.pending is not None:
+            wait(self.pending, lambda: f"the creation of {self.name} by Idup")
+            self.pending = None
+
+
+_reverses: dict[int, Reverse] = {}  # by handle of the communicator
+_unused: list[tuple[mpi.Comm, mpi.Request | None]] = []
+
+
+def register(comm: Any) -> Reverse:
+    """Make the reverse communicator of a new communicator; collective over it."""
+    _free_unused()
+    group = _Comm.Get_group(comm)
+    # Create, unlike Dup, calls no attribute callbacks of the user's.
+    reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm))
+    group.Free()
+    _reverses[comm.handle] = reverse
+    return reverse
+
+
+def register_duplicate(parent: Any, comm: Any) -> None:
+    """The same for a nonblocking duplicate of `parent` which is not complete yet."""
+    _free_unused()
+    plain = (_Intercomm if _Comm.Is_inter(parent) else _Intracomm)(parent)
+    other, request = plain.Idup()
+    comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
+
+
+def forget(comm: Any) -> None:
+    """The user frees a communicator.  Its reverse communicator is freed when no tape refers to it any more."""
+    _reverses.pop(comm.handle, None)
+    comm.__dict__.pop("_reverse", None)
+    _free_unused()
+
+
+def _free_unused() -> None:
+    # Not in the finalizer, which may run in the middle of anything.  MPI_Comm_free is collective only in name: no
+    # implementation waits in it for other ranks, where garbage is collected at another time.
+    while _unused:
+        comm, request = _unused.pop()
+        if request is not None:
+            request.Wait()
+        comm.Free()
+
+
+def reverse_of(comm: Any) -> Reverse | None:
+    """The reverse side of a communicator of ours; None if the communicator was not made by one of ours."""
+    try:
+        return comm._reverse
+    except AttributeError:
+        reverse = comm._reverse = _reverses.get(comm.handle)
+        return reverse
+
+
+def name_of(comm: Any) -> str:
+    """A communicator's name, or what to call it, for messages."""
+    return _Comm.Get_name(comm) or f"a communicator of {_Comm.Get_size(comm)} ranks"
+
+
+def _tag_limit() -> int:
+    limit = _WORLD.Get_attr(mpi.TAG_UB)
+    return 32767 if limit is None else int(limit)

@@ -1,0 +1,173 @@
+"""Waiting in a sweep: it ends when what is waited for has come, when a partner has stopped, or when time is up."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import CommunicationError
+from ..tape import Sweep
+
+STOPPED_TAG = 0
+"""Tag of the notice on a reverse communicator that a rank has stopped its sweep."""
+
+_WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
+_TEXT = 2000  # bytes of a notice
+
+listening: list[mpi.Comm] = []
+"""Reverse communicators of the sweep that runs: where notices may come from."""
+
+stranded: list[Any] = []
+"""Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them."""
+
+
+def timeout() -> float:
+    """Seconds without progress after which a sweep gives up: AMPI_TIMEOUT."""
+    return float(os.environ.get("AMPI_TIMEOUT", "60"))
+
+
+class Patience:
+    """Pauses between two looks whether something has come: a little longer each time, and not for ever."""
+
+    __slots__ = ("began", "checked", "turns")
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.began = self.checked = 0.0
+
+    def pause(self, describe: Callable[[], str]) -> None:
+        """Pause.
+
+        Parameters
+        ----------
+        describe : callable
+            Says what is waited for, for the error message.
+
+        Raises
+        ------
+        CommunicationError
+            AMPI_TIMEOUT seconds have passed, or a partner stopped its sweep with an error.
+        """
+        self.turns += 1
+        if self.turns < 50:
+            return
+        if self.turns < 2000:
+            os.sched_yield()  # there may be fewer cores than ranks
+        else:
+            time.sleep(1e-4)
+        now = time.monotonic()
+        if not self.began:
+            self.began = self.checked = now
+        if now - self.checked > 0.01:
+            self.checked = now
+            _look_for_notices(describe)
+            if now - self.began > timeout():
+                raise CommunicationError(
+                    f"rank {_WORLD.Get_rank()} of the world: no progress for {timeout():g} s in the sweep, waiting for "
+                    f"{describe()}; has every rank asked for the gradient? (AMPI_TIMEOUT sets the time)"
+                )
+
+
+def wait(request: mpi.Request, describe: Callable[[], str]) -> None:
+    """Wait for a request of mpi4py's in a sweep.
+
+    Parameters
+    ----------
+    request : mpi4py.MPI.Request
+    describe : callable
+        Gives the text for the error message: the operation, its partner, tag and source line.
+
+    Raises
+    ------
+    CommunicationError
+        Nothing came for AMPI_TIMEOUT seconds (60 by default), or a partner stopped its sweep with an error.
+    """
+    if request.Test():
+        return
+    patience = Patience()
+    try:
+        while not request.Test():
+            patience.pause(describe)
+    except BaseException:
+        stranded.append(request)
+        raise
+
+
+def tell(comm: mpi.Comm, partners: Iterable[int], text: str) -> None:
+    """Tell partners, who may be waiting for this rank, that it has stopped and why."""
+    notice = text.encode()[:_TEXT]
+    for partner in partners:
+        stranded.append(comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
+
+
+def _look_for_notices(describe: Callable[[], str]) -> None:
+    status = mpi.Status()
+    for comm in listening:
+        if comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
+            notice = bytearray(status.Get_count(mpi.BYTE))
+            comm.Recv([notice, mpi.BYTE], status.Get_source(), STOPPED_TAG)
+            text = notice.decode(errors="replace")
+            error = CommunicationError(
+                f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {describe()}, because {text}"
+            )
+            error.notice = text  # type: ignore[attr-defined]
+            raise error
+
+
+def notice_of(error: BaseException) -> str:
+    """What the other ranks are told about the error that stopped a sweep: where it began."""
+    return getattr(error, "notice", None) or (
+        f"rank {_WORLD.Get_rank()} of the world stopped its sweep with {type(error).__name__}: {error}"
+    )
+
+
+class Outbox:
+    """Adjoints on their way to other ranks.  Sending never blocks: the program may have leant on buffering."""
+
+    __slots__ = ("flights", "nbytes")
+
+    _FEW = 32
+    _MUCH = 1 << 26
+
+    def __init__(self) -> None:
+        self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str]]] = []
+        self.nbytes = 0
+
+    def send(self, comm: mpi.Comm, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
+        """Send an array that nobody changes any more."""
+        request = comm.Isend(array, dest, tag)
+        if request.Test():
+            return
+        self.flights.append((request, array, describe))
+        self.nbytes += array.nbytes
+        if len(self.flights) > self._FEW or self.nbytes > self._MUCH:
+            self._forget_delivered()
+            # Memory is bounded where the receivers keep up; where they cannot, going on is better than a deadlock.
+            deadline = time.monotonic() + 0.1
+            while self.nbytes > self._MUCH and time.monotonic() < deadline:
+                os.sched_yield()
+                self._forget_delivered()
+
+    def _forget_delivered(self) -> None:
+        self.flights = [flight for flight in self.flights if not flight[0].Test()]
+        self.nbytes = sum(array.nbytes for _, array, _ in self.flights)
+
+    def flush(self) -> None:
+        """Wait until everything has been delivered."""
+        while self.flights:
+            request, _, describe = self.flights[-1]
+            wait(request, describe)
+            self.flights.pop()
+
+
+def outbox_of(sweep: Sweep) -> Outbox:
+    """The outbox of a sweep."""
+    outbox = sweep.state.get("outbox")
+    if outbox is None:
+        outbox = sweep.state["outbox"] = Outbox()
+    return outbox
