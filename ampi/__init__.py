@@ -6,9 +6,13 @@ from . import errors
 from .array import ndarray, value
 from .derivatives import grad, value_and_grad, vjp
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, KernelError, TapeError
+from .mpi import COMM_SELF, COMM_WORLD, MPI
 from .tape import Tape, passive
 
 __all__ = [
+    "COMM_SELF",
+    "COMM_WORLD",
+    "MPI",
     "ActivityError",
     "ActivityWarning",
     "AmpiError",
