@@ -70,3 +70,9 @@ def rename(node: Any, names: dict[str, ir.Expr], fresh: Any, line: int | None) -
     if line is not None and isinstance(node, ir.Stmt):
         changed["line"] = line
     return replace(node, **changed)
+
+
+def substitute(function: ir.Function, names: dict[str, ir.Expr]) -> ir.Function:
+    """The function with these variables replaced in its body."""
+    names = dict(names)
+    return replace(function, body=tuple(rename(s, names, lambda name: name, None) for s in function.body))

@@ -187,7 +187,9 @@ class _Builder:
         for position, parameter in enumerate(parameters):
             if position < len(argument_types):
                 type_ = argument_types[position]
-                if isinstance(type_, types.Omitted):
+                if isinstance(type_, types.Dispatcher):
+                    given[parameter.name] = Static(type_.dispatcher)
+                elif isinstance(type_, types.Omitted):
                     given[parameter.name] = Static(type_.value)
                 else:
                     given[parameter.name] = Static(None) if isinstance(type_, types.NoneType) else type_

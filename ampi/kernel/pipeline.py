@@ -1,7 +1,7 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-The way of a kernel is ``parse -> lower -> (unroll, scalarise) -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` and
-`Kernel.adjoint_source`.
+The way of a kernel is ``parse -> lower -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` for the result of
+the first two steps and `Kernel.adjoint_source` for that of the next two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 from numba import types
 from numba.core.errors import NumbaError
 from numba.extending import typeof_impl
@@ -22,8 +21,8 @@ from ampi.errors import KernelError
 from ampi.kernel import cache, ir
 
 _OPTIONS = frozenset(
-    "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift no_cpython_wrapper "
-    "no_cfunc_wrapper no_rewrites".split()
+    "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
+    "no_cpython_wrapper no_cfunc_wrapper no_rewrites".split()
 )
 
 
@@ -37,7 +36,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
     **options
-        Those of ``numba.njit``.  ``error_model`` is ``"numpy"`` unless it is given; compiled code is always cached on disk.
+        Those of ``numba.njit``.  ``error_model`` is ``"numpy"`` unless it is given; code is always cached on disk.
 
     Returns
     -------
@@ -80,7 +79,7 @@ class Kernel:
         self.py_func = function
         self.options = options
         self._signature = inspect.signature(function)
-        self._contracts: dict[Any, Any] = {}
+        self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"
@@ -167,24 +166,24 @@ class Kernel:
 
     def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
         """The kernel's IR for these arguments."""
+        from ampi.kernel.contract import plain
+
         return self.ir_of(self.types_of(self.bind(tuple(map(plain, args)), kwargs)))
 
     def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
-        """What the tape knows of the kernel: see `ampi.kernel.contract.Contract`.
+        """What a tape knows of the kernel: an `ampi.kernel.contract.Contract`.
 
         Parameters
         ----------
         argument_types : tuple of numba types
             One per parameter.
         active : frozenset of str
-            Names of the argument leaves (``ir.Argument.name``) that carry derivatives.
+            The arguments that carry derivatives: names of ``ir.Argument`` (``"x"``, or ``"state_x"`` for ``state.x``).
         """
         from ampi.kernel.contract import make_contract
 
-        key = argument_types, active
-        if key not in self._contracts:
-            self._contracts[key] = make_contract(self, argument_types, active)
-        return self._contracts[key]
+        names = [a.name for a in self.ir_of(argument_types).arguments]
+        return make_contract(self, argument_types, frozenset(map(names.index, active)))
 
     def adjoint_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
         """The adjoint program for these arguments, as Python source.
@@ -197,7 +196,7 @@ class Kernel:
             Names of the arguments to differentiate (``"x"``, or ``"state_x"`` for ``state.x``); by default all that are
             floating-point or complex.
         """
-        from ampi.kernel.contract import adjoint_source
+        from ampi.kernel.contract import adjoint_source, plain
 
         argument_types = self.types_of(self.bind(tuple(map(plain, args)), kwargs))
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
@@ -207,20 +206,6 @@ def scalar(value: Any) -> Any:
     """A 0-d tracked array as the scalar that it holds; anything else as it is."""
     if isinstance(value, memory.TrackedArray) and not value.ndim:
         return memory.plain(value)[()]
-    return value
-
-
-def plain(value: Any) -> Any:
-    """An argument as the primal takes it: plain arrays and scalars, in tuples as well."""
-    if isinstance(value, np.ndarray):
-        return (
-            memory.plain(value)[()]
-            if isinstance(value, memory.TrackedArray) and not value.ndim
-            else memory.plain(value)
-        )
-    if isinstance(value, tuple):
-        parts = [plain(v) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
 

@@ -1,0 +1,412 @@
+"""What the tape knows of a kernel, and how a call is recorded.
+
+A `Contract` holds for one signature and one choice of active arguments.  It is made once per machine: the adjoint program
+and these facts are saved together as a readable file of Python in the cache folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from ampi import memory, tape
+from ampi.errors import ActivityError
+from ampi.kernel import adjoint, cache, emit, inline, ir
+from ampi.kernel.inference import is_array
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a call of a kernel does, by position of the argument leaves.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The leaves, as the generated program names them.
+    reads, writes : tuple of int
+        Arrays which the kernel reads, and writes.
+    needs : tuple of int
+        Arrays whose values before the call the adjoint reads.
+    becomes_active : tuple of int
+        Arrays that are passive before the call and active after it.
+    shadows : tuple of int
+        Arrays for which the adjoint takes a shadow: active before or after.
+    scalars : tuple of int
+        Active scalars; the adjoint returns their adjoints.
+    result_active : tuple of bool
+        For each leaf of the result.
+    adjoint : callable or None
+        ``adjoint(*leaves, *shadows, *seeds)``, with one seed per active leaf of the result.  Shadows are updated in place:
+        from the adjoint of the values after the call to that of the values before.  None if nothing is active.
+    """
+
+    names: tuple[str, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    needs: tuple[int, ...]
+    becomes_active: tuple[int, ...]
+    shadows: tuple[int, ...]
+    scalars: tuple[int, ...]
+    result_active: tuple[bool, ...]
+    adjoint: Callable[..., tuple] | None = None
+
+
+FACTS = ("names", "reads", "writes", "needs", "becomes_active", "shadows", "scalars", "result_active")
+
+# --------------------------------------------------------------------------------------------------- making it
+
+
+def make_contract(
+    kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[int], same: tuple[tuple[int, int], ...] = ()
+) -> Contract:
+    """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first)."""
+    described = tuple(map(describe, argument_types))
+    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same)
+    name = f"{kernel.__name__}_adjoint_{key}"
+    path = cache.folder() / f"{name}.py"
+    if not path.exists():
+        with cache.locked(name):
+            if not path.exists():
+                cache.write(path, generate(kernel, argument_types, active, same))
+    module = cache.load_module(path)
+    program = getattr(module, module.ADJOINT) if module.ADJOINT else None
+    options = derivative_options(kernel.options, module.PARALLEL)
+    compiled = program and cache.compiled(program, name, options)
+    return Contract(**module.CONTRACT, adjoint=compiled)
+
+
+def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:
+    """Numba's options for a generated program: those of its primal that are about arithmetic and threads."""
+    kept = {k: v for k, v in options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
+    return {**kept, "parallel": parallel and bool(kept.get("parallel"))}
+
+
+def generate(
+    kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[int], same: tuple[tuple[int, int], ...] = ()
+) -> str:
+    """The text of the file: facts and adjoint program."""
+    primal = merge(kernel.ir_of(argument_types), same)
+    names = [a.name for a in primal.arguments]
+    derivative = adjoint.build(with_constants(primal), {names[k] for k in active})
+    position = {n: k for k, n in enumerate(names)}
+
+    def positions(some: Any) -> tuple[int, ...]:
+        return tuple(sorted(position[n] for n in some if n in position))
+
+    facts = {
+        "names": tuple(names),
+        "reads": positions(derivative.reads),
+        "writes": positions(derivative.writes),
+        "needs": positions(derivative.needs),
+        "becomes_active": positions(derivative.becomes_active),
+        "shadows": tuple(position[n] for n in derivative.shadows),
+        "scalars": tuple(position[n] for n in derivative.scalars),
+        "result_active": tuple(derivative.result_active),
+    }
+    shown = ", ".join(f"{a.name}: {a.type}" for a in primal.arguments)
+    wanted = ", ".join(names[k] for k in sorted(active)) or "nothing"
+    program = without_constants(derivative.function, primal)
+    text = [
+        f'"""Adjoint of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}), generated by ampi.\n\n'
+        f"Arguments: {shown}\nActive: {wanted}\n" + "".join(f"{fact}\n" for fact in derivative.facts) + '"""\n',
+        emit.HEADER,
+        *(f"{n} = {array_source(a)}" for n, a in program.constants),
+        "CONTRACT = {",
+        *(f'    "{n}": {v!r},' for n, v in facts.items()),
+        "}",
+        f"ADJOINT = {program.name if active else ''!r}",
+        f"PARALLEL = {any(isinstance(n, ir.For) and n.parallel for n in ir.walk(program.body))}",
+        "\n",
+        emit.source(program) if active else "",
+    ]
+    return "\n".join(text)
+
+
+def array_source(array: np.ndarray) -> str:
+    """A constant array as Python source."""
+    return f"np.array({array.tolist()!r}, dtype=np.{array.dtype.name})"
+
+
+def with_constants(function: ir.Function) -> ir.Function:
+    """Constant arrays as further arguments: to the analyses they are arrays that nothing writes."""
+    constants = tuple(ir.Argument(name, numba.typeof(array), ("constant", name)) for name, array in function.constants)
+    return replace(function, arguments=(*function.arguments, *constants))
+
+
+def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
+    """Constant arrays as globals of the generated module, as far as the program reads them."""
+    constants = dict(primal.constants)
+    read = {n.name for n in ir.walk(program.body) if isinstance(n, ir.Var)}
+    arguments = tuple(a for a in program.arguments if a.name not in constants)
+    return replace(program, arguments=arguments, constants=tuple((n, a) for n, a in constants.items() if n in read))
+
+
+def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
+    """Arguments that are the same array, under one name in the body (the others remain as unused arguments)."""
+    if not same:
+        return function
+    arguments = function.arguments
+    one = {arguments[k].name: ir.Var(arguments[first].name, arguments[first].type) for k, first in same}
+    return inline.substitute(function, one)
+
+
+def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
+    """The text of the generated file for these active leaves (by name; all that can carry derivatives if None)."""
+    leaves = kernel.ir_of(argument_types).arguments
+    if active is None:
+        wanted = [k for k, a in enumerate(leaves) if isinstance(element(a.type), (types.Float, types.Complex))]
+    else:
+        unknown = active - {a.name for a in leaves}
+        if unknown:
+            raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {[a.name for a in leaves]}")
+        wanted = [k for k, a in enumerate(leaves) if a.name in active]
+    return generate(kernel, argument_types, frozenset(wanted))
+
+
+def element(type_: types.Type) -> types.Type:
+    return type_.dtype if is_array(type_) else type_
+
+
+def describe(type_: types.Type) -> Any:
+    """A type, with the fields of named tuples."""
+    if isinstance(type_, types.BaseTuple):
+        return str(type_), getattr(type_, "fields", ()), tuple(map(describe, type_.types))
+    return str(type_)
+
+
+# --------------------------------------------------------------------------------------------------- recording calls
+
+
+def record(kernel: Any, args: tuple[Any, ...]) -> Any:
+    """Call a kernel while tapes are alive."""
+    recording = tape.current()
+    bound = kernel.bind(args)
+    leaves = list(flatten(bound))
+    if recording is None and not any(is_watched(leaf) for leaf in leaves):
+        return kernel.dispatcher(*map(plain, args))
+    call = _Call(kernel, recording, bound, leaves)
+    undo = tape.overwrite(*(leaves[k] for k in call.contract.writes))
+    if not call.active:
+        result = kernel.dispatcher(*map(plain, args))
+        if recording is not None and undo:
+            recording.append(None, undo)
+        return result
+    call.prepare()
+    result = kernel.dispatcher(*map(plain, args))
+    return call.finish(result, undo)
+
+
+def is_watched(leaf: Any) -> bool:
+    """Whether a tape must hear of a write into this array even if none records now."""
+    if not isinstance(leaf, np.ndarray):
+        return False
+    storage = memory.storage_of(leaf)
+    return storage is not None and (bool(storage.needs) or storage.tape is not None)
+
+
+def flatten(value: Any) -> Iterator[Any]:
+    """The leaves of arguments in the order of ``ir.Function.arguments``: arrays and scalars."""
+    if isinstance(value, (np.ndarray, float, int, complex, np.generic)):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from flatten(item)
+
+
+def plain(value: Any) -> Any:
+    """An argument as the primal takes it: plain arrays and scalars, in tuples as well."""
+    if isinstance(value, memory.TrackedArray):
+        return memory.plain(value) if value.ndim else memory.plain(value)[()]
+    if isinstance(value, tuple):
+        parts = map(plain, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+class _Call:
+    """One call that a tape records."""
+
+    def __init__(self, kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], leaves: list[Any]):
+        self.kernel = kernel
+        self.recording = recording
+        self.leaves = leaves
+        self.active = frozenset(
+            k
+            for k, leaf in enumerate(leaves)
+            if recording is not None
+            and isinstance(leaf, np.ndarray)
+            and recording.is_active(leaf)
+            and memory.carries_derivatives(leaf.dtype)
+        )
+        self.contract = self.find_contract(bound)
+
+    def find_contract(self, bound: tuple[Any, ...]) -> Contract:
+        places = tuple(map(place, self.leaves))
+        same, kinds = same_places(places), tuple(map(kind, bound))
+        key = kinds, self.active, same
+        contract = self.kernel.contracts.get(key)
+        if contract is None:
+            argument_types = self.kernel.types_of(tuple(map(plain, bound)))
+            contract = self.kernel.contracts[key] = make_contract(self.kernel, argument_types, self.active, same)
+        if self.active:
+            self.refuse_overlap(contract, places, {k for k, _ in same})
+        return contract
+
+    def refuse_overlap(self, contract: Contract, places: tuple[Any, ...], merged: set[int]) -> None:
+        """Arguments that overlap without being the same array cannot be analysed."""
+        for w in contract.writes:
+            for k, other in enumerate(places):
+                if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:
+                    continue
+                if memory.Extent(self.leaves[w]).overlaps(memory.Extent(self.leaves[k])):
+                    raise ActivityError(
+                        f"{self.kernel.__name__}(): arguments '{contract.names[k]}' and '{contract.names[w]}' overlap in "
+                        "memory, and the kernel writes one of them; pass the whole array once, or a copy"
+                    )
+
+    def prepare(self) -> None:
+        """Before the primal runs: what the adjoint will need."""
+        for k in self.contract.becomes_active:
+            if memory.storage_of(self.leaves[k]) is None:
+                raise ActivityError(
+                    f"{self.kernel.__name__}() at {tape.where_called()}: argument '{self.contract.names[k]}' is a plain "
+                    "array, and would receive values that carry derivatives; make it with ampi.numpy"
+                )
+        kept = set(self.contract.needs)
+        self.values = [
+            plain(leaf) if not isinstance(leaf, np.ndarray) or (isinstance(leaf, memory.TrackedArray) and not leaf.ndim)
+            else self.recording.need(leaf) if k in kept
+            else StandIn(leaf)
+            for k, leaf in enumerate(self.leaves)
+        ]  # fmt: skip
+        self.shadows = [memory.region_of(self.leaves[k]) for k in self.contract.shadows]
+        self.scalars = [memory.region_of(self.leaves[k]) for k in self.contract.scalars]
+
+    def finish(self, result: Any, undo: list[tape.Undo]) -> Any:
+        """After the primal ran: activity of what it wrote, and the record."""
+        for k in self.contract.becomes_active:
+            self.recording.activate(self.leaves[k])
+        created: list[np.ndarray] = []
+        seeds: list[Any] = []
+        flags = iter(self.contract.result_active)
+        result = self.wrap(result, flags, seeds, created)
+        adjoint = _Adjoint(self.contract.adjoint, self.values, self.shadows, self.scalars, seeds)
+        self.recording.append(adjoint, undo, created)
+        return result
+
+    def wrap(self, value: Any, flags: Iterator[bool], seeds: list[Any], created: list[np.ndarray]) -> Any:
+        """The result for the user: active leaves as ``ampi.ndarray``."""
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            parts = [self.wrap(v, flags, seeds, created) for v in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if not next(flags):
+            return value
+        if not isinstance(value, np.ndarray):
+            wrapped = memory.tracked_copy(value)
+        elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
+            seeds.append(StandIn(value, zeros=True))
+            return memory.tracked(value)
+        else:
+            wrapped = memory.tracked(value)
+        self.recording.activate(wrapped)
+        created.append(wrapped)
+        seeds.append(memory.region_of(wrapped))
+        return wrapped
+
+
+class StandIn:
+    """Takes the place of an array whose values nobody reads, without keeping its memory alive."""
+
+    __slots__ = ("dtype", "shape", "strides", "writeable", "zeros")
+
+    def __init__(self, array: np.ndarray, zeros: bool = False):
+        self.shape, self.dtype = array.shape, array.dtype
+        self.strides = None if array.flags.c_contiguous else array.strides
+        self.writeable = array.flags.writeable
+        self.zeros = zeros
+
+    def make(self) -> np.ndarray:
+        if self.zeros:
+            return np.zeros(self.shape, self.dtype)
+        if self.strides is None:
+            array = np.empty(self.shape, self.dtype)
+        else:
+            array = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        array.flags.writeable = self.writeable
+        return array
+
+
+class _Adjoint:
+    """The adjoint of one recorded call."""
+
+    __slots__ = ("program", "scalars", "seeds", "shadows", "values")
+
+    def __init__(self, program: Any, values: list[Any], shadows: list[Any], scalars: list[Any], seeds: list[Any]):
+        self.program = program
+        self.values = values
+        self.shadows = shadows
+        self.scalars = scalars
+        self.seeds = seeds
+
+    def __call__(self, sweep: tape.Sweep) -> None:
+        results = [s for s in self.seeds if isinstance(s, memory.Region)]
+        if not any(sweep.has_shadow(r) for r in (*self.shadows, *results)):
+            return  # zero in, zero out
+        values = [v.make() if isinstance(v, StandIn) else v for v in self.values]
+        shadows = [sweep.shadow(r) for r in self.shadows]
+        seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
+        for region, value in zip(self.scalars, self.program(*values, *shadows, *seeds)):
+            sweep.add(region, value)
+
+
+def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
+    """The adjoint of a result: a scalar or an array of the result's type."""
+    taken = sweep.take(region)
+    if taken is None:
+        taken = np.zeros(region.shape, region.dtype)
+    return taken if region.shape else taken[()]
+
+
+# --------------------------------------------------------------------------------------------------- keys of calls
+
+_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: what Numba's array types say
+
+
+def kind(value: Any) -> Any:
+    """What Numba's type of an argument depends on; cheaper than the type."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.flags.num & _LAYOUT
+    if isinstance(value, tuple):
+        return type(value), tuple(map(kind, value))
+    return value if value is None or callable(value) else type(value)
+
+
+def place(leaf: Any) -> Any:
+    """First and last byte of an array, and what else tells whether two arrays are the same elements."""
+    if not isinstance(leaf, np.ndarray) or (isinstance(leaf, memory.TrackedArray) and not leaf.ndim):
+        return None
+    low = memory.address_of(leaf)
+    if leaf.flags.forc:
+        return low, low + leaf.nbytes, leaf.shape, leaf.strides, leaf.dtype
+    low_bound, high_bound = np.lib.array_utils.byte_bounds(leaf)
+    return low_bound, high_bound, leaf.shape, leaf.strides, leaf.dtype
+
+
+def same_places(places: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+    """Pairs (later, first) of leaves that are the same array."""
+    first: dict[Any, int] = {}
+    same = []
+    for k, p in enumerate(places):
+        if p is None or p[0] == p[1]:
+            continue
+        earlier = first.setdefault(p, k)
+        if earlier != k:
+            same.append((k, earlier))
+    return tuple(same)
