@@ -175,7 +175,9 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
     return receive
 
 
-def log_collective(tape: Tape, comm: Any, name: str, reads_active: bool, writes_tracked: bool) -> Collective:
+def log_collective(
+    tape: Tape, comm: Any, name: str, reads_active: bool, writes_tracked: bool, loses: bool = False
+) -> Collective:
     """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
 
     Parameters
@@ -187,6 +189,8 @@ def log_collective(tape: Tape, comm: Any, name: str, reads_active: bool, writes_
         This rank contributes active values.
     writes_tracked : bool
         This rank receives into tracked floating-point memory.
+    loses : bool
+        This rank receives into memory that is not tracked, where a derivative would be lost.
 
     Returns
     -------
@@ -194,7 +198,7 @@ def log_collective(tape: Tape, comm: Any, name: str, reads_active: bool, writes_
         ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
     """
     log = _log_for(tape, name, comm, reads_active or writes_tracked)
-    collective = Collective(name, log.reverse, reads_active, writes_tracked)
+    collective = Collective(name, log.reverse, reads_active, writes_tracked, loses)
     log.collectives.append(collective)
     return collective
 
@@ -385,15 +389,15 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
         extremes = np.array([n, -n], np.int64)
         yield from _all_max(log.reverse, extremes)
         most, least = int(extremes[0]), -int(extremes[1])
-        facts = np.zeros((least, 4), np.int64)
+        facts = np.zeros((least, 5), np.int64)
         for k in range(least):
             code = _code(calls[k].name)
-            facts[k] = code, -code, calls[k].reads_active, calls[k].writes_tracked
+            facts[k] = code, -code, calls[k].reads_active, calls[k].writes_tracked, calls[k].loses
         yield from _all_max(log.reverse, facts)
         for k in range(least):
             call = calls[k]
             code = _code(call.name)
-            high, low, active, tracked = facts[k].tolist()
+            high, low, active, tracked, lost = facts[k].tolist()
             if high != code or low != -code:
                 other = _name_of(high if high != code else -low)
                 problems.append(
@@ -401,10 +405,11 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
                 )
                 return
             call.happening = bool(active and tracked)
-            if call.reads_active and not tracked:
+            if active and lost:
+                who = "this rank" if call.loses else "another rank"
                 problems.append(
-                    f"rank {log.reverse.rank}: {call.describe()} carries a derivative, but no rank receives it into "
-                    "memory that is tracked; make the receive buffers with ampi.numpy, or send ampi.value(...)"
+                    f"rank {log.reverse.rank}: {call.describe()} carries a derivative, but {who} receives it into "
+                    "memory that is not tracked; make the receive buffer with ampi.numpy, or send ampi.value(...)"
                 )
         if most > least:
             extra = f"; the first one that misses on another is {calls[least].describe()}" if n > least else ""

@@ -69,9 +69,10 @@ class Call:
         for buffer in self.reads:
             active = buffer.active(tape) or active
         tracked = any(buffer.tracked and buffer.count for buffer in self.writes)
+        loses = any(buffer.nbytes and not buffer.tracked for buffer in self.writes)
         if active:
-            self._check()
-        self.token = log_collective(tape, comm, self.name, active, tracked)
+            self._check(loses)
+        self.token = log_collective(tape, comm, self.name, active, tracked, loses)
         if self.needed is not None:
             self.values = self.needed.need(tape)
         for buffer in self.writes:
@@ -88,15 +89,14 @@ class Call:
         tape.append(self, self.undo)
         self.undo = []
 
-    def _check(self) -> None:
+    def _check(self, loses: bool) -> None:
         if self.refused:
             raise ActivityError(f"{self.name}: {self.refused}")
-        for buffer in self.writes:
-            if buffer.nbytes and not buffer.tracked:
-                raise ActivityError(
-                    f"{self.name}: an active array is received into memory that is not tracked, where its derivative "
-                    "would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
-                )
+        if loses:
+            raise ActivityError(
+                f"{self.name}: an active array is received into memory that is not tracked, where its derivative would "
+                "be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
 
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint of the blocking form."""
@@ -104,15 +104,8 @@ class Call:
             for buffer in self.writes:
                 buffer.zero(sweep)
             return
-        where = line_of(self.token.where)
         if self.refused:
-            raise ActivityError(f"{self.name} at {where}: {self.refused}")
-        for buffer in self.writes:
-            if buffer.nbytes and not buffer.tracked:
-                raise ActivityError(
-                    f"{self.name} at {where}: another rank's active array is received here into memory that is not "
-                    "tracked; make the receive buffer with ampi.numpy, or send ampi.value(...) there"
-                )
+            raise ActivityError(f"{self.name} at {line_of(self.token.where)}: {self.refused}")
         x = None if self.values is None else self.values()
         for requests in self.adjoint(sweep, self.token.reverse.comm, x):
             for request in requests:

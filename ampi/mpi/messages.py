@@ -156,13 +156,14 @@ class Collective:
         ``token.reverse.comm`` is the communicator of the reverse traffic.
     """
 
-    __slots__ = ("happening", "name", "reads_active", "reverse", "where", "writes_tracked")
+    __slots__ = ("happening", "loses", "name", "reads_active", "reverse", "where", "writes_tracked")
 
-    def __init__(self, name: str, reverse: Reverse, reads_active: bool, writes_tracked: bool) -> None:
+    def __init__(self, name: str, reverse: Reverse, reads_active: bool, writes_tracked: bool, loses: bool) -> None:
         self.name = name
         self.reverse = reverse
         self.reads_active = reads_active
         self.writes_tracked = writes_tracked
+        self.loses = loses
         self.where = call_site()
         self.happening = False
 
