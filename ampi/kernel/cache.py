@@ -1,9 +1,9 @@
 """Compiled kernels on disk: compiled once, by one process, and loaded by all others.
 
-The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; where that cannot be written, one
-in the folder for temporary files.  It belongs to the user alone (mode 0700); a folder of somebody else is refused, since
-code is loaded from it.  Files are written under another name and then renamed, so none is ever seen half-written; a lock
-per kernel makes concurrent ranks wait for the one that compiles.
+The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; where that cannot be written,
+one in the folder for temporary files.  It belongs to the user alone (mode 0700); a folder of somebody else is refused,
+since code is loaded from it.  Files are written under another name and then renamed, so none is ever seen half-written;
+a lock per kernel makes concurrent ranks wait for the one that compiles.
 """
 
 from __future__ import annotations

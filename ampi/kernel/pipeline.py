@@ -1,7 +1,7 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-The way of a kernel is ``parse -> lower -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` for the result of
-the first two steps and `Kernel.adjoint_source` for that of the next two.
+The way of a kernel is ``parse -> lower -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` for the result
+of the first two steps and `Kernel.adjoint_source` for that of the next two.
 """
 
 from __future__ import annotations

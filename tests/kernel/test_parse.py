@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numba import prange, typeof, types
 
-import ampi.kernel
 from ampi.errors import KernelError
-from ampi.kernel import emit, ir
+from ampi.kernel import emit, ir, kernel
 from ampi.kernel.lower import lower
 from ampi.kernel.parse import parse
 
@@ -319,7 +318,7 @@ def local_arrays(n, x):
 
 
 def tuples(state, pair, k):
-    x, v, n = state
+    x, _, n = state
     (a, b), c = (state.x[0], pair[1]), pair.left
     a, b = b, a + c
     t = a, b
@@ -327,7 +326,7 @@ def tuples(state, pair, k):
         t = b, a
     u = Pair(t[0], right=x)
     u.right[k] = t[1]
-    for i in range(n):
+    for _ in range(n):
         a, b = b, a + b
     s = 0.0
     for w in (a, b, c):
@@ -382,12 +381,12 @@ def test_argument_leaves():
 # ------------------------------------------------------------------------------------------------ other kernels
 
 
-@ampi.kernel.kernel
+@kernel
 def square(x):
     return x * x
 
 
-@ampi.kernel.kernel
+@kernel
 def sum_and_largest(x, scale=1.0, floor=None):
     if len(x) == 0:
         return 0.0, 0.0
@@ -401,13 +400,13 @@ def sum_and_largest(x, scale=1.0, floor=None):
     return s, m
 
 
-@ampi.kernel.kernel
+@kernel
 def bump(x, k):
     x[k] += 1.0
     return x[k]
 
 
-@ampi.kernel.kernel
+@kernel
 def squares(x):
     y = np.empty_like(x)
     for i in range(len(x)):
@@ -449,7 +448,7 @@ def test_calls_are_inlined():
     check(shadowed, 2.0)
 
 
-@ampi.kernel.kernel
+@kernel
 def forever(n):
     return forever(n - 1)
 

@@ -1,0 +1,430 @@
+"""``@ampi.kernel``: calls, the cache on disk, and calls on a recording tape."""
+
+import copy
+import math
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import textwrap
+from collections import namedtuple
+
+import numba
+import numpy as np
+import pytest
+
+from ampi import tape
+from ampi.errors import ActivityError, KernelError
+from ampi.kernel import cache, kernel, prange
+from ampi.memory import TrackedArray, tracked
+
+State = namedtuple("State", "x v")
+WEIGHTS = np.array([1.0, 2.0, 3.0])
+
+
+@kernel
+def square(x):
+    """The square."""
+    return x * x
+
+
+@kernel(parallel=True, fastmath=True)
+def weighted(x, y, a, power=2):
+    s = 0.0
+    for i in prange(len(x)):
+        y[i] = square(x[i]) * a * WEIGHTS[i % 3]
+        s += y[i] ** power
+    return s
+
+
+def with_scale(scale):
+    @kernel
+    def scaled(state, floor=None):
+        for i in range(len(state.x)):
+            state.x[i] = math.sin(state.v[i]) * scale
+        if floor is not None:
+            state.x[0] = max(state.x[0], floor)
+        return State(state.x, state.v)
+
+    return scaled
+
+
+scaled = with_scale(3.0)
+
+
+@kernel
+def roots(x):
+    y = np.empty_like(x)
+    for i in range(len(x)):
+        y[i] = math.sqrt(x[i])
+    return y, len(x), x[0]
+
+
+# ------------------------------------------------------------------------------------------------ calls
+
+
+def test_is_called_like_the_function():
+    x, y = np.arange(4.0), np.zeros(4)
+    assert square(3.0) == 9.0
+    expected = sum((v * v * 2 * WEIGHTS[i % 3]) ** 2 for i, v in enumerate(x))
+    assert weighted(x, y, 2.0) == pytest.approx(expected)
+    assert weighted(x, a=2.0, y=y, power=2) == pytest.approx(expected)
+    result = scaled(State(x, y))
+    assert type(result) is State
+    np.testing.assert_allclose(x, 3 * np.sin(y))
+    scaled(State(x, y), floor=100.0)
+    assert x[0] == 100.0
+    with pytest.raises(TypeError, match="weighted"):
+        weighted(x, z=1)
+
+
+def test_takes_tracked_arrays_and_scalars():
+    x = tracked(np.arange(4.0))
+    assert square(tracked(np.array(3.0))) == 9.0
+    weighted(x, x[::-1], tracked(np.array(2.0)))
+
+
+def test_keeps_the_functions_name():
+    assert square.__name__ == "square"
+    assert square.__doc__ == "The square."
+    assert square.__wrapped__ is square.py_func
+    assert pickle.loads(pickle.dumps(square)) is square
+    assert copy.deepcopy(square) is square
+    assert "square" in repr(square)
+
+
+def test_is_a_function_inside_of_numba():
+    @numba.njit
+    def twice(x):
+        return square(square(x))
+
+    assert twice(2.0) == 16.0
+
+
+def test_refuses_unknown_options():
+    with pytest.raises(KernelError, match="paralel"):
+        kernel(paralel=True)(square.py_func)
+    with pytest.raises(KernelError, match="function"):
+        kernel(3)
+
+
+def test_errors_come_at_the_first_call():
+    @kernel
+    def slicing(x):
+        x[1:] = 0.0
+
+    with pytest.raises(KernelError, match="slices"):
+        slicing(np.zeros(3))
+    with pytest.raises(KernelError, match="argument 'x' is a dict"):
+        slicing.adjoint_source({})
+
+
+def test_ir_and_source_can_be_looked_at():
+    x = np.zeros(3)
+    assert [a.name for a in weighted.lower_ir(x, x, 1.0).arguments] == ["x", "y", "a", "power"]
+    text = weighted.adjoint_source(x, x, 1.0)
+    assert "def weighted_adjoint(x, y, a, power, x_bar, y_bar" in text
+    assert "WEIGHTS = np.array([1.0, 2.0, 3.0]" in text
+    assert "x_bar" not in weighted.adjoint_source(x, x, 1.0, active=["a"])
+    with pytest.raises(ValueError, match="no argument"):
+        weighted.adjoint_source(x, x, 1.0, active=["z"])
+
+
+# ------------------------------------------------------------------------------------------------ the cache
+
+PROGRAM = """
+import sys
+import numpy as np
+from collections import namedtuple
+from ampi.kernel import kernel
+State = namedtuple("State", "x v")
+FACTOR = {factor}
+
+@kernel
+def helper(x):
+    return {body}
+
+@kernel
+def program(state, out):
+    for i in range(len(out)):
+        out[i] = helper(state.x[i]) * FACTOR
+    return State(state.x, state.v)
+
+x, out = np.arange(4.0), np.zeros(4)
+result = program(State(x, 1.0), out)
+assert type(result) is State
+stats = program.dispatcher.stats
+print(out[1], sum(stats.cache_misses.values()), sum(stats.cache_hits.values()))
+"""
+
+
+def run(folder, tmp_path, number=1, **changes):
+    """Run the program in ``number`` processes at the same time: (value, misses, hits) of each."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(PROGRAM.format(**{"factor": 2.0, "body": "x + 1", **changes})))
+    environment = {**os.environ, "AMPI_CACHE_DIR": str(folder)}
+    started = [
+        subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(number)
+    ]
+    answers = [p.communicate(timeout=100)[0].split() for p in started]
+    assert all(p.returncode == 0 for p in started)
+    return [(float(value), int(misses), int(hits)) for value, misses, hits in answers]
+
+
+def test_compiled_once(tmp_path):
+    folder = tmp_path / "cache"
+    answers = run(folder, tmp_path, number=3)
+    assert sorted(answers) == [(4.0, 0, 1), (4.0, 0, 1), (4.0, 1, 0)]
+    assert run(folder, tmp_path) == [(4.0, 0, 1)]
+    # A change of the kernel itself, of one that it calls, or of a constant is seen.
+    assert run(folder, tmp_path, factor=3.0) == [(6.0, 1, 0)]
+    assert run(folder, tmp_path, body="x + 2") == [(6.0, 1, 0)]
+    assert run(folder, tmp_path) == [(4.0, 0, 1)]
+    for path in (folder / "kernels").iterdir():
+        assert not path.name.endswith(".tmp")
+
+
+def test_damaged_files_are_made_again(tmp_path):
+    folder = tmp_path / "cache"
+    run(folder, tmp_path)
+    for path in (folder / "kernels").glob("*.nbc"):
+        path.write_bytes(b"not what it was")
+    assert run(folder, tmp_path)[0][0] == 4.0
+
+
+def folder_with(monkeypatch, name, value):
+    monkeypatch.setenv(name, str(value))
+    cache.folder.cache_clear()
+    try:
+        return cache.folder()
+    finally:
+        cache.folder.cache_clear()
+
+
+def test_folder_is_private(tmp_path, monkeypatch):
+    folder = folder_with(monkeypatch, "AMPI_CACHE_DIR", tmp_path / "a" / "b")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o755)
+    folder_with(monkeypatch, "AMPI_CACHE_DIR", tmp_path / "a" / "b")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    monkeypatch.delenv("AMPI_CACHE_DIR")
+    assert folder_with(monkeypatch, "XDG_CACHE_HOME", tmp_path / "xdg") == tmp_path / "xdg" / "ampi" / "kernels"
+
+
+def test_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "kernels").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(KernelError, match="belongs to another user"):
+        folder_with(monkeypatch, "AMPI_CACHE_DIR", tmp_path)
+
+
+def test_folder_that_is_a_link_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kernels").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(KernelError, match="not a folder"):
+        folder_with(monkeypatch, "AMPI_CACHE_DIR", tmp_path)
+
+
+def test_home_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("AMPI_CACHE_DIR", raising=False)
+    (tmp_path / "file").write_text("")
+    folder = folder_with(monkeypatch, "XDG_CACHE_HOME", tmp_path / "file")
+    assert os.access(folder, os.W_OK)
+    assert "file" not in folder.parts
+
+
+# ------------------------------------------------------------------------------------------------ on a tape
+
+
+def directional(function, point, direction):
+    """Central difference, extrapolated once."""
+
+    def slope(h):
+        return (function(point + h * direction) - function(point - h * direction)) / (2 * h)
+
+    return (4 * slope(5e-5) - slope(1e-4)) / 3
+
+
+def chain(x, a, y, z):
+    """Two calls; y is written and then overwritten."""
+    s = weighted(x, y, a)
+    state = scaled(State(z, y))
+    t = weighted(state.x, y, s)
+    return t
+
+
+def plain_chain(x, a):
+    return chain(x, a, np.zeros(5), np.zeros(5))
+
+
+def test_gradient_through_calls():
+    x0, a0 = np.linspace(0.3, 0.9, 5), 0.7
+    with tape.Tape() as t:
+        x, a = t.watch(x0), t.watch(a0)
+        y, z = tracked(np.zeros(5)), tracked(np.zeros(5))
+        r = chain(x, a, y, z)
+    assert isinstance(r, TrackedArray)
+    assert r.shape == ()
+    assert float(np.asarray(r)) == pytest.approx(plain_chain(x0, a0))
+    y_after = np.array(y)
+    for _ in range(2):  # a sweep leaves everything as it was
+        x_bar, a_bar = t.gradient(r, (x, a))
+        np.testing.assert_array_equal(np.asarray(y), y_after)
+        direction = np.cos(np.arange(5))
+        expected = directional(lambda p: plain_chain(p, a0), x0, direction)
+        assert x_bar @ direction == pytest.approx(expected, rel=1e-8)
+        assert a_bar == pytest.approx(directional(lambda p: plain_chain(x0, p), a0, 1.0), rel=1e-8)
+
+
+def test_results_that_are_arrays():
+    with tape.Tape() as t:
+        x = t.watch(np.array([1.0, 4.0]))
+        y, n, first = roots(x)
+        z = roots(y)[0]
+    assert isinstance(y, TrackedArray)
+    assert n == 2
+    assert not isinstance(n, np.ndarray)
+    np.testing.assert_allclose(t.gradient(z, x, seed=np.array([1.0, 2.0])), [0.25, 2 * 0.25 * 4 ** (-0.75)])
+    np.testing.assert_allclose(t.gradient(first, x), [1.0, 0.0])
+
+
+def test_result_that_is_an_argument():
+    with tape.Tape() as t:
+        v = t.watch(np.array([0.5, 1.0]))
+        state = scaled(State(tracked(np.zeros(2)), v))
+        out = scaled(State(tracked(np.zeros(2)), state.x))
+    inner = 3 * np.sin([0.5, 1.0])
+    expected = 3 * np.cos(inner) * 3 * np.cos([0.5, 1.0])
+    np.testing.assert_allclose(t.gradient(out.x, v, seed=np.ones(2)), expected)
+
+
+@kernel
+def add_square(x, y):
+    for i in range(len(x)):
+        y[i] += square(x[i])
+    return y[0]
+
+
+def test_the_same_array_twice():
+    x0 = np.array([0.5, 2.0])
+    with tape.Tape() as t:
+        x = t.watch(x0)
+        y = tracked(np.asarray(x) * 1.0)
+        add_square(x, y)
+        add_square(x, x)
+    np.testing.assert_allclose(t.gradient(x, x, seed=np.ones(2)), 1 + 2 * x0)
+    assert t.gradient(y, x, seed=np.ones(2)) == pytest.approx(2 * x0)
+
+
+def test_overlapping_arguments_are_refused():
+    with tape.Tape() as t:
+        x = t.watch(np.arange(4.0))
+        with pytest.raises(ActivityError, match="overlap"):
+            add_square(x[1:], x[:-1])
+        add_square(x[::2], x[1::2])
+    np.testing.assert_allclose(t.gradient(x, x, seed=np.ones(4)), [1.0, 1.0, 5.0, 1.0])
+
+
+def test_plain_output_is_refused():
+    x, y = np.arange(3.0), np.zeros(3)
+    with tape.Tape() as t:
+        x = t.watch(x)
+        with pytest.raises(ActivityError, match=r"test_pipeline.py:\d+: argument 'y' is a plain array"):
+            add_square(x, y)
+    assert not y.any()
+
+
+def test_plain_input_may_change_afterwards():
+    factor = np.array([2.0, 3.0])
+
+    @kernel
+    def times(x, f, y):
+        for i in range(len(x)):
+            y[i] = x[i] * f[i]
+
+    with tape.Tape() as t:
+        x = t.watch(np.ones(2))
+        y = tracked(np.zeros(2))
+        times(x, factor, y)
+        factor[:] = 100.0
+    np.testing.assert_allclose(t.gradient(y, x, seed=np.ones(2)), [2.0, 3.0])
+
+
+def test_overwriting_after_the_tape_and_in_passive_blocks():
+    @kernel
+    def fill(x, value):
+        for i in range(len(x)):
+            x[i] = value
+
+    with tape.Tape() as t:
+        x = t.watch(np.array([2.0, 3.0]))
+        y = tracked(np.zeros(2))
+        add_square(x, y)
+        with tape.passive():
+            fill(x, 7.0)
+        z = tracked(np.zeros(2))
+        add_square(x, z)
+        fill(y[:1], 5.0)
+    fill(x, 100.0)
+    np.testing.assert_allclose(t.gradient(y, x, seed=np.ones(2)), [0.0, 6.0])
+    np.testing.assert_array_equal(np.asarray(x), [100.0, 100.0])
+
+
+def test_single_precision_and_complex():
+    @kernel
+    def product(x, y):
+        s = x[0] * 0
+        for i in range(len(x)):
+            y[i] = x[i] * x[i]
+            s += y[i]
+        return s
+
+    for dtype in (np.float32, np.complex64, np.complex128):
+        values = np.array([1.5, 2.0 if dtype is np.float32 else 2.0 + 1j], dtype)
+        with tape.Tape() as t:
+            x = t.watch(values)
+            y = tracked(np.zeros(2, dtype))
+            s = product(x, y)
+        gradient = t.gradient(s, x)
+        assert gradient.dtype == dtype
+        np.testing.assert_allclose(gradient, np.conj(2 * values), rtol=1e-6)
+
+
+def test_nothing_active():
+    with tape.Tape() as t:
+        x = tracked(np.arange(3.0))
+        r = add_square(x, tracked(np.zeros(3)))
+    assert r == 0.0
+    assert len(t) == 0
+
+
+def test_memory_of_unneeded_arguments_is_let_go():
+    import weakref
+
+    @kernel
+    def double(x, y):
+        for i in range(len(x)):
+            y[i] = 2 * x[i]
+
+    with tape.Tape() as t:
+        x = t.watch(np.ones(1000))
+        y = tracked(np.zeros(1000))
+        double(x, y)
+        z = tracked(np.zeros(1000))
+        double(y, z)
+        gone = weakref.ref(y)
+        del y
+        assert gone() is None
+    np.testing.assert_allclose(t.gradient(z, x, seed=np.ones(1000)), 4.0)
+
+
+def test_contract():
+    types = weighted.types_of((np.zeros(3), np.zeros(3), 1.0, 2))
+    contract = weighted.contract(types, frozenset({"x"}))
+    assert contract.names == ("x", "y", "a", "power")
+    assert contract.writes == (1,)
+    assert contract.becomes_active == (1,)
+    assert contract.result_active == (True,)
+    assert 0 in contract.needs
