@@ -76,7 +76,7 @@ class Log:
 
 def _check_completed(receive: Received) -> None:
     if receive.request is not None:
-        if receive.request:
+        if not receive.completed():
             raise CommunicationError(
                 f"rank {receive.reverse.rank}: {receive.describe()} was never completed: "
                 "wait for the request before the gradient is asked for"

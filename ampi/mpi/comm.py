@@ -10,14 +10,9 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-try:
-    from .collectives import Collectives, IntracommCollectives
-    from .objects import IntracommObjects, Objects
-except ImportError:
-    Collectives = type("Collectives", (), {})
-    IntracommCollectives = type("IntracommCollectives", (), {})
-    Objects = type("Objects", (), {})
-    IntracommObjects = type("IntracommObjects", (), {})
+from .collectives import Collectives, IntracommCollectives
+from .guards import guard
+from .objects import IntracommObjects, Objects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
 from .reverse import forget, register, register_duplicate
@@ -157,6 +152,16 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
 
+class Topocommunicator(Intracommunicator):
+    """What intracommunicators with a topology have besides."""
+
+
+# What has no rule: an error on active buffers.
+guard("Comm", Communicator)
+guard("Intracomm", Intracommunicator)
+guard("Topocomm", Topocommunicator)
+
+
 class Comm(Communicator, mpi.Comm, metaclass=AcceptsBase):
     """Communication context."""
 
@@ -169,13 +174,13 @@ class Intracomm(Intracommunicator, mpi.Intracomm, metaclass=AcceptsBase):
     _base = mpi.Intracomm
 
 
-class Topocomm(Intracommunicator, mpi.Topocomm, metaclass=AcceptsBase):
+class Topocomm(Topocommunicator, mpi.Topocomm, metaclass=AcceptsBase):
     """Intracommunicator with a topology."""
 
     _base = mpi.Topocomm
 
 
-class Cartcomm(Intracommunicator, mpi.Cartcomm, metaclass=AcceptsBase):
+class Cartcomm(Topocommunicator, mpi.Cartcomm, metaclass=AcceptsBase):
     """Cartesian topology intracommunicator."""
 
     _base = mpi.Cartcomm
@@ -185,13 +190,13 @@ class Cartcomm(Intracommunicator, mpi.Cartcomm, metaclass=AcceptsBase):
         return adopt(_Cartcomm.Sub(self, remain_dims))
 
 
-class Graphcomm(Intracommunicator, mpi.Graphcomm, metaclass=AcceptsBase):
+class Graphcomm(Topocommunicator, mpi.Graphcomm, metaclass=AcceptsBase):
     """General graph topology intracommunicator."""
 
     _base = mpi.Graphcomm
 
 
-class Distgraphcomm(Intracommunicator, mpi.Distgraphcomm, metaclass=AcceptsBase):
+class Distgraphcomm(Topocommunicator, mpi.Distgraphcomm, metaclass=AcceptsBase):
     """Distributed graph topology intracommunicator."""
 
     _base = mpi.Distgraphcomm

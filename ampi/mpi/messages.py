@@ -12,6 +12,8 @@ from ..tape import Sweep
 from .reverse import Reverse
 from .waiting import outbox_of, wait
 
+_Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
+
 
 class Sent:
     """A message in the log of its sender, and the adjoint of sending it.
@@ -123,6 +125,13 @@ class Received:
             return
         adjoint = self.buffer.first(self.elements).take(sweep)
         outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), self.source, self.back, self.waiting)
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        request = self.request
+        if request is None or not request:
+            return True
+        return isinstance(request, _Prequest) and request.Get_status()
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

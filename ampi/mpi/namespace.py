@@ -9,14 +9,16 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from . import comm as _comm
-from . import requests as _requests
+from .guards import File, Op, Win
+from .point_to_point import Message
+from .requests import Prequest, Request
 from .reverse import register
 
 BASE: dict[str, Any] = dict(vars(mpi))
 """mpi4py.MPI's namespace as mpi4py made it."""
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
-_REQUESTS = ("Request", "Prequest", "Message")
+_OTHERS = {cls.__name__: cls for cls in (Request, Prequest, Message, Win, File, Op)}
 
 
 def _constant(name: str) -> Any:
@@ -38,9 +40,8 @@ def _make() -> types.ModuleType:
     module.__dict__.update({name: value for name, value in BASE.items() if not name.startswith("__")})
     for name in _COMMUNICATORS:
         setattr(module, name, getattr(_comm, name))
-    for name in _REQUESTS:
-        setattr(module, name, getattr(_requests, name))
-    for name in (*_COMMUNICATORS, *_REQUESTS):
+    module.__dict__.update(_OTHERS)
+    for name in (*_COMMUNICATORS, *_OTHERS):
         getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
     module.COMM_WORLD = COMM_WORLD  # type: ignore[attr-defined]
     module.COMM_SELF = COMM_SELF  # type: ignore[attr-defined]
@@ -51,14 +52,17 @@ def _make() -> types.ModuleType:
 MPI = _make()
 
 
-def rebind_requests() -> None:
-    """Let programs that write ``MPI.Request.Waitall(requests)`` against mpi4py's module reach our classes."""
-    for name in _REQUESTS:
+def rebind_classes() -> None:
+    """Let programs that write ``MPI.Request.Waitall(requests)`` against mpi4py's module reach our classes.
+
+    All but those of communicators: what the program makes of mpi4py's communicators stays mpi4py's.
+    """
+    for name in _OTHERS:
         setattr(mpi, name, getattr(MPI, name))
 
 
 def install() -> None:
     """Put our communicators and classes in the place of mpi4py's, for programs that are not to be changed."""
-    rebind_requests()
+    rebind_classes()
     for name in (*_COMMUNICATORS, "COMM_WORLD", "COMM_SELF"):
         setattr(mpi, name, getattr(MPI, name))

@@ -7,11 +7,11 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import _recording, current, living, overwrite
+from ..tape import Tape, Undo, _recording, current, living, overwrite
 from .agreement import log_received, log_sent
-from .buffers import parse
-from .messages import Received, Sent
-from .requests import recorded
+from .buffers import NOTHING, Buffer, parse
+from .messages import Received, Sent, call_site
+from .requests import AcceptsBase, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm = mpi.Comm
@@ -20,6 +20,10 @@ _Ssend, _Bsend, _Rsend = _Comm.Ssend, _Comm.Bsend, _Comm.Rsend
 _Issend, _Ibsend, _Irsend = _Comm.Issend, _Comm.Ibsend, _Comm.Irsend
 _Sendrecv, _Sendrecv_replace = _Comm.Sendrecv, _Comm.Sendrecv_replace
 _Isendrecv, _Isendrecv_replace = _Comm.Isendrecv, _Comm.Isendrecv_replace
+_Send_init, _Bsend_init = _Comm.Send_init, _Comm.Bsend_init
+_Rsend_init, _Ssend_init = _Comm.Rsend_init, _Comm.Ssend_init
+_Recv_init, _Mprobe, _Improbe = _Comm.Recv_init, _Comm.Mprobe, _Comm.Improbe
+_Message = mpi.Message
 
 
 class PointToPoint:
@@ -165,6 +169,85 @@ class PointToPoint:
         parts = _exchange("Isendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
         return _recorded(_Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), parts)
 
+    # ------------------------------------------------------------------------------------------- persistent requests
+
+    def Send_init(self, buf: Any, dest: int, tag: int = 0) -> mpi.Prequest:
+        """Create a persistent request for a standard send."""
+        return _send_init("Send_init", _Send_init, self, buf, dest, tag)
+
+    def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> mpi.Prequest:
+        """Create a persistent request for a buffered send."""
+        return _send_init("Bsend_init", _Bsend_init, self, buf, dest, tag)
+
+    def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> mpi.Prequest:
+        """Create a persistent request for a ready send."""
+        return _send_init("Rsend_init", _Rsend_init, self, buf, dest, tag)
+
+    def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> mpi.Prequest:
+        """Create a persistent request for a synchronous send."""
+        return _send_init("Ssend_init", _Ssend_init, self, buf, dest, tag)
+
+    def Recv_init(self, buf: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Prequest:
+        """Create a persistent request for a receive."""
+        request = _Recv_init(self, buf, source, tag)
+        if source == _PROC_NULL:
+            return request
+        return persistent(request, lambda: _some(_post("Recv_init", self, buf, source, tag)))
+
+    # ----------------------------------------------------------------------------------------------- matched probes
+
+    def Mprobe(
+        self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message:
+        """Blocking test for a matched message."""
+        if not _recording:
+            return _Mprobe(self, source, tag, status)
+        status = mpi.Status() if status is None else status
+        return _matched("Mprobe", self, _Mprobe(self, source, tag, status), status)
+
+    def Improbe(
+        self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message | None:
+        """Nonblocking test for a matched message."""
+        if not _recording:
+            return _Improbe(self, source, tag, status)
+        status = mpi.Status() if status is None else status
+        message = _Improbe(self, source, tag, status)
+        return None if message is None else _matched("Improbe", self, message, status)
+
+
+class Message(_Message, metaclass=AcceptsBase):
+    """Matched message."""
+
+    __slots__ = ("_receive",)  # in the log of the tape that recorded the probe
+    _base = _Message
+
+    @classmethod
+    def Probe(
+        cls, comm: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message:
+        """Blocking test for a matched message."""
+        return comm.Mprobe(source, tag, status)
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message | None:
+        """Nonblocking test for a matched message."""
+        return comm.Improbe(source, tag, status)
+
+    def Recv(self, buf: Any, status: mpi.Status | None = None) -> None:
+        """Blocking receive of the matched message."""
+        if living:
+            _post_matched("Mrecv", self, buf)
+        _Message.Recv(self, buf, status)
+
+    def Irecv(self, buf: Any) -> mpi.Request:
+        """Nonblocking receive of the matched message."""
+        receive = _post_matched("Imrecv", self, buf) if living else None
+        request = _Message.Irecv(self, buf)
+        return request if receive is None else recorded(_recording[-1], request, receive)
+
 
 def _send(name: str, primal: Callable[[Any, Any, int, int], Any], comm: Any, buf: Any, dest: int, tag: int) -> Any:
     """Send, blocking or not, while a tape is open."""
@@ -173,6 +256,19 @@ def _send(name: str, primal: Callable[[Any, Any, int, int], Any], comm: Any, buf
     if request is None or not sent.active:
         return request
     return recorded(_recording[-1], request, sent)
+
+
+def _send_init(
+    name: str, primal: Callable[[Any, Any, int, int], mpi.Prequest], comm: Any, buf: Any, dest: int, tag: int
+) -> mpi.Prequest:
+    request = primal(comm, buf, dest, tag)
+    if dest == _PROC_NULL:
+        return request
+    return persistent(request, lambda: _some(_log_send(name, comm, buf, dest, tag) if _recording else None))
+
+
+def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
+    return () if part is None else (part,)
 
 
 def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
@@ -193,16 +289,44 @@ def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | N
     if not _recording:
         return None
     tape = _recording[-1]
-    passive = current() is None
-    active = buffer.tracked and not passive
-    receive = log_received(tape, name, comm, buffer, active, source, tag)
-    receive.dropped = passive
-    if active:
+    receive = log_received(tape, name, comm, buffer, buffer.tracked and current() is not None, source, tag)
+    _record_receive(tape, receive, buffer, undo)
+    return receive
+
+
+def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Undo]) -> None:
+    """What a receive does to memory: overwrites it, with what may be active."""
+    receive.buffer = buffer
+    receive.dropped = current() is None
+    receive.active = buffer.tracked and not receive.dropped
+    if receive.active:
         buffer.activate(tape)
         tape.append(receive, undo)
     elif undo:
         tape.append(None, undo)
     buffer.detach()
+
+
+def _matched(name: str, comm: Any, message: mpi.Message, status: mpi.Status) -> mpi.Message:
+    """A message that was matched while a tape records: it is in the log from here on."""
+    if message == mpi.MESSAGE_NO_PROC:
+        return message
+    ours = Message.__new__(Message, message)
+    ours._receive = log_received(_recording[-1], name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
+    return ours
+
+
+def _post_matched(name: str, message: Any, buf: Any) -> Received | None:
+    """Before a matched message is received."""
+    buffer = parse(buf)
+    undo = overwrite(*buffer.overwritten())
+    receive = getattr(message, "_receive", None)
+    if not _recording or receive is None:
+        return None
+    message._receive = None
+    receive.name = name
+    receive.where = call_site()
+    _record_receive(_recording[-1], receive, buffer, undo)
     return receive
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import Sweep, Tape, current
+from ..tape import Sweep, Tape, current, living, opened
 from .messages import Received, Sent
 
 
@@ -52,13 +52,10 @@ class Completion:
             part.begin(sweep)
 
 
-class Request(_Request, metaclass=AcceptsBase):
-    """Request handler."""
+class Completions:
+    """Methods of requests that complete them."""
 
-    # What a recording tape knows of the request, absent if nothing: the messages in its log, the tape (by reference),
-    # and what makes the object for the user of the one that mpi4py's lowercase wait returns.
-    __slots__ = ("_parts", "_tape", "_unpack")
-    _base = _Request
+    __slots__ = ()
 
     def Wait(self, status: mpi.Status | None = None) -> bool:
         """Wait for a non-blocking operation to complete."""
@@ -225,6 +222,60 @@ class Request(_Request, metaclass=AcceptsBase):
         return _finish_some_objects(requests, _testsome(requests, statuses), statuses)
 
 
+# What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
+# what makes the object for the user of the one that mpi4py's lowercase wait returns.
+_SLOTS = ("_parts", "_tape", "_unpack")
+
+
+class Request(Completions, _Request, metaclass=AcceptsBase):
+    """Request handler."""
+
+    __slots__ = _SLOTS
+    _base = _Request
+
+
+class Prequest(Completions, _Prequest, metaclass=AcceptsBase):
+    """Persistent request handler."""
+
+    __slots__ = (*_SLOTS, "_start")  # _start logs the operation that starts, and returns its parts
+    _base = _Prequest
+
+    def Start(self) -> None:
+        """Initiate a communication with a persistent request."""
+        if living:
+            _start(self)
+        _Prequest.Start(self)
+
+    @classmethod
+    def Startall(cls, requests: list[mpi.Prequest]) -> None:
+        """Start a collection of persistent requests."""
+        if living:
+            for request in requests:
+                _start(request)
+        _Prequest.Startall(requests)
+
+
+def persistent(request: mpi.Prequest, start: Callable[[], tuple[Sent | Received, ...]]) -> Prequest:
+    """The request of a persistent operation; ``start()`` is called before each start while a tape exists."""
+    ours = Prequest.__new__(Prequest, request)
+    ours._start = start
+    return ours
+
+
+def _start(request: mpi.Prequest) -> None:
+    start = getattr(request, "_start", None)
+    if start is None:
+        return
+    parts = start()
+    request._parts = parts or None
+    if parts:
+        request._tape = opened()._reference
+        request._unpack = None
+        for part in parts:
+            if type(part) is Received:
+                part.request = request
+
+
 def recorded(
     tape: Tape, request: mpi.Request, *parts: Sent | Received, unpack: Callable[[Any], Any] | None = None
 ) -> Request:
@@ -262,7 +313,7 @@ def _any_recorded(requests: Iterable[Any]) -> bool:
     return False
 
 
-def _status_for(request: Request, status: mpi.Status | None) -> mpi.Status | None:
+def _status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
     if status is None:
         for part in request._parts:
             if part.wild:
@@ -321,20 +372,3 @@ def _finish_some_objects(
     if not indices:
         return indices, messages
     return indices, _finish_objects([requests[index] for index in indices], statuses, messages or ())
-
-
-class Prequest(Request, _Prequest):
-    """Persistent request handler."""
-
-    __slots__ = ()
-    _base = _Prequest
-
-
-_Message = mpi.Message
-
-
-class Message(_Message, metaclass=AcceptsBase):
-    """Matched message."""
-
-    __slots__ = ()
-    _base = _Message

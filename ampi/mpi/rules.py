@@ -58,11 +58,14 @@ _SENT = "Recv t from the destination; x̄ += t"
 _RECEIVED = "Send x̄ to the matched source; x̄ = 0"
 _EXCHANGED = "the same with source and destination exchanged; x̄ = 0 where it was received"
 
-for _name in ("Send", "Ssend", "Bsend", "Rsend", "Isend", "Issend", "Ibsend", "Irsend"):
-    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, reads=("buf",), adjoint=_SENT))
-for _owner, _name in (("Comm", "Recv"), ("Comm", "Irecv"), ("Message", "Recv"), ("Message", "Irecv")):
+for _mode in ("", "s", "b", "r"):
+    for _name in (f"{_mode}send".capitalize(), f"I{_mode}send", f"{_mode}send_init".capitalize()):
+        enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, reads=("buf",), adjoint=_SENT))
+for _owner, _name in (
+    *(("Comm", "Recv"), ("Comm", "Irecv"), ("Comm", "Recv_init")),
+    *(("Message", "Recv"), ("Message", "Irecv")),
+):
     enter(Operation(_owner, _name, Treatment.DIFFERENTIATED, writes=("buf",), adjoint=_RECEIVED))
-enter(
-    Operation("Comm", "Sendrecv", Treatment.DIFFERENTIATED, ("sendbuf",), ("recvbuf",), _EXCHANGED),
-    Operation("Comm", "Sendrecv_replace", Treatment.DIFFERENTIATED, ("buf",), ("buf",), _EXCHANGED),
-)
+for _name in ("Sendrecv", "Isendrecv"):
+    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, ("sendbuf",), ("recvbuf",), _EXCHANGED))
+    enter(Operation("Comm", f"{_name}_replace", Treatment.DIFFERENTIATED, ("buf",), ("buf",), _EXCHANGED))

@@ -1,0 +1,153 @@
+"""Methods that move data and have no rule yet: plain mpi4py, but an error when they touch an active buffer.
+
+They are found by mpi4py's own signatures, so that a method of a newer mpi4py is guarded as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError
+from ..memory import storage_of
+from ..tape import _recording, current, living, overwrite
+from .requests import AcceptsBase, persistent
+from .rules import TABLE, Operation, Treatment, enter
+
+# Buffers that a method writes; all others it reads.
+_WRITTEN = {"recvbuf", "result", "outbuf", "inoutbuf"}
+# Methods that take buffers without moving what is in them.
+_PASSES = {"Attach_buffer", "Detach_buffer", "Iagree", "Create", "Attach", "Detach"}
+# What opens or closes access to a window's memory.
+_EPOCHS = (
+    *("Fence", "Start", "Post", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"),
+    *("Flush", "Flush_all", "Flush_local", "Flush_local_all"),
+)
+
+
+def _writes_origin(name: str) -> bool:
+    return name in ("Get", "Rget") or name.startswith(("Read", "Iread", "Recv", "Precv"))
+
+
+def _operation(owner: str, name: str, method: Any) -> Operation | None:
+    """The table's entry for a method without a rule; None if it moves no data."""
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return None
+    buffers = [p.name for p in parameters.values() if "BufSpec" in str(p.annotation)]
+    if not buffers or name in _PASSES:
+        return None
+    writes = [b for b in buffers if b in _WRITTEN or _writes_origin(name)]
+    reads = [b for b in buffers if b not in writes]
+    return Operation(owner, name, Treatment.ERROR, tuple(reads), tuple(writes))
+
+
+def _guarded(operation: Operation, method: Any) -> Callable[..., Any]:
+    names = list(inspect.signature(method).parameters)
+    roles = [(names.index(name), name, name in operation.writes) for name in (*operation.reads, *operation.writes)]
+
+    def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        def check() -> tuple[()]:
+            for position, name, written in roles:
+                given = arguments[position - 1] if position <= len(arguments) else keywords.get(name)
+                _check(operation, given, written)
+            return ()
+
+        if living:
+            if operation.owner == "Win":
+                _check(operation, self.tomemory(), False)
+            check()
+        result = method(self, *arguments, **keywords)
+        return persistent(result, check) if isinstance(result, mpi.Prequest) else result
+
+    guarded.__name__ = operation.name
+    guarded.__qualname__ = f"{operation.owner}.{operation.name}"
+    guarded.__doc__ = method.__doc__
+    return guarded
+
+
+def _guarded_epoch(name: str, method: Any) -> Callable[..., Any]:
+    operation = Operation("Win", name, Treatment.ERROR)
+
+    def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if _recording:
+            _check(operation, self.tomemory(), False)
+        return method(self, *arguments, **keywords)
+
+    guarded.__name__ = name
+    guarded.__qualname__ = f"Win.{name}"
+    guarded.__doc__ = method.__doc__
+    return guarded
+
+
+def _check(operation: Operation, given: Any, written: bool) -> None:
+    tape = current()
+    for array in _arrays(given):
+        if tape is not None and tape.is_active(array):
+            raise ActivityError(
+                f"{operation.owner}.{operation.name} has no derivative rule, and its buffer carries derivatives; "
+                "pass ampi.value(array), or use an operation that has one (python -m ampi.coverage lists them)"
+            )
+        if written:
+            undo = overwrite(array)
+            if undo and _recording:
+                _recording[-1].append(None, undo)
+
+
+def _arrays(given: Any) -> Iterator[np.ndarray]:
+    """The tracked arrays in a buffer argument of any form."""
+    if isinstance(given, (list, tuple)):
+        for item in given:
+            yield from _arrays(item)
+    elif isinstance(given, (np.ndarray, memoryview, mpi.buffer)):
+        array = np.asarray(given)
+        if storage_of(array) is not None:
+            yield array
+
+
+def guard(owner: str, cls: type) -> None:
+    """Guard the methods of a class of ours that have no rule, and enter them into the table.
+
+    Parameters
+    ----------
+    owner : str
+        The class of mpi4py's whose methods are meant.
+    cls : type
+        Where the guarded methods go.
+    """
+    for name, member in vars(getattr(mpi, owner)).items():
+        if name[0] == "_" or not name[0].isupper() or f"{owner}.{name}" in TABLE or isinstance(member, property):
+            continue
+        operation = _operation(owner, name, member)
+        if operation is not None:
+            enter(operation)
+            setattr(cls, name, _guarded(operation, member))
+
+
+class Win(mpi.Win, metaclass=AcceptsBase):
+    """Remote memory access context."""
+
+    _base = mpi.Win
+
+
+class File(mpi.File, metaclass=AcceptsBase):
+    """File I/O context."""
+
+    _base = mpi.File
+
+
+class Op(mpi.Op, metaclass=AcceptsBase):
+    """Reduction operation."""
+
+    _base = mpi.Op
+
+
+for _name in _EPOCHS:
+    setattr(Win, _name, _guarded_epoch(_name, vars(mpi.Win)[_name]))
+for _owner, _cls in (("Win", Win), ("File", File), ("Op", Op)):
+    guard(_owner, _cls)

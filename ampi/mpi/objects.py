@@ -1,0 +1,9 @@
+"""Lowercase methods: Python objects that contain active arrays."""
+
+
+class Objects:
+    """Methods of all communicators."""
+
+
+class IntracommObjects:
+    """Methods of intracommunicators."""
