@@ -22,8 +22,9 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import activity, ir, tbr
+from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
-from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_differentiable
+from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.slice import live_part
 from ampi.kernel.ssa import (
@@ -77,7 +78,10 @@ class Options:
     parallel: bool = True
 
 
-def build(function: ir.Function, active: Iterable[str], options: Options = Options()) -> Derivative:
+ALL_ON = Options()
+
+
+def build(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
     """The adjoint of a kernel with respect to the arguments named in ``active``.
 
     The generated function is called as ``adjoint(*arguments, *shadows, *seeds)``.  On entry the arguments are as they
@@ -132,7 +136,9 @@ class _Adjoint(Builder):
         self.activity = activity.analyse(primal, active_arguments, options.activity)
         self.accesses = tbr.collect(primal)
         self.sources = tbr.find_sources(primal, self.accesses, options.sources)
-        self.names.hints.update({n: _stem(n) for n in taken})
+        self.names.hints.update({n: stem(n) for n in taken})
+        nests = irregular_nests(self.accesses, self.sources)
+        self.primal, self.before = add_counters(primal, nests, self.names)
         self.shadow: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
@@ -192,8 +198,8 @@ class _Adjoint(Builder):
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
         return Derivative(
             function=destruct(generated),
-            needs=_arrays_read(generated) & names,
-            reads=_arrays_read(self.primal) & names,
+            needs=arrays_read(generated) & names,
+            reads=arrays_read(self.primal) & names,
             writes=frozenset(self.written & names),
             becomes_active=frozenset(a.name for a in shadowed if a.name not in self.active_arguments),
             result_active=result_active,
@@ -304,12 +310,12 @@ class _Adjoint(Builder):
             value = self.load(own, index, name)
             if name in scope.saved_loads:
                 tape, loops = scope.saved_loads[name]
-                self.store(tape, self.trips(loops, scope), value)
+                self.store(tape, self.slot(loops, scope), value)
             return value
         if source is Source.FINAL:
             return self.load(self.atom(array, scope), index, name)
         tape, loops = scope.find_saved(name)
-        return self.load(tape, self.trips(loops, scope), name)
+        return self.load(tape, self.slot(loops, scope), name)
 
     def trips(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
         """The numbers, from zero, of the current iterations of loops."""
@@ -318,6 +324,14 @@ class _Adjoint(Builder):
             start = self.atom(loop.start, scope)
             numbers.append(self.value(Op("sub", (self.atom(loop.var, scope), start), INT)))
         return tuple(numbers)
+
+    def slot(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
+        """Where the values saved in the current iterations of loops are."""
+        before = self.before.get(loops[-1].name)
+        if before is None:
+            return self.trips(loops, scope)
+        (trip,) = self.trips(loops[-1:], scope)
+        return (self.value(Op("add", (self.atom(before, scope), trip), INT)),)
 
     def forward_branch(self, s: Branch, scope: Scope, top: bool) -> None:
         condition = self.atom(s.condition, scope)
@@ -347,16 +361,21 @@ class _Adjoint(Builder):
             length = self.count(start, stop) if counted else Const(16, INT)
             for c in s.carried:
                 if c.var != s.var and c.var != s.condition:
-                    tapes[c.var.name] = self.fresh(f"{_stem(c.var.name)}_saved", types.Array(c.var.type, 1, "C"))
+                    tapes[c.var.name] = self.fresh(f"{stem(c.var.name)}_saved", types.Array(c.var.type, 1, "C"))
                     self.emit(ir.Alloc(tapes[c.var.name], (length,), None, line=s.line))
             scope.saved_scalars.update(tapes)
+        if counted:
+            self.make_room(s, scope, self.count(start, stop))
         with self.nested(self.overwritten(s, scope) | {t.name for t in tapes.values()}) as block:
             (trip,) = self.trips((s,), scope)
+            following = self.value(Op("add", (trip, ONE), INT))
+            if not counted:
+                self.make_room(s, scope, following)
             for c, phi in zip(s.carried, phis):
                 if c.var.name in tapes:
                     tape = tapes[c.var.name]
                     if not counted:
-                        self.emit(ir.Grow(tape, self.value(Op("add", (trip, ONE), INT)), line=s.line))
+                        self.emit(ir.Grow(tape, following, line=s.line))
                         self.forget(tape.name)
                     self.store(tape, (trip,), phi)
             self.forward(s.body, scope, top=False)
@@ -365,7 +384,9 @@ class _Adjoint(Builder):
         carried = tuple(Carried(phi, i, n) for phi, i, n in zip(phis, inits, nexts))
         condition = None if s.condition is None else scope.values[s.condition.name]
         self.emit(
-            Loop(var.name, var, start, stop, tuple(block.statements), carried, s.step, condition, s.parallel, line=s.line)
+            Loop(
+                var.name, var, start, stop, tuple(block.statements), carried, s.step, condition, s.parallel, line=s.line
+            )
         )
 
     def overwritten(self, s: Loop, scope: Scope) -> set[str]:
@@ -384,19 +405,25 @@ class _Adjoint(Builder):
 
     def prepare_saved_loads(self, s: Loop, scope: Scope) -> None:
         """Make room for the values that the loop (standing directly in the scope) loads and that must be saved."""
-        for name, loops in self.loads_to_save(s, scope):
-            extents = []
-            for loop in loops:
-                if loop.condition is not None or not self.is_known(loop, s):
-                    self.line = s.line
-                    raise self.error("a value overwritten in a loop whose length varies is needed by the adjoint")
-                extents.append(self.count(self.atom(loop.start, scope), self.atom(loop.stop, scope)))
-            ty = next(t.target.type for t in every(s.body) if isinstance(t, ir.Assign) and t.target.name == name)
-            tape = self.fresh(f"{_stem(name)}_saved", types.Array(ty, len(extents), "C"))
-            self.emit(ir.Alloc(tape, tuple(extents), None, line=s.line))
+        for name, ty, loops in self.loads_to_save(s, scope):
+            if loops[-1].name in self.before:
+                extents = (Const(16, INT),)
+            else:
+                ranges = [(self.atom(loop.start, scope), self.atom(loop.stop, scope)) for loop in loops]
+                extents = tuple(self.count(start, stop) for start, stop in ranges)
+            tape = self.fresh(f"{stem(name)}_saved", types.Array(ty, len(extents), "C"))
+            self.emit(ir.Alloc(tape, extents, None, line=s.line))
             scope.saved_loads[name] = (tape, loops)
 
-    def loads_to_save(self, s: Loop, scope: Scope) -> list[tuple[str, tuple[Loop, ...]]]:
+    def make_room(self, s: Loop, scope: Scope, more: Expr) -> None:
+        """Lengthen what is saved in a loop whose iterations are numbered through, for ``more`` of them."""
+        for tape, loops in scope.saved_loads.values():
+            if loops[-1].name == s.name and s.name in self.before:
+                size = self.value(Op("add", (self.atom(self.before[s.name], scope), more), INT))
+                self.emit(ir.Grow(tape, size, line=s.line))
+                self.forget(tape.name)
+
+    def loads_to_save(self, s: Loop, scope: Scope) -> list[tuple[str, Any, tuple[Loop, ...]]]:
         found = []
 
         def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
@@ -404,7 +431,7 @@ class _Adjoint(Builder):
                 match t:
                     case ir.Assign(target=target, value=ir.Load(array=array)):
                         if array.name in scope.values and self.sources[target.name] is Source.SAVED:
-                            found.append((target.name, loops))
+                            found.append((target.name, target.type, loops))
                     case Loop():
                         visit(t.body, (*loops, t))
                     case Branch():
@@ -413,11 +440,6 @@ class _Adjoint(Builder):
 
         visit(s.body, (s,))
         return found
-
-    def is_known(self, loop: Loop, outermost: Loop) -> bool:
-        """Whether the range of a loop is fixed before ``outermost`` (around it, or itself) begins."""
-        inside = {v.name for t in every((outermost,)) for v in definitions(t)}
-        return all(not isinstance(e, Var) or e.name not in inside for e in (loop.start, loop.stop))
 
     def error(self, message: str) -> KernelError:
         return KernelError(f"{self.primal.filename}:{self.line}: {message}")
@@ -431,7 +453,7 @@ class _Adjoint(Builder):
         amount = convert(amount, value.type)
         known = adjoints.get(value.name)
         total = amount if known is None else arithmetic("add", known, amount)
-        adjoints[value.name] = self.value(total, f"{_stem(value.name)}_bar")
+        adjoints[value.name] = self.value(total, f"{stem(value.name)}_bar")
 
     def allocate_shadows(self, body: tuple[Stmt, ...], scope: Scope) -> None:
         """Zero shadows for the local arrays that a block allocates."""
@@ -510,7 +532,7 @@ class _Adjoint(Builder):
             if a == b:
                 adjoints[name] = a
                 continue
-            var = self.fresh(f"{_stem(name)}_bar", ty)
+            var = self.fresh(f"{stem(name)}_bar", ty)
             joins.append(Join(var, a, b))
             adjoints[name] = var
         if then or orelse or joins:
@@ -536,9 +558,9 @@ class _Adjoint(Builder):
         start, stop, step = self.reversed_range(s, scope)
         active = [c for c in s.carried if self.is_active(c.var)]
         finals = [adjoints.pop(c.var.name, constant(0, c.var.type)) for c in active]
-        bars = [self.inner(f"{_stem(c.var.name)}_bar", c.var.type) for c in active]
+        bars = [self.inner(f"{stem(c.var.name)}_bar", c.var.type) for c in active]
         outer = self.outer_scalars(s)
-        totals = [self.inner(f"{_stem(v.name)}_bar", v.type) for v in outer]
+        totals = [self.inner(f"{stem(v.name)}_bar", v.type) for v in outer]
         var = self.inner(s.var.name, INT)
         inner = Scope(scope, s)
         with self.nested(self.shadows_touched(s)) as block:
@@ -597,7 +619,9 @@ class _Adjoint(Builder):
 
     def shadows_touched(self, s: Loop) -> set[str]:
         """The shadows that the reversed loop may change."""
-        arrays = {t.value.array.name for t in every(s.body) if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load)}
+        arrays = {
+            t.value.array.name for t in every(s.body) if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load)
+        }
         arrays |= {w.name for t in every(s.body) if (w := written(t)) is not None}
         return {self.shadow[name].name for name in arrays if name in self.shadow}
 
@@ -615,17 +639,17 @@ class _Adjoint(Builder):
             scope.values[c.var.name] = self.load(tape, (trip,), c.var.name)
 
 
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
     """A name without the number of its version."""
     stem, _, number = name.rpartition("_")
     return stem if stem and number.isdigit() else name
 
 
 def _bar(value: Expr) -> str:
-    return f"{_stem(value.name)}_bar" if isinstance(value, Var) else "g"
+    return f"{stem(value.name)}_bar" if isinstance(value, Var) else "g"
 
 
-def _arrays_read(function: ir.Function) -> frozenset[str]:
+def arrays_read(function: ir.Function) -> frozenset[str]:
     """The arrays whose elements a function reads."""
     found = set()
     for s in every(function.body):
@@ -638,6 +662,3 @@ def _arrays_read(function: ir.Function) -> frozenset[str]:
         elif isinstance(s, ir.Return):
             found |= {v.name for v in s.values if isinstance(v, Var) and isinstance(v.type, types.Array)}
     return frozenset(found)
-
-
-__all__ = ["Derivative", "Options", "build", "is_differentiable"]

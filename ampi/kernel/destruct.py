@@ -68,7 +68,8 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
         s = _absorb(s, pending)
         if blocks(s):
             inside = {n for block in blocks(s) for inner in every(block) for n in names_read(inner)}
-            settle(inside | names_read(s))
+            settle(inside)
+        settle(names_read(s))
         settle({n for n, e in pending.items() if _arrays(e) & changed})
         if isinstance(s, ir.Assign) and uses[s.target.name] == 1 and _may_move(s.value):
             pending[s.target.name] = s.value

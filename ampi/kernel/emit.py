@@ -144,7 +144,9 @@ class _Writer:
 
     def statement(self, s: ir.Stmt) -> None:
         match s:
-            case ir.Assign(target=target, value=ir.Op(name="add", args=(ir.Var(name=name), value))) if name == target.name:
+            case ir.Assign(target=target, value=ir.Op(name="add", args=(ir.Var(name=name), value))) if (
+                name == target.name
+            ):
                 self.line(f"{name} += {expression(value)}", s.line)
             case ir.Assign(target=target, value=value):
                 self.line(f"{target.name} = {expression(value)}", s.line)

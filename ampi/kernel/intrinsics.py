@@ -1,9 +1,9 @@
 """The table of scalar operations: one entry says everything about one operation.
 
-An entry states how the operation is written in Numba's subset, which Python callables it stands for, and its derivative.
-The derivative is stated once, as one expression per argument which maps a change ``d`` of that argument to the change of
-the result.  These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the result ``r``; calls in
-them are names of this table.  From this one statement follow
+An entry states how the operation is written in Numba's subset, which Python callables it stands for, and its
+derivative.  The derivative is stated once, as one expression per argument which maps a change ``d`` of that argument to
+the change of the result.  These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the
+result ``r``; calls in them are names of this table.  From this one statement follow
 
 * the tangent: the sum over the arguments of the expression with ``d`` the argument's tangent;
 * the adjoint: the expression with ``d`` the result's adjoint (for complex types: its conjugate, conjugated again,
@@ -13,13 +13,14 @@ them are names of this table.  From this one statement follow
 ``None`` in place of an expression says that the derivative is zero (comparisons, integers, steps such as ``floor``).
 
 At a kink the derivative is one-sided: ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
-``min`` and ``max`` take the first; steps have derivative zero.  Where a derivative is infinite (``sqrt`` at zero), a zero
-change gives zero and any other gives what IEEE arithmetic gives.
+``min`` and ``max`` take the first; steps have derivative zero.  Where a derivative is infinite (``sqrt`` at zero), a
+zero change gives zero and any other gives what IEEE arithmetic gives.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import cmath
 import functools
 import math
@@ -39,10 +40,10 @@ ARGUMENTS = ("x", "y", "z")
 class Intrinsic:
     """One scalar operation.
 
-    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``; ``source_int`` the same where the result is
-    an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints`` replaces them
-    in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives, for the
-    tests, the open interval of each argument in which the function is smooth.
+    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``; ``source_int`` the same where the result
+    is an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints`` replaces
+    them in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives, for the
+    tests, the open interval of each argument in which the function is smooth; ``cost`` counts in additions.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Intrinsic:
 
 def _callables(*names: str) -> tuple[Callable[..., Any], ...]:
     """The callables of these dotted names that exist in this version of Python and NumPy."""
-    modules = {"math": math, "np": np, "cmath": cmath}
+    modules = {"math": math, "np": np, "cmath": cmath, "builtins": builtins}
     found = []
     for name in names:
         module, _, attribute = name.partition(".")
@@ -91,13 +92,14 @@ _ENTRIES = (
     _operator("mul", "x * y", "d * y", "d * x", also="np.multiply"),
     _operator("truediv", "x / y", "d / y", "-(d / y) * r", also="np.divide np.true_divide", cost=4),
     _operator("floordiv", "x // y", None, None, also="np.floor_divide", cost=10),
-    _operator("mod", "x % y", "d", "-d * floor(x / y)", also="np.mod np.remainder", domain=((0.1, 0.9), (1.1, 2.0)), cost=10),
+    _operator("mod", "x % y", "d", "-d * floor(x / y)", also="np.mod np.remainder", domain=((0.1, 0.9), (1.1, 2.0)),
+              cost=10),
     _operator("pow", "x ** y", "power_x(d, x, y, r)", "power_y(d, x, y, r)", also="math.pow np.power np.float_power",
               domain=((0.1, 3.0), (-2.0, 2.0)), cost=20),
     _operator("neg", "-x", "-d", also="np.negative"),
     _operator("pos", "+x", "d", also="np.positive"),
     _operator("square", "x * x", "2 * d * x", also="np.square"),
-    _operator("reciprocal", "1 / x", "-(d * r) * r", also="np.reciprocal", domain=_POSITIVE, cost=4),
+    _operator("reciprocal", "np.reciprocal(x)", "-(d * r) * r", also="np.reciprocal", domain=_POSITIVE, cost=4),
     # comparisons and logic
     _operator("lt", "x < y", None, None, also="np.less"),
     _operator("le", "x <= y", None, None, also="np.less_equal"),
@@ -150,7 +152,7 @@ _ENTRIES = (
     _function("degrees", "math.degrees(x)", f"d * {180 / math.pi!r}", also="np.rad2deg"),
     _function("radians", "math.radians(x)", f"d * {math.pi / 180!r}", also="np.deg2rad"),
     # kinks and steps
-    Intrinsic("abs", "abs(x)", ("d if x >= 0 else -d",), (abs, *_callables("math.fabs", "np.abs", "np.absolute", "np.fabs")),
+    _operator("abs", "abs(x)", "d if x >= 0 else -d", also="builtins.abs math.fabs np.abs np.absolute np.fabs",
               domain=_POSITIVE),
     Intrinsic("min", "min(x, y)", ("d if x <= y else 0", "0 if x <= y else d"), (min,)),
     Intrinsic("max", "max(x, y)", ("d if x >= y else 0", "0 if x >= y else d"), (max,)),
@@ -364,7 +366,16 @@ def _power_y(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
     return select(Op("ne", (r, constant(0, r.type)), types.boolean), value, constant(0, value.type))
 
 
-_HELPERS: dict[str, Callable[..., Expr]] = {"power_x": _power_x, "power_y": _power_y}
+def _in_double(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: convert(Op(name, (convert(x, types.float64),), types.float64), x.type)
+
+
+_HELPERS: dict[str, Callable[..., Expr]] = {
+    "power_x": _power_x,
+    "power_y": _power_y,
+    "digamma": _in_double("digamma"),
+    "trigamma": _in_double("trigamma"),
+}
 
 
 def _bindings(op: Op, result: Expr, d: Expr) -> dict[str, Expr]:

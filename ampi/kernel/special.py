@@ -9,7 +9,7 @@ from numba import njit
 
 @njit
 def digamma(x):
-    """The derivative of ``lgamma``: reflection for x <= 0, recurrence up to 6, then the asymptotic series."""
+    """The derivative of ``lgamma``: reflection for x <= 0, recurrence up to 10, then the asymptotic series."""
     if x <= 0.0:
         if x == math.floor(x):
             return math.nan

@@ -169,7 +169,9 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
                            carried=carried, condition=condition, body=block(s.body))  # fmt: skip
         case Branch():
             joins = tuple(Join(variable(j.var), expression(j.then), expression(j.orelse)) for j in s.joins)
-            return replace(s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins)
+            return replace(
+                s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
+            )
         case ir.Raise():
             return s
     raise AssertionError(s)
@@ -674,9 +676,7 @@ class _Construction(Builder):
             self.statements(s.body, around)
         carried = self.end_carry(begun)
         self.leave(before, names, carried_names)
-        self.emit(
-            Loop(var.name, var, lower, upper, tuple(block.statements), carried, parallel=s.parallel, line=s.line)
-        )
+        self.emit(Loop(var.name, var, lower, upper, tuple(block.statements), carried, parallel=s.parallel, line=s.line))
 
     def trips(self, start: Expr, stop: Expr, step: Expr) -> Expr:
         """How many iterations a range has."""

@@ -243,55 +243,56 @@ def _tagged(form: Form, tag: str, shared: tuple[Loop, ...], accesses: Accesses) 
 
 def _never_zero(difference: Form, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> bool:
     """Whether an index difference cannot vanish, given that a's counter of ``loop`` comes before b's."""
-    steps: Form | None = None
-    if loop is not None and not isinstance(loop.condition, Var):
-        own, other = (loop.var.name, "a"), (loop.var.name, "b")
-        c = difference.terms.get(own)
-        if c is not None:  # a's counter = b's counter + (distance, ""), distance <= -1 (or >= 1 going down)
-            distance: Symbol = ("distance", "")
-            steps = difference.without(own).plus(Form(terms={other: c, distance: c}))
-            difference = steps
+    difference = _by_distance(difference, loop)
     if not difference.terms:
         return difference.constant != 0
-    if len(difference.terms) == 1 and ("distance", "") in difference.terms:
-        distance_needed = -difference.constant / difference.terms["distance", ""]
+    if difference.terms.keys() == {_DISTANCE}:
+        distance = -difference.constant / difference.terms[_DISTANCE]
         direction = 1 if loop is not None and loop.step < 0 else -1
-        return distance_needed.denominator != 1 or distance_needed * direction < 1
-    return _bounded_away(difference, loop, shared, accesses)
-
-
-def _bounded_away(form: Form, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> bool:
-    lowest = _bound(form, -1, loop, shared, accesses)
-    highest = _bound(form, 1, loop, shared, accesses)
+        return distance.denominator != 1 or distance * direction < 1
+    lowest = _bound(difference, -1, loop, shared, accesses)
+    highest = _bound(difference, 1, loop, shared, accesses)
     return (lowest is not None and lowest > 0) or (highest is not None and highest < 0)
+
+
+_DISTANCE: Symbol = ("distance", "")  # from b's counter of the loop to a's: at most -1, or at least 1 going down
+
+
+def _by_distance(form: Form, loop: Loop | None) -> Form:
+    """A form with a's counter of the loop written as b's plus a distance."""
+    if loop is None or loop.condition is not None:
+        return form
+    own, other = (loop.var.name, "a"), (loop.var.name, "b")
+    c = form.terms.get(own)
+    return form if c is None else form.without(own).plus(Form(terms={other: c, _DISTANCE: c}))
 
 
 def _bound(form: Form, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> Fraction | None:
     """The largest (``side=1``) or smallest value of a form, from the ranges of the loop counters in it."""
     for _ in range(8):
+        form = _by_distance(form, loop)
         if not form.terms:
             return form.constant
-        replaced = False
-        for symbol, c in form.terms.items():
+        for symbol, c in _inner_first(form, accesses):
             limit = _limit(symbol, 1 if c * side > 0 else -1, loop, shared, accesses)
             if limit is not None:
                 form = form.without(symbol).plus(limit, c)
-                replaced = True
                 break
-        if not replaced:
+        else:
             return None
     return None
 
 
-def _limit(
-    symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses
-) -> Form | None:
+def _inner_first(form: Form, accesses: Accesses) -> list[tuple[Symbol, Fraction]]:
+    """The terms of a form, counters of inner loops first: their limits name those of outer ones."""
+    return sorted(form.terms.items(), key=lambda term: -len(accesses.depth.get(term[0][0], ())))
+
+
+def _limit(symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> Form | None:
     name, tag = symbol
-    if name == "distance" and loop is not None:
-        upper = -1 if loop.step > 0 else None
-        lower = 1 if loop.step < 0 else None
-        bound = upper if side > 0 else lower
-        return None if bound is None else Form(Fraction(bound))
+    if symbol == _DISTANCE:
+        nearest = -1 if loop is None or loop.step > 0 else 1
+        return Form(Fraction(nearest)) if side * nearest < 0 else None
     counted = accesses.counter.get(name)
     if counted is None or counted.condition is not None:
         return None

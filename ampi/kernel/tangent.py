@@ -1,0 +1,173 @@
+"""The tangent of a kernel, by source transformation: the kernel itself, with a derivative beside every active value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from numba import types
+
+from ampi.errors import KernelError
+from ampi.kernel import activity, ir
+from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
+from ampi.kernel.destruct import destruct
+from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
+from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.slice import live_part
+from ampi.kernel.ssa import Branch, Builder, Carried, Join, Loop, Names, construct, definitions, every, written
+
+
+def build(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
+    """The tangent of a kernel with respect to the arguments named in ``active``.
+
+    The generated function is called as ``tangent(*arguments, *shadows, *tangents of the active scalar arguments)``.
+    It does what the kernel does to its arguments, carries the shadows (which hold tangents) along, and returns a
+    tuple of the kernel's results followed by the tangents of those that are active.
+    """
+    return _Tangent(construct(function), frozenset(active), options).run()
+
+
+class _Tangent(Builder):
+    def __init__(self, primal: ir.Function, active_arguments: frozenset[str], options: Options) -> None:
+        taken = {a.name for a in primal.arguments} | {v.name for s in every(primal.body) for v in definitions(s)}
+        super().__init__(Names(list(taken)))
+        self.names.hints.update({n: stem(n) for n in taken})
+        self.primal = primal
+        self.options = options
+        self.active_arguments = active_arguments
+        self.varied = activity.analyse(primal, active_arguments, options.activity).varied
+        self.dot: dict[str, Expr] = {}
+        self.level.update({a.name: 0 for a in primal.arguments})
+
+    def run(self) -> Derivative:
+        arguments = self.primal.arguments
+        shadowed = [a for a in arguments if isinstance(a.type, types.Array) and a.name in self.varied]
+        scalars = [a for a in arguments if not isinstance(a.type, types.Array) and a.name in self.active_arguments]
+        for a in (*shadowed, *scalars):
+            self.dot[a.name] = self.fresh(f"{a.name}_dot", a.type)
+        results = self.results()
+        result_active = tuple(self.is_varied(v) for v in results)
+        self.statements(tuple(s for s in self.primal.body if not isinstance(s, ir.Return)))
+        self.emit(ir.Return((*results, *(self.tangent(v) for v in results if self.is_varied(v)))))
+        leaves = (
+            *arguments,
+            *(ir.Argument(self.dot[a.name].name, a.type, ("shadow", a.name)) for a in shadowed),
+            *(ir.Argument(self.dot[a.name].name, a.type, ("tangent", a.name)) for a in scalars),
+        )
+        name, count = f"{self.primal.name}_tangent", len(results) + sum(result_active)
+        generated = replace(
+            self.primal, name=name, arguments=leaves, body=tuple(self.block.statements), result=("tuple", count)
+        )
+        if self.options.slice:
+            generated = live_part(generated)
+        arrays = frozenset(a.name for a in arguments if isinstance(a.type, types.Array))
+        stored = {w.name for s in every(self.primal.body) if (w := written(s)) is not None}
+        return Derivative(
+            function=destruct(generated),
+            needs=arrays_read(generated) & arrays,
+            reads=arrays_read(self.primal) & arrays,
+            writes=frozenset(stored & arrays),
+            becomes_active=frozenset(a.name for a in shadowed if a.name not in self.active_arguments),
+            result_active=result_active,
+            shadows=tuple(a.name for a in shadowed),
+            scalars=tuple(a.name for a in scalars),
+        )
+
+    def results(self) -> tuple[Expr, ...]:
+        last = self.primal.body[-1] if self.primal.body else None
+        return last.values if isinstance(last, ir.Return) else ()
+
+    def is_varied(self, value: Expr) -> bool:
+        return isinstance(value, Var) and value.name in self.varied
+
+    def tangent(self, value: Expr) -> Expr:
+        """The tangent of an atom, zero for what is passive."""
+        if isinstance(value, Var) and value.name in self.dot:
+            return self.dot[value.name]
+        return constant(0, value.type)
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            self.line = s.line or self.line
+            self.statement(s)
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case ir.Assign(target=target, value=value):
+                if target.name in self.varied:
+                    self.assign(target, value, s)
+                else:
+                    self.emit(s)
+            case ir.Store(array=array, index=index, value=value) if array.name in self.dot:
+                self.store(self.dot[array.name], index, self.value(convert(self.tangent(value), array.type.dtype)))
+                self.emit(s)
+            case ir.Accumulate(array=array, index=index, value=value) if array.name in self.dot:
+                if self.is_varied(value):
+                    self.accumulate(self.dot[array.name], index, self.tangent(value))
+                self.emit(s)
+            case ir.Alloc(target=target) if target.name in self.varied:
+                if s.fill is not None and isinstance(s.fill.type, types.Array):
+                    raise KernelError(f"{self.primal.filename}:{s.line}: a copy of a whole array")
+                fill = constant(0, target.type.dtype) if s.fill is None else self.tangent(s.fill)
+                self.dot[target.name] = self.fresh(f"{stem(target.name)}_dot", target.type)
+                self.emit(ir.Alloc(self.dot[target.name], s.shape, fill, line=s.line))
+                self.emit(s)
+            case Branch():
+                self.branch(s)
+            case Loop():
+                self.loop(s)
+            case _:
+                self.emit(s)
+
+    def assign(self, target: Var, value: Expr, s: Stmt) -> None:
+        hint = f"{stem(target.name)}_dot"
+        self.emit(s)
+        if isinstance(value, ir.Load):
+            shadow = self.dot.get(value.array.name)
+            self.dot[target.name] = self.load(shadow, value.index, hint) if shadow else constant(0, target.type)
+            return
+        assert isinstance(value, Op)
+        total: Expr | None = None
+        for k, argument in enumerate(value.args):
+            if self.is_varied(argument) and is_differentiable(argument.type):
+                d = (
+                    self.value(convert(self.tangent(argument), value.type))
+                    if value.name == "select"
+                    else self.tangent(argument)
+                )
+                change = tangent_of(value, k, target, d)
+                if change is not None:
+                    total = change if total is None else arithmetic("add", total, change)
+        self.dot[target.name] = constant(0, target.type) if total is None else self.value(total, hint)
+
+    def branch(self, s: Branch) -> None:
+        with self.nested() as then:
+            self.statements(s.then)
+        with self.nested() as orelse:
+            self.statements(s.orelse)
+        joins = list(s.joins)
+        for j in s.joins:
+            if j.var.name in self.varied:
+                dot = self.fresh(f"{stem(j.var.name)}_dot", j.var.type)
+                joins.append(Join(dot, self.tangent(j.then), self.tangent(j.orelse)))
+                self.dot[j.var.name] = dot
+        self.emit(replace(s, then=tuple(then.statements), orelse=tuple(orelse.statements), joins=tuple(joins)))
+
+    def loop(self, s: Loop) -> None:
+        moving = [c for c in s.carried if c.var.name in self.varied]
+        begins = [self.tangent(c.init) for c in moving]
+        for c in s.carried:
+            self.level[c.var.name] = len(self.stack)
+        for c in moving:
+            self.dot[c.var.name] = self.inner(f"{stem(c.var.name)}_dot", c.var.type)
+        changed = {w.name for t in every(s.body) if (w := written(t)) is not None}
+        changed |= {d.name for name in changed if isinstance(d := self.dot.get(name), Var)}
+        with self.nested(changed) as block:
+            self.statements(s.body)
+            ends = [self.tangent(c.next) for c in moving]
+        extra = []
+        for c, begin, end in zip(moving, begins, ends):
+            dot = self.dot[c.var.name]
+            assert isinstance(dot, Var)
+            extra.append(Carried(dot, begin, end))
+        self.emit(replace(s, body=tuple(block.statements), carried=(*s.carried, *extra)))

@@ -1,0 +1,564 @@
+"""Small kernels with arguments, and how derivatives of kernels are checked.
+
+A case is a kernel with example arguments.  Everything is judged by the function that a call of the kernel is: from all
+floating arguments to all floating arrays after the call and all floating results.
+"""
+
+import itertools
+import math
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numba import prange
+
+from ampi.kernel import adjoint, emit, lower, parse, tangent
+
+Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
+CASES = {}
+
+
+def case(*arguments, complex_too=True):
+    """Register a kernel with its example arguments: callables of a random generator, or plain values."""
+
+    def register(function):
+        CASES[function.__name__] = Case(function, arguments, complex_too)
+        return function
+
+    return register
+
+
+def vector(*shape, low=0.5, high=1.5):
+    return lambda rng, dtype: random_array(rng, dtype, shape, low, high)
+
+
+def scalar(low=0.5, high=1.5):
+    return lambda rng, dtype: random_array(rng, dtype, (), low, high)[()]
+
+
+def integers(high, *shape):
+    return lambda rng, dtype: rng.integers(0, high, shape)
+
+
+def permutation(n):
+    return lambda rng, dtype: rng.permutation(n)
+
+
+def random_array(rng, dtype, shape, low, high):
+    values = rng.uniform(low, high, shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.uniform(-0.4, 0.4, shape)
+    return np.asarray(values, dtype)
+
+
+# ------------------------------------------------------------------------------------------- straight line and branches
+
+
+@case(scalar(), scalar())
+def product(x, y):
+    return x * y + x / y - y
+
+
+@case(scalar(), scalar())
+def reassigned(x, y):
+    x = x * y
+    y = x + y
+    x = x * x * y
+    return x, y
+
+
+@case(scalar(), complex_too=False)
+def branches(x):
+    y = x
+    if x > 1.0:
+        y = x * x
+    elif x > 0.7:
+        y = 3.0 * x
+        z = y * x
+        y = z * z
+    else:
+        y = -x
+    return y * x
+
+
+@case(scalar(), 3)
+def powers(x, n):
+    return x**2 + x**3 + x**-1 + x**0.5 + x**n + 2.0**x + x**1 + x**0
+
+
+@case(scalar(), scalar(), complex_too=False)
+def conditional_expression(x, y):
+    t = math.sqrt(x - y) if x > y else math.sqrt(y - x) * 2.0
+    return t * (x if y > 0.0 and x / y > 1.0 else y)
+
+
+@case(scalar(), True, complex_too=False)
+def early_return(x, flag):
+    if flag:
+        return x * x
+    y = math.sin(x)
+    return y
+
+
+# ------------------------------------------------------------------------------------------- independent loops
+
+
+@case(vector(7), vector(7), vector(7), scalar())
+def axpy(x, y, out, a):
+    for i in prange(x.shape[0]):
+        out[i] = a * x[i] + y[i] * y[i]
+
+
+@case(vector(7), vector(7), vector(7), scalar(), complex_too=False)
+def guarded(x, y, out, c):
+    for i in prange(x.shape[0]):
+        t = x[i] * y[i]
+        if t > 0.9:
+            t = math.sqrt(t) * c
+        out[i] = t + x[i] ** 2
+
+
+@case(vector(6), vector(6))
+def in_place(a, b):
+    for i in range(a.shape[0]):
+        a[i] = a[i] * b[i]
+        a[i] = a[i] * a[i]
+        b[i] *= a[i]
+
+
+@case(vector(6), vector(6))
+def overwritten_twice(a, b):
+    for i in range(a.shape[0]):
+        b[i] = a[i] * 3.0
+        t = b[i] * a[i]
+        b[i] = t * t
+
+
+@case(vector(5), vector(9), integers(5, 9))
+def gather(x, out, index):
+    for i in prange(out.shape[0]):
+        out[i] = x[index[i]] * x[index[i]] * out[i]
+
+
+@case(vector(5), vector(9), integers(5, 9))
+def scatter_add(total, x, index):
+    for i in prange(x.shape[0]):
+        total[index[i]] += x[i] * x[i]
+
+
+@case(vector(5), vector(9), integers(5, 9))
+def scatter(target, x, index):
+    for i in range(x.shape[0]):
+        target[index[i]] = x[i] * target[index[i]]
+
+
+@case(vector(6), permutation(6), vector(6))
+def permuted(x, order, y):
+    for i in prange(x.shape[0]):
+        j = order[i]
+        x[j] = x[j] * y[i]
+
+
+@case(vector(8), vector(8), scalar())
+def stencil(u, new, c):
+    for i in range(1, u.shape[0] - 1):
+        new[i] = u[i] + c * (u[i + 1] - 2.0 * u[i] + u[i - 1]) * u[i]
+
+
+@case(vector(4, 5), vector(4, 5), vector(5))
+def two_dimensions(a, out, w):
+    for i in prange(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[i, j] = a[i, j] * w[j] * a[i, j]
+
+
+@case(vector(8), vector(4), complex_too=False)
+def strides(x, out):
+    for i in range(0, x.shape[0], 2):
+        out[i // 2] = x[i] * x[i + 1]
+    for i in range(x.shape[0] - 1, 0, -3):
+        out[i // 2] += math.exp(x[i])
+
+
+@case(vector(6), vector(3, 6))
+def rows(x, a):
+    for i in range(a.shape[0]):
+        row = a[i]
+        for j in range(1, x.shape[0]):
+            row[j] = row[j] * x[j] + row[j - 1]
+
+
+# ------------------------------------------------------------------------------------------- reductions and recurrences
+
+
+@case(vector(6), vector(6))
+def dot(x, y):
+    s = 0.0 * x[0]
+    for i in prange(x.shape[0]):
+        s += x[i] * y[i]
+    return s
+
+
+@case(vector(6))
+def norm_then_scale(x):
+    s = 0.0 * x[0]
+    for i in prange(x.shape[0]):
+        s += x[i] * x[i]
+    for i in prange(x.shape[0]):
+        x[i] = x[i] / s
+    return s
+
+
+@case(vector(6), vector(6))
+def cumulative_product(x, out):
+    s = 1.0 + 0.0 * x[0]
+    for i in range(x.shape[0]):
+        s = s * x[i]
+        out[i] = s
+    return s
+
+
+@case(vector(6))
+def recurrence_in_memory(a):
+    for i in range(1, a.shape[0]):
+        a[i] = a[i] * a[i - 1]
+
+
+@case(vector(6))
+def recurrence_backwards(a):
+    for i in range(a.shape[0] - 2, -1, -1):
+        a[i] = a[i] * a[i + 1] + a[i]
+
+
+@case(vector(6), complex_too=False)
+def extrema(x):
+    x[1] = 0.3 * x[1]
+    x[2] = 2.5 * x[2]
+    lowest = x[0]
+    highest = x[0]
+    for i in range(1, x.shape[0]):
+        lowest = min(lowest, x[i])
+        highest = max(x[i], highest)
+    return lowest * highest
+
+
+@case(scalar(), scalar(0.01, 0.02), 5)
+def runge_kutta(y, h, n):
+    for _ in range(n):
+        k1 = -y * y
+        t = y + 0.5 * h * k1
+        k2 = -t * t
+        t = y + 0.5 * h * k2
+        k3 = -t * t
+        t = y + h * k3
+        k4 = -t * t
+        y = y + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+    return y
+
+
+@case(vector(3), scalar(), 4)
+def swapped_scalars(x, y, n):
+    a = x[0]
+    b = x[1]
+    for _ in range(n):
+        a, b = b * y, a + b
+    return a * b
+
+
+@case(vector(7), vector(7), 3, scalar())
+def heat(u, w, n, c):
+    for _ in range(n):
+        for i in range(1, u.shape[0] - 1):
+            w[i] = u[i] + c * (u[i + 1] - 2.0 * u[i] + u[i - 1]) * u[i]
+        for i in range(1, u.shape[0] - 1):
+            u[i] = w[i]
+
+
+@case(vector(5), vector(5), vector(5), vector(5))
+def thomas(a, b, c, d):
+    n = d.shape[0]
+    for i in range(1, n):
+        w = a[i] / b[i - 1]
+        b[i] = b[i] - w * c[i - 1] * 0.1
+        d[i] = d[i] - w * d[i - 1]
+    d[n - 1] = d[n - 1] / b[n - 1]
+    for i in range(n - 2, -1, -1):
+        d[i] = (d[i] - c[i] * d[i + 1]) / b[i]
+
+
+# ------------------------------------------------------------------------------------------- while, nests, local arrays
+
+
+@case(scalar(1.2, 1.6), complex_too=False)
+def newton(a):
+    x = a
+    while abs(x * x - a) > 1e-14:
+        x = 0.5 * (x + a / x)
+    return x
+
+
+@case(vector(5), vector(5), complex_too=False)
+def while_in_loop(x, out):
+    for i in prange(x.shape[0]):
+        y = x[i] * 8.0
+        k = 0
+        while y > 1.0:
+            y = y * 0.5 * x[i]
+            k += 1
+            if k > 20:
+                break
+        out[i] = y * x[i]
+
+
+@case(vector(4), vector(3), complex_too=False)
+def nested_recurrences(x, y):
+    s = 1.0
+    for i in range(x.shape[0]):
+        t = x[i]
+        for j in range(y.shape[0]):
+            t = t * y[j] + s
+            if t > 3.0:
+                t = math.sqrt(t)
+        s = s * t
+    return s
+
+
+@case(vector(5), vector(5))
+def local_array(x, out):
+    for i in prange(x.shape[0]):
+        t = np.empty(3, x.dtype)
+        t[0] = x[i]
+        for k in range(1, 3):
+            t[k] = t[k - 1] * x[i]
+        t[0] = t[0] * t[2]
+        out[i] = t[0] + t[1] * t[2]
+
+
+@case(vector(4, 4), vector(4))
+def triangular_solve(a, b):
+    n = b.shape[0]
+    for i in range(n):
+        for j in range(i):
+            b[i] -= a[i, j] * b[j]
+        b[i] = b[i] / a[i, i]
+
+
+@case(vector(6), 4)
+def work_array(x, n):
+    t = np.zeros(x.shape[0], x.dtype)
+    for i in range(x.shape[0]):
+        t[i] = x[i] * x[i]
+    s = 0.0 * x[0]
+    for i in range(1, x.shape[0]):
+        s += t[i] * t[i - 1]
+    return s, t
+
+
+@case(vector(4, 4), vector(4, 4), vector(4, 4))
+def matrix_product(a, b, c):
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            s = 0.0 * a[0, 0]
+            for k in range(a.shape[1]):
+                s += a[i, k] * b[k, j]
+            c[i, j] = s * s
+
+
+@case(vector(12), vector(5), vector(5), lambda rng, dtype: np.array([0, 3, 4, 4, 9, 12]), integers(5, 12))
+def sparse_product(values, x, y, begin, column):
+    for i in prange(y.shape[0]):
+        s = 0.0 * x[0]
+        for k in range(begin[i], begin[i + 1]):
+            s += values[k] * x[column[k]]
+        y[i] = s
+
+
+@case(vector(5, 3), vector(5, 3), complex_too=False)
+def n_body(x, f):
+    for i in prange(x.shape[0]):
+        for k in range(3):
+            f[i, k] = 0.0
+        for j in range(x.shape[0]):
+            if i != j:
+                r2 = 0.1
+                for k in range(3):
+                    d = x[i, k] - x[j, k]
+                    r2 += d * d
+                w = 1.0 / (r2 * math.sqrt(r2))
+                for k in range(3):
+                    f[i, k] += w * (x[j, k] - x[i, k])
+
+
+@case(vector(6), scalar(), complex_too=False)
+def loop_with_exit(x, limit):
+    s = 0.0
+    for i in range(x.shape[0]):
+        s += x[i] * x[i]
+        if s > 2.0 * limit:
+            break
+        s *= 1.1
+    return s
+
+
+@case(vector(6), complex_too=False)
+def skipped_iterations(x):
+    s = 1.0
+    for i in range(x.shape[0]):
+        if x[i] < 0.8:
+            continue
+        s = s * x[i]
+    return s
+
+
+@case(vector(6), 3)
+def bits_and_integers(x, n):
+    s = 0.0 * x[0]
+    k = 1
+    for i in range(x.shape[0]):
+        k = (k * 7 + i) % 11
+        if k & 1 and n > 2:
+            s += x[k % x.shape[0]] * x[i] * k
+    return s
+
+
+# ------------------------------------------------------------------------------------------- checks of derivatives
+
+
+@dataclass
+class Program:
+    """A kernel and one derivative of it, ready to call."""
+
+    call: object
+    derivative: adjoint.Derivative
+    source: str
+
+
+def make_arguments(name, dtype=np.float64, seed=1):
+    rng = np.random.default_rng(seed)
+    return [a(rng, dtype) if callable(a) else a for a in CASES[name].arguments]
+
+
+def kernel_ir(function, arguments):
+    return lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments)))
+
+
+def load(function, jit=False, **options):
+    """The callable that a generated function is, compiled or as plain Python."""
+    namespace = {}
+    text = emit.HEADER + "\n" + emit.source(function)
+    exec(compile(text, "<generated>", "exec"), namespace)
+    call = namespace[function.name]
+    return numba.njit(call, error_model="numpy", **options) if jit else call
+
+
+def is_float(value):
+    return np.asarray(value).dtype.kind in "fc"
+
+
+def float_arguments(function, arguments):
+    names = function.__code__.co_varnames[: len(arguments)]
+    return [n for n, a in zip(names, arguments) if is_float(a)]
+
+
+def activity_patterns(function, arguments):
+    """All arguments active, and each one alone."""
+    names = float_arguments(function, arguments)
+    patterns = [tuple(names)] + [(n,) for n in names if len(names) > 1]
+    return patterns + [tuple(c) for c in itertools.combinations(names, 2)] if len(names) == 3 else patterns
+
+
+def copies(arguments):
+    return [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+
+
+def run(function, arguments):
+    """The arguments after a call and the results, as one list each."""
+    arguments = copies(arguments)
+    result = function(*arguments)
+    results = [] if result is None else list(result) if isinstance(result, tuple) else [result]
+    return arguments, results
+
+
+def pairing(a, b):
+    """The real inner product of two lists of arrays and scalars."""
+    return sum(float(np.sum((np.conj(x) * y).real)) for x, y in zip(a, b))
+
+
+class Check:
+    """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled."""
+
+    def __init__(self, function, arguments, active, options=adjoint.ALL_ON, jit=False):
+        self.function, self.arguments, self.active = function, arguments, active
+        self.rng = np.random.default_rng(5)
+        self.names = function.__code__.co_varnames[: len(arguments)]
+        code = kernel_ir(function, arguments)
+        renamed = {a.path[0]: a.name for a in code.arguments}
+        self.names = tuple(renamed[n] for n in self.names)
+        self.active = active = tuple(renamed[n] for n in active)
+        self.adjoint = adjoint.build(code, active, options)
+        self.tangent = tangent.build(code, active, options)
+        self.run_adjoint = load(self.adjoint.function, jit)
+        self.run_tangent = load(self.tangent.function, jit)
+        self.value = dict(zip(self.names, arguments))
+
+    def like(self, value):
+        """A random perturbation of the same type as a value."""
+        value = np.asarray(value)
+        return np.asarray(random_array(self.rng, value.dtype, value.shape, -1.0, 1.0))[()]
+
+    def direction(self):
+        return {n: self.like(self.value[n]) for n in self.active}
+
+    def tangents(self, direction):
+        """Tangents of the shadowed arrays after the call and of the active results, by the generated tangent."""
+        arrays = {n: np.array(direction.get(n, np.zeros_like(self.value[n]))) for n in self.tangent.shadows}
+        scalars = [direction[n] for n in self.tangent.scalars]
+        out = self.run_tangent(*copies(self.arguments), *arrays.values(), *scalars)
+        n = sum(self.tangent.result_active)
+        return [*arrays.values(), *(out[len(out) - n :] if n else ())]
+
+    def differences(self, direction, h=1e-3):
+        """The same by differences of fourth order."""
+
+        def moved(t):
+            point = [a + t * direction[n] if n in direction else a for n, a in zip(self.names, self.arguments)]
+            point = [np.asarray(p, np.asarray(a).dtype)[()] if n in direction else p
+                     for n, p, a in zip(self.names, point, self.arguments)]  # fmt: skip
+            after, results = run(self.function, point)
+            named = dict(zip(self.names, after))
+            active = [r for r, is_active in zip(results, self.adjoint.result_active) if is_active]
+            return [*(named[n] for n in self.adjoint.shadows), *active]
+
+        values = {k: moved(k * h) for k in (-2, -1, 1, 2)}
+        return [(8 * (c - b) - (d - a)) / (12 * h) for a, b, c, d in zip(*(values[k] for k in (-2, -1, 1, 2)))]
+
+    def seeds(self):
+        _, results = run(self.function, self.arguments)
+        active = [r for r, is_active in zip(results, self.adjoint.result_active) if is_active]
+        return {n: self.like(self.value[n]) for n in self.adjoint.shadows}, [self.like(r) for r in active]
+
+    def adjoints(self, array_seeds, result_seeds):
+        """The adjoint of every active argument, and of arrays that were passive on entry, by name."""
+        shadows = {n: np.array(s) for n, s in array_seeds.items()}
+        before = copies(self.arguments)
+        arguments = copies(self.arguments)
+        out = self.run_adjoint(*arguments, *shadows.values(), *(np.array(s) if np.ndim(s) else s for s in result_seeds))
+        for name, a, b in zip(self.names, arguments, before):
+            np.testing.assert_array_equal(a, b, err_msg=f"the adjoint changed {name}")
+        return {**shadows, **dict(zip(self.adjoint.scalars, out))}
+
+    def compare(self, tolerance, against_differences=True):
+        direction = self.direction()
+        array_seeds, result_seeds = self.seeds()
+        bars = self.adjoints(array_seeds, result_seeds)
+        left = pairing([bars[n] for n in direction], list(direction.values()))
+        seeds = [*array_seeds.values(), *result_seeds]
+        tangents = self.tangents(direction)
+        right = pairing(seeds, tangents)
+        size = 1.0 + sum(float(np.sum(np.abs(s) * np.abs(t))) for s, t in zip(seeds, tangents))
+        assert abs(left - right) <= tolerance * size, (left, right)
+        if against_differences:
+            for computed, expected in zip(tangents, self.differences(direction)):
+                np.testing.assert_allclose(computed, expected, rtol=1e-8, atol=1e-8 * size)
+        return left
