@@ -56,7 +56,7 @@ def compile_kernels(comm):
 
 
 def run(domain, cycles=9999999, report=None):
-    """Advance to the end of the simulated time, but by no more than ``cycles``; ``report(domain)`` after each. Collective."""
+    """Advance to the end of the simulated time or to cycle ``cycles``; ``report(domain)`` after each. Collective."""
     while domain.cycle < cycles and value(domain.time)[0] < hydro.END_TIME:
         hydro.advance(domain)
         if report is not None:
@@ -88,7 +88,7 @@ def print_summary(domain, seconds):
 
 
 def plane_asymmetry(domain):
-    """How far the energy in the plane z = 0 is from being symmetric in x and y: largest and total absolute, largest relative."""
+    """Asymmetry in x and y of the energy in the plane z = 0: largest and total absolute, largest relative."""
     size = domain.size
     plane = value(domain.energy)[: size * size].reshape(size, size)
     upper, lower = plane[numpy.triu_indices(size, 1)], plane.T[numpy.triu_indices(size, 1)]

@@ -33,17 +33,20 @@ class Domain:
 
     Attributes
     ----------
-    Constant: ``corner`` (elements, 8) nodes of an element; ``node_corner`` (nodes, 8) columns of ``force_at_corner`` that meet
-    at a node, filled up with a last column that is always 0; ``neighbor`` (elements, 6), see
-    :func:`kernels.artificial_viscosity`; ``reference_volume`` (elements,), which is the mass as well, since the density is 1;
-    ``mobility`` (3, nodes), 1/mass or 0 across a plane of symmetry.
+    All arrays are float64 but for the index tables, which are uint32.
+
+    Constant: ``corner`` (elements, 8) nodes of an element; ``node_corner`` (nodes, 8) columns of ``force_at_corner``
+    that meet at a node, filled up with a last column that is always 0; ``neighbor`` (elements, 6), see
+    :func:`kernels.artificial_viscosity`; ``reference_volume`` (elements,), which is the mass as well, since the
+    density is 1; ``mobility`` (3, nodes), 1/mass or 0 across a plane of symmetry.
 
     State, which a cycle takes from one time to the next: ``x``, ``v`` (3, nodes) positions and velocities; ``energy``,
-    ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume`` (elements,); ``time``, ``dt``, ``step_limit`` (1,).
+    ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume`` (elements,); ``time``, ``dt``, ``step_limit``
+    (1,). The volumes and masses of the undisturbed mesh are constants: moving ``x`` later does not change them.
 
-    Within a cycle: ``force_at_corner`` (3, 8 elements + 1), ``force`` (3, nodes); ``new_volume``, ``volume_change``, ``length``,
-    ``strain_rate``, ``linear``, ``quadratic`` (elements,); ``velocity_gradient`` (3, elements + ghosts + 1), ``extent``
-    (3, elements); ``common_limit`` (1,).
+    Within a cycle, each written before it is read: ``force_at_corner`` (3, 8 elements + 1), ``force`` (3, nodes);
+    ``new_volume``, ``volume_change``, ``length``, ``strain_rate``, ``linear``, ``quadratic`` (elements,);
+    ``velocity_gradient`` (3, elements + ghosts + 1), ``extent`` (3, elements); ``common_limit`` (1,).
     """
 
     def __init__(self, comm, size, regions=11, balance=1, cost=1):

@@ -1,14 +1,14 @@
 """The three ghost exchanges, each driven by a table of messages.
 
-A rank is one box of a cube of boxes, and a neighbour is an *offset* (-1, 0 or 1 in each of x, y, z). What is exchanged with a
-neighbour is the plane, edge or corner of the box on that side, listed in the same order on both ranks. A message is a
-contiguous piece of one send buffer, which a single kernel call packs for all neighbours at once.
+A rank is one box of a cube of boxes, and a neighbour is an *offset* (-1, 0 or 1 in each of x, y, z). What is exchanged
+with a neighbour is the plane, edge or corner of the box on that side, listed in the same order on both ranks. A message
+is a contiguous piece of one send buffer, which a single kernel call packs for all neighbours at once.
 
-Each exchange has three steps, so that work can be done while messages are under way: ``post`` (receives), ``send``, ``finish``.
-All three are called by every rank of the communicator.
+Each exchange has three steps, so that work can be done while messages are under way: ``post`` (receives), ``send``,
+``finish``. All three are called by every rank of the communicator.
 """
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy
 
@@ -22,7 +22,8 @@ OFFSETS = [offset for offset in product((-1, 0, 1), repeat=3) if any(offset)]
 class Box:
     """Where a rank's box lies in the cube of boxes, and who its neighbours are.
 
-    Attributes: ``side`` (boxes along an edge of the cube), ``place`` (x, y, z of this box), ``neighbors`` (offset → rank).
+    Attributes: ``side`` (boxes along an edge of the cube), ``place`` (x, y, z of this box), ``neighbors``
+    (offset → rank). Raises ValueError when the number of ranks is not a cube.
     """
 
     def __init__(self, rank, ranks):
@@ -45,7 +46,7 @@ class Box:
 
 
 def shared(offset, numbers, last=(None, None, None)):
-    """The entries of ``numbers[z, y, x]`` on the side that ``offset`` points to; ``last`` ends the range along each axis."""
+    """Those of ``numbers[z, y, x]`` on the side that ``offset`` points to, up to ``last`` along the other axes."""
     pick = {-1: slice(0, 1), 1: slice(-1, None)}
     x, y, z = (pick.get(o, slice(0, end)) for o, end in zip(offset, last))
     return numbers[z, y, x].ravel()
@@ -55,7 +56,7 @@ def messages(lists):
     """Concatenate index lists: the long list, and the slice of it that each had."""
     ends = numpy.cumsum([0] + [len(numbers) for numbers in lists])
     joined = numpy.concatenate([numpy.empty(0, numpy.uint32), *lists]).astype(numpy.uint32)
-    return joined, [slice(a, b) for a, b in zip(ends[:-1], ends[1:])]
+    return joined, [slice(a, b) for a, b in pairwise(ends)]
 
 
 class NodeSum:
@@ -99,8 +100,8 @@ class NodeSum:
 class NodeCopy:
     """Positions and velocities of shared nodes, from the one rank that owns each.
 
-    The owner of a node is the highest rank that has it. Sums over ranks are rounded in a different order on each; this keeps
-    the copies of a node from drifting apart.
+    The owner of a node is the highest rank that has it. Sums over ranks are rounded in a different order on each; this
+    keeps the copies of a node from drifting apart.
     """
 
     def __init__(self, comm, box, numbers):
@@ -144,7 +145,7 @@ class FaceGhosts:
 
     def __init__(self, comm, box, numbers, ghosts):
         self.comm = comm
-        self.faces = []  # (direction, sign, rank)
+        self.faces = []  # (direction, sign, rank, offset)
         for offset, rank in box.neighbors.items():
             if sum(map(abs, offset)) == 1:
                 direction = next(axis for axis in range(3) if offset[axis])

@@ -1,5 +1,7 @@
-"""One cycle of Lagrangian hydrodynamics: forces move the nodes, the moved nodes change the elements, the elements say how
-long the next time step may be."""
+"""One cycle of Lagrangian hydrodynamics.
+
+Forces move the nodes, the moved nodes change the elements, and the elements say how long the next time step may be.
+"""
 
 from . import kernels
 from .backend import MPI, value

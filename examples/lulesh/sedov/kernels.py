@@ -5,8 +5,8 @@ belong to its own element or node. What has to be known about all iterations tog
 limit) is a reduction.
 
 Vector fields have the shape ``(3, nodes)`` or ``(3, elements)``: one contiguous row per direction. Index tables are
-unsigned, so that no index can mean "from the end". The corners of an element are numbered as in LULESH: 0 1 2 3 go round
-the face ζ = -1, starting at the corner with the smallest node number, 4 5 6 7 round the face ζ = +1 above it::
+unsigned, so that no index can mean "from the end". The corners of an element are numbered as in LULESH: 0 1 2 3 go
+round the face ζ = -1, starting at the corner with the smallest node number, 4 5 6 7 round the face ζ = +1 above it::
 
         7 ---- 6          ζ  η
        /|     /|          | /
@@ -54,7 +54,7 @@ STEP_GROWTH_MIN = 1.1  # a step that could grow by less than this stays as it is
 STEP_GROWTH_MAX = 1.2
 
 
-# ---------------------------------------------------------------------------------------------- geometry of a hexahedron
+# --------------------------------------------------------------------------------------------- geometry of a hexahedron
 
 
 @kernel
@@ -204,7 +204,7 @@ def reference_volumes(x, corner, volume):
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- nodal part
+# ---------------------------------------------------------------------------------------------------------- nodal part
 
 
 @kernel
@@ -248,8 +248,8 @@ def dot8(a, u):
 def corner_forces(u, normal, stress, gx, gy, gz, hx, hy, hz, scale, coefficient):
     """Forces at the corners in one direction: stress on the corner's surface, and resistance to hourglass motion.
 
-    The hourglass shape vectors are orthogonal to every linear field: γ_i - (h_i·∇V) / V, so the modes of the velocity
-    ``u`` are reduced by what a linear field with the element's shape would show. The matrix of the shape vectors is never
+    The hourglass shape vectors γ_i - (h_i·∇V) / V are orthogonal to every linear field: the modes of the velocity ``u``
+    are reduced by what a linear field with the element's shape would show. The matrix of the shape vectors is never
     formed: it is applied as it is composed.
     """
     m = hourglass_modes(u)
@@ -293,8 +293,8 @@ def store_corners(force, axis, e, f):
 def element_forces(x, v, corner, reference_volume, relative_volume, pressure, viscosity, sound_speed, force):
     """Forces that each element puts on its eight corners.
 
-    Reads all, writes ``force[:, 8 e + corner]``. Returns the smallest volume met, which must be positive: the volume from
-    the Jacobian at the centre or the one carried along, whichever is smaller.
+    Writes ``force[:, 8 e + corner]``. Returns the smallest volume met, which must be positive: from the Jacobian at the
+    centre or the one carried along.
     """
     smallest = NO_LIMIT
     for e in prange(corner.shape[0]):
@@ -304,9 +304,9 @@ def element_forces(x, v, corner, reference_volume, relative_volume, pressure, vi
         dx = directional_differences(px)
         dy = directional_differences(py)
         dz = directional_differences(pz)
-        jacobian = dot((dx[1], dy[1], dz[1]), cross((dx[2], dy[2], dz[2]), (dx[0], dy[0], dz[0])))
+        central = dot((dx[1], dy[1], dz[1]), cross((dx[2], dy[2], dz[2]), (dx[0], dy[0], dz[0]))) * (1.0 / 64.0)
         volume = reference_volume[e] * relative_volume[e]
-        smallest = min(smallest, min(volume, jacobian))
+        smallest = min(smallest, min(volume, central))
 
         gx = volume_gradient(py, pz)
         gy = volume_gradient(pz, px)
@@ -357,7 +357,7 @@ def move_nodes(force, mobility, dt, x, v):
             x[c, n] += speed * dt[0]
 
 
-# ----------------------------------------------------------------------------------------------------------- element part
+# -------------------------------------------------------------------------------------------------------- element part
 
 
 @kernel
@@ -377,9 +377,9 @@ def element_kinematics(
 ):
     """New volumes, characteristic lengths and rates of strain, and what the monotonic viscosity needs of each element.
 
-    Writes, per element: ``new_volume`` (relative to the reference), ``volume_change`` since ``relative_volume``, ``length``,
-    ``strain_rate`` (trace of the velocity gradient at half step), and per direction ξ, η, ζ ``velocity_gradient`` and
-    ``extent``. Returns the smallest new volume.
+    Writes, per element: ``new_volume`` (relative to the reference), ``volume_change`` since ``relative_volume``,
+    ``length``, ``strain_rate`` (trace of the velocity gradient at half step), and per direction ξ, η, ζ
+    ``velocity_gradient`` and ``extent``. Returns the smallest new volume.
     """
     smallest = NO_LIMIT
     for e in prange(corner.shape[0]):
@@ -444,8 +444,8 @@ def artificial_viscosity(
 ):
     """Linear and quadratic terms of the monotonic artificial viscosity (in compression only).
 
-    ``neighbor[e]`` holds the columns of ``velocity_gradient`` before and after the element in ξ, η, ζ: of a neighbour, of a
-    ghost, of the element itself at a plane of symmetry, or of the column that is always 0 at a free surface.
+    ``neighbor[e]`` holds the columns of ``velocity_gradient`` before and after the element in ξ, η, ζ: of a neighbour,
+    of a ghost, of the element itself at a plane of symmetry, or of the column that is always 0 at a free surface.
     """
     for e in prange(strain_rate.shape[0]):
         gxi = velocity_gradient[0, e]
@@ -503,8 +503,8 @@ def cut_energy(energy):
 def equation_of_state(energy, pressure, viscosity, new_volume, change, linear, quadratic):
     """Energy, pressure, viscosity and sound speed after the volume changed by ``change`` to ``new_volume``.
 
-    The energy equation is integrated in three stages: half a step with the old pressure, the step with the pressure at half
-    step, and a correction with the new pressure.
+    The energy equation is integrated in three stages: half a step with the old pressure, the step with the pressure at
+    half step, and a correction with the new pressure.
     """
     volume = min(max(new_volume, EOS_VOLUME_MIN), EOS_VOLUME_MAX)
     compression = 1.0 / volume - 1.0
@@ -538,7 +538,7 @@ def evaluate_again(element, energy, pressure, viscosity, new_volume, volume_chan
     """Evaluate the equation of state of some elements for its cost alone; ``result`` has the shape (3, elements)."""
     for i in prange(element.shape[0]):
         k = element[i]
-        e, p, q, c = equation_of_state(
+        e, p, q, _ = equation_of_state(
             energy[k], pressure[k], viscosity[k], new_volume[k], volume_change[k], linear[k], quadratic[k]
         )
         result[0, i] = e
@@ -563,7 +563,8 @@ def update_elements(
 ):
     """Equation of state, volumes, and the longest next time step (into ``step_limit[0]``).
 
-    Updates ``energy``, ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume``. Returns the largest viscosity.
+    Updates ``energy``, ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume``. Returns the largest
+    viscosity.
     """
     courant = NO_LIMIT
     hydro = NO_LIMIT
@@ -605,7 +606,7 @@ def advance_time(step_limit, time, dt, end_time):
     time[0] += dt[0]
 
 
-# --------------------------------------------------------------------------------------------------------------- messages
+# ------------------------------------------------------------------------------------------------------------ messages
 
 
 @kernel
@@ -626,7 +627,7 @@ def unpack_nodes(buffer, first, node, field):
 
 @kernel
 def add_to_nodes(buffer, node, start, row, field):
-    """Add to each shared node what all the neighbours sent for it: rows ``row[start[i]:start[i + 1]]`` of ``buffer``."""
+    """Add to each shared node what the neighbours sent for it: rows ``row[start[i]:start[i + 1]]`` of ``buffer``."""
     for i in prange(node.shape[0]):
         for c in range(field.shape[0]):
             total = field[c, node[i]]

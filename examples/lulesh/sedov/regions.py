@@ -1,7 +1,7 @@
 """LULESH's materials: a random division of a rank's elements into regions, some of which are dearer than others.
 
-The materials have the same properties. A dear one evaluates its equation of state several times over, which stands for a
-more expensive equation of state and for the load imbalance that it makes.
+The materials have the same properties. A dear one evaluates its equation of state several times over, which stands for
+a more expensive equation of state and for the load imbalance that it makes.
 """
 
 import numpy
@@ -44,7 +44,8 @@ def run_length(random):
 def region_elements(elements, regions, balance, rank):
     """The element numbers of each region: a list of uint32 arrays.
 
-    Region ``i`` is drawn with weight ``(i + 1) ** balance``, and never twice in a row; ranks are rotated against each other.
+    Region ``i`` is drawn with weight ``(i + 1) ** balance``, and never twice in a row; ranks are rotated against each
+    other.
     """
     if regions == 1:
         return [numpy.arange(elements, dtype=numpy.uint32)]
