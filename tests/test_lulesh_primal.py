@@ -79,8 +79,8 @@ def first_ranks(count):
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="From the cycle in which the blast meets the ranks' boundary (12 and 80), the recorded runs on 8 ranks differ "
-    "from the recorded run of the same mesh on 1 rank, which ours equals; why is not known.",
+    reason="The recorded runs on 8 ranks change course in cycle 12 (3 elements per edge) and 80 (5), where the "
+    "recorded run on 1 rank of the latter's mesh does not; why is not known. Ours give on 8 ranks what they give on 1.",
 )
 @pytest.mark.parametrize("size", [3, 5])
 def test_eight_ranks_give_the_originals_digits_to_the_end(size):
