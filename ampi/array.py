@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import functions, indexing, ufuncs
-from .errors import ActivityError, ActivityWarning
+from .errors import ActivityWarning, no_rule
 from .memory import TrackedArray, plain, set_array_type, wrapped
 from .tape import current, where_called
 
@@ -112,21 +112,146 @@ class ndarray(TrackedArray):
 
     def reshape(self, *shape: Any, **keywords: Any) -> ndarray:
         """`numpy.ndarray.reshape`: a view where there can be one, otherwise a copy."""
-        return functions.view_or_copy(self, lambda a: a.reshape(*shape, **keywords))
+        if len(shape) == 1:
+            return np.reshape(self, shape[0], **keywords)
+        return np.reshape(self, shape, **keywords)
 
     def ravel(self, order: Any = "C") -> ndarray:
         """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
-        return functions.view_or_copy(self, lambda a: a.ravel(order))
+        return np.ravel(self, order)
 
     def flatten(self, order: Any = "C") -> ndarray:
         """A 1-d copy."""
-        return functions.view_or_copy(self, lambda a: a.flatten(order))
+        made = np.ravel(self, order)
+        return made.copy() if np.may_share_memory(made, self) else made
+
+    def _by_function(name: str) -> Any:
+        function = getattr(np, name)
+
+        def method(self, *arguments: Any, **keywords: Any) -> Any:
+            return function(self, *arguments, **keywords)
+
+        method.__name__ = name
+        method.__doc__ = f"`numpy.{name}` of this array."
+        return method
+
+    # NumPy's compiled methods of these names look at the numbers alone.
+    choose = _by_function("choose")
+    dot = _by_function("dot")
+    put = _by_function("put")
+    repeat = _by_function("repeat")
+    take = _by_function("take")
+    del _by_function
+
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> ndarray:
+        """`numpy.compress` of this array."""
+        return np.compress(condition, self, axis, out)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> ndarray:
+        """Sum of a diagonal."""
+        return self.diagonal(offset, axis1, axis2).sum(axis=-1, dtype=dtype, out=out)
 
     # ---------------------------------------------------------------------------------------------------- writing
 
     def fill(self, value: Any) -> None:
         """Set every element to one value."""
         self[...] = value
+
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+        """Sort in place."""
+        indexing.assign(self, np.sort(self, axis, kind, order, stable=stable))
+
+    def partition(self, kth: Any, axis: int = -1, kind: str = "introselect", order: Any = None) -> None:
+        """Partition in place."""
+        indexing.assign(self, np.partition(self, kth, axis, kind, order))
+
+    @property
+    def real(self) -> ndarray:
+        """The real part, a view."""
+        return np.ndarray.real.__get__(self)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
+    @property
+    def imag(self) -> ndarray:
+        """The imaginary part, a view (zeros for a real array)."""
+        return np.ndarray.imag.__get__(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise TypeError("array does not have imaginary part to set")
+        self.imag[...] = value
+
+    @property
+    def flat(self) -> FlatView:
+        """The elements in C order, to read and to write."""
+        return FlatView(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        FlatView(self)[...] = value
+
+    def _rearranging(name: str) -> Any:
+        method = getattr(np.ndarray, name)
+
+        def guarded(self, *arguments: Any, **keywords: Any) -> Any:
+            if indexing.is_active(current(), self) or indexing.must_announce(self):
+                raise no_rule(method, " (it changes memory behind the tape's back)")
+            return method(self, *arguments, **keywords)
+
+        guarded.__name__ = name
+        guarded.__doc__ = method.__doc__
+        return guarded
+
+    byteswap = _rearranging("byteswap")
+    resize = _rearranging("resize")
+    setfield = _rearranging("setfield")
+    del _rearranging
+
+
+class FlatView:
+    """The elements of an array in C order (what `numpy.ndarray.flat` is, with derivatives).
+
+    Attributes
+    ----------
+    base : ampi.ndarray
+    """
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: ndarray) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return self.base.size
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    def _places(self, key: Any) -> Any:
+        return np.arange(self.base.size)[indexing.plain_of(key)]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.base[np.unravel_index(self._places(key), self.base.shape)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        places = np.asarray(self._places(key))
+        values = np.asanyarray(indexing.from_nested(value)).reshape(-1)
+        if not places.size or not len(values):
+            return
+        # A shorter value is repeated, as NumPy does.
+        taken = np.arange(places.size).reshape(places.shape) % len(values)
+        self.base[np.unravel_index(places, self.base.shape)] = values[taken]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.array(plain(self.base).ravel(), dtype=dtype)
+
+    def copy(self) -> ndarray:
+        """A 1-d copy."""
+        return self.base.flatten()
 
 
 set_array_type(ndarray)

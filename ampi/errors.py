@@ -30,3 +30,13 @@ class CommunicationError(AmpiError, RuntimeError):
 
 class ActivityWarning(UserWarning):
     """A derivative is dropped where the program may have meant it; issued once per source line."""
+
+
+def no_rule(function: object, why: str = "") -> ActivityError:
+    """The error for a NumPy function that has no derivative rule (for the arguments that ``why`` describes)."""
+    module = getattr(function, "__module__", None) or "numpy"
+    name = f"{module}.{getattr(function, '__name__', function)}"
+    return ActivityError(
+        f"{name} has no derivative rule{why} and was given an active array; write it with functions that have one, wrap "
+        "it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+    )

@@ -1,64 +1,128 @@
-"""Calls of NumPy's functions that are not ufuncs, as `ampi.ndarray.__array_function__` sees them."""
+"""Calls of NumPy's functions that are not ufuncs, as `ampi.ndarray.__array_function__` sees them.
+
+A function of NumPy stands in exactly one of these groups:
+
+- `CONSTANT`: its result carries no derivative (indices, counts, comparisons, text).
+- `COMPOSITE`: NumPy's own Python source is run on the `ampi.ndarray`s and is differentiated operation by operation.
+- `movement.RULES`: moves elements; `rewritten.RULES`: is written with functions that have rules;
+  `linear_algebra.RULES`, `fourier.RULES`: rules of their own or autograd's.
+- `inplace.WRITERS`: overwrites one of its arguments.
+
+Any other function raises when it is given an active array.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .indexing import copied, is_active, is_inexact
-from .memory import TrackedArray, plain, wrapped
+from . import fourier, inplace, linear_algebra, movement, rewritten
+from .errors import no_rule
+from .indexing import assign, is_active, is_inexact, plain_of
+from .memory import storage_of, wrapped
+from .structures import leaves, mapped
 from .tape import current
-from .ufuncs import no_rule
+
+
+def _named(names: str, module: Any = np) -> set:
+    # Names that a version of NumPy does not have are left out.
+    return {getattr(module, name) for name in names.split() if hasattr(module, name)}
+
+
+CONSTANT: set[Callable] = _named(
+    "all allclose any argmax argmin argpartition argsort argwhere around array2string array_equal array_equiv "
+    "array_repr array_str can_cast common_type count_nonzero diag_indices_from digitize einsum_path empty_like fix "
+    "flatnonzero isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj lexsort may_share_memory "
+    "min_scalar_type nanargmax nanargmin ndim nonzero ones_like result_type round save savetxt savez "
+    "savez_compressed searchsorted shape shares_memory size tril_indices_from triu_indices_from zeros_like"
+) | _named("matrix_rank", np.linalg)
+
+COMPOSITE: set[Callable] = _named(
+    "amax amin angle apply_over_axes astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
+    "full_like geomspace gradient i0 imag kron linspace logspace max mean median meshgrid min percentile piecewise "
+    "prod ptp quantile real sinc std sum take_along_axis trace trapezoid var"
+) | _named("matrix_power multi_dot trace", np.linalg)
+
+RULES: dict[Callable, Callable] = {
+    **movement.RULES,
+    **rewritten.RULES,
+    **linear_algebra.RULES,
+    **fourier.RULES,
+}
 
 
 def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     """Run ``function(*arguments, **keywords)`` and record it if it has an active operand."""
+    if function in inplace.WRITERS:
+        return inplace.WRITERS[function](*arguments, **keywords)
+    out, arguments, keywords = _without_out(function, arguments, keywords)
+    if out is not None:
+        return _into(out, function, arguments, keywords)
     tape = current()
-    active = tape is not None and any(is_active(tape, leaf) for leaf in leaves((arguments, keywords)))
-    if not active:
-        return wrapped(function(*plain_tree(arguments), **plain_tree(keywords)))
-    result = function._implementation(*arguments, **keywords)
+    if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
+        return wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
+    if function in COMPOSITE:
+        return _checked(function, function._implementation(*arguments, **keywords))
+    if function in RULES:
+        return RULES[function](*arguments, **keywords)
+    result = wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
+    if function in CONSTANT or not any(is_inexact(r) for r in leaves(result)):
+        return result
+    raise no_rule(function)
+
+
+def _checked(function: Callable, result: Any) -> Any:
+    """Holds NumPy's source to its word: a version that drops our class on the way is found out, not believed."""
+    tape = current()
     for r in leaves(result):
         if is_inexact(r) and not is_active(tape, r):
             raise no_rule(function)
     return result
 
 
-def leaves(x: Any) -> Iterator[Any]:
-    """What tuples, lists and dictionaries hold."""
-    if isinstance(x, (tuple, list)):
-        for item in x:
-            yield from leaves(item)
-    elif isinstance(x, dict):
-        for item in x.values():
-            yield from leaves(item)
-    else:
-        yield x
+# ------------------------------------------------------------------------------------------------------------ out=
+
+# Functions of NumPy's C side, whose signatures older versions do not tell.
+_OUT = {np.concatenate: 2, np.dot: 2}
 
 
-def plain_tree(x: Any) -> Any:
-    """The same with plain views of the tracked arrays."""
-    if isinstance(x, TrackedArray):
-        return x.view(np.ndarray)
-    if isinstance(x, dict):
-        return {name: plain_tree(item) for name, item in x.items()}
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(plain_tree(item) for item in x))
-    if isinstance(x, (tuple, list)):
-        return type(x)(plain_tree(item) for item in x)
-    return x
+@functools.cache
+def _out_position(function: Callable) -> int | None:
+    if function in _OUT:
+        return _OUT[function]
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index("out") if "out" in names else None
 
 
-def view_or_copy(array: TrackedArray, action: Callable[[np.ndarray], np.ndarray]) -> Any:
-    """Apply a function that rearranges all elements: its result is a view, or a recorded copy in a new order."""
-    source = plain(array)
-    result = action(source)
-    if np.may_share_memory(result, source):
-        return wrapped(result)
-    return _rearranged(array, result, action)
+def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple:
+    if keywords.get("out") is not None:
+        keywords = dict(keywords)
+        return keywords.pop("out"), arguments, keywords
+    if len(arguments) > 1:
+        k = _out_position(function)
+        if k is not None and len(arguments) > k and arguments[k] is not None:
+            return arguments[k], (*arguments[:k], None, *arguments[k + 1 :]), keywords
+    return None, arguments, keywords
 
 
-def _rearranged(array, result, action):
-    return copied(array, result)
+def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
+    if function in COMPOSITE:
+        function._implementation(*arguments, **keywords, out=out)
+        return out
+    tape = current()
+    active = any(is_active(tape, leaf) for leaf in leaves((arguments, keywords)))
+    if not active and storage_of(out) is None:
+        function(*mapped(plain_of, arguments), **mapped(plain_of, keywords), out=out)
+        return out
+    result = apply(function, arguments, keywords)
+    if np.shape(result) != out.shape:
+        raise ValueError(f"output array has shape {out.shape}, the result {np.shape(result)}")
+    assign(out, result, f"{function.__name__}(..., out=...)", casting="same_kind")
+    return out

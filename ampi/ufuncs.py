@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
-from .errors import ActivityError
+from .errors import no_rule
 from .indexing import (
     assign,
     from_nested,
@@ -22,6 +22,7 @@ from .indexing import (
     write,
     write_constants,
 )
+from .linear_algebra import GENERALIZED, unlisted_ufunc
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, tracked, wrapped
 from .tape import Sweep, Tape, current
 
@@ -212,34 +213,37 @@ def _call_into(
 
 
 def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    """Rewritten, constant, or without a rule."""
+    """Rewritten, generalized, constant, in autograd's tables, or without a rule."""
     if ufunc in _REWRITTEN:
-        return _REWRITTEN[ufunc](*inputs, **keywords)
+        outs = keywords.get("out")
+        return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)
+    if ufunc in GENERALIZED:
+        return GENERALIZED[ufunc](*inputs, **keywords)
     complex_input = any(inputs[k].dtype.kind == "c" for k in active)
     if ufunc in CONSTANTS and not (complex_input and ufunc in CONSTANT_FOR_REAL):
         return _passively(ufunc, "__call__", inputs, keywords)
-    outs = [out for out in keywords.get("out", ()) if out is not None]
-    if outs:
-        if not any(is_inexact(out) for out in outs):
-            return _passively(ufunc, "__call__", inputs, keywords)
-        raise no_rule(ufunc)
-    result = _passively(ufunc, "__call__", inputs, keywords)
-    if any(is_inexact(r) for r in (result if isinstance(result, tuple) else (result,))):
-        raise no_rule(ufunc)
-    return result
+    if not _gives_numbers(ufunc, inputs):
+        return _passively(ufunc, "__call__", inputs, keywords)
+    return unlisted_ufunc(ufunc, inputs, keywords)
 
 
-def no_rule(function: Any, why: str = "") -> ActivityError:
-    """The error for a function that has no derivative rule (for these arguments)."""
-    module = (getattr(function, "__module__", None) or "numpy").replace("autograd.", "")
-    if isinstance(function, np.ufunc) and not module.startswith("scipy"):
-        module = "numpy"
-    name = f"{module}.{getattr(function, '__name__', function)}"
-    return ActivityError(
-        f"{name} has no derivative rule{why} and was given an active array; "
-        "write it with functions that have one, wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a "
-        "constant"
-    )
+def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
+    """Whether the result is floating-point or complex, so that it would carry a derivative."""
+    dtypes = [
+        x.dtype if isinstance(x, np.ndarray) else type(x) if isinstance(x, (int, float, complex)) else None
+        for x in inputs
+    ]
+    found = ufunc.resolve_dtypes((*dtypes, *[None] * ufunc.nout))
+    return any(carries_derivatives(dtype) for dtype in found[ufunc.nin :])
+
+
+def _write_results(ufunc: np.ufunc, results: tuple, outs: Any) -> tuple:
+    if outs is None:
+        raise no_rule(ufunc, " with these keyword arguments")
+    for out, result in zip(outs, results):
+        if out is not None:
+            assign(out, result, f"np.{ufunc.__name__}(..., out=...)", "same_kind")
+    return _given(outs, results)
 
 
 def _divmod(x: Any, y: Any) -> tuple:

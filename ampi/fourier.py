@@ -1,0 +1,125 @@
+"""`numpy.fft`: the adjoint of a Fourier transform is the inverse transform with the other normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .indexing import from_nested, plain_of
+from .memory import region_of, tracked, wrapped
+from .structures import bound
+from .tape import Sweep, current
+
+# The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
+_ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
+class _Transform:
+    """A transform along some axes of an array cropped or padded to ``lengths``."""
+
+    __slots__ = ("axes", "inverse", "kind", "lengths", "norm", "result", "source")
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.has_shadow(self.result):
+            g = sweep.shadow(self.result)
+            sweep.add(self.source, _resized(_ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
+
+
+def _resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
+    """Crop or pad with zeros at the end of some axes."""
+    for axis in axes:
+        n = shape[axis]
+        if x.shape[axis] > n:
+            x = np.moveaxis(np.moveaxis(x, axis, 0)[:n], 0, axis)
+        elif x.shape[axis] < n:
+            widths = [(0, 0)] * x.ndim
+            widths[axis] = (0, n - x.shape[axis])
+            x = np.pad(x, widths)
+    return x
+
+
+def _complex_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+    back = np.fft.fftn if t.inverse else np.fft.ifftn
+    return back(g, axes=t.axes, norm=_ADJOINT_NORM[t.norm])
+
+
+def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+    # The half spectrum is the full one cropped: its adjoint is padded with zeros.
+    last = t.axes[-1]
+    shape = list(g.shape)
+    shape[last] = t.lengths[-1]
+    return np.fft.ifftn(_resized(g, (last,), tuple(shape)), axes=t.axes, norm=_ADJOINT_NORM[t.norm]).real
+
+
+def _to_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+    # Every frequency of the half spectrum but the first (and the last, of an even length) stands for two.
+    last, n = t.axes[-1], t.lengths[-1]
+    norm = _ADJOINT_NORM[t.norm]
+    half = np.moveaxis(np.fft.rfft(g, axis=last, norm=norm), last, -1)
+    half[..., 1 : (n + 1) // 2] *= 2
+    half = np.moveaxis(half, -1, last)
+    return np.fft.fftn(half, axes=t.axes[:-1], norm=norm) if len(t.axes) > 1 else half
+
+
+_ADJOINTS: dict[str, Callable] = {
+    "complex": _complex_adjoint,
+    "from real": _from_real_adjoint,
+    "to real": _to_real_adjoint,
+}
+
+
+def _rule(function: Callable, kind: str, inverse: bool) -> Callable:
+    single = not function.__name__.endswith(("2", "n"))
+    names = "a n axis norm" if single else "a s axes norm"
+    default = {"n": None, "axis": -1} if single else {"s": None, "axes": (-2, -1) if "2" in function.__name__ else None}
+
+    def rule(*arguments: Any, **keywords: Any) -> Any:
+        given = {**default, "norm": None, **bound(f"{names} out", arguments, keywords)}
+        a = tracked(np.asanyarray(from_nested(given["a"])))
+        tape = current()
+        assert tape is not None
+        result = wrapped(function(plain_of(a), *[given[name] for name in names.split()[1:]]))
+        record = _Transform()
+        record.kind, record.inverse, record.norm = kind, inverse, given["norm"]
+        wanted = (None if given["n"] is None else (given["n"],)) if single else given["s"]
+        record.axes = _axes((given["axis"],) if single else given["axes"], wanted, a.ndim)
+        record.lengths = _lengths(wanted, record.axes, a.shape, result.shape, kind)
+        record.source = region_of(a)
+        record.result = region_of(result)
+        tape.activate(result)
+        tape.append(record, created=(result,))
+        return result
+
+    return rule
+
+
+def _axes(axes: Any, wanted: Any, ndim: int) -> tuple:
+    if axes is None:
+        axes = range(ndim) if wanted is None else range(ndim - len(wanted), ndim)
+    return tuple(k % ndim for k in axes)
+
+
+def _lengths(wanted: Any, axes: tuple, shape: tuple, result_shape: tuple, kind: str) -> tuple:
+    """Lengths of the transforms themselves; a half spectrum does not tell."""
+    lengths = [result_shape[k] for k in axes]
+    if kind == "from real":
+        lengths[-1] = shape[axes[-1]] if wanted is None or wanted[-1] in (None, -1) else wanted[-1]
+    return tuple(lengths)
+
+
+RULES: dict[Callable, Callable] = {
+    np.fft.fft: _rule(np.fft.fft, "complex", False),
+    np.fft.ifft: _rule(np.fft.ifft, "complex", True),
+    np.fft.fft2: _rule(np.fft.fft2, "complex", False),
+    np.fft.ifft2: _rule(np.fft.ifft2, "complex", True),
+    np.fft.fftn: _rule(np.fft.fftn, "complex", False),
+    np.fft.ifftn: _rule(np.fft.ifftn, "complex", True),
+    np.fft.rfft: _rule(np.fft.rfft, "from real", False),
+    np.fft.rfft2: _rule(np.fft.rfft2, "from real", False),
+    np.fft.rfftn: _rule(np.fft.rfftn, "from real", False),
+    np.fft.irfft: _rule(np.fft.irfft, "to real", True),
+    np.fft.irfft2: _rule(np.fft.irfft2, "to real", True),
+    np.fft.irfftn: _rule(np.fft.irfftn, "to real", True),
+}

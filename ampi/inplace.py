@@ -1,0 +1,116 @@
+"""NumPy functions that overwrite one of their arguments, in terms of item assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import ActivityError
+from .indexing import assign, from_nested, getitem, is_active, plain_of, require_tracked, setitem
+from .memory import storage_of, tracked
+from .tape import current
+
+
+def _writing(name: str, formula: Callable) -> Callable:
+    """Runs the formula on tracked memory, NumPy's function itself on a plain array (which no active value may enter)."""
+    function = getattr(np, name)
+
+    def writer(target: Any, *arguments: Any, **keywords: Any) -> None:
+        if isinstance(target, np.ndarray) and storage_of(target) is not None:
+            formula(tracked(target), *arguments, **keywords)
+            return
+        tape = current()
+        if any(is_active(tape, from_nested(x)) for x in (*arguments, *keywords.values())):
+            if not isinstance(target, np.ndarray):
+                raise ActivityError(f"np.{name} writes an active value into a {type(target).__name__}")
+            require_tracked(target, f"np.{name}")
+        function(
+            target, *[plain_of(x) for x in arguments], **{name: plain_of(value) for name, value in keywords.items()}
+        )
+
+    return writer
+
+
+def _values(x: Any) -> Any:
+    return np.asanyarray(from_nested(x))
+
+
+def _chosen(values: np.ndarray, places: Any) -> Any:
+    return getitem(tracked(values), places)
+
+
+def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    src = from_nested(src)
+    if where is True:
+        assign(dst, src, "np.copyto", casting)
+        return
+    values = np.broadcast_to(src, dst.shape)
+    if not np.can_cast(values.dtype, dst.dtype, casting):
+        raise TypeError(f"Cannot cast array data from {values.dtype} to {dst.dtype} according to the rule {casting!r}")
+    mask = np.broadcast_to(plain_of(where), dst.shape)
+    setitem(dst, (mask,), _chosen(values, (mask,)))
+
+
+def _place(arr: Any, mask: Any, vals: Any) -> None:
+    mask = plain_of(np.asanyarray(mask)).reshape(arr.shape).astype(bool)
+    values = _values(vals).reshape(-1)
+    n = int(mask.sum())
+    if n and not len(values):
+        raise ValueError("Cannot insert from an empty array!")
+    if n:
+        setitem(arr, (mask,), _chosen(values, np.arange(n) % len(values)))
+
+
+def _putmask(a: Any, mask: Any, values: Any) -> None:
+    places = np.flatnonzero(plain_of(mask))
+    source = _values(values).reshape(-1)
+    if len(places) and len(source):
+        setitem(a, np.unravel_index(places, a.shape), _chosen(source, places % len(source)))
+
+
+def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    places = np.asarray(plain_of(ind)).reshape(-1)
+    source = _values(v).reshape(-1)
+    if not len(places) or not len(source):
+        return
+    if mode == "raise":
+        if places.max() >= a.size or places.min() < -a.size:
+            raise IndexError(f"index out of bounds for an array of size {a.size}")
+        places = places % a.size
+    else:
+        places = np.clip(places, 0, a.size - 1) if mode == "clip" else places % a.size
+    setitem(a, np.unravel_index(places, a.shape), _chosen(source, np.arange(len(places)) % len(source)))
+
+
+def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    # NumPy itself says which elements these are.
+    places = np.zeros(a.shape, bool)
+    np.fill_diagonal(places, True, wrap)
+    _putmask_in_order(a, places, val)
+
+
+def _putmask_in_order(a: Any, places: np.ndarray, val: Any) -> None:
+    chosen = np.flatnonzero(places)
+    source = _values(val).reshape(-1)
+    setitem(a, np.unravel_index(chosen, a.shape), _chosen(source, np.arange(len(chosen)) % len(source)))
+
+
+def _put_along_axis(arr: Any, indices: Any, values: Any, axis: Any = -1) -> None:
+    places = np.arange(arr.size).reshape(arr.shape)
+    chosen = np.take_along_axis(places, plain_of(indices), axis)
+    setitem(arr, np.unravel_index(chosen, arr.shape), from_nested(values))
+
+
+WRITERS: dict[Callable, Callable] = {
+    getattr(np, name): _writing(name, formula)
+    for name, formula in {
+        "copyto": _copyto,
+        "fill_diagonal": _fill_diagonal,
+        "place": _place,
+        "put": _put,
+        "put_along_axis": _put_along_axis,
+        "putmask": _putmask,
+    }.items()
+}

@@ -1,0 +1,428 @@
+"""Products of arrays and `numpy.linalg`: autograd's rules, and what is written with them.
+
+autograd's rules take the arguments' and the result's plain values and give a function for the adjoint.  Which values that
+function keeps is read off its closure: these, and only these, are kept by the tape.  autograd pairs complex numbers
+without conjugation, so adjoints are conjugated on the way in and out.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .elementwise import unbroadcast
+from .errors import no_rule
+from .indexing import from_nested, is_active, is_inexact, plain_of
+from .memory import Region, plain, region_of, tracked, wrapped
+from .structures import bound, leaves
+from .tape import Sweep, Tape, current
+
+# -------------------------------------------------------------------------------------------------- autograd's rules
+
+
+@functools.cache
+def _vjp_maker(function: Callable) -> Callable | None:
+    import autograd.numpy  # fills the tables
+    from autograd.core import primitive_vjps
+    from autograd.tracer import trace_primitives_map
+
+    if getattr(function, "__module__", None) != "numpy" or isinstance(function, np.ufunc):
+        import autograd.scipy.special  # noqa: F401
+
+    primitive = trace_primitives_map.get(function)
+    return primitive_vjps.get(primitive)
+
+
+def _kept_arrays(x: Any, seen: set[int]) -> Iterator[np.ndarray]:
+    """Arrays that a function keeps for its later call."""
+    if id(x) in seen:
+        return
+    seen.add(id(x))
+    if isinstance(x, np.ndarray):
+        yield x
+    elif isinstance(x, (tuple, list, set)):
+        for item in x:
+            yield from _kept_arrays(item, seen)
+    elif isinstance(x, dict):
+        yield from _kept_arrays(list(x.values()), seen)
+    elif isinstance(x, functools.partial):
+        yield from _kept_arrays((x.func, x.args, x.keywords), seen)
+    elif isinstance(x, types.MethodType):
+        yield from _kept_arrays((x.__func__, x.__self__), seen)
+    elif isinstance(x, types.FunctionType):
+        yield from _kept_arrays(x.__defaults__, seen)
+        for cell in x.__closure__ or ():
+            try:
+                yield from _kept_arrays(cell.cell_contents, seen)
+            except ValueError:
+                continue
+
+
+class _ByAutograd:
+    __slots__ = ("function", "regions", "results", "vjp")
+
+    def __init__(self, function: Callable, vjp: Callable, regions: list[Region], results: list[Region]) -> None:
+        self.function = function
+        self.vjp = vjp
+        self.regions = regions
+        self.results = results
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not any(sweep.has_shadow(result) for result in self.results):
+            return
+        g = [np.conj(sweep.shadow(result)) for result in self.results]
+        contributions = self.vjp(g[0] if len(g) == 1 else tuple(g))
+        for region, contribution in zip(self.regions, contributions):
+            contribution = np.asarray(contribution)
+            if contribution.shape != region.shape:
+                contribution = unbroadcast(contribution, region.shape)
+            if contribution.shape != region.shape:
+                raise no_rule(self.function, f" for an argument of shape {region.shape}")
+            sweep.add(region, np.conj(contribution))
+
+
+def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
+    """Run a function of which autograd knows the derivative, and record it.
+
+    Parameters
+    ----------
+    function : callable
+    values : tuple
+        Its array arguments, in its own order, some of them active.
+    keywords : dict
+        Other arguments, as autograd's rule takes them.
+    """
+    tape = current()
+    assert tape is not None
+    maker = _vjp_maker(function)
+    if maker is None:
+        raise no_rule(function)
+    operands = [plain_of(x) for x in values]
+    active = tuple(k for k, x in enumerate(values) if is_active(tape, x))
+    answer = function(*operands, **keywords)
+    result = wrapped(answer)
+    results = [r for r in leaves(result) if is_inexact(r)]
+    if not results:
+        return result
+    shown = wrapped_plain(result)
+    make = lambda: maker(active, shown, tuple(operands), keywords)
+    try:
+        vjp = make()
+        if _keep(tape, values, operands, vjp):
+            vjp = make()
+    except (NotImplementedError, AssertionError, TypeError, ValueError) as reason:
+        raise no_rule(function, f" for these arguments ({reason})") from reason
+    kept = list(_kept_arrays(vjp, set()))
+    for r in results:
+        if any(np.may_share_memory(a, r) for a in kept):
+            tape.need(r)
+        tape.activate(r)
+    regions = [region_of(values[k]) for k in active]
+    tape.append(_ByAutograd(function, vjp, regions, [region_of(r) for r in leaves(result)]), created=results)
+    return result
+
+
+def wrapped_plain(result: Any) -> Any:
+    """A result as autograd's rules expect it: plain arrays that look at the user's memory."""
+    if isinstance(result, tuple):
+        return tuple(plain_of(r) for r in result)
+    return plain_of(result)
+
+
+def _keep(tape: Tape, values: tuple, operands: list, vjp: Callable) -> bool:
+    """Tell the tape which arguments the rule keeps; says whether one was replaced by a copy of it."""
+    kept = list(_kept_arrays(vjp, set()))
+    replaced = False
+    for k, x in enumerate(values):
+        if isinstance(x, np.ndarray) and any(np.may_share_memory(a, x) for a in kept):
+            held = tape.need(x)
+            if not np.may_share_memory(held, x):
+                operands[k] = held
+                replaced = True
+    return replaced
+
+
+def _autograd_rule(function: Callable, parameters: str, arrays: int, complex_too: bool = True) -> Callable:
+    """Rule of a function whose first ``arrays`` parameters are arrays."""
+
+    def rule(*arguments: Any, **keywords: Any) -> Any:
+        given = bound(parameters, arguments, keywords)
+        unknown = set(given) - set(parameters.split())
+        if unknown:
+            raise no_rule(function, f" with the argument {', '.join(sorted(unknown))}")
+        names = parameters.split()[:arrays]
+        values = tuple(np.asanyarray(from_nested(given.pop(name))) for name in names)
+        if not complex_too and any(x.dtype.kind == "c" for x in values):
+            raise no_rule(function, " for complex arguments")
+        return by_autograd(function, values, given)
+
+    return rule
+
+
+# ---------------------------------------------------------------------------------------------------------- products
+
+
+def _vdot(a: Any, b: Any) -> Any:
+    return np.dot(np.conj(_array(a)).ravel(), _array(b).ravel())
+
+
+def _outer(a: Any, b: Any, out: None = None) -> Any:
+    return np.multiply(_array(a).reshape(-1, 1), _array(b).reshape(1, -1))
+
+
+def _array(x: Any) -> Any:
+    return tracked(np.asanyarray(from_nested(x)))
+
+
+def matmul(a: Any, b: Any, **keywords: Any) -> Any:
+    """`numpy.matmul`."""
+    return _gufunc(np.matmul, lambda: by_autograd(np.matmul, (_array(a), _array(b)), {}), keywords)
+
+
+def _vecdot(a: Any, b: Any, axis: int = -1, **keywords: Any) -> Any:
+    a, b = np.moveaxis(_array(a), axis, -1), np.moveaxis(_array(b), axis, -1)
+    formula = lambda: matmul(np.conj(a)[..., None, :], b[..., :, None])[..., 0, 0].copy()
+    return _gufunc(np.vecdot, formula, keywords)
+
+
+def _matvec(a: Any, b: Any, **keywords: Any) -> Any:
+    return _gufunc(np.matvec, lambda: matmul(a, _array(b)[..., :, None])[..., 0].copy(), keywords)
+
+
+def _vecmat(a: Any, b: Any, **keywords: Any) -> Any:
+    return _gufunc(np.vecmat, lambda: matmul(np.conj(_array(a))[..., None, :], b)[..., 0, :].copy(), keywords)
+
+
+def _gufunc(function: Callable, formula: Callable, keywords: dict) -> Any:
+    from .indexing import assign
+
+    keywords = dict(keywords)
+    (out,) = keywords.pop("out", (None,)) or (None,)
+    if keywords:
+        raise no_rule(function, f" with the argument {', '.join(sorted(keywords))}")
+    result = formula()
+    if out is None:
+        return result
+    assign(out, result, f"np.{function.__name__}(..., out=...)", "same_kind")
+    return out
+
+
+class _Einsum:
+    """Adjoint of a sum of products over named axes: the same with the operand and the result exchanged."""
+
+    __slots__ = ("active", "operands", "result", "shapes", "subscripts", "target")
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = sweep.shadow(self.result)
+        for k, region in self.active:
+            sweep.add(region, self._contribution(g, k, region.shape))
+
+    def _contribution(self, g: np.ndarray, k: int, shape: tuple) -> np.ndarray:
+        own = self.subscripts[k]
+        others = [n for n in range(len(self.subscripts)) if n != k]
+        terms = [self.target] + [self.subscripts[n] for n in others]
+        axes = "".join(sorted(set(own), key=own.index))
+        present = "".join(letter for letter in axes if any(letter in term for term in terms))
+        values = [g] + [np.conj(self.operands[n]) for n in others]
+        found = np.einsum(f"{','.join(terms)}->{present}", *values, optimize=len(values) > 2)
+        lengths = {letter: n for letter, n in zip(own, shape)}
+        full = np.expand_dims(found, tuple(i for i, letter in enumerate(axes) if letter not in present))
+        full = unbroadcast(full, tuple(min(n, lengths[letter]) for n, letter in zip(full.shape, axes)))
+        if len(axes) == len(own):
+            return full
+        spread = np.zeros(shape, full.dtype)
+        np.einsum(f"{own}->{axes}", spread)[...] = full
+        return spread
+
+
+def _einsum(*operands: Any, out: None = None, optimize: Any = False, **keywords: Any) -> Any:
+    from numpy._core.einsumfunc import _parse_einsum_input
+
+    tape = current()
+    assert tape is not None
+    count = len(operands) - 1 if isinstance(operands[0], str) else len(operands) // 2
+    arrays = [np.asanyarray(from_nested(x)) for x in _einsum_arrays(operands)]
+    inputs, target, _ = _parse_einsum_input(_einsum_plain(operands, [plain_of(a) for a in arrays]))
+    subscripts = inputs.split(",")
+    assert len(subscripts) == count
+    result = np.einsum(f"{inputs}->{target}", *[plain_of(a) for a in arrays], optimize=optimize, **keywords)
+    # A trace or a diagonal may come as a view.
+    result = wrapped(np.array(result))
+    active = [k for k, a in enumerate(arrays) if is_active(tape, a)]
+    if not active or not is_inexact(result):
+        return result
+    record = _Einsum()
+    record.subscripts = subscripts
+    record.target = target
+    record.operands = [tape.need(a) if any(other != k for other in active) else None for k, a in enumerate(arrays)]
+    record.active = [(k, region_of(arrays[k])) for k in active]
+    record.result = region_of(result)
+    tape.activate(result)
+    tape.append(record, created=(result,))
+    return result
+
+
+def _einsum_arrays(operands: tuple) -> list:
+    if isinstance(operands[0], str):
+        return list(operands[1:])
+    return list(operands[: len(operands) // 2 * 2 : 2])
+
+
+def _einsum_plain(operands: tuple, arrays: list) -> list:
+    if isinstance(operands[0], str):
+        return [operands[0], *arrays]
+    plain_operands = list(operands)
+    plain_operands[: len(operands) // 2 * 2 : 2] = arrays
+    return plain_operands
+
+
+# ------------------------------------------------------------------------------------------------------------ linalg
+
+
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    x = _array(x)
+    if axis is None:
+        if ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro")):
+            return np.sqrt(_squares(x).sum(keepdims=keepdims))
+        axis = tuple(range(x.ndim))
+    axis = tuple(k % x.ndim for k in (axis if isinstance(axis, tuple) else (int(axis),)))
+    if len(axis) == 1:
+        return _vector_power_norm(x, 2 if ord is None else ord, axis[0], keepdims)
+    if len(axis) != 2:
+        raise ValueError("Improper number of dimensions to norm.")
+    return _matrix_norm(x, "fro" if ord in (None, "f") else ord, axis, keepdims)
+
+
+def _squares(x: Any) -> Any:
+    return np.square(x) if x.dtype.kind != "c" else np.square(x.real) + np.square(x.imag)
+
+
+def _vector_power_norm(x: Any, p: Any, axis: int, keepdims: bool) -> Any:
+    if p == np.inf:
+        return np.abs(x).max(axis=axis, keepdims=keepdims)
+    if p == -np.inf:
+        return np.abs(x).min(axis=axis, keepdims=keepdims)
+    if p == 2:
+        return np.sqrt(_squares(x).sum(axis=axis, keepdims=keepdims))
+    if p == 1:
+        return np.abs(x).sum(axis=axis, keepdims=keepdims)
+    if isinstance(p, str) or p == 0:
+        raise no_rule(np.linalg.norm, f" for ord={p!r}")
+    return (np.abs(x) ** p).sum(axis=axis, keepdims=keepdims) ** (1.0 / p)
+
+
+def _matrix_norm(x: Any, p: Any, axis: tuple, keepdims: bool) -> Any:
+    moved = np.moveaxis(x, axis, (-2, -1))
+    if p == "fro":
+        result = np.sqrt(_squares(moved).sum(axis=(-2, -1)))
+    elif p in (1, -1, np.inf, -np.inf):
+        sums = np.abs(moved).sum(axis=-2 if abs(p) == 1 else -1)
+        result = sums.max(axis=-1) if p > 0 else sums.min(axis=-1)
+    elif p in (2, -2, "nuc"):
+        s = _singular_values(moved)
+        result = s.sum(axis=-1) if p == "nuc" else s.max(axis=-1) if p > 0 else s.min(axis=-1)
+    else:
+        raise ValueError("Invalid norm order for matrices.")
+    return np.expand_dims(result, axis) if keepdims else result
+
+
+def _vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    x = _array(x)
+    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(k % x.ndim for k in axes)
+    rest = [k for k in range(x.ndim) if k not in axes]
+    flat = np.transpose(x, [*rest, *axes]).reshape([x.shape[k] for k in rest] + [-1])
+    result = _vector_power_norm(flat, ord, -1, False)
+    return np.expand_dims(result, axes) if keepdims else result
+
+
+def _singular_values(x: Any) -> Any:
+    return np.linalg.svd(x, full_matrices=False)[1]
+
+
+def _eigvals(a: Any) -> Any:
+    return np.linalg.eig(a)[0]
+
+
+def _eigvalsh(a: Any, UPLO: str = "L") -> Any:
+    return np.linalg.eigh(a, UPLO)[0]
+
+
+def _cholesky(a: Any, *, upper: bool = False) -> Any:
+    lower = by_autograd(np.linalg.cholesky, (np.conj(np.swapaxes(a, -1, -2)) if upper else a,), {})
+    return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
+
+
+def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    if hermitian:
+        raise no_rule(np.linalg.svd, " for hermitian=True")
+    if full_matrices and compute_uv and a.shape[-1] != a.shape[-2]:
+        raise no_rule(np.linalg.svd, " for full_matrices=True and a matrix that is not square")
+    if not compute_uv:
+        return by_autograd(np.linalg.svd, (a,), {"full_matrices": False})[1]
+    return by_autograd(np.linalg.svd, (a,), {"full_matrices": False})
+
+
+def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -> Any:
+    if rcond is not None or hermitian or keywords:
+        raise no_rule(np.linalg.pinv, " with options")
+    return by_autograd(np.linalg.pinv, (a,), {})
+
+
+_LINALG = np.linalg
+
+RULES: dict[Callable, Callable] = {
+    np.cross: _autograd_rule(np.cross, "a b axisa axisb axisc axis", 2),
+    np.dot: _autograd_rule(np.dot, "a b", 2),
+    np.einsum: _einsum,
+    np.inner: _autograd_rule(np.inner, "a b", 2),
+    np.outer: _outer,
+    np.tensordot: _autograd_rule(np.tensordot, "a b axes", 2),
+    np.vdot: _vdot,
+    _LINALG.cholesky: _cholesky,
+    _LINALG.det: _autograd_rule(_LINALG.det, "a", 1),
+    _LINALG.eig: _autograd_rule(_LINALG.eig, "a", 1),
+    _LINALG.eigh: _autograd_rule(_LINALG.eigh, "a UPLO", 1),
+    _LINALG.eigvals: _eigvals,
+    _LINALG.eigvalsh: _eigvalsh,
+    _LINALG.inv: _autograd_rule(_LINALG.inv, "a", 1),
+    _LINALG.norm: _norm,
+    _LINALG.pinv: _pinv,
+    _LINALG.slogdet: _autograd_rule(_LINALG.slogdet, "a", 1, complex_too=False),
+    _LINALG.solve: _autograd_rule(_LINALG.solve, "a b", 2),
+    _LINALG.svd: _svd,
+}
+for _name, _rule in {
+    "cross": lambda x1, x2, /, *, axis=-1: np.cross(x1, x2, axis=axis),
+    "matmul": lambda x1, x2, /: matmul(x1, x2),
+    "matrix_norm": lambda x, /, *, keepdims=False, ord="fro": _norm(x, ord, (-2, -1), keepdims),
+    "outer": lambda x1, x2, /: _outer(x1, x2),
+    "svdvals": lambda x, /: _singular_values(x),
+    "tensordot": lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes),
+    "vecdot": lambda x1, x2, /, *, axis=-1: _vecdot(x1, x2, axis),
+    "vector_norm": _vector_norm,
+}.items():
+    if hasattr(_LINALG, _name):
+        RULES[getattr(_LINALG, _name)] = _rule
+
+# What the ufunc side hands over here.
+GENERALIZED: dict[np.ufunc, Callable] = {np.matmul: matmul}
+for _name, _rule in {"vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}.items():
+    if hasattr(np, _name):
+        GENERALIZED[getattr(np, _name)] = _rule
+
+
+def unlisted_ufunc(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> Any:
+    """A ufunc outside our tables (`scipy.special`), by autograd's rule if it has one."""
+    tape = current()
+    assert tape is not None
+    if _vjp_maker(ufunc) is None:
+        raise no_rule(ufunc)
+    values = tuple(np.asanyarray(x) if is_active(tape, x) else plain(np.asarray(x)) for x in inputs)
+    return _gufunc(ufunc, lambda: by_autograd(ufunc, values, {}), keywords)

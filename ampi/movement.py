@@ -1,0 +1,316 @@
+"""NumPy functions that move elements: what they give are views (no record), or copies whose elements came from somewhere.
+
+Where they came from is asked of the function itself: run on the elements' positions instead of their values, it says for
+each element of the result which element of the argument it is.  Position 0 stands for constants (padding, zeros outside
+a triangle), which take no adjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .elementwise import unbroadcast
+from .errors import no_rule
+from .indexing import from_nested, is_active, is_inexact, plain_of
+from .memory import Region, region_of, wrapped
+from .structures import bound, leaves, mapped
+from .tape import Sweep, Tape, current
+
+
+class _Source:
+    """Place of an active array among a recorded function's arguments."""
+
+    __slots__ = ("region",)
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+
+class _Constant:
+    """Place of an array or number whose values are constants."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: tuple) -> None:
+        self.shape = shape
+
+
+class _Movement:
+    __slots__ = ("action", "arguments", "results")
+
+    def __init__(self, action: Callable, arguments: dict, results: list[Region | None]) -> None:
+        self.action = action
+        self.arguments = arguments
+        self.results = results
+
+    def __call__(self, sweep: Sweep) -> None:
+        reached = [k for k, r in enumerate(self.results) if r is not None and sweep.has_shadow(r)]
+        if not reached:
+            return
+        first = 1
+        starts: list[tuple[int, Region]] = []
+
+        def positions(x: Any) -> Any:
+            nonlocal first
+            if isinstance(x, _Constant):
+                return np.zeros(x.shape, np.intp)
+            if not isinstance(x, _Source):
+                return x
+            starts.append((first, x.region))
+            first += _size(x.region)
+            return _positions(x.region, starts[-1][0])
+
+        arguments = mapped(positions, self.arguments)
+        origin = list(leaves(self.action(arguments)))
+        total = None
+        for k in reached:
+            region = self.results[k]
+            assert region is not None
+            g = sweep.shadow(region)
+            contribution = _sums(np.asarray(origin[k]), g, first)
+            total = contribution if total is None else total + contribution
+        assert total is not None
+        for start, region in starts:
+            sweep.add(region, total[start : start + _size(region)].reshape(region.shape))
+
+
+def _size(region: Region) -> int:
+    return int(np.prod(region.shape, dtype=np.intp))
+
+
+def _positions(region: Region, first: int) -> np.ndarray:
+    """Consecutive numbers in an array with the region's order in memory (which ``order="K"`` looks at)."""
+    order = sorted(range(len(region.shape)), key=lambda k: -abs(region.strides[k]))
+    made = np.empty([region.shape[k] for k in order], np.intp).transpose(np.argsort(order) if order else None)
+    made[...] = np.arange(first, first + made.size).reshape(made.shape)
+    return made
+
+
+def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:
+    """For each position the sum of the adjoints of the elements that came from there."""
+    place = origin.ravel()
+    values = g.ravel()
+    if g.dtype.kind == "c":
+        return np.bincount(place, values.real, n) + 1j * np.bincount(place, values.imag, n)
+    return np.bincount(place, values, n)
+
+
+def _moving(function: Callable, parameters: str, data: str, check: Callable | None = None) -> Callable:
+    """The rule of a function that moves elements of its parameters ``data``; the others say where to."""
+    moved = data.split()
+
+    def rule(*arguments: Any, **keywords: Any) -> Any:
+        tape = current()
+        assert tape is not None
+        given = bound(parameters, arguments, keywords)
+        if check is not None:
+            check(given)
+        result = wrapped(_run(function, parameters, {name: mapped(plain_of, x) for name, x in given.items()}))
+        results = list(leaves(result))
+        inputs = [x for x in leaves(given) if isinstance(x, np.ndarray)]
+        copies = [r for r in results if is_inexact(r) and not any(np.may_share_memory(r, x) for x in inputs)]
+        if not copies:
+            return result
+        frozen = {
+            name: mapped(lambda x: _place(tape, x), x) if name in moved else mapped(lambda x: _control(tape, x), x)
+            for name, x in given.items()
+            if name not in ("dtype", "casting")
+        }
+        for r in copies:
+            tape.activate(r)
+        regions = [region_of(r) if any(r is c for c in copies) else None for r in results]
+        tape.append(_Movement(lambda a: _run(function, parameters, a), frozen, regions), created=copies)
+        return result
+
+    return rule
+
+
+def _run(function: Callable, parameters: str, given: dict) -> Any:
+    # Positional as far as they go: many of NumPy's parameters are positional only.
+    given = dict(given)
+    positional = []
+    for name in parameters.split():
+        if name not in given:
+            break
+        positional.append(given.pop(name))
+    return function(*positional, **given)
+
+
+def _place(tape: Tape, x: Any) -> Any:
+    if is_active(tape, x):
+        return _Source(region_of(x))
+    return x if x is None else _Constant(np.shape(x))
+
+
+def _control(tape: Tape, x: Any) -> Any:
+    return tape.need(x) if isinstance(x, np.ndarray) else x
+
+
+# ------------------------------------------------------------------------------------------- views, mostly
+
+_VIEWS = {
+    "atleast_1d": None,
+    "atleast_2d": None,
+    "atleast_3d": None,
+    "broadcast_arrays": None,
+    "array_split": "ary indices_or_sections axis",
+    "broadcast_to": "array shape subok",
+    "diagonal": "a offset axis1 axis2",
+    "dsplit": "ary indices_or_sections",
+    "expand_dims": "a axis",
+    "flip": "m axis",
+    "fliplr": "m",
+    "flipud": "m",
+    "hsplit": "ary indices_or_sections",
+    "matrix_transpose": "x",
+    "moveaxis": "a source destination",
+    "permute_dims": "a axes",
+    "ravel": "a order",
+    "reshape": "a shape order copy",
+    "rollaxis": "a axis start",
+    "rot90": "m k axes",
+    "split": "ary indices_or_sections axis",
+    "squeeze": "a axis",
+    "swapaxes": "a axis1 axis2",
+    "transpose": "a axes",
+    "trim_zeros": "filt trim axis",
+    "unstack": "x axis",
+    "vsplit": "ary indices_or_sections",
+}
+
+
+def _viewing(function: Callable, parameters: str | None) -> Callable:
+    """The rule of a function that gives views; where it gives a copy, the function moved elements."""
+    if parameters is not None:
+        return _moving(function, parameters, parameters.split()[0])
+
+    def rule(*arguments: Any, **keywords: Any) -> Any:
+        names = [f"a{k}" for k in range(len(arguments))]
+        return _moving(function, " ".join(names), " ".join(names))(*arguments, **keywords)
+
+    return rule
+
+
+# ------------------------------------------------------------------------------------------------------- copies
+
+_MODES = ("constant", "edge", "empty", "reflect", "symmetric", "wrap")
+
+
+def _check_pad(given: dict) -> None:
+    if given.get("mode", "constant") not in _MODES or given.get("reflect_type", "even") != "even":
+        raise no_rule(np.pad, f" for mode={given.get('mode')!r} with {given.get('reflect_type', 'even')} reflection")
+
+
+_COPIES = {
+    "append": ("arr values axis", "arr values"),
+    "block": ("arrays", "arrays"),
+    "choose": ("a choices out mode", "choices"),
+    "column_stack": ("tup", "tup"),
+    "compress": ("condition a axis out", "a"),
+    "copy": ("a order subok", "a"),
+    "delete": ("arr obj axis", "arr"),
+    "diag": ("v k", "v"),
+    "diagflat": ("v k", "v"),
+    "dstack": ("tup", "tup"),
+    "extract": ("condition arr", "arr"),
+    "hstack": ("tup", "tup"),
+    "insert": ("arr obj values axis", "arr values"),
+    "pad": ("array pad_width mode", "array constant_values"),
+    "repeat": ("a repeats axis", "a"),
+    "resize": ("a new_shape", "a"),
+    "roll": ("a shift axis", "a"),
+    "select": ("condlist choicelist default", "choicelist default"),
+    "stack": ("arrays axis out", "arrays"),
+    "take": ("a indices axis out mode", "a"),
+    "tile": ("A reps", "A"),
+    "tril": ("m k", "m"),
+    "triu": ("m k", "m"),
+    "vstack": ("tup", "tup"),
+}
+
+
+class _Where:
+    __slots__ = ("condition", "result", "sources")
+
+    def __init__(self, condition: Any, sources: list[tuple[bool, Region]], result: Region) -> None:
+        self.condition = condition
+        self.sources = sources
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = sweep.shadow(self.result)
+        for chosen, region in self.sources:
+            part = np.where(self.condition, g, 0) if chosen else np.where(self.condition, 0, g)
+            sweep.add(region, unbroadcast(part, region.shape))
+
+
+def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    if x is None and y is None:
+        return wrapped(np.where(plain_of(condition)))
+    x, y = from_nested(x), from_nested(y)
+    tape = current()
+    assert tape is not None
+    result = wrapped(np.where(plain_of(condition), plain_of(x), plain_of(y)))
+    sources = [(chosen, region_of(v)) for chosen, v in ((True, x), (False, y)) if is_active(tape, v)]
+    if sources and is_inexact(result):
+        kept = tape.need(condition) if isinstance(condition, np.ndarray) else np.asarray(condition)
+        tape.activate(result)
+        tape.append(_Where(kept, sources, region_of(result)), created=(result,))
+    return result
+
+
+class _Concatenate:
+    __slots__ = ("axis", "result", "sources")
+
+    def __init__(self, axis: int, sources: list[tuple[int, Region]], result: Region) -> None:
+        self.axis = axis
+        self.sources = sources
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = np.moveaxis(sweep.shadow(self.result), self.axis, 0)
+        for start, region in self.sources:
+            part = g[start : start + region.shape[self.axis]]
+            sweep.add(region, np.moveaxis(part, 0, self.axis))
+
+
+def _concatenate(arrays: Any, axis: Any = 0, out: None = None, **keywords: Any) -> Any:
+    parts = [x if isinstance(x, np.ndarray) else np.asarray(from_nested(x)) for x in arrays]
+    if axis is None:
+        parts, axis = [part.ravel() for part in parts], 0
+    tape = current()
+    assert tape is not None
+    result = wrapped(np.concatenate([plain_of(part) for part in parts], axis, **keywords))
+    axis = axis % result.ndim
+    starts = np.cumsum([0] + [part.shape[axis] for part in parts])
+    sources = [(int(start), region_of(part)) for start, part in zip(starts, parts) if is_active(tape, part)]
+    if sources and is_inexact(result):
+        tape.activate(result)
+        tape.append(_Concatenate(axis, sources, region_of(result)), created=(result,))
+    return result
+
+
+def _available(names: dict) -> dict:
+    return {name: rest for name, rest in names.items() if hasattr(np, name)}
+
+
+RULES: dict[Callable, Callable] = {
+    **{getattr(np, name): _viewing(getattr(np, name), p) for name, p in _available(_VIEWS).items()},
+    **{
+        getattr(np, name): _moving(getattr(np, name), p, data, _check_pad if name == "pad" else None)
+        for name, (p, data) in _available(_COPIES).items()
+    },
+    np.concatenate: _concatenate,
+    np.where: _where,
+    np.fft.fftshift: _moving(np.fft.fftshift, "x axes", "x"),
+    np.fft.ifftshift: _moving(np.fft.ifftshift, "x axes", "x"),
+    np.linalg.diagonal: _viewing(np.linalg.diagonal, "x offset"),
+    np.linalg.matrix_transpose: _viewing(np.linalg.matrix_transpose, "x"),
+}

@@ -1,0 +1,262 @@
+"""NumPy functions written with functions that have derivative rules.
+
+NumPy's own sources of these drop our class on the way or are compiled.  Where the formula rounds differently from
+NumPy's, `_exactly` puts NumPy's values into the result, so that a recorded program computes what the unrecorded one does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import no_rule
+from .indexing import from_nested, is_active, plain_of
+from .memory import plain, region_of, tracked, wrapped
+from .structures import mapped
+from .tape import Sweep, current
+
+
+def _exactly(function: Callable) -> Callable:
+    """Decorator of a formula for a NumPy function: its derivative, NumPy's value."""
+
+    def decorate(formula: Callable) -> Callable:
+        @functools.wraps(formula)
+        def rewritten(*arguments: Any, **keywords: Any) -> Any:
+            result = formula(*arguments, **keywords)
+            exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+            plain(result)[...] = exact
+            return result
+
+        return rewritten
+
+    return decorate
+
+
+def _array(x: Any) -> Any:
+    return tracked(np.asanyarray(from_nested(x)))
+
+
+# ----------------------------------------------------------------------------------------------- order statistics
+
+
+def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    if axis is None:
+        a, axis = a.ravel(), -1
+    return np.take_along_axis(a, np.argsort(plain(a), axis=axis, kind=kind, order=order, stable=stable), axis)
+
+
+def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
+    if axis is None:
+        a, axis = a.ravel(), -1
+    return np.take_along_axis(a, np.argpartition(plain(a), kth, axis, kind, order), axis)
+
+
+# --------------------------------------------------------------------------------------------- values left alone
+
+
+def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    numbers = np.nan_to_num(plain(x), nan=nan, posinf=posinf, neginf=neginf)
+    if not copy:
+        replaced = ~np.isfinite(plain(x))
+        x[replaced] = numbers[replaced]
+        return x
+    if x.dtype.kind != "c":
+        return np.where(np.isfinite(plain(x)), x, numbers)
+    result = x.copy()
+    result.real = np.where(np.isfinite(plain(x).real), x.real, numbers.real)
+    result.imag = np.where(np.isfinite(plain(x).imag), x.imag, numbers.imag)
+    return result
+
+
+def _real_if_close(a: Any, tol: Any = 100) -> Any:
+    return a if np.iscomplexobj(np.real_if_close(plain(a), tol)) else a.real
+
+
+@_exactly(np.unwrap)
+def _unwrap(p: Any, *arguments: Any, **keywords: Any) -> Any:
+    return p + (np.unwrap(plain(p), *arguments, **keywords) - plain(p))
+
+
+# ---------------------------------------------------------------------------------------- ignoring not-a-numbers
+
+
+def _without_nan(function: Callable, fill: Any) -> Callable:
+    """A reduction with the NaNs replaced by its neutral element."""
+
+    def ignoring(a: Any, *arguments: Any, **keywords: Any) -> Any:
+        return function(np.where(np.isnan(plain(a)), a.dtype.type(fill), a), *arguments, **keywords)
+
+    return ignoring
+
+
+def _nanmean(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: Any = False, **keywords: Any
+) -> Any:
+    present = ~np.isnan(plain(a))
+    total = np.sum(np.where(present, a, a.dtype.type(0)), axis=axis, dtype=dtype, keepdims=keepdims, **keywords)
+    return total / np.sum(present, axis=axis, keepdims=keepdims, **keywords)
+
+
+def _nanvar(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: Any = False, **keywords: Any
+) -> Any:
+    present = ~np.isnan(plain(a))
+    deviation = a - _nanmean(a, axis, dtype, keepdims=True, **keywords)
+    squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
+    total = np.sum(squares, axis=axis, keepdims=keepdims, **keywords)
+    return total / (np.sum(present, axis=axis, keepdims=keepdims, **keywords) - ddof)
+
+
+def _nanstd(a: Any, *arguments: Any, **keywords: Any) -> Any:
+    return np.sqrt(_nanvar(a, *arguments, **keywords))
+
+
+def _nan_extremum(ufunc: np.ufunc) -> Callable:
+    def extremum(a: Any, axis: Any = None, out: None = None, keepdims: Any = False, **keywords: Any) -> Any:
+        return ufunc.reduce(a, axis=axis, keepdims=keepdims, **keywords)
+
+    return extremum
+
+
+# ------------------------------------------------------------------------------------- interpolation, polynomials
+
+
+@_exactly(np.interp)
+def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    if period is not None:
+        raise no_rule(np.interp, " for a period")
+    x, xp, fp = _array(x), _array(xp), _array(fp)
+    cell = np.clip(np.searchsorted(plain(xp), plain(x), side="right") - 1, 0, len(xp) - 2)
+    x0, f0 = xp[cell], fp[cell]
+    inside = f0 + (x - x0) * ((fp[cell + 1] - f0) / (xp[cell + 1] - x0))
+    result = np.where(plain(x) < plain(xp)[0], fp[0] if left is None else left, inside)
+    return np.where(plain(x) > plain(xp)[-1], fp[-1] if right is None else right, result)
+
+
+@_exactly(np.polyval)
+def _polyval(p: Any, x: Any) -> Any:
+    p, x = _array(p), _array(x)
+    result = np.zeros_like(plain(x), dtype=np.result_type(p, x)).view(type(x))
+    for k in range(len(p)):
+        result = result * x + p[k]
+    return result
+
+
+class _Convolution:
+    """Adjoint of the full convolution of two 1-d arrays: correlation with the other one."""
+
+    __slots__ = ("a", "b", "result", "values")
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = sweep.shadow(self.result)
+        for region, other in ((self.a, self.values[1]), (self.b, self.values[0])):
+            if region is not None:
+                sweep.add(region, np.correlate(g, other, "full")[len(other) - 1 :][: region.shape[0]])
+
+
+def _convolve_full(a: Any, v: Any) -> Any:
+    tape = current()
+    assert tape is not None
+    result = wrapped(np.convolve(plain_of(a), plain_of(v)))
+    record = _Convolution()
+    record.a = region_of(a) if is_active(tape, a) else None
+    record.b = region_of(v) if is_active(tape, v) else None
+    record.values = (
+        tape.need(a) if record.b is not None else None,
+        tape.need(v) if record.a is not None else None,
+    )
+    record.result = region_of(result)
+    tape.activate(result)
+    tape.append(record, created=(result,))
+    return result
+
+
+@_exactly(np.convolve)
+def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    a, v = _array(a).reshape(-1), _array(v).reshape(-1)
+    full = _convolve_full(a, v)
+    longer, shorter = max(len(a), len(v)), min(len(a), len(v))
+    if mode == "full":
+        return full
+    if mode == "same":
+        start = (shorter - 1) // 2
+        return full[start : start + longer].copy()
+    return full[shorter - 1 : longer].copy()
+
+
+@_exactly(np.correlate)
+def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    a, v = _array(a).reshape(-1), _array(v).reshape(-1)
+    if len(a) < len(v) and mode != "full":
+        return np.conj(np.correlate(v, a, mode)[::-1]).copy()
+    if mode == "same" and len(v) % 2 == 0:
+        full = _convolve_full(a, np.conj(v[::-1]))
+        start = len(v) // 2
+        return full[start : start + len(a)].copy()
+    return np.convolve(a, np.conj(v[::-1]), mode)
+
+
+# ------------------------------------------------------------------------------------------------------ the rest
+
+
+def _apply_along_axis(func1d: Callable, axis: int, arr: Any, *arguments: Any, **keywords: Any) -> Any:
+    moved = np.moveaxis(arr, axis, -1)
+    results = [func1d(moved[k], *arguments, **keywords) for k in np.ndindex(moved.shape[:-1])]
+    stacked = from_nested(results)
+    stacked = tracked(np.asanyarray(stacked))
+    result = stacked.reshape(moved.shape[:-1] + stacked.shape[1:])
+    extra = result.ndim - (moved.ndim - 1)
+    axis = axis % arr.ndim
+    for k in range(extra):
+        result = np.moveaxis(result, moved.ndim - 1 + k, axis + k)
+    return result
+
+
+class _WeightedCount:
+    __slots__ = ("bins", "result", "weights")
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.has_shadow(self.result):
+            sweep.add(self.weights, sweep.shadow(self.result)[self.bins])
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    result = wrapped(np.bincount(plain_of(x), plain_of(weights), minlength))
+    tape = current()
+    assert tape is not None
+    record = _WeightedCount()
+    record.bins = tape.need(np.asanyarray(x))
+    record.weights = region_of(weights)
+    record.result = region_of(result)
+    tape.activate(result)
+    tape.append(record, created=(result,))
+    return result
+
+
+RULES: dict[Callable, Callable] = {
+    np.apply_along_axis: _apply_along_axis,
+    np.bincount: _bincount,
+    np.convolve: _convolve,
+    np.correlate: _correlate,
+    np.interp: _interp,
+    np.nan_to_num: _nan_to_num,
+    np.nancumprod: _without_nan(np.cumprod, 1),
+    np.nancumsum: _without_nan(np.cumsum, 0),
+    np.nanmax: _nan_extremum(np.fmax),
+    np.nanmean: _nanmean,
+    np.nanmin: _nan_extremum(np.fmin),
+    np.nanprod: _without_nan(np.prod, 1),
+    np.nanstd: _nanstd,
+    np.nansum: _without_nan(np.sum, 0),
+    np.nanvar: _nanvar,
+    np.partition: _partition,
+    np.polyval: _polyval,
+    np.real_if_close: _real_if_close,
+    np.sort: _sort,
+    np.unwrap: _unwrap,
+}

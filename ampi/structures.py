@@ -1,0 +1,43 @@
+"""Tuples, lists and dictionaries of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """What tuples, lists and dictionaries hold, however nested, in order."""
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from leaves(item)
+    elif isinstance(x, dict):
+        for item in x.values():
+            yield from leaves(item)
+    else:
+        yield x
+
+
+def mapped(function: Callable, x: Any) -> Any:
+    """The same structure with a function applied to each leaf."""
+    if isinstance(x, tuple):
+        items = [mapped(function, item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+    if isinstance(x, list):
+        return [mapped(function, item) for item in x]
+    if isinstance(x, dict):
+        return {name: mapped(function, item) for name, item in x.items()}
+    return function(x)
+
+
+def bound(names: str, arguments: tuple, keywords: dict) -> dict[str, Any]:
+    """Arguments by name, for a function whose parameters are ``names`` (separated by blanks)."""
+    parameters = names.split()
+    if len(arguments) > len(parameters):
+        raise TypeError(f"takes {len(parameters)} arguments ({names}) but {len(arguments)} were given")
+    found = dict(zip(parameters, arguments))
+    for name, x in keywords.items():
+        if name in found:
+            raise TypeError(f"got two values for the argument {name!r}")
+        found[name] = x
+    return found

@@ -1,0 +1,84 @@
+"""Derivatives held against finite differences."""
+
+import numpy as np
+
+import ampi
+
+# Central difference of sixth order: its error at this step is far below what is asked of it.
+_STEP = 4e-3
+_STENCIL = ((1, 45.0 / 60.0), (2, -9.0 / 60.0), (3, 1.0 / 60.0))
+
+
+def random(generator, shape, dtype, low=0.3, high=0.9):
+    """An array of the dtype with values (of real and imaginary part) between two bounds."""
+    x = generator.uniform(low, high, shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * generator.uniform(low, high, shape)
+    return np.asarray(x, dtype)
+
+
+def leaves(y):
+    """Inexact arrays and scalars of a result, as plain arrays."""
+    if isinstance(y, (tuple, list)):
+        return [leaf for item in y for leaf in leaves(item)]
+    return [np.asarray(y)] if np.asarray(y).dtype.kind in "fc" else []
+
+
+def pairing(a, b):
+    """Real inner product of two lists of arrays."""
+    return sum(float(np.real(np.vdot(p, q))) for p, q in zip(a, b))
+
+
+def directional(f, x, x_dot):
+    """Derivative of f at x along x_dot, leaf by leaf of the result."""
+    total = None
+    for k, weight in _STENCIL:
+        moved = [leaves(f(*[np.array(a + s * k * _STEP * d) for a, d in zip(x, x_dot)])) for s in (1, -1)]
+        change = [weight / _STEP * (p - m) for p, m in zip(*moved)]
+        total = change if total is None else [t + c for t, c in zip(total, change)]
+    return total
+
+
+def pulled_back(f, x, y_bar=None, generator=None):
+    """Result and adjoints of f at x for a seed (random if a generator is given)."""
+    with ampi.Tape() as tape:
+        watched = [tape.watch(a) for a in x]
+        y = f(*watched)
+    outputs = [leaf for leaf in _tracked_leaves(y)]
+    if y_bar is None:
+        y_bar = [random(generator, np.shape(leaf), leaf.dtype, -1.0, 1.0) for leaf in outputs]
+    return outputs, y_bar, tape.gradient(outputs, watched, seed=y_bar), tape, watched
+
+
+def _tracked_leaves(y):
+    if isinstance(y, (tuple, list)):
+        return [leaf for item in y for leaf in _tracked_leaves(item)]
+    if isinstance(y, np.ndarray) and y.dtype.kind in "fc":
+        return [y]
+    assert not isinstance(y, (float, complex, np.inexact)), f"a bare {type(y).__name__} came back"
+    return []
+
+
+def check_adjoint(f, x, tolerance=2e-8, seed=0):
+    """⟨ȳ, ẏ⟩ = ⟨x̄, ẋ⟩ with ẏ from finite differences; the values are those of plain NumPy; a second sweep agrees."""
+    generator = np.random.default_rng(seed)
+    expected = leaves(f(*[np.array(a) for a in x]))
+    outputs, y_bar, x_bar, tape, watched = pulled_back(f, x, generator=generator)
+    assert len(outputs) == len(expected)
+    for got, want in zip(outputs, expected):
+        assert got.shape == want.shape and got.dtype == want.dtype
+        np.testing.assert_array_equal(np.asarray(got), want)
+    for a, bar in zip(x, x_bar):
+        assert bar.shape == np.shape(a) and bar.dtype == np.asarray(a).dtype
+        assert type(bar) is np.ndarray
+    again = tape.gradient(outputs, watched, seed=y_bar)
+    for first, second in zip(x_bar, again):
+        np.testing.assert_array_equal(first, second)
+    for k in range(len(x)):
+        x_dot = [np.zeros_like(a) for a in x]
+        x_dot[k] = random(generator, np.shape(x[k]), np.asarray(x[k]).dtype, -1.0, 1.0)
+        y_dot = directional(f, x, x_dot)
+        left, right = pairing(y_bar, y_dot), pairing(x_bar, x_dot)
+        size = sum(np.linalg.norm(b) * np.linalg.norm(d) for b, d in zip(y_bar, y_dot)) + 1e-3
+        assert abs(left - right) <= tolerance * size, f"argument {k}: <y_bar, y_dot> = {left}, <x_bar, x_dot> = {right}"
+    return x_bar
