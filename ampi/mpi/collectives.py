@@ -24,6 +24,8 @@ from .buffers import NOTHING, Buffer, is_in_place, parse, parse_types, parse_vec
 from .reductions import Reduction, Steps, known, unscan
 from .rules import Operation, Treatment, enter
 
+_Comm, _Intracomm = mpi.Comm, mpi.Intracomm  # mpi4py's own: its names may be rebound
+
 
 class Call:
     """This rank's part in one collective operation.
@@ -476,100 +478,100 @@ class Collectives:
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Broadcast a message from one rank to all."""
         if living:
-            _perform(self, _bcast, mpi.Comm.Bcast, buf, root)
+            _perform(self, _bcast, _Comm.Bcast, buf, root)
         else:
-            mpi.Comm.Bcast(self, buf, root)
+            _Comm.Bcast(self, buf, root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather equal blocks from all ranks on one."""
         if living:
-            _perform(self, _gather, mpi.Comm.Gather, sendbuf, recvbuf, root)
+            _perform(self, _gather, _Comm.Gather, sendbuf, recvbuf, root)
         else:
-            mpi.Comm.Gather(self, sendbuf, recvbuf, root)
+            _Comm.Gather(self, sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather blocks of any length from all ranks on one."""
         if living:
-            _perform(self, _gatherv, mpi.Comm.Gatherv, sendbuf, recvbuf, root)
+            _perform(self, _gatherv, _Comm.Gatherv, sendbuf, recvbuf, root)
         else:
-            mpi.Comm.Gatherv(self, sendbuf, recvbuf, root)
+            _Comm.Gatherv(self, sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter equal blocks from one rank to all."""
         if living:
-            _perform(self, _scatter, mpi.Comm.Scatter, sendbuf, recvbuf, root)
+            _perform(self, _scatter, _Comm.Scatter, sendbuf, recvbuf, root)
         else:
-            mpi.Comm.Scatter(self, sendbuf, recvbuf, root)
+            _Comm.Scatter(self, sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter blocks of any length from one rank to all."""
         if living:
-            _perform(self, _scatterv, mpi.Comm.Scatterv, sendbuf, recvbuf, root)
+            _perform(self, _scatterv, _Comm.Scatterv, sendbuf, recvbuf, root)
         else:
-            mpi.Comm.Scatterv(self, sendbuf, recvbuf, root)
+            _Comm.Scatterv(self, sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather equal blocks from all ranks on all."""
         if living:
-            _perform(self, _allgather, mpi.Comm.Allgather, sendbuf, recvbuf)
+            _perform(self, _allgather, _Comm.Allgather, sendbuf, recvbuf)
         else:
-            mpi.Comm.Allgather(self, sendbuf, recvbuf)
+            _Comm.Allgather(self, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather blocks of any length from all ranks on all."""
         if living:
-            _perform(self, _allgatherv, mpi.Comm.Allgatherv, sendbuf, recvbuf)
+            _perform(self, _allgatherv, _Comm.Allgatherv, sendbuf, recvbuf)
         else:
-            mpi.Comm.Allgatherv(self, sendbuf, recvbuf)
+            _Comm.Allgatherv(self, sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block from each rank to each."""
         if living:
-            _perform(self, _alltoall, mpi.Comm.Alltoall, sendbuf, recvbuf)
+            _perform(self, _alltoall, _Comm.Alltoall, sendbuf, recvbuf)
         else:
-            mpi.Comm.Alltoall(self, sendbuf, recvbuf)
+            _Comm.Alltoall(self, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length from each rank to each."""
         if living:
-            _perform(self, _alltoallv, mpi.Comm.Alltoallv, sendbuf, recvbuf)
+            _perform(self, _alltoallv, _Comm.Alltoallv, sendbuf, recvbuf)
         else:
-            mpi.Comm.Alltoallv(self, sendbuf, recvbuf)
+            _Comm.Alltoallv(self, sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length and datatype from each rank to each."""
         if living:
-            _perform(self, _alltoallw, mpi.Comm.Alltoallw, sendbuf, recvbuf)
+            _perform(self, _alltoallw, _Comm.Alltoallw, sendbuf, recvbuf)
         else:
-            mpi.Comm.Alltoallw(self, sendbuf, recvbuf)
+            _Comm.Alltoallw(self, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> None:
         """Combine the contributions of all ranks on one."""
         if living:
-            _perform(self, _reduce, mpi.Comm.Reduce, sendbuf, recvbuf, op, root)
+            _perform(self, _reduce, _Comm.Reduce, sendbuf, recvbuf, op, root)
         else:
-            mpi.Comm.Reduce(self, sendbuf, recvbuf, op, root)
+            _Comm.Reduce(self, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks on all."""
         if living:
-            _perform(self, _allreduce, mpi.Comm.Allreduce, sendbuf, recvbuf, op)
+            _perform(self, _allreduce, _Comm.Allreduce, sendbuf, recvbuf, op)
         else:
-            mpi.Comm.Allreduce(self, sendbuf, recvbuf, op)
+            _Comm.Allreduce(self, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks and scatter the result in equal blocks."""
         if living:
-            _perform(self, _reduce_scatter_block, mpi.Comm.Reduce_scatter_block, sendbuf, recvbuf, op)
+            _perform(self, _reduce_scatter_block, _Comm.Reduce_scatter_block, sendbuf, recvbuf, op)
         else:
-            mpi.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
+            _Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks and scatter the result in blocks of any length."""
         if living:
-            _perform(self, _reduce_scatter, mpi.Comm.Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
+            _perform(self, _reduce_scatter, _Comm.Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
         else:
-            mpi.Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
+            _Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
 
 
 class IntracommCollectives:
@@ -578,16 +580,16 @@ class IntracommCollectives:
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks up to this one."""
         if living:
-            _perform(self, _scan, mpi.Intracomm.Scan, sendbuf, recvbuf, op)
+            _perform(self, _scan, _Intracomm.Scan, sendbuf, recvbuf, op)
         else:
-            mpi.Intracomm.Scan(self, sendbuf, recvbuf, op)
+            _Intracomm.Scan(self, sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks before this one."""
         if living:
-            _perform(self, _exscan, mpi.Intracomm.Exscan, sendbuf, recvbuf, op)
+            _perform(self, _exscan, _Intracomm.Exscan, sendbuf, recvbuf, op)
         else:
-            mpi.Intracomm.Exscan(self, sendbuf, recvbuf, op)
+            _Intracomm.Exscan(self, sendbuf, recvbuf, op)
 
 
 _NAMES = {

@@ -1,9 +1,698 @@
-"""Lowercase methods: Python objects that contain active arrays."""
+"""Lowercase methods: Python objects that contain active arrays.
+
+While a tape records, an object with active arrays in it (in lists, dicts, dataclasses, attributes) travels as a
+`Parcel`, which pickles the object together with the list of these arrays.  On arrival the same arrays are found again
+in the unpickled object, as `ampi.ndarray`s which are active, and their adjoints go back as one flat message.  Objects
+without active arrays travel as they are.
+
+Reductions combine the objects with the Python operation, which works on active arrays as everything else in Python
+does, in the order and with the messages of mpi4py; these messages are differentiated one by one.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..array import ndarray
+from ..errors import ActivityError
+from ..memory import Region, TrackedArray, carries_derivatives, region_of
+from ..tape import Sweep, Tape, _recording, current
+from .agreement import log_collective, log_received, log_sent
+from .messages import Received
+from .reductions import Steps
+from .requests import recorded
+from .rules import Operation, Treatment, enter
+from .waiting import wait
+
+_PROC_NULL = mpi.PROC_NULL
+_Comm, _Intracomm, _Topocomm = mpi.Comm, mpi.Intracomm, mpi.Topocomm  # mpi4py's own: its names may be rebound
+
+
+# -------------------------------------------------------------------------------------------- arrays inside an object
+
+
+class Bundle:
+    """The active arrays inside an object, as one message: what `Buffer` is for a buffer.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the message of adjoints: the least one that holds all of them.
+    count : int
+        Number of elements.
+    """
+
+    __slots__ = ("count", "dtype", "regions")
+
+    def __init__(self, arrays: Iterable[np.ndarray] = ()) -> None:
+        self.fill(arrays)
+
+    def fill(self, arrays: Iterable[np.ndarray]) -> None:
+        """Say which arrays these are."""
+        self.regions: list[Region] = [region_of(array) for array in arrays]
+        self.dtype = np.result_type(*(region.dtype for region in self.regions), np.float32)
+        self.count = sum(map(_size, self.regions))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message of adjoints."""
+        return self.count * self.dtype.itemsize
+
+    def first(self, n: int) -> Bundle:
+        """Objects arrive as a whole."""
+        return self
+
+    def take(self, sweep: Sweep) -> np.ndarray:
+        """The adjoints in one array; the shadows become zero."""
+        taken = np.empty(self.count, self.dtype)
+        start = 0
+        for region in self.regions:
+            end = start + _size(region)
+            adjoint = sweep.take(region)
+            taken[start:end] = 0 if adjoint is None else adjoint.ravel()
+            start = end
+        return taken
+
+    def zero(self, sweep: Sweep) -> None:
+        """The shadows become zero."""
+        for region in self.regions:
+            sweep.zero(region)
+
+    def add(self, sweep: Sweep, flat: np.ndarray) -> None:
+        """Add to the adjoints."""
+        start = 0
+        for region in self.regions:
+            end = start + _size(region)
+            value = flat[start:end].reshape(region.shape)
+            if region.dtype.kind == "f":
+                value = value.real
+            sweep.add(region, value.astype(region.dtype, copy=False))
+            start = end
+
+
+def _size(region: Region) -> int:
+    size = 1
+    for n in region.shape:
+        size *= n
+    return size
+
+
+class Parcel:
+    """An object on its way, with the list of the active arrays in it; unpickled it is the object."""
+
+    __slots__ = ("arrays", "contents")
+
+    def __init__(self, contents: Any, arrays: Sequence[TrackedArray]) -> None:
+        self.contents = contents
+        self.arrays = arrays
+
+    def __reduce__(self) -> Any:
+        return _open, (self.contents, list(self.arrays))
+
+
+# Objects that were unpickled a moment ago, by id, with the active arrays in them: `_arrays_of` fetches them.
+_arrived: dict[int, tuple[Any, list[TrackedArray]]] = {}
+
+
+def _open(contents: Any, arrays: list[TrackedArray]) -> Any:
+    if current() is not None:
+        _arrived[id(contents)] = contents, arrays
+    return contents
+
+
+def _arrays_of(message: Any) -> list[TrackedArray]:
+    return _arrived.pop(id(message), (None, []))[1]
+
+
+_ATOMS = (numbers.Number, str, bytes, type(None))
+_noted: list[TrackedArray] | None = None
+
+
+def _reduced(array: TrackedArray) -> Any:
+    """How arrays are pickled: as they say themselves, but noted where somebody asks for it."""
+    if _noted is not None:
+        _noted.append(array)
+    return array.__reduce__()
+
+
+copyreg.pickle(ndarray, _reduced)
+
+
+def _arrays_in(obj: Any) -> list[TrackedArray]:
+    """All arrays of ours that pickling an object would meet."""
+    global _noted
+    if isinstance(obj, _ATOMS):
+        return []
+    if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
+        return [obj]
+    found: dict[int, TrackedArray] = {}
+    if _walk(obj, found, set()):
+        return list(found.values())
+    outer, _noted = _noted, []
+    try:
+        mpi.pickle.dumps(obj)
+        return _noted
+    finally:
+        _noted = outer
+
+
+def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
+    """Look for arrays in built-in containers; False if there is something else, which only pickling can look into."""
+    if isinstance(obj, np.ndarray):
+        if obj.dtype.hasobject:
+            return False
+        if isinstance(obj, TrackedArray):
+            found[id(obj)] = obj
+        return True
+    if isinstance(obj, _ATOMS):
+        return True
+    if id(obj) in seen:
+        return True
+    seen.add(id(obj))
+    if type(obj) in (list, tuple, set, frozenset):
+        return all(_walk(item, found, seen) for item in obj)
+    if type(obj) is dict:
+        return all(_walk(item, found, seen) for pair in obj.items() for item in pair)
+    return False
+
+
+def _packed(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
+    """What to send for an object, and the active arrays in it."""
+    arrays = [a for a in _arrays_in(obj) if a.size and carries_derivatives(a.dtype) and tape.is_active(a)]
+    for array in arrays:
+        if array.dtype.names is not None:
+            raise ActivityError(
+                "an active structured array is sent inside an object; send its fields, or ampi.value(array)"
+            )
+    return (Parcel(obj, arrays), Bundle(arrays)) if arrays else (obj, _EMPTY)
+
+
+_EMPTY = Bundle()
+
+
+def _unpacked(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
+    """The active arrays in an object that has arrived."""
+    arrays = _arrays_of(message)
+    for array in arrays:
+        tape.activate(array)
+    return (Bundle(arrays) if arrays else _EMPTY), arrays
+
+
+# ------------------------------------------------------------------------------------------------- point to point
+
+
+def _send(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest: int, tag: int) -> Any:
+    """Send an object, blocking or not, while a tape is open."""
+    tape = _recording[-1]
+    payload, bundle = (obj, _EMPTY) if current() is None else _packed(tape, obj)
+    sent = log_sent(tape, name, comm, bundle, bundle.count > 0, dest, tag)
+    if sent.active:
+        tape.append(sent)
+    request = primal(comm, payload, dest, tag)
+    return request if request is None or not sent.active else recorded(tape, request, sent)
+
+
+def _posted(name: str, comm: Any, source: int, tag: int) -> Received:
+    """Log the receive of an object."""
+    passive = current() is None
+    receive = log_received(_recording[-1], name, comm, Bundle(), not passive, source, tag)
+    receive.dropped = passive
+    return receive
+
+
+def _receive(tape: Tape, receive: Received, message: Any) -> Any:
+    """The object of a receive has arrived."""
+    if not receive.dropped:
+        _, arrays = _unpacked(tape, message)
+        receive.buffer.fill(arrays)
+    return message
+
+
+def _status_for(receive: Received, status: mpi.Status | None) -> mpi.Status | None:
+    return mpi.Status() if status is None and receive.wild else status
 
 
 class Objects:
-    """Methods of all communicators."""
+    """Methods of all communicators that send and receive Python objects."""
+
+    __slots__ = ()
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send an object in standard mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.send(self, obj, dest, tag)
+        return _send("send", _Comm.send, self, obj, dest, tag)
+
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send an object in buffered mode.  With active arrays in it, it takes some hundred bytes more than pickled."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.bsend(self, obj, dest, tag)
+        return _send("bsend", _Comm.bsend, self, obj, dest, tag)
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send an object in synchronous mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.ssend(self, obj, dest, tag)
+        return _send("ssend", _Comm.ssend, self, obj, dest, tag)
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send of an object."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.isend(self, obj, dest, tag)
+        return _send("isend", _Comm.isend, self, obj, dest, tag)
+
+    def ibsend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send of an object in buffered mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.ibsend(self, obj, dest, tag)
+        return _send("ibsend", _Comm.ibsend, self, obj, dest, tag)
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
+        """Nonblocking send of an object in synchronous mode."""
+        if not _recording or dest == _PROC_NULL:
+            return _Comm.issend(self, obj, dest, tag)
+        return _send("issend", _Comm.issend, self, obj, dest, tag)
+
+    def recv(
+        self,
+        buf: Any = None,
+        source: int = mpi.ANY_SOURCE,
+        tag: int = mpi.ANY_TAG,
+        status: mpi.Status | None = None,
+    ) -> Any:
+        """Receive an object."""
+        if not _recording or source == _PROC_NULL:
+            return _Comm.recv(self, buf, source, tag, status)
+        tape = _recording[-1]
+        receive = _posted("recv", self, source, tag)
+        status = _status_for(receive, status)
+        message = _receive(tape, receive, _Comm.recv(self, buf, source, tag, status))
+        receive.resolve(status)
+        if receive.buffer.count:
+            tape.append(receive)
+        return message
+
+    def irecv(self, buf: Any = None, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
+        """Nonblocking receive of an object."""
+        if not _recording or source == _PROC_NULL:
+            return _Comm.irecv(self, buf, source, tag)
+        tape = _recording[-1]
+        receive = _posted("irecv", self, source, tag)
+        if not receive.dropped:
+            tape.append(receive)
+        request = _Comm.irecv(self, buf, source, tag)
+        return recorded(tape, request, receive, unpack=lambda message: _receive(tape, receive, message))
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = mpi.ANY_SOURCE,
+        recvtag: int = mpi.ANY_TAG,
+        status: mpi.Status | None = None,
+    ) -> Any:
+        """Send and receive an object."""
+        if not _recording:
+            return _Comm.sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        going = self.isend(sendobj, dest, sendtag)
+        message = self.recv(recvbuf, source, recvtag, status)
+        going.wait()
+        return message
+
+    # ------------------------------------------------------------------------------------------------- collectives
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Broadcast an object."""
+        tape = _tape_for(self, "bcast", obj)
+        if tape is None:
+            return _Comm.bcast(self, obj, root)
+        return _bcast(tape, self, obj, root, self)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Gather objects."""
+        tape = _tape_for(self, "gather", sendobj)
+        if tape is None:
+            return _Comm.gather(self, sendobj, root)
+        payload, sent = _packed(tape, sendobj)
+        messages = _Comm.gather(self, payload, root)
+        came, arrays = _unpacked_each(tape, messages or ())
+
+        def adjoint(sweep: Sweep, comm: Any) -> Steps:
+            mine = np.empty(sent.nbytes, np.uint8)
+            yield [comm.Iscatterv(_in_bytes(sweep, came), mine, root)]
+            sent.add(sweep, mine.view(sent.dtype))
+
+        _record(tape, self, "gather", [sent], adjoint, arrays)
+        return messages
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Scatter objects."""
+        tape = _tape_for(self, "scatter", sendobj)
+        if tape is None or (self.Get_rank() == root and sendobj is None):
+            return _Comm.scatter(self, sendobj, root)
+        packed = [_packed(tape, item) for item in sendobj] if self.Get_rank() == root else []  # type: ignore[union-attr]
+        sent = [bundle for _, bundle in packed]
+        message = _Comm.scatter(self, [payload for payload, _ in packed] or None, root)
+        came, arrays = _unpacked(tape, message)
+
+        def adjoint(sweep: Sweep, comm: Any) -> Steps:
+            counts = [bundle.nbytes for bundle in sent]
+            total = np.empty(sum(counts), np.uint8)
+            yield [comm.Igatherv(came.take(sweep).view(np.uint8), [total, counts] if counts else None, root)]
+            _add_bytes(sweep, sent, total)
+
+        _record(tape, self, "scatter", sent, adjoint, arrays)
+        return message
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Gather objects on all ranks."""
+        tape = _tape_for(self, "allgather", sendobj)
+        if tape is None:
+            return _Comm.allgather(self, sendobj)
+        payload, sent = _packed(tape, sendobj)
+        messages = _Comm.allgather(self, payload)
+        came, arrays = _unpacked_each(tape, messages)
+
+        def adjoint(sweep: Sweep, comm: Any) -> Steps:
+            dtype = np.result_type(*(bundle.dtype for bundle in came))
+            total = np.concatenate([bundle.take(sweep).astype(dtype, copy=False) for bundle in came])
+            mine = np.empty(sent.count, dtype)
+            yield [comm.Ireduce_scatter(total, mine, [bundle.count for bundle in came], mpi.SUM)]
+            sent.add(sweep, mine)
+
+        _record(tape, self, "allgather", [sent], adjoint, arrays)
+        return messages
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """Send an object from each rank to each."""
+        tape = _tape_for(self, "alltoall", sendobj)
+        if tape is None or sendobj is None:
+            return _Comm.alltoall(self, sendobj)
+        packed = [_packed(tape, item) for item in sendobj]
+        sent = [bundle for _, bundle in packed]
+        messages = _Comm.alltoall(self, [payload for payload, _ in packed])
+        came, arrays = _unpacked_each(tape, messages)
+
+        def adjoint(sweep: Sweep, comm: Any) -> Steps:
+            counts = [bundle.nbytes for bundle in sent]
+            total = np.empty(sum(counts), np.uint8)
+            yield [comm.Ialltoallv(_in_bytes(sweep, came), [total, counts])]
+            _add_bytes(sweep, sent, total)
+
+        _record(tape, self, "alltoall", sent, adjoint, arrays)
+        return messages
+
+    # -------------------------------------------------------------------------------------------------- reductions
+
+    def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM, root: int = 0) -> Any:
+        """Combine objects of all ranks on one, in the order of the ranks."""
+        if _tape_for(self, "reduce", sendobj) is None or not 0 <= root < self.Get_size():
+            return _Comm.reduce(self, sendobj, op, root)
+        messages = _Messages(self, "reduce")
+        result = _on_rank_0(messages, sendobj, op)
+        if root != 0:
+            if messages.rank == 0:
+                messages.send(result, root)
+            elif messages.rank == root:
+                result = messages.receive(0)
+        return result if messages.rank == root else None
+
+    def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
+        """Combine objects of all ranks on all, in the order of the ranks."""
+        tape = _tape_for(self, "allreduce", sendobj)
+        if tape is None:
+            return _Comm.allreduce(self, sendobj, op)
+        messages = _Messages(self, "allreduce")
+        return _bcast(tape, self, _on_rank_0(messages, sendobj, op), 0, messages.comm)
 
 
 class IntracommObjects:
-    """Methods of intracommunicators."""
+    """Methods of intracommunicators that combine Python objects."""
+
+    __slots__ = ()
+
+    def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
+        """Combine objects of the ranks up to this one."""
+        if current() is None:
+            return _Intracomm.scan(self, sendobj, op)
+        messages = _Messages(self, "scan")
+        result = partial = _copied(sendobj)
+        for partner in messages.partners():
+            came = messages.exchange(partial, partner)
+            if partner < messages.rank:
+                partial = op(came, partial)
+                result = op(came, result)
+            else:
+                partial = op(partial, came)
+        return result
+
+    def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
+        """Combine objects of the ranks before this one; None on rank 0."""
+        if current() is None:
+            return _Intracomm.exscan(self, sendobj, op)
+        messages = _Messages(self, "exscan")
+        partial = _copied(sendobj)
+        result: tuple[Any] | None = None
+        for partner in messages.partners():
+            came = messages.exchange(partial, partner)
+            if partner < messages.rank:
+                partial = op(came, partial)
+                result = (came if result is None else op(came, result[0]),)
+            else:
+                partial = op(partial, came)
+        return None if result is None else result[0]
+
+
+class TopocommObjects:
+    """Methods of communicators with a topology that send and receive Python objects."""
+
+    __slots__ = ()
+
+    def neighbor_allgather(self, sendobj: Any) -> list[Any]:
+        """Gather objects from the neighbors."""
+        _refuse("neighbor_allgather", sendobj)
+        return _Topocomm.neighbor_allgather(self, sendobj)
+
+    def neighbor_alltoall(self, sendobj: Any) -> list[Any]:
+        """Send an object to each neighbor."""
+        _refuse("neighbor_alltoall", sendobj)
+        return _Topocomm.neighbor_alltoall(self, sendobj)
+
+
+# ------------------------------------------------------------------------------------------- parts of a collective
+
+
+class _Collective:
+    """Record of a collective: its adjoint."""
+
+    __slots__ = ("adjoint", "token")
+
+    def __init__(self, token: Any, adjoint: Callable[[Sweep, Any], Steps]) -> None:
+        self.token = token
+        self.adjoint = adjoint
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not self.token.happens(sweep):
+            return
+        for requests in self.adjoint(sweep, self.token.reverse.comm):
+            for request in requests:
+                wait(request, self.waiting)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.token.describe()}"
+
+
+def _record(
+    tape: Tape,
+    comm: Any,
+    name: str,
+    sent: Iterable[Bundle],
+    adjoint: Callable[[Sweep, Any], Steps],
+    arrays: Sequence[TrackedArray],
+) -> None:
+    """Put a collective on the tape.  Active arrays always arrive in tracked memory."""
+    token = log_collective(tape, comm, name, any(bundle.count for bundle in sent), True)
+    tape.append(_Collective(token, adjoint), (), arrays)
+
+
+def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], list[TrackedArray]]:
+    """The active arrays in each of several objects that have arrived, and all of them together."""
+    bundles, everything = [], []
+    for message in messages:
+        bundle, arrays = _unpacked(tape, message)
+        bundles.append(bundle)
+        everything += arrays
+    return bundles, everything
+
+
+def _in_bytes(sweep: Sweep, came: Sequence[Bundle]) -> Any:
+    """Adjoints of what came from each rank, as a vector message; None if nothing was to come here."""
+    if not came:
+        return None
+    parts = [bundle.take(sweep).view(np.uint8) for bundle in came]
+    return [np.concatenate(parts), [part.size for part in parts]]
+
+
+def _add_bytes(sweep: Sweep, sent: Sequence[Bundle], total: np.ndarray) -> None:
+    start = 0
+    for bundle in sent:
+        end = start + bundle.nbytes
+        bundle.add(sweep, total[start:end].copy().view(bundle.dtype))
+        start = end
+
+
+def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
+    """The tape that records a collective of objects; None if mpi4py does it alone."""
+    tape = current()
+    if tape is not None and comm.Is_inter():
+        _refuse(f"{name} on an intercommunicator", obj)
+        return None
+    return tape
+
+
+def _refuse(name: str, obj: Any) -> None:
+    tape = current()
+    if tape is not None and _packed(tape, obj)[1].count:
+        raise ActivityError(
+            f"{name} has no derivative rule, and the object has active arrays in it; send ampi.value(...)"
+        )
+
+
+def _bcast(tape: Tape, comm: Any, obj: Any, root: int, transport: Any) -> Any:
+    payload, sent = _packed(tape, obj) if comm.Get_rank() == root else (None, _EMPTY)
+    message = _Comm.bcast(transport, payload, root)
+    came, arrays = _unpacked(tape, message)
+
+    def adjoint(sweep: Sweep, comm: Any) -> Steps:
+        total = came.take(sweep)
+        if comm.rank == root:
+            yield [comm.Ireduce(mpi.IN_PLACE, total, mpi.SUM, root)]
+            sent.add(sweep, total)
+        else:
+            yield [comm.Ireduce(total, None, mpi.SUM, root)]
+
+    _record(tape, comm, "bcast", [sent], adjoint, arrays)
+    return message
+
+
+# ------------------------------------------------------------------------------------------ messages of a reduction
+
+
+def _on_rank_0(messages: _Messages, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
+    """Combine objects along a binomial tree, in the order of the ranks; the result counts on rank 0."""
+    rank, size = messages.rank, messages.size
+    result = _copied(sendobj)
+    distance = 1
+    while distance < size:
+        if rank & distance:
+            messages.send(result, rank - distance)
+        elif rank + distance < size:
+            result = op(result, messages.receive(rank + distance))
+        distance *= 2
+    return result
+
+
+def _copied(obj: Any) -> Any:
+    """What would arrive of an object."""
+    tape = _recording[-1]
+    payload, sent = _packed(tape, obj)
+    copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
+    came, arrays = _unpacked(tape, copy)
+    if sent.count:
+        tape.append(lambda sweep: sent.add(sweep, came.take(sweep)), (), arrays)
+    return copy
+
+
+class _Messages:
+    """The messages inside a reduction.
+
+    They travel as those of mpi4py do, on the communicator that it keeps for them, so that a rank without a tape is no
+    obstacle; in the log they are messages of the user's communicator with a tag that no user can give.
+    """
+
+    __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
+
+    def __init__(self, comm: Any, name: str) -> None:
+        self.comm, self.tag = mpi._commctx_intra(comm)
+        self.logged = comm
+        self.name = name
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+
+    def partners(self) -> list[int]:
+        """With whom a scan exchanges its partial results."""
+        distances = [1 << k for k in range(self.size.bit_length())]
+        return [self.rank ^ d for d in distances if d < self.size and self.rank ^ d < self.size]
+
+    def send(self, obj: Any, dest: int) -> None:
+        """Send an object."""
+        _send(self.name, self._send, self.logged, obj, dest, _INNER_TAG)
+
+    def receive(self, source: int) -> Any:
+        """Receive an object."""
+        return self._receive(source, ())
+
+    def exchange(self, obj: Any, partner: int) -> Any:
+        """Send an object and receive one."""
+        requests: list[mpi.Request] = []
+        _send(self.name, lambda *message: requests.extend(self._start(*message)), self.logged, obj, partner, _INNER_TAG)
+        return self._receive(partner, requests)
+
+    def _start(self, comm: Any, payload: Any, dest: int, tag: int) -> list[mpi.Request]:
+        data = mpi.pickle.dumps(payload)
+        length = np.array([len(data)], np.int64)
+        return [
+            self.comm.Isend([length, 1, mpi.COUNT], dest, self.tag),
+            self.comm.Isend([data, mpi.BYTE], dest, self.tag),
+        ]
+
+    def _send(self, *message: Any) -> None:
+        for request in self._start(*message):
+            request.Wait()
+
+    def _receive(self, source: int, going: Iterable[mpi.Request]) -> Any:
+        tape = _recording[-1]
+        receive = _posted(self.name, self.logged, source, _INNER_TAG)
+        length = np.empty(1, np.int64)
+        self.comm.Recv([length, 1, mpi.COUNT], source, self.tag)
+        data = bytearray(int(length[0]))
+        self.comm.Recv([data, mpi.BYTE], source, self.tag)
+        for request in going:
+            request.Wait()
+        message = _receive(tape, receive, mpi.pickle.loads(data))
+        receive.resolve(None)
+        if receive.buffer.count:
+            tape.append(receive)
+        return message
+
+
+_INNER_TAG = -1000
+
+
+for _name in ("send", "bsend", "ssend", "isend", "ibsend", "issend"):
+    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, ("obj",), (), "recv of the arrays' adjoints", True))
+for _name in ("recv", "irecv"):
+    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, (), (), "send of the arrays' adjoints", True))
+enter(
+    Operation("Comm", "sendrecv", Treatment.DIFFERENTIATED, ("sendobj",), (), "sendrecv, roles exchanged", True),
+    Operation("Comm", "bcast", Treatment.DIFFERENTIATED, ("obj",), (), "Reduce(SUM) of the arrays' adjoints", True),
+    Operation("Comm", "gather", Treatment.DIFFERENTIATED, ("sendobj",), (), "Scatterv of the arrays' adjoints", True),
+    Operation("Comm", "scatter", Treatment.DIFFERENTIATED, ("sendobj",), (), "Gatherv of the arrays' adjoints", True),
+    Operation("Comm", "allgather", Treatment.DIFFERENTIATED, ("sendobj",), (), "Reduce_scatter(SUM)", True),
+    Operation("Comm", "alltoall", Treatment.DIFFERENTIATED, ("sendobj",), (), "the transposed Alltoallv", True),
+    Operation("Comm", "reduce", Treatment.DIFFERENTIATED, ("sendobj",), (), "down the tree of messages", True),
+    Operation("Comm", "allreduce", Treatment.DIFFERENTIATED, ("sendobj",), (), "down the tree of messages", True),
+    Operation("Intracomm", "scan", Treatment.DIFFERENTIATED, ("sendobj",), (), "back along the messages", True),
+    Operation("Intracomm", "exscan", Treatment.DIFFERENTIATED, ("sendobj",), (), "back along the messages", True),
+)
+for _name in ("neighbor_allgather", "neighbor_alltoall"):
+    enter(Operation("Topocomm", _name, Treatment.ERROR, ("sendobj",), (), "", True))

@@ -204,7 +204,7 @@ def alltoallv_in_place(np, comm, u):
 
 
 def alltoallw(np, comm, u):
-    rank, size = comm.Get_rank(), comm.Get_size()
+    size = comm.Get_size()
     v = u * u
     one, item = typeof(u), u.itemsize
     every_other = one.Create_vector(2, 1, 2).Commit()

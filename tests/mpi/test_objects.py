@@ -1,0 +1,254 @@
+"""Lowercase methods: small programs on all ranks whose messages are Python objects, held against finite differences of
+the same program on plain mpi4py and NumPy; and what kinds of objects active arrays are found in.
+"""
+
+import collections
+import dataclasses
+
+import numpy
+import pytest
+from mpi4py import MPI
+
+import ampi
+import ampi.numpy
+from ampi.mpi import COMM_WORLD
+
+pytestmark = pytest.mark.mpi
+
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+
+
+@dataclasses.dataclass
+class Particle:
+    """Something a program might send."""
+
+    name: str
+    position: object
+    mass: object = 1.0
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+class Node:
+    """An object with attributes that points to itself."""
+
+    def __init__(self, value):
+        self.value = value
+        self.itself = self
+
+
+# --------------------------------------------------------------------------------------------------- the programs
+#
+# A case gets the array module, the communicator and an array of 6 elements, and returns an array.
+
+
+def neighbors(comm):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    return (rank + 1) % size, (rank - 1) % size
+
+
+def ring(np, comm, u):
+    right, left = neighbors(comm)
+    request = comm.isend({"u": u, "n": 3}, right, 7)
+    came = comm.recv(source=left, tag=7)
+    request.wait()
+    return came["u"] * came["n"]
+
+
+def ring_of_wildcards(np, comm, u):
+    right, left = neighbors(comm)
+    first = comm.irecv(source=left)
+    second = comm.irecv(source=left)
+    comm.isend([u[:2], "text", (u[2], u[3:])], right, 1).wait()
+    comm.isend(Particle("p", u[1:], u[0] * u[0]), right, 2).wait()
+    b = MPI.Request.waitall([second, first])
+    a, b = b[1], b[0]
+    return np.sum(a[0]) * a[2][1] + a[2][0] * b.position[2:] * b.mass
+
+
+def sends_of_all_modes(np, comm, u):
+    right, left = neighbors(comm)
+    requests = [comm.irecv(source=left, tag=t) for t in range(3)]
+    going = [comm.issend(u, right, 0), comm.isend(2 * u, right, 1), comm.isend(u * u, right, 2)]
+    came = [request.wait() for request in requests]
+    MPI.Request.waitall(going)
+    return came[0] * came[1] + came[2]
+
+
+def blocking_sends(np, comm, u):
+    if comm.Get_size() == 1:
+        return u * u
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if rank == 0:
+        for r in range(1, size):
+            comm.send(u * r, r)
+        w = u
+        for _ in range(1, size):
+            w = w * comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)
+        return w
+    came = comm.recv()
+    comm.ssend(came * u, 0, rank)
+    return came + u
+
+
+def exchange(np, comm, u):
+    right, left = neighbors(comm)
+    came = comm.sendrecv(Pair(u, [u * u]), right, 3, source=left, recvtag=3)
+    return came.first * came.second[0]
+
+
+def bcast(np, comm, u):
+    root = comm.Get_size() - 1
+    came = comm.bcast([u, {"square": u * u}] if comm.Get_rank() == root else None, root)
+    return came[0] * came[1]["square"] * u
+
+
+def gather(np, comm, u):
+    root = comm.Get_size() - 1
+    sent = (comm.Get_rank(), u[comm.Get_rank() :]) if comm.Get_rank() != 1 else "nothing"
+    came = comm.gather(sent, root)
+    if came is None:
+        return u * u
+    w = u * u
+    for item in came:
+        if item != "nothing":
+            w = w + np.sum(item[1]) * item[0] * u
+    return w
+
+
+def scatter(np, comm, u):
+    items = [u[k] if k % 2 else [u, k] for k in range(comm.Get_size())] if comm.Get_rank() == 0 else None
+    came = comm.scatter(items)
+    return u * (came[0] if isinstance(came, list) else came)
+
+
+def scatter_rows(np, comm, u):
+    root = comm.Get_size() - 1
+    came = comm.scatter(u[: comm.Get_size()] if comm.Get_rank() == root else None, root)
+    return u * came
+
+
+def allgather(np, comm, u):
+    came = comm.allgather(Particle("p", u, np.sum(u)) if comm.Get_rank() != 1 else 2.0)
+    w = u * (1 + comm.Get_rank())
+    for item in came:
+        w = w * item if isinstance(item, float) else w + item.position * item.mass
+    return w
+
+
+def alltoall(np, comm, u):
+    rank = comm.Get_rank()
+    came = comm.alltoall([u * (rank + r) if r != 2 else r for r in range(comm.Get_size())])
+    w = u
+    for item in came:
+        w = w + u * item
+    return w
+
+
+def reduce(np, comm, u):
+    root = comm.Get_size() - 1
+    total = comm.reduce(u * u, MPI.SUM, root)
+    assert (total is None) == (comm.Get_rank() != root)
+    return u if total is None else total * u
+
+
+def allreduce(np, comm, u):
+    return comm.allreduce(u) * u + comm.allreduce(np.sum(u), MPI.PROD) * comm.allreduce(3)
+
+
+def allreduce_extremes(np, comm, u):
+    return u * comm.allreduce(u[0], MPI.MIN) + comm.allreduce(u[1], MPI.MAX)
+
+
+def allreduce_function(np, comm, u):
+    """Not commutative: the order of the ranks counts."""
+    return comm.allreduce((u, u * u), lambda a, b: (a[0] * b[0] + a[1], b[1]))[0]
+
+
+def scan(np, comm, u):
+    return comm.scan(u, lambda a, b: a + a * b) * u
+
+
+def exscan(np, comm, u):
+    came = comm.exscan(u, MPI.PROD)
+    return u if came is None else came * u
+
+
+CASES = [
+    ring,
+    ring_of_wildcards,
+    sends_of_all_modes,
+    blocking_sends,
+    exchange,
+    bcast,
+    gather,
+    scatter,
+    scatter_rows,
+    allgather,
+    alltoall,
+    reduce,
+    allreduce,
+    allreduce_extremes,
+    allreduce_function,
+    scan,
+    exscan,
+]
+
+
+def world(comm):
+    return comm.Dup()
+
+
+def backwards(comm):
+    return comm.Split(0, -comm.Get_rank())
+
+
+def halves(comm):
+    return comm.Split(comm.Get_rank() % 2, comm.Get_rank())
+
+
+def program(np, comm, x, case):
+    u = x * (x + 1)
+    w = case(np, comm, u)
+    w = w * w
+    u[...] = 0
+    return w
+
+
+def inner(a, b):
+    """Σ over ranks of the real inner product."""
+    return WORLD.allreduce(float(numpy.sum(numpy.real(numpy.conj(a) * b))))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("make_comm", [world, backwards, halves])
+@pytest.mark.parametrize("case", CASES)
+def test_against_finite_differences(case, make_comm, dtype):
+    if dtype == "complex128" and case is allreduce_extremes:
+        pytest.skip("complex numbers have no order")
+    comm, plain = make_comm(COMM_WORLD), make_comm(WORLD)
+    generator = numpy.random.default_rng([WORLD.rank, 7])
+    x0, direction = (generator.uniform(0.3, 0.9, 6).astype(dtype) for _ in range(2))
+    if dtype == "complex128":
+        x0 = x0 * numpy.exp(1j * generator.uniform(0, 6, 6))
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = program(ampi.numpy, comm, x, case)
+    assert type(y) is ampi.ndarray
+    seed = generator.uniform(-1, 1, y.shape)
+    x_bar = tape.gradient(y, x, seed=seed)
+    again = tape.gradient(y, x, seed=seed)
+
+    def slope(h):
+        high, low = (program(numpy, plain, x0 + step * direction, case) for step in (h, -h))
+        return (inner(seed, high) - inner(seed, low)) / (2 * h)
+
+    coarse, fine = slope(2e-4), slope(1e-4)
+    expected = (4 * fine - coarse) / 3
+    scale = max(abs(expected), WORLD.allreduce(float(numpy.abs(x_bar).sum())))
+    comm.Free()
+    plain.Free()
+    assert abs(fine - coarse) < 1e-5 * scale
+    assert abs(inner(x_bar, direction) - expected) < 1e-7 * scale
+    assert numpy.array_equal(x_bar, again)
