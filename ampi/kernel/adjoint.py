@@ -22,9 +22,10 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import activity, ir, tbr
+from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
-from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert
+from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.slice import live_part
 from ampi.kernel.ssa import (
@@ -139,6 +140,8 @@ class _Adjoint(Builder):
         self.names.hints.update({n: stem(n) for n in taken})
         nests = irregular_nests(self.accesses, self.sources)
         self.primal, self.before = add_counters(primal, nests, self.names)
+        if nests:
+            self.accesses = tbr.collect(self.primal)
         self.shadow: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
@@ -555,35 +558,91 @@ class _Adjoint(Builder):
             for c in s.carried:
                 adjoints.pop(c.var.name, None)
             return
-        start, stop, step = self.reversed_range(s, scope)
         active = [c for c in s.carried if self.is_active(c.var)]
-        finals = [adjoints.pop(c.var.name, constant(0, c.var.type)) for c in active]
-        bars = [self.inner(f"{stem(c.var.name)}_bar", c.var.type) for c in active]
+        extremes = [x for c in active if (x := extreme(c, s)) is not None]
+        chained = [c for c in active if not any(x.carried is c for x in extremes)]
+        any_order = self.is_independent(s) and all(is_sum(c, s) for c in chained)
+        found = self.search(s, scope, [(x, g) for x in extremes if (g := adjoints.pop(x.carried.var.name, None))])
+        finals = [adjoints.pop(c.var.name, constant(0, c.var.type)) for c in chained]
+        bars = [self.inner(f"{stem(c.var.name)}_bar", c.var.type) for c in chained]
         outer = self.outer_scalars(s)
         totals = [self.inner(f"{stem(v.name)}_bar", v.type) for v in outer]
+        start, stop, step = self.reversed_range(s, scope, any_order)
         var = self.inner(s.var.name, INT)
-        inner = Scope(scope, s)
+        inner = Scope(scope, s, {s.var.name: var})
         with self.nested(self.shadows_touched(s)) as block:
-            inner.values[s.var.name] = var
             self.restore(s, inner)
             self.forward(s.body, inner, top=True)
             self.allocate_shadows(s.body, inner)
             own: Adjoints = {}
-            for c, bar in zip(active, bars):
+            for c, bar in zip(chained, bars):
                 self.contribute(own, c.next, bar)
+            for x, g, place in found:
+                (trip,) = self.trips((s,), inner)
+                here = Op("eq", (trip, place), types.boolean)
+                self.contribute(own, x.value, self.value(select(here, g, constant(0, g.type))))
             self.backward(s.body, inner, own)
-            carried_back = [own.get(c.var.name, constant(0, c.var.type)) for c in active]
+            carried_back = [own.get(c.var.name, constant(0, c.var.type)) for c in chained]
             sums = [self.add(total, own.get(v.name)) for v, total in zip(outer, totals)]
         carried = [Carried(bar, g, n) for bar, g, n in zip(bars, finals, carried_back)]
         begins = [adjoints.get(v.name, constant(0, v.type)) for v in outer]
         carried += [Carried(total, g, n) for total, g, n in zip(totals, begins, sums)]
-        self.emit(
-            Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), step, None, False, line=s.line)
-        )
+        parallel = any_order and s.parallel
+        reversed_loop = Loop(
+            var.name, var, start, stop, tuple(block.statements), tuple(carried), step, None, parallel, any_order, line=s.line
+        )  # fmt: skip
+        self.emit(reversed_loop)
         for v, total in zip(outer, totals):
             adjoints[v.name] = total
-        for c, bar in zip(active, bars):
+        for c, bar in zip(chained, bars):
             self.contribute(adjoints, c.init, bar)
+        for x, g, place in found:
+            nowhere = Op("lt", (place, ZERO), types.boolean)
+            self.contribute(adjoints, x.carried.init, self.value(select(nowhere, g, constant(0, g.type))))
+
+    def is_independent(self, s: Loop) -> bool:
+        """Whether the iterations of a loop, its carried scalars aside, may be reversed in any order."""
+        if s.condition is not None:
+            return False
+        return s.parallel or (self.options.parallel and tbr.are_independent(s, self.accesses))
+
+    def search(self, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]) -> list[tuple[Extreme, Expr, Expr]]:
+        """The iterations that extremes came from (minus one: from before the loop), looked for where an adjoint is
+        not zero."""
+        if not wanted:
+            return []
+        asked: Expr | None = None
+        for _, g in wanted:
+            nonzero = Op("ne", (g, constant(0, g.type)), types.boolean)
+            asked = nonzero if asked is None else Op("or", (asked, nonzero), types.boolean)
+        assert asked is not None
+        condition = self.value(asked)
+        nowhere = Const(-1, INT)
+        with self.nested() as branch:
+            var = self.inner(s.var.name, INT)
+            inner = Scope(scope, s, {s.var.name: var})
+            values = [self.inner(x.carried.var.name, x.carried.var.type) for x, _ in wanted]
+            places = [self.inner(f"{stem(x.carried.var.name)}_from", INT) for x, _ in wanted]
+            with self.nested() as block:
+                self.restore(s, inner)
+                inner.values.update({x.carried.var.name: v for (x, _), v in zip(wanted, values)})
+                self.forward(s.body, inner, top=True)
+                carried = []
+                (trip,) = self.trips((s,), inner)
+                for (x, _), value, place in zip(wanted, values, places):
+                    carried.append(Carried(value, self.atom(x.carried.init, scope), self.atom(x.carried.next, inner)))
+                    replaces = x.replaces
+                    if isinstance(replaces, Op):
+                        replaces = replace(replaces, args=self.atoms(replaces.args, inner))
+                    options = (place, trip) if x.negated else (trip, place)
+                    replaces = self.value(self.atom(replaces, inner))
+                    carried.append(Carried(place, nowhere, self.value(Op("select", (replaces, *options), INT))))
+            start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
+            self.emit(Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), s.step, line=s.line))
+        joined = [self.fresh(p.name, INT) for p in places]
+        joins = tuple(Join(j, p, nowhere) for j, p in zip(joined, places))
+        self.emit(Branch(condition, tuple(branch.statements), (), joins, line=s.line))
+        return [(x, g, j) for (x, g), j in zip(wanted, joined)]
 
     def add(self, total: Var, amount: Expr | None) -> Expr:
         return total if amount is None else self.value(arithmetic("add", total, amount), total.name)
@@ -594,13 +653,13 @@ class _Adjoint(Builder):
             return True
         return any((w := written(t)) is not None and w.name in self.activity.active for t in every(s.body))
 
-    def reversed_range(self, s: Loop, scope: Scope) -> tuple[Expr, Expr, int]:
-        """The range in which a loop is walked back through; independent iterations may keep their order."""
+    def reversed_range(self, s: Loop, scope: Scope, any_order: bool) -> tuple[Expr, Expr, int]:
+        """The range in which a loop is walked back through; independent iterations keep their order."""
         if s.condition is not None:
             start, stop = ZERO, self.atom(s.var, scope)
         else:
             start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
-        if s.parallel:
+        if any_order:
             return start, stop, 1
         below = self.value(Op("sub", (start, ONE), INT))
         return self.value(Op("sub", (stop, ONE), INT)), below, -1

@@ -46,6 +46,7 @@ class Loop(Stmt):
 
     A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
     ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
+    The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one besides at once.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Loop(Stmt):
     step: int = 1
     condition: Var | None = None
     parallel: bool = False
+    independent: bool = False
 
 
 @dataclass(frozen=True)
@@ -317,14 +319,42 @@ class Builder:
         return known
 
     def store(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
+        self.drop_store(array, index, only_zero=False)
         self.forget(array.name, index)
         value = self.value(convert(value, array.type.dtype))
         self.emit(ir.Store(array, index, value, line=self.line))
         self.block.loads[array.name, tuple(map(_key, index))] = value
 
     def accumulate(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
+        if self.drop_store(array, index, only_zero=True):
+            self.store(array, index, value)
+            return
         self.forget(array.name, index)
         self.emit(ir.Accumulate(array, index, self.value(convert(value, array.type.dtype)), line=self.line))
+
+    def drop_store(self, array: Var, index: tuple[Expr, ...], only_zero: bool) -> bool:
+        """Take back what was stored into an element which nothing has touched since."""
+        keys = tuple(map(_key, index))
+        statements = self.block.statements
+        for k in range(len(statements) - 1, -1, -1):
+            s = statements[k]
+            match s:
+                case ir.Store(array=other, index=place, value=value) if other == array and place == index:
+                    if only_zero and not (isinstance(value, Const) and value.value == 0):
+                        return False
+                    del statements[k]
+                    return True
+                case ir.Assign(value=ir.Load(array=other, index=place)):
+                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                case ir.Store(array=other, index=place) | ir.Accumulate(array=other, index=place):
+                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                case ir.Assign():
+                    touched = False
+                case _:
+                    touched = True
+            if touched:
+                return False
+        return False
 
     def forget(self, array: str, index: tuple[Expr, ...] = ()) -> None:
         """Drop what is known of an array's elements, except of those that certainly have another index."""

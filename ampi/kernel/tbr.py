@@ -308,9 +308,8 @@ def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None
     if loop.parallel:
         return True
     for array in arrays if arrays is not None else list(accesses.of):
-        inside = [a for a in accesses.of[array] if loop in a.loops]
-        depth = len(accesses.home.get(array, ()))
-        if inside and depth > inside[0].loops.index(loop):
+        inside = [a for a in accesses.of[array] if any(around is loop for around in a.loops)]
+        if any(around is loop for around in accesses.home.get(array, ())):
             continue  # its memory is made anew in every iteration
         for w in inside:
             if w.is_load:
@@ -319,7 +318,7 @@ def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None
                 if isinstance(w.statement, ir.Accumulate) and isinstance(other.statement, ir.Accumulate):
                     continue
                 common = common_loops(w, other)
-                level = common.index(loop)
+                level = next(k for k, around in enumerate(common) if around is loop)
                 if may_overlap(w, other, common, level, accesses) or may_overlap(other, w, common, level, accesses):
                     return False
     return True
