@@ -190,13 +190,14 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     if recording is None and not any(is_watched(leaf) for leaf in leaves):
         return kernel.dispatcher(*map(plain, args))
     call = _Call(kernel, recording, bound, leaves)
+    if call.active:
+        call.prepare()
     undo = tape.overwrite(*(leaves[k] for k in call.contract.writes))
     if not call.active:
         result = kernel.dispatcher(*map(plain, args))
         if recording is not None and undo:
             recording.append(None, undo)
         return result
-    call.prepare()
     result = kernel.dispatcher(*map(plain, args))
     return call.finish(result, undo)
 
