@@ -35,8 +35,8 @@ def _warn_lost(what: str, array: TrackedArray) -> None:
 class ndarray(TrackedArray):
     """An array that carries derivatives: `numpy.ndarray` in all else.
 
-    Made by the functions of `ampi.numpy`, by `Tape.watch`, and by every NumPy function that is given one.  A plain array
-    becomes one, sharing its memory, by ``ampi.numpy.asarray(a)``.
+    Made by the functions of `ampi.numpy`, by `Tape.watch`, and by every NumPy function that is given one.  A plain
+    array becomes one, sharing its memory, by ``ampi.numpy.asarray(a)``.
     """
 
     __slots__ = ()

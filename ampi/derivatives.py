@@ -62,8 +62,9 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     y
         What ``f`` returned, without derivatives.
     pullback : callable
-        ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes; ``y_bar`` has
-        the structure of ``y`` (None on a rank whose ``y`` is None).  May be called as often as wanted, by all ranks alike.
+        ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes;
+        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None).  May be called as often as wanted,
+        by all ranks alike.
     """
     with Tape() as tape:
         watched = tuple(_watch(tape, argument) for argument in x)

@@ -37,6 +37,6 @@ def no_rule(function: object, why: str = "") -> ActivityError:
     module = getattr(function, "__module__", None) or "numpy"
     name = f"{module}.{getattr(function, '__name__', function)}"
     return ActivityError(
-        f"{name} has no derivative rule{why} and was given an active array; write it with functions that have one, wrap "
-        "it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+        f"{name} has no derivative rule{why} and was given an active array; write it with functions that have one, "
+        "wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
     )

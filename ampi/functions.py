@@ -42,7 +42,7 @@ CONSTANT: set[Callable] = _named(
 ) | _named("matrix_rank", np.linalg)
 
 COMPOSITE: set[Callable] = _named(
-    "amax amin angle apply_over_axes astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
+    "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
     "full_like geomspace gradient i0 imag kron linspace logspace max mean median meshgrid min percentile piecewise "
     "prod ptp quantile real sinc std sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
@@ -95,14 +95,15 @@ def _out_position(function: Callable) -> int | None:
     if function in _OUT:
         return _OUT[function]
     try:
-        names = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return names.index("out") if "out" in names else None
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional.index("out") if "out" in positional else None
 
 
 def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple:
-    if keywords.get("out") is not None:
+    if "out" in keywords:
         keywords = dict(keywords)
         return keywords.pop("out"), arguments, keywords
     if len(arguments) > 1:

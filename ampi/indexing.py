@@ -75,8 +75,8 @@ def require_tracked(target: np.ndarray, what: str) -> None:
     """Raise if an active value is about to enter memory that is not tracked."""
     if storage_of(target) is None:
         raise ActivityError(
-            f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative would "
-            "be lost; make that array with ampi.numpy, or pass ampi.value(...) of the active operands"
+            f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative "
+            "would be lost; make that array with ampi.numpy, or pass ampi.value(...) of the active operands"
         )
 
 

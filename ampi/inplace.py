@@ -14,7 +14,7 @@ from .tape import current
 
 
 def _writing(name: str, formula: Callable) -> Callable:
-    """Runs the formula on tracked memory, NumPy's function itself on a plain array (which no active value may enter)."""
+    """Runs the formula on tracked memory, and NumPy's function on a plain array, which no active value may enter."""
     function = getattr(np, name)
 
     def writer(target: Any, *arguments: Any, **keywords: Any) -> None:

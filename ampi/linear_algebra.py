@@ -1,8 +1,8 @@
 """Products of arrays and `numpy.linalg`: autograd's rules, and what is written with them.
 
-autograd's rules take the arguments' and the result's plain values and give a function for the adjoint.  Which values that
-function keeps is read off its closure: these, and only these, are kept by the tape.  autograd pairs complex numbers
-without conjugation, so adjoints are conjugated on the way in and out.
+autograd's rules take the arguments' and the result's plain values and give a function for the adjoint.  Which values
+that function keeps is read off its closure: these, and only these, are kept by the tape.  autograd pairs complex
+numbers without conjugation, so adjoints are conjugated on the way in and out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import numpy as np
 
 from .elementwise import unbroadcast
 from .errors import no_rule
-from .indexing import from_nested, is_active, is_inexact, plain_of
+from .exact import exactly
+from .indexing import assign, from_nested, is_active, is_inexact, plain_of
 from .memory import Region, plain, region_of, tracked, wrapped
 from .structures import bound, leaves
 from .tape import Sweep, Tape, current
+
+_LINALG = np.linalg
 
 # -------------------------------------------------------------------------------------------------- autograd's rules
 
@@ -166,6 +169,7 @@ def _autograd_rule(function: Callable, parameters: str, arrays: int, complex_too
 # ---------------------------------------------------------------------------------------------------------- products
 
 
+@exactly(np.vdot)
 def _vdot(a: Any, b: Any) -> Any:
     return np.dot(np.conj(_array(a)).ravel(), _array(b).ravel())
 
@@ -178,37 +182,22 @@ def _array(x: Any) -> Any:
     return tracked(np.asanyarray(from_nested(x)))
 
 
-def matmul(a: Any, b: Any, **keywords: Any) -> Any:
+def matmul(a: Any, b: Any) -> Any:
     """`numpy.matmul`."""
-    return _gufunc(np.matmul, lambda: by_autograd(np.matmul, (_array(a), _array(b)), {}), keywords)
+    return by_autograd(np.matmul, (_array(a), _array(b)), {})
 
 
-def _vecdot(a: Any, b: Any, axis: int = -1, **keywords: Any) -> Any:
+def _vecdot(a: Any, b: Any, axis: int = -1) -> Any:
     a, b = np.moveaxis(_array(a), axis, -1), np.moveaxis(_array(b), axis, -1)
-    formula = lambda: matmul(np.conj(a)[..., None, :], b[..., :, None])[..., 0, 0].copy()
-    return _gufunc(np.vecdot, formula, keywords)
+    return matmul(np.conj(a)[..., None, :], b[..., :, None])[..., 0, 0].copy()
 
 
-def _matvec(a: Any, b: Any, **keywords: Any) -> Any:
-    return _gufunc(np.matvec, lambda: matmul(a, _array(b)[..., :, None])[..., 0].copy(), keywords)
+def _matvec(a: Any, b: Any) -> Any:
+    return matmul(a, _array(b)[..., :, None])[..., 0]
 
 
-def _vecmat(a: Any, b: Any, **keywords: Any) -> Any:
-    return _gufunc(np.vecmat, lambda: matmul(np.conj(_array(a))[..., None, :], b)[..., 0, :].copy(), keywords)
-
-
-def _gufunc(function: Callable, formula: Callable, keywords: dict) -> Any:
-    from .indexing import assign
-
-    keywords = dict(keywords)
-    (out,) = keywords.pop("out", (None,)) or (None,)
-    if keywords:
-        raise no_rule(function, f" with the argument {', '.join(sorted(keywords))}")
-    result = formula()
-    if out is None:
-        return result
-    assign(out, result, f"np.{function.__name__}(..., out=...)", "same_kind")
-    return out
+def _vecmat(a: Any, b: Any) -> Any:
+    return matmul(np.conj(_array(a))[..., None, :], b)[..., 0, :]
 
 
 class _Einsum:
@@ -285,6 +274,7 @@ def _einsum_plain(operands: tuple, arrays: list) -> list:
 # ------------------------------------------------------------------------------------------------------------ linalg
 
 
+@exactly(_LINALG.norm)
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     x = _array(x)
     if axis is None:
@@ -343,17 +333,22 @@ def _vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any =
 
 
 def _singular_values(x: Any) -> Any:
-    return np.linalg.svd(x, full_matrices=False)[1]
+    s = np.linalg.svd(x, full_matrices=False)[1]
+    plain(s)[...] = np.linalg.svd(plain_of(x), compute_uv=False)
+    return s
 
 
+@exactly(_LINALG.eigvals)
 def _eigvals(a: Any) -> Any:
     return np.linalg.eig(a)[0]
 
 
+@exactly(_LINALG.eigvalsh)
 def _eigvalsh(a: Any, UPLO: str = "L") -> Any:
     return np.linalg.eigh(a, UPLO)[0]
 
 
+@exactly(_LINALG.cholesky)
 def _cholesky(a: Any, *, upper: bool = False) -> Any:
     lower = by_autograd(np.linalg.cholesky, (np.conj(np.swapaxes(a, -1, -2)) if upper else a,), {})
     return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
@@ -365,17 +360,15 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian:
     if full_matrices and compute_uv and a.shape[-1] != a.shape[-2]:
         raise no_rule(np.linalg.svd, " for full_matrices=True and a matrix that is not square")
     if not compute_uv:
-        return by_autograd(np.linalg.svd, (a,), {"full_matrices": False})[1]
+        return _singular_values(a)
     return by_autograd(np.linalg.svd, (a,), {"full_matrices": False})
 
 
 def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -> Any:
-    if rcond is not None or hermitian or keywords:
-        raise no_rule(np.linalg.pinv, " with options")
+    if rcond is not None or hermitian or keywords or a.dtype.kind == "c":
+        raise no_rule(np.linalg.pinv, " with options or for a complex matrix")
     return by_autograd(np.linalg.pinv, (a,), {})
 
-
-_LINALG = np.linalg
 
 RULES: dict[Callable, Callable] = {
     np.cross: _autograd_rule(np.cross, "a b axisa axisb axisc axis", 2),
@@ -415,14 +408,22 @@ for _name, _rule in {
 GENERALIZED: dict[np.ufunc, Callable] = {np.matmul: matmul}
 for _name, _rule in {"vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}.items():
     if hasattr(np, _name):
-        GENERALIZED[getattr(np, _name)] = _rule
+        GENERALIZED[getattr(np, _name)] = exactly(getattr(np, _name))(_rule)
 
 
-def unlisted_ufunc(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> Any:
-    """A ufunc outside our tables (`scipy.special`), by autograd's rule if it has one."""
+def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> Any:
+    """A generalized ufunc, or one by autograd's rule if that has one (`scipy.special`)."""
     tape = current()
     assert tape is not None
-    if _vjp_maker(ufunc) is None:
-        raise no_rule(ufunc)
-    values = tuple(np.asanyarray(x) if is_active(tape, x) else plain(np.asarray(x)) for x in inputs)
-    return _gufunc(ufunc, lambda: by_autograd(ufunc, values, {}), keywords)
+    keywords = dict(keywords)
+    (out,) = keywords.pop("out", (None,)) or (None,)
+    if ufunc in GENERALIZED:
+        result = GENERALIZED[ufunc](*inputs, **keywords)
+    elif keywords or _vjp_maker(ufunc) is None:
+        raise no_rule(ufunc, f" with the argument {', '.join(keywords)}" if keywords else "")
+    else:
+        result = by_autograd(ufunc, tuple(x if is_active(tape, x) else np.asarray(plain_of(x)) for x in inputs), {})
+    if out is None:
+        return result
+    assign(out, result, f"np.{ufunc.__name__}(..., out=...)", "same_kind")
+    return out

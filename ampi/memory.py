@@ -1,8 +1,8 @@
 """Memory that carries derivatives: storages, regions of them, and what the tape needs to know about an array.
 
-A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that look at it: every
-view of the block, of whatever type, finds the same storage.  A **region** is where an array lies inside its storage
-(offset, shape, strides, dtype); it holds no memory alive, so a tape may keep thousands of them.
+A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that look at it:
+every view of the block, of whatever type, finds the same storage.  A **region** is where an array lies inside its
+storage (offset, shape, strides, dtype); it holds no memory alive, so a tape may keep thousands of them.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _address_from_struct(array: np.ndarray) -> int:
     return _pointer_at(id(array) + _HEAD).value or 0
 
 
-# The data pointer is the first field of NumPy's array struct (its C API promises this); reading it there costs a tenth of
-# building the interface dictionary, and every record reads a few addresses.
+# The data pointer is the first field of NumPy's array struct (its C API promises this); reading it there costs a
+# tenth of building the interface dictionary, and every record reads a few addresses.
 _HEAD = object.__basicsize__
 _pointer_at = ctypes.c_void_p.from_address
 try:

@@ -1,8 +1,9 @@
-"""NumPy functions that move elements: what they give are views (no record), or copies whose elements came from somewhere.
+"""NumPy functions that move elements: what they give are views (no record), or copies whose elements came from
+somewhere.
 
-Where they came from is asked of the function itself: run on the elements' positions instead of their values, it says for
-each element of the result which element of the argument it is.  Position 0 stands for constants (padding, zeros outside
-a triangle), which take no adjoint.
+Where they came from is asked of the function itself: run on the elements' positions instead of their values, it says
+for each element of the result which element of the argument it is.  Position 0 stands for constants (padding, zeros
+outside a triangle), which take no adjoint.
 """
 
 from __future__ import annotations

@@ -1,38 +1,22 @@
 """NumPy functions written with functions that have derivative rules.
 
 NumPy's own sources of these drop our class on the way or are compiled.  Where the formula rounds differently from
-NumPy's, `_exactly` puts NumPy's values into the result, so that a recorded program computes what the unrecorded one does.
+NumPy's, `exactly` puts NumPy's values into the result, so that a recorded program computes what the unrecorded one
+does.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .errors import no_rule
+from .exact import exactly
 from .indexing import from_nested, is_active, plain_of
 from .memory import plain, region_of, tracked, wrapped
-from .structures import mapped
 from .tape import Sweep, current
-
-
-def _exactly(function: Callable) -> Callable:
-    """Decorator of a formula for a NumPy function: its derivative, NumPy's value."""
-
-    def decorate(formula: Callable) -> Callable:
-        @functools.wraps(formula)
-        def rewritten(*arguments: Any, **keywords: Any) -> Any:
-            result = formula(*arguments, **keywords)
-            exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
-            plain(result)[...] = exact
-            return result
-
-        return rewritten
-
-    return decorate
 
 
 def _array(x: Any) -> Any:
@@ -75,7 +59,7 @@ def _real_if_close(a: Any, tol: Any = 100) -> Any:
     return a if np.iscomplexobj(np.real_if_close(plain(a), tol)) else a.real
 
 
-@_exactly(np.unwrap)
+@exactly(np.unwrap)
 def _unwrap(p: Any, *arguments: Any, **keywords: Any) -> Any:
     return p + (np.unwrap(plain(p), *arguments, **keywords) - plain(p))
 
@@ -92,6 +76,7 @@ def _without_nan(function: Callable, fill: Any) -> Callable:
     return ignoring
 
 
+@exactly(np.nanmean)
 def _nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: Any = False, **keywords: Any
 ) -> Any:
@@ -100,16 +85,19 @@ def _nanmean(
     return total / np.sum(present, axis=axis, keepdims=keepdims, **keywords)
 
 
+@exactly(np.nanvar)
 def _nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: Any = False, **keywords: Any
 ) -> Any:
     present = ~np.isnan(plain(a))
-    deviation = a - _nanmean(a, axis, dtype, keepdims=True, **keywords)
+    # The NaNs leave first: their adjoint would be zero times NaN.
+    deviation = np.where(present, a, a.dtype.type(0)) - _nanmean(a, axis, dtype, keepdims=True, **keywords)
     squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
     total = np.sum(squares, axis=axis, keepdims=keepdims, **keywords)
     return total / (np.sum(present, axis=axis, keepdims=keepdims, **keywords) - ddof)
 
 
+@exactly(np.nanstd)
 def _nanstd(a: Any, *arguments: Any, **keywords: Any) -> Any:
     return np.sqrt(_nanvar(a, *arguments, **keywords))
 
@@ -124,7 +112,7 @@ def _nan_extremum(ufunc: np.ufunc) -> Callable:
 # ------------------------------------------------------------------------------------- interpolation, polynomials
 
 
-@_exactly(np.interp)
+@exactly(np.interp)
 def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise no_rule(np.interp, " for a period")
@@ -136,7 +124,7 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     return np.where(plain(x) > plain(xp)[-1], fp[-1] if right is None else right, result)
 
 
-@_exactly(np.polyval)
+@exactly(np.polyval)
 def _polyval(p: Any, x: Any) -> Any:
     p, x = _array(p), _array(x)
     result = np.zeros_like(plain(x), dtype=np.result_type(p, x)).view(type(x))
@@ -176,7 +164,7 @@ def _convolve_full(a: Any, v: Any) -> Any:
     return result
 
 
-@_exactly(np.convolve)
+@exactly(np.convolve)
 def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
     a, v = _array(a).reshape(-1), _array(v).reshape(-1)
     full = _convolve_full(a, v)
@@ -189,16 +177,17 @@ def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
     return full[shorter - 1 : longer].copy()
 
 
-@_exactly(np.correlate)
+@exactly(np.correlate)
 def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     a, v = _array(a).reshape(-1), _array(v).reshape(-1)
-    if len(a) < len(v) and mode != "full":
-        return np.conj(np.correlate(v, a, mode)[::-1]).copy()
-    if mode == "same" and len(v) % 2 == 0:
-        full = _convolve_full(a, np.conj(v[::-1]))
-        start = len(v) // 2
-        return full[start : start + len(a)].copy()
-    return np.convolve(a, np.conj(v[::-1]), mode)
+    full = _convolve_full(a, np.conj(v[::-1]))
+    longer, shorter = max(len(a), len(v)), min(len(a), len(v))
+    if mode == "full":
+        return full
+    if mode == "same":
+        start = (shorter - 1) // 2 if len(a) >= len(v) else shorter // 2
+        return full[start : start + longer].copy()
+    return full[shorter - 1 : longer].copy()
 
 
 # ------------------------------------------------------------------------------------------------------ the rest
@@ -214,6 +203,15 @@ def _apply_along_axis(func1d: Callable, axis: int, arr: Any, *arguments: Any, **
     axis = axis % arr.ndim
     for k in range(extra):
         result = np.moveaxis(result, moved.ndim - 1 + k, axis + k)
+    return result
+
+
+def _apply_over_axes(func: Callable, a: Any, axes: Any) -> Any:
+    result = _array(a)
+    for axis in np.atleast_1d(plain_of(axes)):
+        axis = int(axis) % result.ndim
+        reduced = func(result, axis)
+        result = reduced if reduced.ndim == result.ndim else np.expand_dims(reduced, axis)
     return result
 
 
@@ -240,6 +238,7 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 RULES: dict[Callable, Callable] = {
     np.apply_along_axis: _apply_along_axis,
+    np.apply_over_axes: _apply_over_axes,
     np.bincount: _bincount,
     np.convolve: _convolve,
     np.correlate: _correlate,

@@ -201,8 +201,8 @@ class Tape:
         Parameters
         ----------
         x : array_like of float or complex
-            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray` is itself
-            declared, with respect to the value it has here.
+            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray` is
+            itself declared, with respect to the value it has here.
 
         Returns
         -------
@@ -277,8 +277,8 @@ class Tape:
             return True
         if storage.tape() in _recording:
             raise TapeError(
-                "an array that carries derivatives on an outer tape is used inside an inner tape, where its derivatives "
-                "would be lost; pass ampi.value(x) if it is a constant there"
+                "an array that carries derivatives on an outer tape is used inside an inner tape, where they would be "
+                "lost; pass ampi.value(x) if it is a constant there"
             )
         return False
 

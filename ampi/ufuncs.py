@@ -22,7 +22,7 @@ from .indexing import (
     write,
     write_constants,
 )
-from .linear_algebra import GENERALIZED, unlisted_ufunc
+from .linear_algebra import GENERALIZED, ufunc_without_partials
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, tracked, wrapped
 from .tape import Sweep, Tape, current
 
@@ -80,8 +80,8 @@ def _given(outs: tuple, result: Any) -> Any:
 class _Elementwise:
     """Adjoint of an elementwise function.
 
-    ``values`` has the arguments and, last, the result, as far as the adjoint needs them.  ``recompute`` gives the result
-    again where it was written over something else, for then the memory holds the old values.
+    ``values`` has the arguments and, last, the result, as far as the adjoint needs them.  ``recompute`` gives the
+    result again where it was written over something else, for then the memory holds the old values.
     """
 
     __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
@@ -218,13 +218,13 @@ def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tupl
         outs = keywords.get("out")
         return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)
     if ufunc in GENERALIZED:
-        return GENERALIZED[ufunc](*inputs, **keywords)
+        return ufunc_without_partials(ufunc, inputs, keywords)
     complex_input = any(inputs[k].dtype.kind == "c" for k in active)
     if ufunc in CONSTANTS and not (complex_input and ufunc in CONSTANT_FOR_REAL):
         return _passively(ufunc, "__call__", inputs, keywords)
     if not _gives_numbers(ufunc, inputs):
         return _passively(ufunc, "__call__", inputs, keywords)
-    return unlisted_ufunc(ufunc, inputs, keywords)
+    return ufunc_without_partials(ufunc, inputs, keywords)
 
 
 def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
@@ -474,6 +474,7 @@ def _reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keyword
         segment = moved[start:stop] if start < stop else moved[start : start + 1]
         parts.append(ufunc.reduce(segment, axis=0, **keywords))
     result = np.moveaxis(from_nested(parts), 0, axis)
+    plain(result)[...] = ufunc.reduceat(plain(x), starts, axis=axis, **keywords)
     if out is None:
         return result
     assign(out, result, f"np.{ufunc.__name__}.reduceat(..., out=...)")
