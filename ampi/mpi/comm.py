@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
-from .objects import IntracommObjects, Objects
+from .objects import IntracommObjects, Objects, TopocommObjects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
 from .reverse import forget, register, register_duplicate
@@ -152,7 +152,7 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
 
-class Topocommunicator(Intracommunicator):
+class Topocommunicator(TopocommObjects, Intracommunicator):
     """What intracommunicators with a topology have besides."""
 
 

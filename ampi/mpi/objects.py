@@ -24,14 +24,19 @@ from ..errors import ActivityError
 from ..memory import Region, TrackedArray, carries_derivatives, region_of
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
-from .messages import Received
+from .messages import Received, call_site
 from .reductions import Steps
 from .requests import recorded
 from .rules import Operation, Treatment, enter
 from .waiting import wait
 
 _PROC_NULL = mpi.PROC_NULL
-_Comm, _Intracomm, _Topocomm = mpi.Comm, mpi.Intracomm, mpi.Topocomm  # mpi4py's own: its names may be rebound
+_Comm, _Intracomm, _Topocomm, _Message = (
+    mpi.Comm,
+    mpi.Intracomm,
+    mpi.Topocomm,
+    mpi.Message,
+)  # mpi4py's own: its names may be rebound
 
 
 # -------------------------------------------------------------------------------------------- arrays inside an object
@@ -471,6 +476,49 @@ class IntracommObjects:
         return None if result is None else result[0]
 
 
+class MatchedObjects:
+    """Methods of matched messages that receive Python objects.  ``_receive`` is the probe's entry in the log."""
+
+    __slots__ = ()
+
+    def recv(self, status: mpi.Status | None = None) -> Any:
+        """Blocking receive of the matched message."""
+        receive = _matched(self, "mrecv")
+        message = _Message.recv(self, status)
+        if receive is None:
+            return message
+        tape = _recording[-1]
+        message = _receive(tape, receive, message)
+        if receive.buffer.count:
+            tape.append(receive)
+        return message
+
+    def irecv(self) -> mpi.Request:
+        """Nonblocking receive of the matched message."""
+        receive = _matched(self, "imrecv")
+        request = _Message.irecv(self)
+        if receive is None:
+            return request
+        tape = _recording[-1]
+        if not receive.dropped:
+            tape.append(receive)
+        return recorded(tape, request, receive, unpack=lambda message: _receive(tape, receive, message))
+
+
+def _matched(message: Any, name: str) -> Received | None:
+    """The probe's entry in the log, made that of the receive of an object."""
+    receive = getattr(message, "_receive", None)
+    if not _recording or receive is None:
+        return None
+    message._receive = None
+    receive.name = name
+    receive.where = call_site()
+    receive.buffer = Bundle()
+    receive.dropped = current() is None
+    receive.active = not receive.dropped
+    return receive
+
+
 class TopocommObjects:
     """Methods of communicators with a topology that send and receive Python objects."""
 
@@ -680,8 +728,9 @@ _INNER_TAG = -1000
 
 for _name in ("send", "bsend", "ssend", "isend", "ibsend", "issend"):
     enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, ("obj",), (), "recv of the arrays' adjoints", True))
-for _name in ("recv", "irecv"):
-    enter(Operation("Comm", _name, Treatment.DIFFERENTIATED, (), (), "send of the arrays' adjoints", True))
+for _owner in ("Comm", "Message"):
+    for _name in ("recv", "irecv"):
+        enter(Operation(_owner, _name, Treatment.DIFFERENTIATED, (), (), "send of the arrays' adjoints", True))
 enter(
     Operation("Comm", "sendrecv", Treatment.DIFFERENTIATED, ("sendobj",), (), "sendrecv, roles exchanged", True),
     Operation("Comm", "bcast", Treatment.DIFFERENTIATED, ("obj",), (), "Reduce(SUM) of the arrays' adjoints", True),

@@ -11,6 +11,7 @@ from ..tape import Tape, Undo, _recording, current, living, overwrite
 from .agreement import log_received, log_sent
 from .buffers import NOTHING, Buffer, parse
 from .messages import Received, Sent, call_site
+from .objects import MatchedObjects
 from .requests import AcceptsBase, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
@@ -215,8 +216,27 @@ class PointToPoint:
         message = _Improbe(self, source, tag, status)
         return None if message is None else _matched("Improbe", self, message, status)
 
+    def mprobe(
+        self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message:
+        """Blocking test for a matched message with an object."""
+        if not _recording:
+            return _Comm.mprobe(self, source, tag, status)
+        status = mpi.Status() if status is None else status
+        return _matched("mprobe", self, _Comm.mprobe(self, source, tag, status), status)
 
-class Message(_Message, metaclass=AcceptsBase):
+    def improbe(
+        self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message | None:
+        """Nonblocking test for a matched message with an object."""
+        if not _recording:
+            return _Comm.improbe(self, source, tag, status)
+        status = mpi.Status() if status is None else status
+        message = _Comm.improbe(self, source, tag, status)
+        return None if message is None else _matched("improbe", self, message, status)
+
+
+class Message(MatchedObjects, _Message, metaclass=AcceptsBase):
     """Matched message."""
 
     __slots__ = ("_receive",)  # in the log of the tape that recorded the probe
@@ -235,6 +255,20 @@ class Message(_Message, metaclass=AcceptsBase):
     ) -> mpi.Message | None:
         """Nonblocking test for a matched message."""
         return comm.Improbe(source, tag, status)
+
+    @classmethod
+    def probe(
+        cls, comm: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message:
+        """Blocking test for a matched message with an object."""
+        return comm.mprobe(source, tag, status)
+
+    @classmethod
+    def iprobe(
+        cls, comm: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> mpi.Message | None:
+        """Nonblocking test for a matched message with an object."""
+        return comm.improbe(source, tag, status)
 
     def Recv(self, buf: Any, status: mpi.Status | None = None) -> None:
         """Blocking receive of the matched message."""

@@ -98,6 +98,20 @@ def exchange(np, comm, u):
     return came.first * came.second[0]
 
 
+def matched_probes(np, comm, u):
+    right, left = neighbors(comm)
+    going = [comm.isend([u], right, 5), comm.isend((u * u, "b"), right, 6)]
+    second = comm.mprobe(source=MPI.ANY_SOURCE, tag=6)
+    first = None
+    while first is None:
+        first = comm.improbe(left, MPI.ANY_TAG)
+    request = second.irecv()
+    a = first.recv()[0]
+    b = request.wait()[0]
+    MPI.Request.Waitall(going)
+    return a * a + b
+
+
 def bcast(np, comm, u):
     root = comm.Get_size() - 1
     came = comm.bcast([u, {"square": u * u}] if comm.Get_rank() == root else None, root)
@@ -181,6 +195,7 @@ CASES = [
     sends_of_all_modes,
     blocking_sends,
     exchange,
+    matched_probes,
     bcast,
     gather,
     scatter,
@@ -252,3 +267,123 @@ def test_against_finite_differences(case, make_comm, dtype):
     assert abs(fine - coarse) < 1e-5 * scale
     assert abs(inner(x_bar, direction) - expected) < 1e-7 * scale
     assert numpy.array_equal(x_bar, again)
+
+
+# ------------------------------------------------------------------------------------------------------- objects
+
+
+OBJECTS = {
+    "array": (lambda u: u, lambda o: o),
+    "scalar": (lambda u: u[2], lambda o: o),
+    "list": (lambda u: [1, [u], "x"], lambda o: o[1][0]),
+    "tuple": (lambda u: (u, None), lambda o: o[0]),
+    "named tuple": (lambda u: Pair(2, u), lambda o: o.second),
+    "dict": (lambda u: {"a": {"b": u}}, lambda o: o["a"]["b"]),
+    "dataclass": (lambda u: Particle("p", u), lambda o: o.position),
+    "attributes and a cycle": (lambda u: Node([u]), lambda o: o.itself.value[0]),
+    "strided view": (lambda u: {"v": u[::-2]}, lambda o: o["v"]),
+    "deque": (lambda u: collections.deque([u]), lambda o: o[0]),
+    "array of objects": (lambda u: numpy.array([u, None], object), lambda o: o[0]),
+}
+
+
+PARTS = {"scalar": 2, "strided view": slice(None, None, -2)}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_active_arrays_are_found_in(kind):
+    wrap, unwrap = OBJECTS[kind]
+    comm = COMM_WORLD
+    right, left = neighbors(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(1.0, 6.0) + comm.rank)
+        came = comm.sendrecv(wrap(x * x), right, source=left)
+        y = unwrap(came) * 3
+    assert type(unwrap(came)) is ampi.ndarray
+    x_bar = tape.gradient(y, x, seed=numpy.ones(y.shape))
+    arrived = numpy.zeros(5)
+    arrived[PARTS.get(kind, slice(None))] = 1
+    assert numpy.array_equal(x_bar, 6 * ampi.value(x) * arrived)
+
+
+def test_one_array_twice_in_an_object_stays_one():
+    comm = COMM_WORLD
+    right, left = neighbors(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([2.0, 3.0]))
+        a, b = comm.sendrecv([x, x], right, source=left)
+        assert a is b
+        a *= 2
+        y = a * b
+    assert numpy.array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [16.0, 24.0])
+
+
+def test_float32_and_float64_in_one_object():
+    comm = COMM_WORLD
+    right, left = neighbors(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([2.0, 3.0], numpy.float32))
+        z = tape.watch(numpy.array([1 + 1j]))
+        a, b = comm.sendrecv((x, z), right, source=left)
+        assert a.dtype == numpy.float32 and b.dtype == numpy.complex128
+        y = a * 5
+        w = b * 2j
+    x_bar, z_bar = tape.gradient((y, w), [x, z], seed=(numpy.ones(2), numpy.ones(1)))
+    assert x_bar.dtype == numpy.float32 and numpy.array_equal(x_bar, [5.0, 5.0])
+    assert numpy.array_equal(z_bar, [-2j])
+
+
+def test_passive_objects_pass_through_a_recording_tape():
+    comm = COMM_WORLD
+    right, left = neighbors(comm)
+    with ampi.Tape():
+        assert comm.allreduce(2) == 2 * comm.size and type(comm.allreduce(2)) is int
+        assert comm.bcast({"a": [1, 2]}) == {"a": [1, 2]}
+        assert comm.allgather(comm.rank) == list(range(comm.size))
+        assert comm.alltoall(list(range(comm.size))) == [comm.rank] * comm.size
+        assert comm.scatter(list("abcdefgh")[: comm.size] if comm.rank == 0 else None) == "abcdefgh"[comm.rank]
+        assert comm.reduce([comm.rank], MPI.SUM) == (list(range(comm.size)) if comm.rank == 0 else None)
+        assert comm.scan(1) == comm.rank + 1
+        assert comm.exscan(1) == (comm.rank or None)
+        assert comm.sendrecv(comm.rank, right, source=left) == left
+        assert type(comm.sendrecv(numpy.ones(2), right, source=left)) is numpy.ndarray
+        assert comm.allreduce(2.5, lambda a, b: max(a, b)) == 2.5
+
+
+def test_only_one_rank_contributes_active_values():
+    comm = COMM_WORLD
+    last = comm.size - 1
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array(3.0))
+        y = comm.allreduce(x * x if comm.rank == last else 1.0)
+        y = y * (comm.rank + 1)
+    x_bar = tape.gradient(y, x)
+    expected = 6 * sum(range(1, comm.size + 1)) if comm.rank == last else 0
+    assert x_bar == expected
+
+
+def test_no_derivative_inside_passive():
+    comm = COMM_WORLD
+    right, left = neighbors(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([3.0]))
+        with ampi.passive():
+            a = comm.sendrecv(x, right, source=left)
+            b = comm.allreduce(x)
+        y = x * a * ampi.value(b)
+    assert numpy.allclose(tape.gradient(y, x), 9 * comm.size)
+
+
+def test_without_a_tape_arrays_arrive_as_arrays_of_ours():
+    came = COMM_WORLD.bcast(ampi.numpy.ones(2))
+    assert type(came) is ampi.ndarray
+
+
+def test_neighborhoods_refuse_active_objects():
+    cart = COMM_WORLD.Create_cart([COMM_WORLD.size], [True])
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        with pytest.raises(ampi.ActivityError, match="neighbor_allgather"):
+            cart.neighbor_allgather([x])
+        assert cart.neighbor_allgather(1) == [1, 1]
+    cart.Free()
