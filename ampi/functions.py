@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from . import fourier, inplace, linear_algebra, movement, rewritten
 from .errors import no_rule
 from .indexing import assign, is_active, is_inexact, plain_of
 from .memory import storage_of, wrapped
+from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
 from .tape import current
 

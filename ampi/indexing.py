@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import unbroadcast
 from .errors import ActivityError
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
+from .rules.elementwise import unbroadcast
 from .tape import Sweep, Tape, Undo, Zero, current, overwrite
 
 _INTEGER = (int, np.integer)

@@ -336,6 +336,21 @@ class Tape:
         storages = tuple(s for s in map(storage_of, created) if s is not None)
         self._records.append(Record(adjoint, undo, storages))
 
+    def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
+        """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.
+
+        Returns
+        -------
+        undo : list of Undo
+            What all of them overwrote.
+        overwritten : list of Zero
+            Adjoints of overwriting active memory, in the order of the writes.
+        """
+        records = self._records[start:]
+        del self._records[start:]
+        undo = [action for record in records for action in record.undo]
+        return undo, [record.adjoint for record in records if isinstance(record.adjoint, Zero)]
+
     def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
         """Have ``callback(sweep)`` called once at the beginning of every sweep (the ranks agree on messages there)."""
         self._sweep_starts.setdefault(key, callback)

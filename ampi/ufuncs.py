@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from .errors import no_rule
 from .indexing import (
     assign,
@@ -22,8 +21,9 @@ from .indexing import (
     write,
     write_constants,
 )
-from .linear_algebra import GENERALIZED, ufunc_without_partials
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, tracked, wrapped
+from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
+from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from .tape import Sweep, Tape, current
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import no_rule
+from ..indexing import assign, from_nested, is_active, is_inexact, plain_of
+from ..memory import Region, plain, region_of, tracked, wrapped
+from ..structures import bound, leaves
+from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
-from .errors import no_rule
 from .exact import exactly
-from .indexing import assign, from_nested, is_active, is_inexact, plain_of
-from .memory import Region, plain, region_of, tracked, wrapped
-from .structures import bound, leaves
-from .tape import Sweep, Tape, current
 
 _LINALG = np.linalg
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .indexing import from_nested, plain_of
-from .memory import region_of, tracked, wrapped
-from .structures import bound
-from .tape import Sweep, current
+from ..indexing import from_nested, plain_of
+from ..memory import region_of, tracked, wrapped
+from ..structures import bound
+from ..tape import Sweep, current
 
 # The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
 _ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .errors import no_rule
+from ..errors import no_rule
+from ..indexing import from_nested, is_active, plain_of
+from ..memory import plain, region_of, tracked, wrapped
+from ..tape import Sweep, current
 from .exact import exactly
-from .indexing import from_nested, is_active, plain_of
-from .memory import plain, region_of, tracked, wrapped
-from .tape import Sweep, current
 
 
 def _array(x: Any) -> Any:

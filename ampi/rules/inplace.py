@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ActivityError
-from .indexing import assign, from_nested, getitem, is_active, plain_of, require_tracked, setitem
-from .memory import storage_of, tracked
-from .tape import current
+from ..errors import ActivityError
+from ..indexing import assign, from_nested, getitem, is_active, plain_of, require_tracked, setitem
+from ..memory import storage_of, tracked
+from ..tape import current
 
 
 def _writing(name: str, formula: Callable) -> Callable:

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .indexing import plain_of
-from .memory import plain
-from .structures import leaves, mapped
+from ..indexing import plain_of
+from ..memory import plain
+from ..structures import leaves, mapped
 
 
 def exactly(function: Callable) -> Callable:

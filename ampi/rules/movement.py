@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import no_rule
+from ..indexing import from_nested, is_active, is_inexact, plain_of
+from ..memory import Region, region_of, wrapped
+from ..structures import bound, leaves, mapped
+from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
-from .errors import no_rule
-from .indexing import from_nested, is_active, is_inexact, plain_of
-from .memory import Region, region_of, wrapped
-from .structures import bound, leaves, mapped
-from .tape import Sweep, Tape, current
 
 
 class _Source:

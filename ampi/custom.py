@@ -1,0 +1,148 @@
+"""`custom_vjp`: a function whose adjoint its author writes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import TapeError
+from .indexing import is_active
+from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, tracked_copy
+from .structures import leaves, mapped
+from .tape import Sweep, Tape, Undo, current, passive
+
+
+class custom_vjp:
+    """A function with an adjoint of its own.
+
+    ::
+
+        @ampi.custom_vjp
+        def f(x, y): ...
+
+        f.defvjp(forward, backward)
+
+    ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with the
+    adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go out
+    as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays.  Adjoints are those of the
+    real inner product Re⟨x̄, ẋ⟩.
+
+    What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and returned
+    is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when `forward`
+    returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs in every
+    sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
+    """
+
+    def __init__(self, f: Callable) -> None:
+        functools.update_wrapper(self, f)
+        self.f = f
+        self.forward: Callable | None = None
+        self.backward: Callable | None = None
+
+    def defvjp(self, forward: Callable, backward: Callable) -> None:
+        """Give the forward function and the adjoint."""
+        self.forward = forward
+        self.backward = backward
+
+    def __call__(self, *arguments: Any) -> Any:
+        tape = current()
+        if tape is None:
+            return self.f(*arguments)
+        if self.forward is None or self.backward is None:
+            raise TypeError(f"{self.__name__} has no adjoint yet: call {self.__name__}.defvjp(forward, backward)")
+        sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
+        start = len(tape)
+        with passive():
+            result, residuals = self.forward(*arguments)
+        undo, overwritten = tape.absorb(start)
+        kept = mapped(lambda x: _kept(tape, x, undo), residuals)
+        written = {region.storage for action in overwritten for region in action.regions}
+        active = [x for x in leaves(arguments) if is_active(tape, x)]
+        result = mapped(lambda x: _output(x, active, written), result)
+        outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
+        record = _Custom(self.__name__, self.backward, sources, overwritten, kept, outputs)
+        produced = [x for x in leaves(result) if _can_be_active(x)]
+        created = [x for x in produced if not tape.is_active(x)]
+        for x in produced:
+            tape.activate(x)
+        tape.append(record, undo, created=created)
+        return result
+
+
+class _Custom:
+    __slots__ = ("backward", "name", "outputs", "overwritten", "residuals", "sources")
+
+    def __init__(
+        self, name: str, backward: Callable, sources: tuple, overwritten: list, residuals: Any, outputs: Any
+    ) -> None:
+        self.name = name
+        self.backward = backward
+        self.sources = sources
+        self.overwritten = overwritten
+        self.residuals = residuals
+        self.outputs = outputs
+
+    def __call__(self, sweep: Sweep) -> None:
+        result_bar = mapped(lambda region: None if region is None else _taken(sweep, region), self.outputs)
+        for action in reversed(self.overwritten):
+            action(sweep)
+        bars = self.backward(self.residuals, result_bar)
+        if not isinstance(bars, tuple) or len(bars) != len(self.sources):
+            raise TapeError(
+                f"the adjoint of {self.name} must return a tuple with one item for each of its {len(self.sources)} "
+                f"arguments, not {type(bars).__name__}{f' of {len(bars)}' if isinstance(bars, tuple) else ''}"
+            )
+        for number, (source, bar) in enumerate(zip(self.sources, bars)):
+            self._add(sweep, number, source, bar)
+
+    def _add(self, sweep: Sweep, number: int, source: Any, bar: Any) -> None:
+        if bar is None or source is None:
+            return
+        if isinstance(source, dict):
+            for name, item in source.items():
+                self._add(sweep, number, item, bar[name])
+        elif isinstance(source, (tuple, list)):
+            if len(source) != len(bar):
+                raise TapeError(
+                    f"the adjoint of {self.name}: argument {number} has {len(source)} items, not {len(bar)}"
+                )
+            for item, part in zip(source, bar):
+                self._add(sweep, number, item, part)
+        else:
+            value = plain(np.asarray(bar))
+            if value.shape != source.shape:
+                raise TapeError(
+                    f"the adjoint of {self.name} returned shape {value.shape} for argument {number} of shape "
+                    f"{source.shape}"
+                )
+            sweep.add(source, value)
+
+
+def _taken(sweep: Sweep, region: Region) -> np.ndarray:
+    g = sweep.take(region)
+    return np.zeros(region.shape, region.dtype) if g is None else g
+
+
+def _kept(tape: Tape, x: Any, undo: list[Undo]) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x
+    if any(np.may_share_memory(x, action.view) for action in undo):
+        # The sweep undoes what `forward` wrote before it calls the adjoint.
+        return np.array(plain(x))
+    return tape.need(x)
+
+
+def _can_be_active(x: Any) -> bool:
+    return isinstance(x, TrackedArray) and carries_derivatives(x.dtype)
+
+
+def _output(x: Any, active: list, written: set) -> Any:
+    if isinstance(x, TrackedArray):
+        passed_through = any(np.may_share_memory(x, a) for a in active) and storage_of(x) not in written
+        return tracked_copy(plain(x)) if passed_through else x
+    if isinstance(x, (np.ndarray, float, complex, np.inexact)) and carries_derivatives(np.asarray(x).dtype):
+        return tracked_copy(x)
+    return x
