@@ -1,0 +1,432 @@
+"""What a message argument means: held against what mpi4py and MPI themselves send for it."""
+
+import array
+import itertools
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import ampi
+from ampi.memory import tracked_copy
+from ampi.mpi.buffers import parse, parse_types, parse_vector
+from ampi.mpi.datatypes import typemap_of
+from ampi.tape import Sweep
+
+SELF = MPI.Intracomm(MPI.COMM_SELF)
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+FIELD = (6, 8)
+
+
+def field(dtype="float64", order="C"):
+    """A tracked array whose elements are their positions in memory."""
+    values = np.arange(48).reshape(FIELD[::-1] if order == "F" else FIELD).astype(dtype)
+    result = tracked_copy(values)
+    return result.T if order == "F" else result
+
+
+def sent(spec, dtype, count):
+    """What MPI sends for a message argument."""
+    came = np.empty(count, dtype)
+    SELF.Sendrecv(spec, 0, 0, [came, MPI.BYTE], 0, 0)
+    return came
+
+
+def vector():
+    return MPI.DOUBLE.Create_vector(3, 2, 8)
+
+
+def column():
+    return MPI.DOUBLE.Create_vector(2, 1, 8).Create_resized(0, 8)
+
+
+def hvector():
+    return MPI.DOUBLE.Create_vector(2, 1, 3).Create_hvector(2, 2, 160)
+
+
+def indexed():
+    return MPI.DOUBLE.Create_indexed([2, 1, 3], [30, 3, 10])
+
+
+def hindexed():
+    return MPI.DOUBLE.Create_hindexed([2, 0, 3], [48, 0, 160])
+
+
+def indexed_block():
+    return MPI.DOUBLE.Create_indexed_block(2, [40, 0, 5, 20])
+
+
+def hindexed_block():
+    return MPI.DOUBLE.Create_hindexed_block(1, [8 * k * k for k in range(7)])
+
+
+def many_pieces():
+    return MPI.DOUBLE.Create_indexed_block(1, [(k * 7) % 48 for k in range(30)])
+
+
+def subarray():
+    return MPI.DOUBLE.Create_subarray(FIELD, [3, 2], [2, 5])
+
+
+def fortran_subarray():
+    return MPI.DOUBLE.Create_subarray(FIELD, [3, 2], [2, 5], MPI.ORDER_F)
+
+
+def distributed():
+    block, cyclic = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC
+    return MPI.DOUBLE.Create_darray(6, 4, FIELD, [block, cyclic], [MPI.DISTRIBUTE_DFLT_DARG, 2], [2, 3])
+
+
+def struct():
+    return MPI.Datatype.Create_struct([1, 2], [16, 64], [MPI.DOUBLE, MPI.DOUBLE.Create_vector(2, 1, 2)])
+
+
+def duplicate():
+    return MPI.DOUBLE.Create_contiguous(5).Dup()
+
+
+def backwards():
+    return MPI.DOUBLE.Create_hindexed([1] * 5, [8 * (20 - 4 * k) for k in range(5)])
+
+
+def as_bytes():
+    return MPI.BYTE.Create_vector(3, 16, 40)
+
+
+DATATYPES = [
+    vector,
+    column,
+    hvector,
+    indexed,
+    hindexed,
+    indexed_block,
+    hindexed_block,
+    many_pieces,
+    subarray,
+    fortran_subarray,
+    distributed,
+    struct,
+    duplicate,
+    backwards,
+    as_bytes,
+]
+
+
+@pytest.fixture(params=DATATYPES, ids=lambda make: make.__name__)
+def datatype(request):
+    made = request.param()
+    made.Commit()
+    yield made
+    if made != MPI.DATATYPE_NULL:
+        made.Free()
+
+
+# --------------------------------------------------------------------------------------------- values and adjoints
+
+
+def check(spec, memory, buffer):
+    """Values, overwritten memory and adjoints of a buffer are those of the elements that MPI sends."""
+    came = sent(spec, memory.dtype, buffer.count)
+    positions = came.real.astype(int)
+    assert buffer.dtype == memory.dtype
+    assert np.array_equal(buffer.values(), came)
+    check_overwritten(memory, buffer, positions)
+    check_adjoints(memory, buffer, positions)
+
+
+def in_memory(memory):
+    """A plain array on the elements as they lie in memory."""
+    plain = memory.view(np.ndarray)
+    return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)
+
+
+def check_overwritten(memory, buffer, positions):
+    elements = in_memory(memory)
+    before = elements.copy()
+    with ampi.Tape() as tape:
+        tape.need(memory)
+        touched = buffer.overwritten()
+        undo = buffer.overwrite()
+    saved = sum(np.size(u.saved) for u in undo)
+    for view in touched:
+        view[...] = -1
+    assert set(np.flatnonzero(elements != before)) == set(positions)
+    for u in undo:
+        u.swap()
+    assert np.array_equal(elements, before)
+    assert saved == len(positions)
+
+
+def check_adjoints(memory, buffer, positions):
+    sweep = Sweep(ampi.Tape())
+    region = ampi.memory.region_of(memory)
+    assert np.array_equal(buffer.peek(sweep), np.zeros(buffer.count))
+    shadow = in_memory(sweep.shadow(region))
+    shadow[...] = np.arange(100, 100 + shadow.size)
+    expected = shadow.copy()
+    assert np.array_equal(buffer.peek(sweep), expected[positions])
+    assert np.array_equal(shadow, expected)
+    taken = buffer.take(sweep)
+    assert taken.flags.c_contiguous and taken.flags.owndata and taken.ndim == 1
+    assert np.array_equal(taken, expected[positions])
+    expected[positions] = 0
+    assert np.array_equal(shadow, expected)
+    more = np.arange(1.0, buffer.count + 1).astype(buffer.dtype)
+    buffer.detach().add(sweep, more)
+    np.add.at(expected, positions, more)
+    assert np.array_equal(shadow, expected)
+    buffer.first(buffer.count // 2).zero(sweep)
+    expected[positions[: buffer.count // 2]] = 0
+    assert np.array_equal(shadow, expected)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_datatypes(datatype, count):
+    memory = tracked_copy(np.arange(200.0))
+    check([memory, count, datatype], memory, parse([memory, count, datatype]))
+
+
+def test_datatype_freed_by_the_user():
+    memory = field()
+    for make in DATATYPES * 2:  # handles are used again
+        datatype = make().Commit()
+        spec = [memory, 1, datatype]
+        came = sent(spec, memory.dtype, datatype.size // 8)
+        buffer = parse(spec)
+        datatype.Free()
+        assert np.array_equal(buffer.values(), came)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "longdouble"])
+@pytest.mark.parametrize("order", "CF")
+def test_forms_of_a_simple_message(order, dtype):
+    memory = field(dtype, order)
+    code = memory.dtype.char
+    basic = MPI._typedict[code]
+    for spec in (
+        memory,
+        [memory, basic],
+        (memory, code),
+        [memory, 5],
+        [memory, (5, 7)],
+        [memory, (None, 7)],
+        [memory, None, basic],
+        [memory, 4, code],
+        [memory, (4, 40), basic],
+        [memory, 4, 40, basic],
+        [memory, None, 8, basic],
+        [memory, None],
+    ):
+        check(spec, memory, parse(spec))
+
+
+def test_views_of_a_field():
+    memory = field()
+    for view in (memory[2:4], memory[3, 2:7], memory[1:, ...], memory[5], memory.reshape(4, 12)[1], memory[2:3, 1:4]):
+        check(view, memory, parse(view))
+    halo = MPI.DOUBLE.Create_vector(4, 1, 8).Commit()
+    check([memory[1:2, 0], 1, halo], memory, parse([memory[1:2, 0], 1, halo]))  # reaches beyond the view
+    halo.Free()
+
+
+def test_bytes_of_floating_point_memory():
+    memory = field()
+    for spec in (
+        [memory, MPI.BYTE],
+        [memory, 24, MPI.BYTE],
+        [memory, (24, 16), MPI.BYTE],
+        memory.view(np.uint8),
+        memory.view(np.int64),
+        [memory, MPI.INT64_T],
+        [memory.data, MPI.DOUBLE],
+        memoryview(memory),
+        memoryview(memory).cast("B"),
+    ):
+        check(spec, memory, parse(spec))
+
+
+def test_bytes_that_cut_through_elements():
+    memory = field()
+    with ampi.Tape() as tape:
+        for spec in ([memory, 5, MPI.BYTE], [memory, (8, 3), MPI.BYTE], memory.view(np.uint8).reshape(-1)[1:9]):
+            assert not parse(spec).active(tape)
+        tape.activate(memory)
+        for spec in ([memory, 5, MPI.BYTE], [memory, (8, 3), MPI.BYTE], memory.view(np.uint8).reshape(-1)[1:9]):
+            with pytest.raises(ampi.ActivityError, match="whole aligned elements"):
+                parse(spec).active(tape)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [bytearray(16), bytes(16), array.array("d", [1, 2]), array.array("i", [1, 2, 3]), np.arange(5), np.zeros((2, 0))],
+    ids=lambda memory: type(memory).__name__,
+)
+def test_memory_that_carries_no_derivatives(memory):
+    buffer = parse(memory)
+    assert not buffer.tracked
+    assert buffer.values().tobytes() == bytes(memory)
+    assert buffer.nbytes == len(bytes(memory))
+    assert buffer.overwritten() == []
+
+
+def test_integer_elements_pass():
+    memory = tracked_copy(np.arange(6))
+    assert not parse(memory).tracked
+    assert np.array_equal(parse([memory, 2, MPI.LONG]).values(), [0, 1])
+
+
+def test_no_memory():
+    for spec in (None, [None, 0, MPI.DOUBLE], [MPI.BOTTOM, 0, MPI.DOUBLE]):
+        buffer = parse(spec) if spec is not None else parse([None, MPI.DOUBLE])
+        assert buffer.array is None and buffer.count == 0 and buffer.nbytes == 0
+        assert buffer.overwritten() == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        [],
+        [np.zeros(3)],
+        [1, 2, 3, 4, 5],
+        3,
+        [np.zeros(3), "no such type"],
+        [np.zeros(3), -1],
+        [np.zeros(3), (1, -1)],
+        np.zeros((3, 3))[:, 1],
+        np.array([None]),
+        [np.zeros(3), MPI.DOUBLE_INT],
+    ],
+)
+def test_refused_as_mpi4py_does(spec):
+    with pytest.raises(Exception) as theirs:
+        SELF.Sendrecv(spec, 0, 0, [bytearray(1000), MPI.BYTE], 0, 0)
+    with pytest.raises(theirs.type):
+        parse(spec)
+
+
+def test_structs_with_integers_and_floats():
+    dtype = np.dtype([("id", "i4"), ("x", "f8", 3), ("flag", "i8")], align=True)
+    one = MPI.Datatype.Create_struct(
+        [1, 3, 1], [dtype.fields[n][1] for n in dtype.names], [MPI.INT, MPI.DOUBLE, MPI.INT64_T]
+    )
+    item = one.Create_resized(0, dtype.itemsize).Commit()
+    memory = tracked_copy(np.zeros(5, dtype))
+    memory.view(np.ndarray)["x"] = np.arange(15).reshape(5, 3)
+    buffer = parse([memory, (3, 1), item])
+    assert buffer.tracked and buffer.mixed
+    assert np.array_equal(buffer.values(), np.arange(3.0, 12.0))
+    with ampi.Tape() as tape:
+        tape.need(memory)
+        saved = buffer.overwrite()
+    assert sum(u.saved.nbytes for u in saved) == 3 * (4 + 24 + 8)
+    one.Free()
+    item.Free()
+
+
+def test_overlapping_elements_of_a_send():
+    memory = tracked_copy(np.arange(6.0))
+    datatype = MPI.DOUBLE.Create_vector(3, 3, 1).Commit()
+    buffer = parse([memory, 1, datatype])
+    assert np.array_equal(buffer.values(), [0, 1, 2, 1, 2, 3, 2, 3, 4])
+    sweep = Sweep(ampi.Tape())
+    buffer.add(sweep, np.ones(9))
+    assert np.array_equal(sweep.shadow(ampi.memory.region_of(memory)), [1, 2, 3, 2, 1, 0])
+    datatype.Free()
+
+
+def random_datatype(generator, depth):
+    """A datatype of doubles with offsets that are not negative."""
+    if depth == 0:
+        return MPI.DOUBLE
+    base = random_datatype(generator, depth - 1)
+    n = int(generator.integers(1, 4))
+    lengths = [int(k) for k in generator.integers(0, 3, n)]
+    displs = [int(k) for k in generator.integers(0, 6, n)]
+    by_bytes = [8 * k for k in displs]
+    choice = int(generator.integers(9))
+    if choice == 0:
+        return base.Create_contiguous(n)
+    if choice == 1:
+        return base.Create_vector(n, int(generator.integers(1, 3)), int(generator.integers(0, 4)))
+    if choice == 2:
+        return base.Create_hvector(n, 1, 8 * int(generator.integers(0, 20)))
+    if choice == 3:
+        return base.Create_indexed(lengths, displs)
+    if choice == 4:
+        return base.Create_hindexed(lengths, by_bytes)
+    if choice == 5:
+        return base.Create_indexed_block(2, displs)
+    if choice == 6:
+        return MPI.Datatype.Create_struct(lengths, by_bytes, [base] * n)
+    if choice == 7:
+        sizes = [int(k) for k in generator.integers(2, 4, 2)]
+        order = [MPI.ORDER_C, MPI.ORDER_F][int(generator.integers(2))]
+        return base.Create_subarray(sizes, [s - 1 for s in sizes], [1, 0], order)
+    return base.Create_resized(0, 8 * int(generator.integers(1, 10)))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_datatypes(seed):
+    generator = np.random.default_rng(seed)
+    datatype = random_datatype(generator, int(generator.integers(1, 4))).Commit()
+    positions = np.arange(20_000)
+    packed = np.empty(datatype.size // 8 * 2, np.int64)
+    SELF.Sendrecv([positions, 2, datatype], 0, 0, [packed, MPI.BYTE], 0, 0)
+    typemap = typemap_of(datatype)
+    assert np.array_equal(typemap.offsets, packed[: len(packed) // 2] * 8)
+    if len(packed):
+        assert np.array_equal(typemap.layout(2).offsets(), packed * 8)
+    datatype.Free()
+
+
+# ------------------------------------------------------------------------------------------ one count for each rank
+
+
+def forms_of_a_vector_message(size):
+    memory = field()
+    counts = [(3 * r) % 4 for r in range(size)]
+    displs = [40 - 7 * r for r in range(size)]
+    column = MPI.DOUBLE.Create_vector(2, 1, 8).Create_resized(0, 8).Commit()
+    yield memory, memory
+    yield memory, [memory, MPI.DOUBLE]
+    yield memory, [memory, 3]
+    yield memory, [memory, counts]
+    yield memory, [memory, (counts, None)]
+    yield memory, [memory, (counts, displs)]
+    yield memory, [memory, (3, 5)]
+    yield memory, [memory, (counts, displs), "d"]
+    yield memory, [memory, counts, displs, MPI.DOUBLE]
+    yield memory, [memory, (2, [25 - 5 * r for r in range(size)]), column]
+    yield memory, [memory, (16, 24), MPI.BYTE]
+    yield memory, [memory, ([8 * n for n in counts], [8 * d for d in displs]), MPI.BYTE]
+    yield memory, [memory, np.array(counts)]
+    column.Free()
+
+
+@pytest.mark.mpi
+def test_forms_of_a_vector_message():
+    for memory, spec in forms_of_a_vector_message(WORLD.size):
+        buffer = parse_vector(spec, WORLD.size)
+        came = np.empty(buffer.counts[WORLD.rank])
+        WORLD.Scatterv(spec, [came, MPI.BYTE])
+        parts = WORLD.allgather(came)
+        assert buffer.count == sum(buffer.counts)
+        assert np.array_equal(buffer.values(), np.concatenate(parts))
+        positions = np.concatenate(parts).astype(int)
+        check_adjoints(memory, buffer, positions)
+
+
+@pytest.mark.mpi
+def test_one_datatype_for_each_rank():
+    size = WORLD.size
+    memory = field()
+    types = [MPI.DOUBLE.Create_vector(2, 1, 1 + r).Commit() for r in range(size)]
+    for spec in ([memory, types], [memory, ([1] * size, [8 * r for r in range(size)]), types]):
+        buffers = parse_types(spec, size)
+        came = np.empty(2 * size)
+        WORLD.Alltoallw(spec, [came, ([16] * size, [16 * r for r in range(size)]), [MPI.BYTE] * size])
+        expected = WORLD.alltoall(list(came.reshape(size, 2)))
+        for buffer, values in itertools.zip_longest(buffers, expected):
+            assert np.array_equal(buffer.values(), values)
+    for datatype in types:
+        datatype.Free()
