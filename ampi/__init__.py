@@ -2,12 +2,24 @@
 
 __version__ = "0.1.0"
 
-from . import errors
+from . import errors, numpy, testing
 from .array import ndarray, value
+from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, KernelError, TapeError
+from .kernel import kernel, prange
 from .mpi import COMM_SELF, COMM_WORLD, MPI
 from .tape import Tape, passive
+
+Comm = MPI.Comm
+Intracomm = MPI.Intracomm
+Cartcomm = MPI.Cartcomm
+Request = MPI.Request
+Prequest = MPI.Prequest
+Message = MPI.Message
+Win = MPI.Win
+File = MPI.File
+Op = MPI.Op
 
 __all__ = [
     "COMM_SELF",
@@ -16,14 +28,28 @@ __all__ = [
     "ActivityError",
     "ActivityWarning",
     "AmpiError",
+    "Cartcomm",
+    "Comm",
     "CommunicationError",
+    "File",
+    "Intracomm",
     "KernelError",
+    "Message",
+    "Op",
+    "Prequest",
+    "Request",
     "Tape",
     "TapeError",
+    "Win",
+    "custom_vjp",
     "errors",
     "grad",
+    "kernel",
     "ndarray",
+    "numpy",
     "passive",
+    "prange",
+    "testing",
     "value",
     "value_and_grad",
     "vjp",

@@ -25,15 +25,15 @@ class custom_vjp:
 
         f.defvjp(forward, backward)
 
-    ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with the
-    adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go out
-    as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays.  Adjoints are those of the
-    real inner product Re⟨x̄, ẋ⟩.
+    ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with
+    the adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go
+    out as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays.  Adjoints are those of
+    the real inner product Re⟨x̄, ẋ⟩.
 
-    What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and returned
-    is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when `forward`
-    returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs in every
-    sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
+    What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and
+    returned is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when
+    `forward` returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs
+    in every sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
     """
 
     def __init__(self, f: Callable) -> None:
