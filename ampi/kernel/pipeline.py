@@ -1,7 +1,7 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-The way of a kernel is ``parse -> lower -> adjoint.build -> emit -> numba.njit``; see `Kernel.lower_ir` for the result
-of the first two steps and `Kernel.adjoint_source` for that of the next two.
+The way of a kernel is ``parse -> lower -> simplify, unroll, scalarise -> adjoint.build -> emit -> numba.njit``; see
+`Kernel.lower_ir` for what ``adjoint`` is given and `Kernel.adjoint_source` for what Numba is given.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ class Kernel:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
         """All arguments by position, defaults filled in."""
+        if not kwargs and len(args) == len(self._signature.parameters):
+            return args
         try:
             bound = self._signature.bind(*args, **(kwargs or {}))
         except TypeError as problem:
@@ -161,8 +163,12 @@ class Kernel:
         """The kernel's IR for arguments of these types, ready to be differentiated."""
         from ampi.kernel.lower import lower
         from ampi.kernel.parse import parse
+        from ampi.kernel.scalarise import scalarise
+        from ampi.kernel.simplify import simplify
+        from ampi.kernel.unroll import unroll
 
-        return lower(parse(self.py_func, argument_types))
+        function = simplify(lower(parse(self.py_func, argument_types)))
+        return scalarise(simplify(unroll(function)))
 
     def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
         """The kernel's IR for these arguments."""
