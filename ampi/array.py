@@ -10,8 +10,8 @@ import numpy as np
 
 from . import functions, indexing, ufuncs
 from .errors import ActivityWarning, no_rule
-from .memory import TrackedArray, plain, set_array_type, wrapped
-from .tape import current, where_called
+from .memory import TrackedArray, plain, set_array_type, storage_of, wrapped
+from .tape import current, opened, where_called
 
 _warned: set[str] = set()
 
@@ -52,7 +52,10 @@ class ndarray(TrackedArray):
         return indexing.getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        indexing.setitem(self, key, value)
+        if not opened() and not storage_of(self).needs:
+            np.ndarray.__setitem__(self, key, value)
+        else:
+            indexing.setitem(self, key, value)
 
     # ------------------------------------------------------------------------------------------ leaving the array
 
@@ -112,18 +115,25 @@ class ndarray(TrackedArray):
 
     def reshape(self, *shape: Any, **keywords: Any) -> ndarray:
         """`numpy.ndarray.reshape`: a view where there can be one, otherwise a copy."""
-        if len(shape) == 1:
-            return np.reshape(self, shape[0], **keywords)
-        return np.reshape(self, shape, **keywords)
+        result = np.ndarray.reshape(self, *shape, **keywords)
+        return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, **keywords)
 
     def ravel(self, order: Any = "C") -> ndarray:
         """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
-        return np.ravel(self, order)
+        result = np.ndarray.ravel(self, order)
+        return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, order=order)
+
+    def _in_new_order(self, result: ndarray, function: Any, order: Any = "C", **keywords: Any) -> Any:
+        if not indexing.is_active(current(), self):
+            return result
+        if order == "C":
+            return indexing.copied(self, plain(result))
+        return function(self, result.shape, order=order, **keywords) if order != "K" else np.ravel(self, "K")
 
     def flatten(self, order: Any = "C") -> ndarray:
         """A 1-d copy."""
-        made = np.ravel(self, order)
-        return made.copy() if np.may_share_memory(made, self) else made
+        made = self.ravel(order)
+        return made.copy() if indexing.looks_into(made, self) else made
 
     def _by_function(name: str) -> Any:
         function = getattr(np, name)

@@ -221,12 +221,17 @@ def scatter_add(shadow: np.ndarray, key: Any, g: Any) -> None:
         shadow[key] += g
 
 
+def looks_into(result: np.ndarray, array: np.ndarray) -> bool:
+    """Whether what a method of an array gave is a view of the array's memory."""
+    base = result.base
+    return base is array or (base is not None and base is array.base) or result is array
+
+
 def getitem(array: TrackedArray, key: Any) -> Any:
     """``array[key]``: a view where NumPy gives one, otherwise a recorded copy."""
     result = np.ndarray.__getitem__(array, key)
     if isinstance(result, np.ndarray):
-        base = result.base
-        if base is array or (base is not None and base is array.base):
+        if looks_into(result, array):
             return result
     elif not isinstance(result, np.inexact):
         return result

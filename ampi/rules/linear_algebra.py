@@ -182,9 +182,67 @@ def _array(x: Any) -> Any:
     return tracked(np.asanyarray(from_nested(x)))
 
 
+class _Product:
+    """Adjoint of a matrix product: ā = ḡ bᴴ, b̄ = aᴴ ḡ, summed over the axes along which a stack was broadcast."""
+
+    __slots__ = ("a", "b", "column", "result", "row", "values")
+
+    def __init__(self, a: Region | None, b: Region | None, values: tuple, vectors: tuple, result: Region) -> None:
+        self.a = a
+        self.b = b
+        self.values = values
+        self.row, self.column = vectors
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = sweep.shadow(self.result)
+        a, b = self.values
+        if self.row:
+            g = g[..., None, :] if not self.column else g[..., None]
+        if self.column:
+            g = g[..., None]
+        if self.a is not None:
+            b = b[:, None] if self.column else b
+            a_bar = g @ np.conj(np.swapaxes(b, -1, -2))
+            sweep.add(self.a, unbroadcast(a_bar[..., 0, :] if self.row else a_bar, self.a.shape))
+        if self.b is not None:
+            a = a[None, :] if self.row else a
+            b_bar = np.conj(np.swapaxes(a, -1, -2)) @ g
+            sweep.add(self.b, unbroadcast(b_bar[..., 0] if self.column else b_bar, self.b.shape))
+
+
+def _product(function: Callable, a: Any, b: Any) -> Any:
+    """A matrix product recorded with our own rule (`function` is matmul, or dot where that is the same)."""
+    tape = current()
+    assert tape is not None
+    result = wrapped(function(plain_of(a), plain_of(b)))
+    a_active, b_active = is_active(tape, a), is_active(tape, b)
+    if not is_inexact(result):
+        return result
+    values = (tape.need(a) if b_active else None, tape.need(b) if a_active else None)
+    sources = (region_of(a) if a_active else None, region_of(b) if b_active else None)
+    tape.activate(result)
+    record = _Product(*sources, values, (a.ndim == 1, b.ndim == 1), region_of(result))
+    tape.append(record, created=(result,))
+    return result
+
+
 def matmul(a: Any, b: Any) -> Any:
     """`numpy.matmul`."""
-    return by_autograd(np.matmul, (_array(a), _array(b)), {})
+    return _product(np.matmul, _operand(a), _operand(b))
+
+
+def _dot(a: Any, b: Any, out: None = None) -> Any:
+    a, b = _operand(a), _operand(b)
+    if a.ndim in (1, 2) and b.ndim in (1, 2):
+        return _product(np.dot, a, b)
+    return by_autograd(np.dot, (a, b), {})
+
+
+def _operand(x: Any) -> Any:
+    return x if isinstance(x, np.ndarray) else np.asanyarray(from_nested(x))
 
 
 def _vecdot(a: Any, b: Any, axis: int = -1) -> Any:
@@ -372,7 +430,7 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -
 
 RULES: dict[Callable, Callable] = {
     np.cross: _autograd_rule(np.cross, "a b axisa axisb axisc axis", 2),
-    np.dot: _autograd_rule(np.dot, "a b", 2),
+    np.dot: _dot,
     np.einsum: _einsum,
     np.inner: _autograd_rule(np.inner, "a b", 2),
     np.outer: _outer,
