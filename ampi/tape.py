@@ -166,6 +166,14 @@ class Tape:
         x_bar = tape.gradient(y, x)
 
     A tape can be swept as often as wanted, with different outputs and seeds.
+
+    Attributes
+    ----------
+    saved_bytes : int
+        Size of all old values that were saved.
+    before_append : callable or None
+        For the floors above: called before the record of any operation is appended (communication that has ended
+        unseen must have its record before those of operations that use what came).
     """
 
     def __init__(self) -> None:
@@ -176,6 +184,7 @@ class Tape:
         self._copies: dict[tuple, np.ndarray] = {}
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
+        self.before_append: Callable[[], None] | None = None
         self.saved_bytes = 0
 
     def __enter__(self) -> Tape:
@@ -333,8 +342,14 @@ class Tape:
         created : iterable of ampi.ndarray
             Results whose memory the operation made: their shadows end where the sweep passes this record.
         """
+        if self.before_append is not None:
+            self.before_append()
         storages = tuple(s for s in map(storage_of, created) if s is not None)
         self._records.append(Record(adjoint, undo, storages))
+
+    def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
+        """Append the record of the start of a communication, without calling ``before_append``."""
+        self._records.append(Record(adjoint, undo, ()))
 
     def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
         """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.
@@ -369,6 +384,8 @@ class Tape:
     def _passive_overwrite(self, arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
         zeroed = [region_of(a) for a in arrays if self.is_active(a)]
         if undo or zeroed:
+            if self.before_append is not None:
+                self.before_append()
             self._records.append(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
     def _watched(self, x: Any) -> Region:

@@ -11,6 +11,7 @@ the order in which they were sent, by the receives in the order in which those w
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
@@ -20,7 +21,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Sweep, Tape
-from .messages import Collective, Received, Sent, call_site, line_of
+from .messages import Collective, Completion, Received, Sent, call_site, line_of
 from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
 from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, wait
@@ -90,12 +91,51 @@ def _check_completed(receive: Received) -> None:
 
 
 class Communication:
-    """All that a rank said while a tape recorded; called at the beginning of each sweep to agree with the others."""
+    """All that a rank said while a tape recorded; called at the beginning of each sweep to agree with the others.
 
-    __slots__ = ("logs",)
+    Attributes
+    ----------
+    logs : dict
+        One for each communicator.
+    pending : dict
+        Receives into tracked memory that have not been seen to complete, and by storage their number.  Programs can
+        complete a request unseen, through a class of mpi4py's that they imported before ampi.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("logs", "pending", "pending_in", "tape")
+
+    def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
+        self.pending: dict[Received, None] = {}
+        self.pending_in: dict[Any, int] = {}
+        self.tape = weakref.ref(tape)
+
+    def begin(self, receive: Received) -> None:
+        """A receive has been posted that a request will complete."""
+        storage = receive.buffer.storage
+        self.pending[receive] = None
+        self.pending_in[storage] = self.pending_in.get(storage, 0) + 1
+        receive.at_completion = self.end
+        self.tape().before_append = self.look  # type: ignore[union-attr]
+
+    def end(self, receive: Received) -> None:
+        """A receive has completed."""
+        receive.at_completion = None
+        del self.pending[receive]
+        storage = receive.buffer.storage
+        left = self.pending_in.pop(storage) - 1
+        if left:
+            self.pending_in[storage] = left
+        if not self.pending:
+            self.tape().before_append = None  # type: ignore[union-attr]
+
+    def look(self) -> None:
+        """Record the completion of receives that ended unseen, before anything that may use what came."""
+        ended = [receive for receive in self.pending if receive.completed()]
+        for receive in ended:
+            self.end(receive)
+        if ended:
+            self.tape().append_start(Completion(ended))  # type: ignore[union-attr]
 
     def log(self, reverse: Reverse) -> Log:
         """The log of one communicator."""
@@ -121,18 +161,20 @@ class Communication:
             for receive in log.posted:
                 receive.flight = None
         _agree(self)
+        for receive in self.pending:  # nothing that was recorded uses what came
+            receive.begin(sweep)
 
 
 def communication_of(tape: Tape) -> Communication:
     """What was said while a tape recorded."""
     communication = tape._sweep_starts.get(_KEY)
     if communication is None:
-        communication = Communication()
+        communication = Communication(tape)
         tape.at_sweep_start(_KEY, communication)
     return communication  # type: ignore[return-value]
 
 
-def _log_for(tape: Tape, name: str, comm: Any, active: bool) -> Log:
+def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
     reverse = reverse_of(comm)
     if reverse is None:
         if active:
@@ -141,7 +183,10 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool) -> Log:
                 "see it being made; before recording write `comm = ampi.MPI.Intracomm(comm).Dup()` on all its ranks"
             )
         return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
-    return communication_of(tape).log(reverse)
+    communication = communication_of(tape)
+    if communication.pending and getattr(buffer, "storage", None) in communication.pending_in:
+        communication.look()
+    return communication.log(reverse)
 
 
 def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: int, tag: int) -> Sent:
@@ -152,7 +197,7 @@ def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: 
     buffer : Buffer
         Needs ``count`` and ``dtype``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
-    log = _log_for(tape, name, comm, active)
+    log = _log_for(tape, name, comm, active, buffer)
     sent = Sent(name, log.reverse, buffer, active, dest, tag)
     messages = log.sent.get(dest)
     if messages is None:
@@ -169,7 +214,7 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
     buffer : Buffer
         Needs ``count`` and ``dtype``; in the sweep, if it is tracked, ``zero(sweep)`` and ``first(n).take(sweep)``.
     """
-    log = _log_for(tape, name, comm, tracked)
+    log = _log_for(tape, name, comm, tracked, buffer)
     receive = Received(name, log.reverse, buffer, tracked, source, tag)
     log.posted.append(receive)
     return receive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ class Received:
 
     __slots__ = (
         "active",
+        "at_completion",
         "back",
         "buffer",
         "cancelled",
@@ -103,6 +105,7 @@ class Received:
         self.wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
         self.where = call_site()
         self.request: Any = None
+        self.at_completion: Callable[[Received], None] | None = None
         self.cancelled = False
         self.dropped = False
         self.back: int | None = None
@@ -117,7 +120,7 @@ class Received:
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
-        if self.flight is sweep:
+        if self.flight is sweep or self.cancelled:
             return
         self.flight = sweep  # done in this sweep
         if self.back is None:
@@ -146,6 +149,8 @@ class Received:
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
         self.request = None
+        if self.at_completion is not None:
+            self.at_completion(self)
         if status is None:
             return
         if status.Is_cancelled():
@@ -154,6 +159,20 @@ class Received:
             self.source = status.Get_source()
             self.tag = status.Get_tag()
             self.wild = False
+
+
+class Completion:
+    """Record of a wait: its adjoint starts the reverse transfers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Sent | Received]) -> None:
+        self.parts = parts
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the wait."""
+        for part in self.parts:
+            part.begin(sweep)
 
 
 class Collective:

@@ -312,7 +312,7 @@ def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
         buffer.detach()
-        tape.append(sent)
+        tape.append_start(sent)
     return sent
 
 
@@ -335,9 +335,9 @@ def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Un
     receive.active = buffer.tracked and not receive.dropped
     if receive.active:
         buffer.activate(tape)
-        tape.append(receive, undo)
+        tape.append_start(receive, undo)
     elif undo:
-        tape.append(None, undo)
+        tape.append_start(None, undo)
     buffer.detach()
 
 

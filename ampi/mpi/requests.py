@@ -11,8 +11,9 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import Sweep, Tape, current, living, opened
-from .messages import Received, Sent
+from ..tape import Tape, living, opened
+from .agreement import communication_of
+from .messages import Completion, Received, Sent
 
 
 class AcceptsBase(type):
@@ -36,20 +37,6 @@ _Waitsome, _Testsome, _waitsome, _testsome = (
     _Request.waitsome,
     _Request.testsome,
 )
-
-
-class Completion:
-    """Record of a wait: its adjoint starts the reverse transfers."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: Sequence[Sent | Received]) -> None:
-        self.parts = parts
-
-    def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the wait."""
-        for part in self.parts:
-            part.begin(sweep)
 
 
 class Completions:
@@ -273,7 +260,7 @@ def _start(request: mpi.Prequest) -> None:
         request._unpack = None
         for part in parts:
             if type(part) is Received:
-                part.request = request
+                _pend(opened(), request, part)
 
 
 def recorded(
@@ -298,8 +285,17 @@ def recorded(
     ours._unpack = unpack
     for part in parts:
         if type(part) is Received:
-            part.request = ours
+            if unpack is None:
+                _pend(tape, ours, part)
+            else:
+                part.request = ours
     return ours
+
+
+def _pend(tape: Tape, request: mpi.Request, receive: Received) -> None:
+    receive.request = request
+    if receive.active:
+        communication_of(tape).begin(receive)
 
 
 def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
@@ -331,9 +327,8 @@ def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) ->
 
 
 def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
-    """Requests have completed: resolve what they matched, and record the wait."""
-    tape = current()
-    begun: list[Sent | Received] = []
+    """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
+    begun: dict[Any, list[Sent | Received]] = {}
     for position, request in enumerate(requests):
         parts = _parts_of(request)
         if parts is None:
@@ -342,10 +337,12 @@ def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | Non
         status = None if statuses is None else statuses[position]
         for part in parts:
             part.resolve(status)
-            if part.active and tape is not None and request._tape is tape._reference:
-                begun.append(part)
-    if begun:
-        tape.append(Completion(begun))
+            if part.active:
+                begun.setdefault(request._tape, []).append(part)
+    for reference, completed in begun.items():
+        tape = reference()
+        if tape is not None:
+            tape.append_start(Completion(completed))
 
 
 def _finish_some(

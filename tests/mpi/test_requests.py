@@ -1,0 +1,389 @@
+"""Requests: every way to complete them, with wildcards and null requests among them, and what a tape cannot follow."""
+
+import gc
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD, check
+
+import ampi
+
+pytestmark = pytest.mark.mpi
+
+Request = MPI.Request
+
+
+def around(comm, by=1):
+    return (comm.rank + by) % comm.size, (comm.rank - by) % comm.size
+
+
+def everybody(np, comm, x, complete, source=None):
+    """Each rank sends to all; `complete` finishes the receives; the result depends on who sent what."""
+    v = np.zeros((comm.size, x.size), x.dtype)
+    receives = [comm.Irecv(v[k], k if source is None else source, k) for k in range(comm.size)]
+    sends = [comm.Isend(x * (2.0 + k), k, comm.rank) for k in range(comm.size)]
+    complete(receives + sends)
+    return v * v * v * np.arange(1.0, comm.size + 1)[:, None]
+
+
+# ------------------------------------------------------------------------------------------------------- completion
+
+
+def wait(requests):
+    for request in requests[::-1]:
+        request.Wait()
+
+
+def poll(requests):
+    left = list(requests)
+    while left:
+        left = [request for request in left if not request.Test()]
+
+
+def unbound(requests):
+    for request in requests:
+        MPI.Request.Wait(request)
+
+
+def waitall(requests):
+    MPI.Request.Waitall([MPI.REQUEST_NULL, *requests, MPI.REQUEST_NULL])
+    assert not any(requests)
+
+
+def waitall_with_statuses(requests):
+    statuses = [MPI.Status() for _ in requests]
+    MPI.Request.Waitall(requests, statuses)
+    for k in range(len(requests) // 2):
+        assert statuses[k].source == statuses[k].tag == k
+
+
+def waitall_of_an_instance(requests):
+    requests[0].Waitall(requests)
+
+
+def poll_all(requests):
+    while not MPI.Request.Testall(requests):
+        pass
+
+
+def waitany(requests):
+    requests = [MPI.REQUEST_NULL, *requests]
+    for _ in range(len(requests) - 1):
+        assert MPI.Request.Waitany(requests) > 0
+    assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+
+
+def poll_any(requests):
+    requests = [*requests, MPI.REQUEST_NULL]
+    while True:
+        index, flag = MPI.Request.Testany(requests)
+        if flag and index == MPI.UNDEFINED:
+            break
+
+
+def waitsome(requests):
+    requests = [MPI.REQUEST_NULL, *requests]
+    while MPI.Request.Waitsome(requests) is not None:
+        pass
+
+
+def waitsome_with_statuses(requests):
+    statuses = [MPI.Status() for _ in requests]
+    while (indices := MPI.Request.Waitsome(requests, statuses)) is not None:
+        for index, status in zip(indices, statuses):
+            if index < len(requests) // 2:
+                assert status.tag == index
+
+
+def poll_some(requests):
+    requests = [*requests, MPI.REQUEST_NULL]
+    while MPI.Request.Testsome(requests) is not None:
+        pass
+
+
+def ask_before(requests):
+    for request in requests:
+        while not request.Get_status():
+            pass
+        request.Wait()
+
+
+COMPLETIONS = [
+    wait,
+    poll,
+    unbound,
+    waitall,
+    waitall_with_statuses,
+    waitall_of_an_instance,
+    poll_all,
+    waitany,
+    poll_any,
+    waitsome,
+    waitsome_with_statuses,
+    poll_some,
+    ask_before,
+]
+
+
+@pytest.mark.parametrize("wild", [False, True])
+@pytest.mark.parametrize("complete", COMPLETIONS)
+def test_completion(complete, wild):
+    def program(np, comm, x):
+        return everybody(np, comm, x, complete, MPI.ANY_SOURCE if wild else None)
+
+    check(program, ampi.COMM_WORLD, WORLD, n=2)
+
+
+@pytest.mark.parametrize("complete", COMPLETIONS)
+def test_both_wildcards(complete):
+    """The order of arrival is not known: the result is symmetric in the messages."""
+    if "statuses" in complete.__name__:
+        pytest.skip("says which request gets which message")
+
+    def program(np, comm, x):
+        v = np.zeros((comm.size, x.size), x.dtype)
+        requests = [comm.Irecv(v[k]) for k in range(comm.size)]
+        requests += [comm.Isend(x * (2.0 + k), k, comm.rank) for k in range(comm.size)]
+        complete(requests)
+        return np.sum(v * v * v, axis=0)
+
+    check(program, ampi.COMM_WORLD, WORLD, n=2)
+
+
+def test_waitany_uses_each_message_as_it_comes():
+    def program(np, comm, x):
+        y = x * 1.0
+        v = np.zeros((comm.size, x.size), x.dtype)
+        requests = [comm.Irecv(v[k], MPI.ANY_SOURCE) for k in range(comm.size)]
+        sends = [comm.Isend(x, k) for k in range(comm.size)]
+        for _ in range(comm.size):
+            k = MPI.Request.Waitany(requests)
+            y = y * v[k]
+            v[k] = 0.0
+        MPI.Request.Waitall(sends)
+        return y
+
+    check(program, ampi.COMM_WORLD, WORLD, n=2)
+
+
+def test_pending_while_others_complete():
+    """A receive stays pending over other messages and local work."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
+        late = comm.Irecv(v, before, 1)
+        comm.Sendrecv(x * x, after, 2, w, before, 2)
+        y = w * w
+        comm.Isend(y, after, 1).Wait()
+        y = y * x
+        late.Wait()
+        return y * v
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+def test_send_that_nobody_waits_for():
+    """A program may know by other means that its message has arrived."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
+        request = comm.Irecv(w, after, 2)
+        comm.Isend(x * x, after, 1).Free()
+        comm.Recv(v, before, 1)
+        comm.Isend(v * v, before, 2).Free()
+        request.Wait()
+        return w * x
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+# -------------------------------------------------------------------------------------------- mpi4py's own classes
+
+
+class Original:
+    """mpi4py's own class, as `from mpi4py.MPI import Request` before `import ampi` has it."""
+
+    Request = ampi.MPI.Request._base
+
+
+def test_completed_by_the_original_class():
+    """Overlap is lost, the gradient is not."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = np.zeros(x.shape, x.dtype)
+        requests = [comm.Irecv(v, before, 1), comm.Isend(x * x, after, 1)]
+        Original.Request.Waitall(requests)
+        y = v * v
+        requests = [comm.Irecv(v, before, 1), comm.Isend(y, after, 1)]
+        Original.Request.Wait(requests[0])
+        y = y * v
+        v[...] = x
+        Original.Request.Waitall(requests)
+        return y * v
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+@pytest.fixture
+def comm(monkeypatch):
+    """A communicator that may be left broken."""
+    monkeypatch.setenv("AMPI_TIMEOUT", "2")
+    return ampi.COMM_WORLD.Dup()
+
+
+def test_wildcard_completed_by_the_original_class(comm):
+    after, _ = around(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        v = ampi.numpy.zeros(2)
+        requests = [comm.Irecv(v), comm.Isend(x, after)]
+        Original.Request.Waitall(requests)
+    with pytest.raises(
+        ampi.CommunicationError, match=r"Irecv from any rank.*test_requests.py:\d+ matched is not known"
+    ):
+        tape.gradient(v, x, seed=numpy.ones(2))
+
+
+def test_lists_of_requests_of_both_kinds():
+    """Requests that were started before the tape are mpi4py's own."""
+    comm = ampi.COMM_WORLD
+    after, before = around(comm)
+    k = numpy.zeros(1, int)
+    early = [comm.Irecv(k, before, 9), comm.Isend(numpy.array([comm.rank]), after, 9)]
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(2, comm.rank + 2.0))
+        v = ampi.numpy.zeros(2)
+        MPI.Request.Waitall([*early, comm.Irecv(v, before), comm.Isend(x, after)])
+        y = v * v
+    assert k[0] == before
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), 2 * (comm.rank + 2.0))
+
+
+def test_classes():
+    request = ampi.COMM_SELF.Irecv(numpy.zeros(1), 0)
+    assert isinstance(request, MPI.Request) and isinstance(request, ampi.Request)
+    request.Cancel()
+    request.Wait()
+    with ampi.Tape():
+        request = ampi.COMM_SELF.Irecv(numpy.zeros(1), 0)
+        assert isinstance(request, MPI.Request) and isinstance(request, Original.Request)
+        assert issubclass(type(request), MPI.Request) and issubclass(MPI.Prequest, MPI.Request)
+        request.Cancel()
+        request.Wait()
+
+
+# -------------------------------------------------------------------------------------------------------- persistent
+
+
+@pytest.mark.parametrize("mode", ["Send_init", "Ssend_init", "Bsend_init", "Rsend_init"])
+def test_persistent(mode):
+    def program(np, comm, x):
+        after, before = around(comm)
+        u, v = x * 1.0, np.zeros(x.shape, x.dtype)
+        requests = [comm.Recv_init(v, before, 4), getattr(comm, mode)(u, after, 4)]
+        y = x * x
+        for turn in range(3):
+            u[...] = y * (turn + 1.0)
+            requests[0].Start()
+            if mode == "Rsend_init":
+                comm.Barrier()
+            MPI.Prequest.Startall(requests[1:])
+            MPI.Request.Waitall(requests)
+            y = y * v
+        for request in requests:
+            request.Free()
+        return y
+
+    attached = MPI.Alloc_mem(1 << 16)
+    MPI.Attach_buffer(attached)
+    try:
+        check(program, ampi.COMM_WORLD, WORLD)
+    finally:
+        MPI.Detach_buffer()
+
+
+def test_persistent_with_wildcards_made_before_the_tape():
+    comm = ampi.COMM_WORLD
+    u, v = ampi.numpy.zeros(2), ampi.numpy.zeros(2)
+    sends = [comm.Send_init(u, dest) for dest in range(comm.size)]
+    receive = comm.Recv_init(v)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(2, comm.rank + 2.0))
+        u[...] = x * x
+        MPI.Prequest.Startall(sends)
+        y = 0.0 * x
+        for _ in range(comm.size):
+            receive.Start()
+            receive.Wait()
+            y = y + v * v
+        MPI.Request.Waitall(sends)
+    assert tape.gradient(y, x, seed=numpy.ones(2)) == pytest.approx(comm.size * 4 * (comm.rank + 2.0) ** 3)
+    for request in (*sends, receive):
+        request.Free()
+
+
+# -------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_receive_that_is_never_completed(comm):
+    after, before = around(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        v = ampi.numpy.zeros(2)
+        receive = comm.Irecv(v, before, 6)
+        send = comm.Isend(x, after, 6)
+        send.Wait()
+    with pytest.raises(
+        ampi.CommunicationError,
+        match=rf"Irecv from rank {before} with tag 6 .*test_requests.py:\d+ was never completed",
+    ):
+        tape.gradient(x, x, seed=numpy.ones(2))
+    receive.Wait()
+
+
+def test_receive_completed_after_the_tape():
+    comm = ampi.COMM_WORLD
+    after, before = around(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(2, comm.rank + 2.0))
+        v = ampi.numpy.zeros(2)
+        requests = [comm.Irecv(v), comm.Isend(x * x, after)]
+    MPI.Request.Waitall(requests)
+    assert tape.gradient(v, x, seed=numpy.ones(2)) == pytest.approx(2 * (comm.rank + 2.0))
+    assert v[0] == (before + 2.0) ** 2
+
+
+def test_cancelled_receive():
+    def program(np, comm, x):
+        after, before = around(comm)
+        v, w = np.zeros(x.shape, x.dtype), x * x
+        cancelled = comm.Irecv(w, before, 1)
+        cancelled.Cancel()
+        cancelled.Wait()
+        comm.Barrier()
+        request = comm.Irecv(v, before, 1)
+        comm.Isend(x, after, 1).Wait()
+        request.Wait()
+        return v * w
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+def test_buffers_live_as_long_as_their_requests():
+    def program(np, comm, x):
+        after, before = around(comm)
+
+        def post():
+            v = np.zeros(1000, x.dtype)
+            return v, comm.Irecv(v, before), comm.Isend(x[0] * np.ones(1000, x.dtype), after)
+
+        v, *requests = post()
+        gc.collect()
+        MPI.Request.Waitall(requests)
+        return np.sum(v) * x
+
+    check(program, ampi.COMM_WORLD, WORLD)
