@@ -296,7 +296,10 @@ class _Call:
         seeds: list[Any] = []
         flags = iter(self.contract.result_active)
         result = self.wrap(result, flags, seeds, created)
-        adjoint = _Adjoint(self.contract.adjoint, self.values, self.shadows, self.scalars, seeds)
+        written = set(self.contract.writes)
+        outputs = [region for k, region in zip(self.contract.shadows, self.shadows) if k in written]
+        outputs += [s for s in seeds if isinstance(s, memory.Region)]
+        adjoint = _Adjoint(self.contract.adjoint, self.values, self.shadows, self.scalars, seeds, outputs)
         self.recording.append(adjoint, undo, created)
         return result
 
@@ -348,19 +351,27 @@ class StandIn:
 class _Adjoint:
     """The adjoint of one recorded call."""
 
-    __slots__ = ("program", "scalars", "seeds", "shadows", "values")
+    __slots__ = ("outputs", "program", "scalars", "seeds", "shadows", "values")
 
-    def __init__(self, program: Any, values: list[Any], shadows: list[Any], scalars: list[Any], seeds: list[Any]):
+    def __init__(
+        self,
+        program: Any,
+        values: list[Any],
+        shadows: list[Any],
+        scalars: list[Any],
+        seeds: list[Any],
+        outputs: list[Any],
+    ):
         self.program = program
         self.values = values
         self.shadows = shadows
         self.scalars = scalars
         self.seeds = seeds
+        self.outputs = outputs
 
     def __call__(self, sweep: tape.Sweep) -> None:
-        results = [s for s in self.seeds if isinstance(s, memory.Region)]
-        if not any(sweep.has_shadow(r) for r in (*self.shadows, *results)):
-            return  # zero in, zero out
+        if not any(map(sweep.has_shadow, self.outputs)):
+            return  # nobody uses what the call wrote or gave
         values = [v.make() if isinstance(v, StandIn) else v for v in self.values]
         shadows = [sweep.shadow(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
