@@ -22,6 +22,7 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import activity, ir, tbr
+from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
@@ -44,6 +45,7 @@ from ampi.kernel.ssa import (
     reads,
     written,
 )
+from ampi.kernel.strips import in_strips
 from ampi.kernel.tbr import Source
 
 
@@ -77,6 +79,8 @@ class Options:
     sources: bool = True
     slice: bool = True
     parallel: bool = True
+    branches: bool = True
+    strips: bool = True
 
 
 ALL_ON = Options()
@@ -142,6 +146,7 @@ class _Adjoint(Builder):
         self.primal, self.before = add_counters(primal, nests, self.names)
         if nests:
             self.accesses = tbr.collect(self.primal)
+        self.facts: list[str] = []
         self.shadow: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
@@ -189,7 +194,17 @@ class _Adjoint(Builder):
         )
         if self.options.slice:
             generated = live_part(generated)
+        generated = self.vectorisable(generated)
         return self.describe(generated, shadowed, scalars, result_active)
+
+    def vectorisable(self, generated: ir.Function) -> ir.Function:
+        """The program with its innermost loops in a form that compilers vectorise."""
+        if self.options.branches:
+            generated = replace(generated, body=flatten_loops(generated.body, self.names))
+        if self.options.strips:
+            generated, facts = in_strips(generated, self.names)
+            self.facts += facts
+        return generated
 
     def describe(
         self,
@@ -208,6 +223,7 @@ class _Adjoint(Builder):
             result_active=result_active,
             shadows=tuple(a.name for a in shadowed),
             scalars=tuple(a.name for a in scalars),
+            facts=tuple(self.facts),
         )
 
     def results(self) -> tuple[Expr, ...]:

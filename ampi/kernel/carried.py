@@ -41,7 +41,7 @@ def _only_added(body: tuple[Stmt, ...], members: set[str]) -> bool:
             case ir.Assign(target=target, value=Op(name="add" | "sub" as name, args=(a, b), type=ty)) if _one(
                 a, b, members
             ):
-                if name == "sub" and _is(b, members) or ty != target.type:
+                if (name == "sub" and _is(b, members)) or ty != target.type:
                     return False
                 members.add(target.name)
             case Branch(condition=condition):

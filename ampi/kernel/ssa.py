@@ -151,7 +151,7 @@ def written(s: Stmt) -> Var | None:
 
 def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
     """The statement with its expressions, the variables it defines or writes, and its blocks replaced by functions' values."""
-    many = lambda es: tuple(map(expression, es))  # noqa: E731
+    many = lambda es: tuple(map(expression, es))
     match s:
         case ir.Assign():
             return replace(s, target=variable(s.target), value=expression(s.value))

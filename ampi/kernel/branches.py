@@ -1,0 +1,78 @@
+"""Branches whose sides only compute become selections, so that a loop over them can be vectorised.
+
+This is done to derivative programs, not to primals: the sides were differentiated apart, so that an infinite derivative
+on the side that is not taken is thrown away by the selection and never multiplied by zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.intrinsics import TABLE, constant
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ssa import Branch, Loop, Names, blocks, same
+
+MAX_COST = 80
+_TRAPPING = {"floordiv", "mod", "pow"}
+
+
+def flatten_loops(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
+    """Statements in which the innermost independent loops have selections in place of branches, as far as possible."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            if s.independent and not contains_loop(s.body):
+                s = replace(s, body=flatten(s.body, names))
+            else:
+                s = replace(s, body=flatten_loops(s.body, names))
+        elif isinstance(s, Branch):
+            s = replace(s, then=flatten_loops(s.then, names), orelse=flatten_loops(s.orelse, names))
+        out.append(s)
+    return tuple(out)
+
+
+def contains_loop(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, Loop) or any(contains_loop(b) for b in blocks(s)) for s in body)
+
+
+def flatten(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
+    """Statements with selections in place of branches whose sides are pure and cheap."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Branch):
+            s = replace(s, then=flatten(s.then, names), orelse=flatten(s.orelse, names))
+            if all(map(_is_harmless, (*s.then, *s.orelse))) and _cost((*s.then, *s.orelse)) <= MAX_COST:
+                out += [*s.then, *s.orelse]
+                out += [_selection(j.var, s.condition, j.then, j.orelse, s.line) for j in s.joins]
+                continue
+        out.append(s)
+    return tuple(out)
+
+
+def _selection(var: Var, condition: Expr, a: Expr, b: Expr, line: int) -> Stmt:
+    if same(a, b):
+        return ir.Assign(var, Op("cast", (a,), var.type), line=line)
+    return ir.Assign(var, Op("select", (condition, a, b), var.type), line=line)
+
+
+def _is_harmless(s: Stmt) -> bool:
+    """Whether a statement may be executed without being asked for."""
+    if not isinstance(s, ir.Assign) or not isinstance(s.value, Op):
+        return False
+    op = s.value
+    if op.name in _TRAPPING and isinstance(op.type, types.Integer):
+        return False
+    return TABLE[op.name].cost < 20
+
+
+def _cost(body: tuple[Stmt, ...]) -> int:
+    return sum(TABLE[s.value.name].cost for s in body if isinstance(s, ir.Assign) and isinstance(s.value, Op))
+
+
+def guarded(condition: Expr, amount: Expr) -> Op:
+    """An amount where a condition holds, and zero elsewhere."""
+    zero: Const = constant(0, amount.type)
+    return Op("select", (condition, amount, zero), amount.type)

@@ -1,0 +1,436 @@
+"""Adjoint loops that add into gathered elements, in strips, so that the arithmetic can be vectorised.
+
+``x_bar[index[i]] += …`` keeps a compiler from vectorising a loop, since two iterations may meet in one element.  This pass
+cuts the iterations into strips of some dozens.  For each strip
+
+* a first loop collects gathered elements in a buffer that stays in the cache (processors that have instructions
+  for gathering are no faster, and some are much slower);
+* a second loop, which has nothing but independent arithmetic on adjacent elements left, puts the increments into
+  another buffer;
+* further loops add them up.
+
+Sums over the iterations and increments of neighbouring elements (stencils) are put off likewise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir, tbr
+from ampi.kernel.branches import contains_loop, flatten
+from ampi.kernel.intrinsics import TABLE, constant
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ssa import INT, ZERO, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
+
+BUFFER_BYTES = 16384
+SMALLEST, LARGEST = 16, 256
+
+
+def in_strips(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
+    """The function (in single assignment form) with its independent loops in strips where that pays, and what was done."""
+    pass_ = _Strips(function, names)
+    body = pass_.visit(function.body)
+    return replace(function, body=body), pass_.facts
+
+
+@dataclass(frozen=True)
+class Increment:
+    """``array[index] += amount``, to be done after the strip's arithmetic; ``adjacent``: the index moves with the loop."""
+
+    statement: ir.Accumulate
+    adjacent: bool
+
+
+@dataclass(frozen=True)
+class Sum:
+    carried: Carried
+    amount: Expr
+
+
+@dataclass
+class Plan:
+    """How a loop is taken apart.
+
+    ``gather`` are loads of elements that do not lie side by side, and stores of zeros into such; ``body`` is the
+    arithmetic; ``put_off`` and ``sums`` come last.  ``rows`` and ``gathered`` are the distinct values that are kept in
+    buffers, by type.
+    """
+
+    loop: Loop
+    whole: tuple[Stmt, ...]
+    gather: list[Stmt]
+    body: tuple[Stmt, ...]
+    put_off: list[Increment]
+    sums: list[Sum]
+    rows: dict[Any, list[Expr]]
+    gathered: dict[Any, list[Expr]]
+
+    def length(self) -> int:
+        """Iterations in a strip: a power of two, so that the buffers stay in the cache."""
+        buffers = (*self.rows.items(), *self.gathered.items())
+        size = sum(ty.bitwidth // 8 * len(values) for ty, values in buffers)
+        length = LARGEST
+        while length > SMALLEST and length * size > BUFFER_BYTES:
+            length //= 2
+        return length
+
+
+class _Strips(Builder):
+    def __init__(self, function: ir.Function, names: Names) -> None:
+        super().__init__(names)
+        self.accesses = tbr.collect(function)
+        self.facts: list[str] = []
+
+    def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                if not contains_loop(s.body):
+                    out += self.loop(s)
+                    continue
+                s = replace(s, body=self.visit(s.body))
+            elif isinstance(s, Branch):
+                s = replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse))
+            out.append(s)
+        return tuple(out)
+
+    def loop(self, s: Loop) -> list[Stmt]:
+        """A loop without loops inside, in strips or as it is."""
+        if not s.independent or s.step != 1 or not self.is_nonnegative(s.start):
+            return [s]
+        plan = self.plan(s)
+        return [s] if plan is None else self.strips(plan)
+
+    # what to do
+
+    def plan(self, s: Loop) -> Plan | None:
+        """How to take a loop apart; None where that is not possible or does not pay."""
+        body = flatten(s.body, self.names)
+        if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
+            return None
+        sums = [self.sum_of(c, body) for c in s.carried]
+        if any(x is None for x in sums):
+            return None
+        put_off = self.to_put_off(s, body)
+        gather = self.to_gather(s, body)
+        if put_off is None or gather is None or not (put_off or sums or gather):
+            return None
+        apart = {id(x.statement) for x in put_off} | {id(t) for t in gather}
+        nexts = {x.carried.next for x in sums}
+        rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
+        rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums])
+        gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
+        plan = Plan(s, body, gather, self.needed(rest, rows), put_off, sums, rows, gathered)
+        return plan if self.pays(plan) else None
+
+    def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
+        places: dict[str, set[Any]] = defaultdict(set)
+        for t in body:
+            if _array(t) is not None:
+                places[_array(t)].add(self.place(t, s))
+        return {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
+
+    def needed(self, body: list[Stmt], rows: dict[Any, list[Expr]]) -> tuple[Stmt, ...]:
+        """The part of the arithmetic that stores and buffers need (indices are computed where they are used)."""
+        names = {a.name for amounts in rows.values() for a in amounts if isinstance(a, Var)}
+        kept: list[Stmt] = []
+        for t in reversed(body):
+            if not isinstance(t, ir.Assign) or t.target.name in names:
+                names |= names_read(t)
+                kept.append(t)
+        return tuple(reversed(kept))
+
+    def to_gather(self, s: Loop, body: tuple[Stmt, ...]) -> list[Stmt] | None:
+        """Loads of numbers that do not lie side by side, and zeros stored there; None if other things are stored.
+
+        So are arrays that are written and touched at several places: telling these apart when the program runs takes
+        more checks than compilers are ready to make.
+        """
+        crowded = self.crowded(s, body)
+
+        def beside(t: Stmt) -> bool:
+            return self.place(t, s) is not None and _array(t) not in crowded
+
+        index = {a.name for t in body for a in _index(t) if isinstance(a, Var)}
+        index |= {t.target.name for t in self.slice(tuple(Var(n, INT) for n in index), body)}
+        found: list[Stmt] = []
+        scattered: set[str] = set()
+        for t in body:
+            match t:
+                case ir.Assign(target=target, value=ir.Load()) if not beside(t) and target.name not in index:
+                    found.append(t)
+                case ir.Store(value=Const()) if not beside(t):
+                    found.append(t)
+                case ir.Store(array=array) if not beside(t):
+                    scattered.add(array.name)
+        arrays = {_array(t) for t in found}
+        if arrays & scattered or any(beside(t) and _array(t) in arrays for t in body if isinstance(t, ir.Store)):
+            return None
+        stored = {w.name for t in body if (w := written(t)) is not None}
+        slices = self.slice(tuple(i for t in found for i in _index(t)), body)
+        return None if any(_array(t) in stored for t in slices) else found
+
+    def pays(self, plan: Plan) -> bool:
+        """Whether the arithmetic outweighs the traffic with the buffers."""
+        numbers = (types.Float, types.Complex)
+        work = sum(
+            TABLE[t.value.name].cost
+            for t in plan.body
+            if isinstance(t, ir.Assign) and isinstance(t.value, Op) and isinstance(t.value.type, numbers)
+        )
+        traffic = sum(len(values) for rows in (plan.rows, plan.gathered) for values in rows.values())
+        return work >= 2 * traffic
+
+    def sum_of(self, c: Carried, body: tuple[Stmt, ...]) -> Sum | None:
+        """The amount that is added to a carried scalar in each iteration, if that is all that happens to it."""
+        if sum(c.var.name in names_read(t) for t in body) != 1:
+            return None
+        for t in body:
+            if isinstance(t, ir.Assign) and t.target == c.next and isinstance(t.value, Op) and t.value.name == "add":
+                a, b = t.value.args
+                if c.var in (a, b) and a != b and a.type == b.type:
+                    return Sum(c, b if a == c.var else a)
+        return None
+
+    def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
+        """The increments that hinder vectorisation."""
+        touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
+        for k, t in enumerate(body):
+            array = t.value.array if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load) else written(t)
+            if array is not None:
+                touched[array.name].append((k, t))
+        found = []
+        for accesses in touched.values():
+            increments = [(k, t) for k, t in accesses if isinstance(t, ir.Accumulate)]
+            if not increments:
+                continue
+            places = {self.place(t, s) for _, t in accesses}
+            if len(places) == 1 and None not in places:
+                continue
+            last = max((k for k, t in accesses if not isinstance(t, ir.Accumulate)), default=-1)
+            if last > increments[0][0] or any(not self.can_repeat(t, body) for _, t in increments):
+                return None
+            found += [Increment(t, self.place(t, s) is not None) for _, t in increments]
+        return found
+
+    def place(self, t: Stmt, s: Loop) -> tuple[Any, ...] | None:
+        """The index of an access, if it moves by one element in the last dimension from iteration to iteration."""
+        forms = [tbr.affine(i, self.accesses) for i in _index(t)]
+        own = (s.var.name, "")
+        if not forms or forms[-1].terms.get(own) != 1 or any(own in f.terms for f in forms[:-1]):
+            return None
+        inside = {v for f in forms for v, _ in f.terms if v != s.var.name and self.varies(v, s)}
+        return None if inside else tuple((f.constant, tuple(sorted(f.terms.items()))) for f in forms)
+
+    def varies(self, name: str, s: Loop) -> bool:
+        return any(loop.name == s.name for loop in self.accesses.depth.get(name, ()))
+
+    def can_repeat(self, t: ir.Accumulate, body: tuple[Stmt, ...]) -> bool:
+        """Whether the index of an increment can be computed again after the strip."""
+        stored = {w.name for u in body if (w := written(u)) is not None}
+        return all(
+            not isinstance(u.value, ir.Load) or u.value.array.name not in stored for u in self.slice(t.index, body)
+        )
+
+    def slice(self, atoms: tuple[Expr, ...], body: tuple[Stmt, ...]) -> list[ir.Assign]:
+        """The statements of a body that compute some atoms."""
+        names = {a.name for a in atoms if isinstance(a, Var)}
+        found: list[ir.Assign] = []
+        for t in reversed(body):
+            if isinstance(t, ir.Assign) and t.target.name in names:
+                names |= names_read(t)
+                found.append(t)
+        return found[::-1]
+
+    # doing it
+
+    def strips(self, plan: Plan) -> list[Stmt]:
+        s, length = plan.loop, plan.length()
+        self.line = s.line
+        self.stack[-1].statements, before = [], self.stack[-1].statements
+        increments = {ty: self.buffer("increments", ty, len(row) * length) for ty, row in plan.rows.items()}
+        gathered = {ty: self.buffer("gathered", ty, len(row) * length) for ty, row in plan.gathered.items()}
+        span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
+        count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
+        number = self.inner("strip", INT)
+        with self.nested() as strip:
+            first = self.op("add", s.start, self.op("mul", number, constant(length, INT)))
+            trips = self.op("min", self.op("sub", s.stop, first), constant(length, INT))
+            work = _Strip(self, plan, length, first, trips, increments, gathered)
+            if plan.gather:
+                work.gathering()
+            work.arithmetic()
+            for x in plan.put_off:
+                if x.adjacent:
+                    work.adding([x])
+            scattered = [x for x in plan.put_off if not x.adjacent]
+            if scattered:
+                work.adding(scattered)
+            totals = [work.summing(x) for x in plan.sums]
+        carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(plan.sums, totals))
+        self.emit(Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, line=s.line))
+        out, self.stack[-1].statements = self.stack[-1].statements, before
+        self.facts.append(
+            f"line {s.line}: strips of {length}; {len(plan.gather)} elements gathered, "
+            f"{len(plan.put_off)} increments and {len(plan.sums)} sums put off"
+        )
+        return out
+
+    def op(self, name: str, *args: Expr) -> Expr:
+        return self.value(Op(name, args, INT))
+
+    def buffer(self, name: str, ty: Any, size: int) -> Var:
+        buffer = self.fresh(name, types.Array(ty, 1, "C"))
+        self.emit(ir.Alloc(buffer, (constant(size, INT),), None, line=self.line))
+        return buffer
+
+    # indices that are not negative
+
+    def unsigned(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Statements with indices that cannot be negative written as unsigned: Numba then need not treat them as
+        counting from the end."""
+
+        def index(es: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return tuple(
+                Op("cast", (e,), types.uint64) if isinstance(e, Var) and e.type == INT and self.is_nonnegative(e) else e
+                for e in es
+            )
+
+        out: list[Stmt] = []
+        for t in body:
+            match t:
+                case ir.Assign(value=ir.Load() as load):
+                    t = replace(t, value=replace(load, index=index(load.index)))
+                case ir.Store() | ir.Accumulate():
+                    t = replace(t, index=index(t.index))
+            out.append(t)
+        return tuple(out)
+
+    def is_nonnegative(self, e: Expr) -> bool:
+        if isinstance(e, ir.Size):
+            return True
+        form = tbr.affine(e, self.accesses)
+        return form.constant >= 0 and all(c > 0 and self.counts_up(name) for (name, _), c in form.terms.items())
+
+    def counts_up(self, name: str) -> bool:
+        """Whether a symbol cannot be negative: the counter of a loop that begins at zero or above, or an extent."""
+        loop = self.accesses.counter.get(name)
+        if loop is not None:
+            return loop.step == 1 and loop.condition is None and self.is_nonnegative(loop.start)
+        return ".shape[" in name
+
+
+@dataclass
+class _Strip:
+    """Writes the loops of one strip, which begins at iteration ``first`` and has ``trips`` iterations."""
+
+    to: _Strips
+    plan: Plan
+    length: int
+    first: Expr
+    trips: Expr
+    increments: dict[Any, Var]
+    gathered: dict[Any, Var]
+
+    def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Var) -> Expr:
+        return self.to.op("add", constant(rows[value.type].index(value) * self.length, INT), k)
+
+    def loop(self, write: Any, carried: tuple[Carried, ...] = ()) -> None:
+        """``for k in range(trips)``, whose body ``write`` is given k and the number of the iteration."""
+        k = self.to.inner("k", INT)
+        with self.to.nested() as block:
+            write(k, self.to.op("add", self.first, k))
+        s = self.plan.loop
+        self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=s.line))
+
+    def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
+        """Compute the indices of statements once more; what the names stand for there."""
+        to, plan = self.to, self.plan
+        needed = to.slice(tuple(i for t in statements for i in _index(t)), plan.whole)
+        new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
+        new[plan.loop.var.name] = own
+        for t in substitute(to.unsigned(tuple(needed)), new):
+            to.emit(t)
+        return new
+
+    def gathering(self) -> None:
+        def write(k: Var, own: Expr) -> None:
+            new = self.again(self.plan.gather, own)
+            for t in self.plan.gather:
+                if isinstance(t, ir.Assign):
+                    new[t.target.name] = self.to.fresh(t.target.name, t.target.type)
+                (moved,) = substitute(self.to.unsigned((t,)), new)
+                self.to.emit(moved)
+                if isinstance(t, ir.Assign):
+                    cell = self.cell(self.plan.gathered, t.target, k)
+                    self.to.emit(ir.Store(self.gathered[t.target.type], (cell,), moved.target, line=t.line))
+
+        self.loop(write)
+
+    def arithmetic(self) -> None:
+        def write(k: Var, own: Expr) -> None:
+            plan, to = self.plan, self.to
+            for ty, row in plan.gathered.items():
+                for target in row:
+                    load = ir.Load(self.gathered[ty], (self.cell(plan.gathered, target, k),), ty)
+                    to.emit(ir.Assign(target, load, line=plan.loop.line))
+            for t in substitute(to.unsigned(plan.body), {plan.loop.var.name: own}):
+                to.emit(t)
+            for ty, row in plan.rows.items():
+                for amount in row:
+                    to.emit(
+                        ir.Store(self.increments[ty], (self.cell(plan.rows, amount, k),), amount, line=plan.loop.line)
+                    )
+
+        self.loop(write)
+
+    def adding(self, put_off: list[Increment]) -> None:
+        def write(k: Var, own: Expr) -> None:
+            new = self.again([x.statement for x in put_off], own)
+            for x in put_off:
+                amount = x.statement.value
+                value = self.to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k),))
+                (plain,) = substitute(self.to.unsigned((replace(x.statement, value=value),)), new)
+                self.to.emit(plain)
+
+        self.loop(write)
+
+    def summing(self, x: Sum) -> Expr:
+        total = self.to.inner(x.carried.var.name, x.carried.var.type)
+        k = self.to.inner("k", INT)
+        with self.to.nested() as block:
+            value = self.to.load(self.increments[x.amount.type], (self.cell(self.plan.rows, x.amount, k),))
+            after = self.to.value(Op("add", (total, value), total.type))
+        carried = (Carried(total, x.carried.var, after),)
+        self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=self.plan.loop.line))
+        return total
+
+
+def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:
+    """The distinct values, by type."""
+    rows: dict[Any, list[Expr]] = {}
+    for value in values:
+        row = rows.setdefault(value.type, [])
+        if value not in row:
+            row.append(value)
+    return rows
+
+
+def _index(t: Stmt) -> tuple[Expr, ...]:
+    match t:
+        case ir.Assign(value=ir.Load(index=index)) | ir.Store(index=index) | ir.Accumulate(index=index):
+            return index
+        case _:
+            return ()
+
+
+def _array(t: Stmt) -> str | None:
+    match t:
+        case ir.Assign(value=ir.Load(array=array)) | ir.Store(array=array) | ir.Accumulate(array=array):
+            return array.name
+        case _:
+            return None
