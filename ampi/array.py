@@ -86,6 +86,12 @@ class ndarray(TrackedArray):
             raise TypeError("iteration over a 0-d array")
         return (self[k] for k in range(len(self)))
 
+    def __repr__(self) -> str:
+        return "ndarray" + repr(plain(self)).removeprefix("array").replace("\n", "\n  ")
+
+    def __str__(self) -> str:
+        return str(plain(self))
+
     def __format__(self, spec: str) -> str:
         return format(plain(self)[()] if self.ndim == 0 else plain(self), spec)
 
@@ -156,6 +162,10 @@ class ndarray(TrackedArray):
     def compress(self, condition: Any, axis: Any = None, out: Any = None) -> ndarray:
         """`numpy.compress` of this array."""
         return np.compress(condition, self, axis, out)
+
+    def round(self, decimals: int = 0, out: Any = None) -> ndarray:
+        """`numpy.round` of this array, which has derivative zero."""
+        return np.round(self, decimals, out)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> ndarray:
         """Sum of a diagonal."""

@@ -39,9 +39,11 @@ def _watch(tape: Tape, x: Any) -> Any:
     return _map(lambda leaf: tape.watch(plain(leaf) if isinstance(leaf, TrackedArray) else leaf), x)
 
 
-def _gradient(tape: Tape, y: Any, x: Any, seed: Any) -> Any:
+def _gradient(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
     """Adjoints in the structure of ``x``: one array per leaf."""
-    found = iter(tape.gradient(y, _leaves(x), seed=seed))
+    # An output that depends on nothing is a constant, with adjoint zero.
+    pairs = [(y, s) for y, s in zip(outputs, seeds) if not (isinstance(y, TrackedArray) and not tape.is_active(y))]
+    found = iter(tape.gradient([y for y, _ in pairs], _leaves(x), seed=[s for _, s in pairs]))
     return _map(lambda leaf: next(found)[()], x)
 
 
@@ -121,8 +123,9 @@ def value_and_grad(
                 given[k] = x
             y = f(*given, **keywords)
         y = _scalar(y, objective)
-        output, seed = _seeded(y, objective, comm)
-        found = _gradient(tape, output, watched, seed)
+        seed = _seed(y, objective, comm)
+        counted = [] if seed is None else [(y, seed)]
+        found = _gradient(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         return value(y), found if isinstance(argnums, tuple) else found[0]
 
     return evaluate
@@ -152,17 +155,21 @@ def _scalar(y: Any, objective: str) -> Any:
     raise TapeError(f"the function must return one real number to have a gradient, not a {type(y).__name__}{shape}")
 
 
-def _seeded(y: Any, objective: str, comm: Any) -> tuple[Any, Any]:
-    """What this rank contributes to the objective: its output and that output's seed."""
-    if objective == "sum":
-        return (y, None)
+def _seed(y: Any, objective: str, comm: Any) -> float | None:
+    """This rank's weight in the objective; None if its output has no part in it."""
+    if y is None or objective == "sum":
+        return None if y is None else 1.0
+    rank = _ranks(comm).Get_rank()
+    if objective == "root":
+        return 1.0 if rank == 0 else None
+    _check_replicated(float(plain(y).reshape(())), _ranks(comm), y.dtype)
+    return 1.0 if rank == 0 else 0.0
+
+
+def _ranks(comm: Any) -> Any:
     from mpi4py import MPI
 
-    plain_comm = MPI.COMM_WORLD if comm is None else comm
-    if objective == "root":
-        return (y if plain_comm.Get_rank() == 0 else None, None)
-    _check_replicated(float(plain(y).reshape(())), plain_comm, y.dtype)
-    return y, 1.0 if plain_comm.Get_rank() == 0 else 0.0
+    return MPI.COMM_WORLD if comm is None else comm
 
 
 def _check_replicated(mine: float, comm: Any, dtype: np.dtype) -> None:

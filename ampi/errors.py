@@ -12,8 +12,11 @@ class AmpiError(Exception):
     """Base of all errors raised by ampi."""
 
 
-class ActivityError(AmpiError, TypeError):
-    """An active value would be lost: it enters memory that is not tracked, or an operation that has no derivative."""
+class ActivityError(AmpiError):
+    """An active value would be lost: it enters memory that is not tracked, or an operation that has no derivative.
+
+    Not a TypeError: NumPy catches those in places and goes on with a plain copy.
+    """
 
 
 class KernelError(AmpiError):

@@ -59,9 +59,11 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     """Run ``function(*arguments, **keywords)`` and record it if it has an active operand."""
     if function in inplace.WRITERS:
         return inplace.WRITERS[function](*arguments, **keywords)
-    out, arguments, keywords = _without_out(function, arguments, keywords)
+    out = _given_out(function, arguments, keywords)
     if out is not None:
         return _into(out, function, arguments, keywords)
+    if "out" in keywords:
+        keywords = {name: x for name, x in keywords.items() if name != "out"}
     tape = current()
     if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
         return wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
@@ -102,26 +104,32 @@ def _out_position(function: Callable) -> int | None:
     return positional.index("out") if "out" in positional else None
 
 
-def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple:
+def _given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
     if "out" in keywords:
-        keywords = dict(keywords)
-        return keywords.pop("out"), arguments, keywords
-    if len(arguments) > 1:
-        k = _out_position(function)
-        if k is not None and len(arguments) > k and arguments[k] is not None:
-            return arguments[k], (*arguments[:k], None, *arguments[k + 1 :]), keywords
-    return None, arguments, keywords
+        return keywords["out"]
+    k = _out_position(function) if len(arguments) > 1 else None
+    return None if k is None or len(arguments) <= k else arguments[k]
+
+
+def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+    if "out" in keywords:
+        return arguments, {name: x for name, x in keywords.items() if name != "out"}
+    k = _out_position(function)
+    return (*arguments[:k], None, *arguments[k + 1 :]), keywords
 
 
 def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
-    if function in COMPOSITE:
-        function._implementation(*arguments, **keywords, out=out)
-        return out
     tape = current()
-    active = any(is_active(tape, leaf) for leaf in leaves((arguments, keywords)))
+    active = any(is_active(tape, leaf) for leaf in leaves(_without_out(function, arguments, keywords)))
     if not active and storage_of(out) is None:
-        function(*mapped(plain_of, arguments), **mapped(plain_of, keywords), out=out)
+        function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
         return out
+    if function in COMPOSITE:
+        function._implementation(*arguments, **keywords)
+        if active and is_inexact(out) and not is_active(tape, out):
+            raise no_rule(function, " with the argument out")
+        return out
+    arguments, keywords = _without_out(function, arguments, keywords)
     result = apply(function, arguments, keywords)
     if np.shape(result) != out.shape:
         raise ValueError(f"output array has shape {out.shape}, the result {np.shape(result)}")

@@ -200,9 +200,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
 def _find(array: np.ndarray, create: bool) -> Storage | None:
     owner = array
     while True:
-        base = owner.base
-        if isinstance(base, memoryview):
-            base = base.obj
+        base = _behind(owner.base)
         if not isinstance(base, np.ndarray):
             break
         owner = base
@@ -218,6 +216,18 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
     if owner.base is None and owner.flags.owndata:
         return _find_owned(owner, create)
     return _find_foreign(array, owner, create)
+
+
+def _behind(base: Any) -> Any:
+    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
+    if isinstance(base, memoryview):
+        return base.obj
+    if type(base) is _STRIDED:
+        return base.base
+    return base
+
+
+_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import ActivityError, TapeError
+from .errors import ActivityError, ActivityWarning, TapeError
 from .memory import (
     Extent,
     Region,
@@ -264,10 +265,22 @@ class Tape:
         ------
         TapeError
             An ``x`` was not watched, a ``y`` is not tracked memory, or a seed does not fit.
+
+        Warns
+        -----
+        ActivityWarning
+            A ``y`` carries no derivative on this tape.
         """
         sweep = Sweep(self)
         wanted = [self._watched(leaf) for leaf in _leaves(x)]
         _plant(sweep, y, seed)
+        if any(isinstance(output, np.ndarray) and not self.is_active(output) for output in _leaves(y)):
+            warnings.warn(
+                "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
+                "computed after the tape was closed? (Pass None on a rank without output.)",
+                ActivityWarning,
+                stacklevel=2,
+            )
         sweep.wanted = wanted
         sweep.run()
         found = iter(sweep.results)

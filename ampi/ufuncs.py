@@ -112,12 +112,16 @@ class _Elementwise:
         g = _taken(sweep, self.result, self.fresh, self.mask)
         values = self.values
         if self.recompute is not None:
-            values = [*values[:-1], self.recompute(values[:-1])]
+            with np.errstate(all="ignore"):
+                values = [*values[:-1], self.recompute(values[:-1])]
         terms, needs = self.rule.terms, self.rule.needs
         for k, region in zip(self.active, self.regions):
-            contribution = terms[k](g, *[values[n] for n in needs[k]])
-            if self.mask is not None:
-                contribution = np.where(self.mask, contribution, 0)
+            if self.mask is None:
+                contribution = terms[k](g, *[values[n] for n in needs[k]])
+            else:
+                # Where the mask is false the function may not even be defined.
+                with np.errstate(all="ignore"):
+                    contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
             sweep.add(region, unbroadcast(contribution, region.shape))
 
 
@@ -201,7 +205,7 @@ def _call_into(
     recompute = None
     if -1 in wanted:
         wanted = tuple(range(len(inputs)))
-        recompute = lambda values: ufunc(*values, **keywords, **masked)
+        recompute = lambda values: ufunc(*values, **{**masked, "out": None}, **keywords)
     values: list = [None] * (len(inputs) + 1)
     for n in wanted:
         values[n] = tape.need(inputs[n]) if isinstance(inputs[n], np.ndarray) else _frozen(inputs[n])

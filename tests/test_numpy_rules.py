@@ -355,6 +355,7 @@ CASES = {
     "rollaxis": [case(lambda x: np.rollaxis(x, 2), (2, 3, 4))],
     "rot90": [case(lambda x: np.rot90(x, 3), M)],
     "select": [case(lambda x, y: np.select([GRID, ~GRID & (np.arange(4) > 1)], [x, y * 2], 0.5), M, M)],
+    "sliding_window_view": [case(lambda x: np.lib.stride_tricks.sliding_window_view(x, 3) * 2.0, V)],
     "split": [case(lambda x: np.split(x, [1, 3]), V)],
     "squeeze": [case(np.squeeze, (1, 3, 1))],
     "stack": [case(lambda a, b: np.stack([a, b], axis=1), V, V)],

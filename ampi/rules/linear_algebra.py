@@ -475,6 +475,11 @@ def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> An
     assert tape is not None
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
+    if ufunc is np.matmul and keywords.get("axes") == [(-2, -1)] * 3:
+        # What `a @= b` says.
+        del keywords["axes"]
+    if ufunc in GENERALIZED and not keywords.keys() <= {"axis"}:
+        raise no_rule(ufunc, f" with the argument {', '.join(keywords)}")
     if ufunc in GENERALIZED:
         result = GENERALIZED[ufunc](*inputs, **keywords)
     elif keywords or _vjp_maker(ufunc) is None:

@@ -310,6 +310,9 @@ RULES: dict[Callable, Callable] = {
     },
     np.concatenate: _concatenate,
     np.where: _where,
+    np.lib.stride_tricks.sliding_window_view: _viewing(
+        np.lib.stride_tricks.sliding_window_view, "x window_shape axis subok writeable"
+    ),
     np.fft.fftshift: _moving(np.fft.fftshift, "x axes", "x"),
     np.fft.ifftshift: _moving(np.fft.ifftshift, "x axes", "x"),
     np.linalg.diagonal: _viewing(np.linalg.diagonal, "x offset"),
