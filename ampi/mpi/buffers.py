@@ -352,7 +352,7 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
             raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
         return Buffer(spec, spec.dtype, spec.size)
     memory, count, displ, datatype = _simple_form(spec)
-    if _is_bottom(memory):
+    if _is_bottom(memory) or _is_nothing(count, displ, datatype):
         return NOTHING
     array = _as_array(memory)
     typemap = _typemap(array, datatype)
@@ -568,6 +568,11 @@ def _is_bottom(memory: Any) -> bool:
     return memory is None or isinstance(memory, MPI.BottomType)
 
 
+def _is_nothing(count: Any, displ: Any, datatype: Any) -> bool:
+    """No items of the null datatype."""
+    return count == 0 and not displ and isinstance(datatype, MPI.Datatype) and datatype == MPI.DATATYPE_NULL
+
+
 def _simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Memory, count, displacement and datatype of a message with one count."""
     count = displ = datatype = None
@@ -639,14 +644,17 @@ def _inferred(nbytes: int, extent: int) -> int:
 
 
 def _as_array(memory: Any) -> np.ndarray:
-    """A NumPy array of any memory that mpi4py takes, without a copy."""
+    """A NumPy array of any memory that mpi4py takes, without a copy.
+
+    What only speaks DLPack or the CUDA array interface is never tracked: bytes will do.
+    """
     if isinstance(memory, np.ndarray):
         array = memory
     else:
         try:
             array = np.asarray(memoryview(memory))
         except TypeError:
-            array = np.from_dlpack(memory)
+            array = np.asarray(memoryview(MPI.memory(memory)))
     if not array.flags.forc:
         raise BufferError("message: ndarray is not contiguous")
     return array
@@ -657,4 +665,6 @@ def _typemap(array: np.ndarray, datatype: Any) -> Typemap:
         datatype = datatype_named(array.dtype.char)
     elif isinstance(datatype, str):
         datatype = datatype_named(datatype)
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError("message: datatype is null")
     return typemap_of(datatype)

@@ -335,9 +335,9 @@ def _plan_reduction(
     refused = ""
     if rule is None:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
-    elif x.raw or x.mixed:
+    elif x.raw or x.mixed or x.dtype is None or x.dtype.kind not in "fc":
         refused = "an active array is reduced as another datatype than its own; send ampi.value(...)"
-    needed = x if not refused and rule.needs_values and x.dtype is not None and x.dtype.kind in "fc" else None
+    needed = x if not refused and rule.needs_values else None
     return Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
 
 
