@@ -1,0 +1,1 @@
+"""The parts of the docking program: see ``minibude.py``."""

@@ -1,0 +1,52 @@
+"""The energies of a deck's poses, shared out over ranks."""
+
+from . import kernels
+from .backend import MPI, np
+from .deck import DEGREES_OF_FREEDOM, Deck
+
+
+def share_out(comm, deck, root=0):
+    """Each rank's part of the root's deck: all of the molecules, an even share of the poses. Collective.
+
+    ``deck`` counts on the root alone. The known energies stay there.
+    """
+    names = ("protein", "protein_type", "ligand", "ligand_type", "kind", "parameters")
+    root_has = comm.Get_rank() == root
+    layout = [(getattr(deck, name).shape, getattr(deck, name).dtype.str) for name in names] if root_has else None
+    layout, count = comm.bcast((layout, deck.poses.shape[1]) if root_has else None, root)
+    arrays = {}
+    for name, (shape, dtype) in zip(names, layout):
+        arrays[name] = getattr(deck, name) if root_has else np.empty(shape, dtype)
+        comm.Bcast(arrays[name], root)
+    counts = shares(count, comm.Get_size())
+    poses = np.empty((DEGREES_OF_FREEDOM, counts[comm.Get_rank()]), np.float32)
+    for row in range(DEGREES_OF_FREEDOM):
+        comm.Scatterv([deck.poses[row], counts, None, MPI.FLOAT] if root_has else None, poses[row], root)
+    return Deck(poses=poses, **arrays)
+
+
+def collect(comm, energies, root=0):
+    """The energies of all poses on the root, in the deck's order; None elsewhere. Collective."""
+    counts = comm.gather(energies.size, root)
+    if comm.Get_rank() != root:
+        comm.Gatherv(energies, None, root)
+        return None
+    every = np.empty(sum(counts), energies.dtype)
+    comm.Gatherv(energies, [every, counts, None, MPI.FLOAT], root)
+    return every
+
+
+def shares(count, ranks):
+    """How many of ``count`` poses each rank has."""
+    return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
+
+
+def pose_energies(deck, energies=None):
+    """Energies of the deck's poses, shape (poses,), of its dtype; written to ``energies`` if given. Local."""
+    types = deck.kind.size
+    table = np.empty((types, types, kernels.PAIR_NUMBERS), deck.parameters.dtype)
+    kernels.pair_table(deck.kind, deck.parameters, table)
+    if energies is None:
+        energies = np.empty(deck.poses.shape[1], deck.poses.dtype)
+    kernels.pose_energies(deck.protein, deck.protein_type, deck.ligand, deck.ligand_type, table, deck.poses, energies)
+    return energies
