@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def _check_completed(receive: Received) -> None:
                 "wait for the request before the gradient is asked for"
             )
         receive.request = None  # completed through a class of mpi4py's that ampi does not see
-    if receive.wild:
+    if receive.source == mpi.ANY_SOURCE:
         raise CommunicationError(
             f"rank {receive.reverse.rank}: which message {receive.describe()} matched is not known because its request "
             "was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or from ampi.MPI"
@@ -346,26 +346,54 @@ def _real(dtype: np.dtype) -> int:
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
-def _by_tag(tags: Iterable[int]) -> dict[int, list[int]]:
-    """Positions in a list of messages by tag, last first."""
-    positions: dict[int, list[int]] = {}
-    for position, tag in enumerate(tags):
-        positions.setdefault(tag, []).append(position)
-    for queue in positions.values():
-        queue.reverse()
-    return positions
+def _pair(sent: list[int], posted: list[int]) -> list[int]:
+    """Which message each receive has got, for the messages of one sender to one receiver.
+
+    Messages in the order of sending and receives in the order of posting go together as MPI's rule of order says,
+    whenever they met: the first receive has the first message that it accepts, and so on.
+
+    Parameters
+    ----------
+    sent, posted : list of int
+        Tags; a posted one may be ANY_TAG.
+
+    Returns
+    -------
+    list of int
+        For each receive the number of its message, or -1.
+    """
+    waiting: dict[int, list[int]] = {}
+    for k in range(len(sent) - 1, -1, -1):
+        waiting.setdefault(sent[k], []).append(k)
+    gone = [False] * len(sent)
+    first = 0
+    pairs = []
+    for tag in posted:
+        queue = waiting.get(tag)
+        if tag == mpi.ANY_TAG:
+            while first < len(sent) and gone[first]:
+                first += 1
+            k = first if first < len(sent) else -1
+            if k >= 0:
+                waiting[sent[k]].pop()  # the first one left of its tag
+        else:
+            k = queue.pop() if queue else -1
+        if k >= 0:
+            gone[k] = True
+        pairs.append(k)
+    return pairs
 
 
 def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[int]], problems: list[str]) -> None:
     """Find out which of the messages sent to a partner have an adjoint that comes back."""
     here = f"rank {reverse.rank}"
-    waiting = _by_tag(tag for tag, _, _ in theirs)
+    pairs = _pair([message.tag for message in sent], [tag for tag, _, _ in theirs])
+    flags_of = {k: flags for k, (_, _, flags) in zip(pairs, theirs) if k >= 0}
     for position, message in enumerate(sent):
         message.back = None
-        queue = waiting.get(message.tag)
-        flags = theirs[queue.pop()][2] if queue else None
         if not message.active:
             continue
+        flags = flags_of.get(position)
         if flags is None:
             problems.append(
                 f"{here}: {message.describe()} carries a derivative, but rank {partner} did not receive it while its "
@@ -381,12 +409,12 @@ def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[i
                 "is not tracked; make its receive buffer with ampi.numpy, or send ampi.value(...)"
             )
     active = {message.tag for message in sent if message.active}
-    for tag, queue in waiting.items():
-        if queue and tag in active:
-            problems.append(
-                f"{here}: rank {partner} received {len(queue)} messages more with tag {tag} than this rank sent on "
-                f"{reverse.name} while its tape recorded; which ones carry derivatives is not known"
-            )
+    extra = [tag for k, (tag, _, _) in zip(pairs, theirs) if k < 0 and (tag in active or (active and tag < 0))]
+    if extra:
+        problems.append(
+            f"{here}: rank {partner} received {len(extra)} messages more with tag {extra[0]} than this rank sent on "
+            f"{reverse.name} while its tape recorded; which ones carry derivatives is not known"
+        )
 
 
 def _match_received(
@@ -394,22 +422,19 @@ def _match_received(
 ) -> None:
     """Find out which of the messages received from a partner have an adjoint to be sent back, and its length."""
     here = f"rank {reverse.rank}"
-    waiting = _by_tag(receive.tag for receive in got)
-    active = set()
-    for receive in got:
+    pairs = _pair([tag for tag, _, _ in theirs], [receive.tag for receive in got])
+    active = {tag for tag, _, flags in theirs if flags & _ACTIVE}
+    missing = dict(enumerate(theirs))
+    for position, receive in zip(pairs, got):
         receive.back = None
-    for position, (tag, nbytes, flags) in enumerate(theirs):
-        queue = waiting.get(tag)
-        receive = got[queue.pop()] if queue else None
+        if position < 0:
+            if receive.tag in active or (active and receive.tag < 0):
+                problems.append(f"{here}: {receive.describe()} was not sent while rank {partner}'s tape recorded")
+            continue
+        tag, nbytes, flags = missing.pop(position)
         if not flags & _ACTIVE:
             continue
-        active.add(tag)
-        if receive is None:
-            problems.append(
-                f"{here}: rank {partner} sent a message that carries a derivative with tag {tag} on {reverse.name}, "
-                "which this rank did not receive while its tape recorded"
-            )
-        elif receive.active:
+        if receive.active:
             if flags >> 8 != _real(receive.buffer.dtype):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
             receive.back = FIRST_TAG + position % reverse.tags
@@ -419,10 +444,12 @@ def _match_received(
                 f"{here}: {receive.describe()} brings a derivative, but into memory that is not tracked; make the "
                 "receive buffer with ampi.numpy, or receive it inside `with ampi.passive():`"
             )
-    for tag, queue in waiting.items():
-        for position in queue:
-            if tag in active:
-                problems.append(f"{here}: {got[position].describe()} was not sent while rank {partner}'s tape recorded")
+    for tag, _, flags in missing.values():
+        if flags & _ACTIVE:
+            problems.append(
+                f"{here}: rank {partner} sent a message that carries a derivative with tag {tag} on {reverse.name}, "
+                "which this rank did not receive while its tape recorded"
+            )
 
 
 def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:

@@ -35,7 +35,10 @@ def adopt(comm: Any) -> Any:
 
 
 class Communicator(PointToPoint, Collectives, Objects):
-    """What all communicators have."""
+    """What all communicators have.
+
+    ``_reverse`` is the reverse side, ``_constant`` the name of ``COMM_WORLD`` and ``COMM_SELF``.
+    """
 
     # --------------------------------------------------------------------------------------------- constructors
 
@@ -79,17 +82,27 @@ class Communicator(PointToPoint, Collectives, Objects):
         """Shrink a communicator to the ranks that have not failed; collective."""
         return adopt(_Comm.Shrink(self))
 
+    def __reduce__(self) -> Any:
+        return self.__dict__.get("_constant") or super().__reduce__()
+
     # ---------------------------------------------------------------------------------------------- destructors
 
     def Free(self) -> None:
         """Free a communicator; collective.  A tape that recorded on it can still be swept."""
-        forget(self)
+        handle = self.handle
         _Comm.Free(self)
+        forget(self, handle)
+
+    def free(self) -> None:
+        """Free a communicator; collective.  Nothing happens to constants and null communicators."""
+        if self and not self.__dict__.get("_constant"):
+            self.Free()
 
     def Disconnect(self) -> None:
         """Disconnect from a communicator; collective."""
-        forget(self)
+        handle = self.handle
         _Comm.Disconnect(self)
+        forget(self, handle)
 
 
 def _registered(comm: Any) -> Any:

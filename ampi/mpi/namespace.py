@@ -28,6 +28,7 @@ def _constant(name: str) -> Any:
         return base
     ours = _comm.Intracomm.__new__(_comm.Intracomm, base)
     ours._reverse = register(base)
+    ours._constant = name
     return ours
 
 

@@ -83,9 +83,9 @@ def register_duplicate(parent: Any, comm: Any) -> None:
     comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
 
 
-def forget(comm: Any) -> None:
-    """The user frees a communicator.  Its reverse communicator is freed when no tape refers to it any more."""
-    _reverses.pop(comm.handle, None)
+def forget(comm: Any, handle: int) -> None:
+    """The user has freed a communicator.  Its reverse communicator is freed when no tape refers to it any more."""
+    _reverses.pop(handle, None)
     comm.__dict__.pop("_reverse", None)
     _free_unused()
 

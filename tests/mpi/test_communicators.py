@@ -1,0 +1,274 @@
+"""Communicators: whatever makes one from one of ours gives one of ours, on which messages are differentiated."""
+
+import gc
+import pickle
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD, check
+
+import ampi
+
+pytestmark = pytest.mark.mpi
+
+COMM_WORLD = ampi.COMM_WORLD
+
+
+def ring(np, comm, x):
+    """A program for any intracommunicator."""
+    if comm == MPI.COMM_NULL:
+        return x * x
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    u, v = x * x, np.zeros(x.shape, x.dtype)
+    comm.Sendrecv(u, after, comm.rank, v, before, before)
+    request = comm.Irecv(u, MPI.ANY_SOURCE, 50)
+    comm.Isend(v * (1.0 + comm.rank), after, 50).Wait()
+    request.Wait()
+    return u * v
+
+
+def dup(comm):
+    return comm.Dup()
+
+
+def dup_with_info(comm):
+    return comm.Dup_with_info(MPI.INFO_NULL)
+
+
+def clone(comm):
+    return comm.Clone()
+
+
+def idup(comm):
+    new, request = comm.Idup()
+    request.Wait()
+    return new
+
+
+def backwards(comm):
+    return comm.Split(0, -comm.rank)
+
+
+def odd_and_even(comm):
+    return comm.Split(comm.rank % 2)
+
+
+def without_rank_0(comm):
+    return comm.Split(MPI.UNDEFINED if comm.rank == 0 else 1)
+
+
+def same_node(comm):
+    return comm.Split_type(MPI.COMM_TYPE_SHARED)
+
+
+def create(comm):
+    return comm.Create(comm.group.Incl(range(comm.size)[::-1]))
+
+
+def create_some(comm):
+    return comm.Create(comm.group.Excl([0]))
+
+
+def create_group(comm):
+    group = comm.group.Excl([comm.size - 1])
+    return comm.Create_group(group) if comm.rank < comm.size - 1 else MPI.COMM_NULL
+
+
+def cartesian(comm):
+    return comm.Create_cart(MPI.Compute_dims(comm.size, 2), [True, False], reorder=True)
+
+
+def cartesian_part(comm):
+    return cartesian(comm).Sub([False, True])
+
+
+def graph(comm):
+    return comm.Create_graph(range(1, comm.size + 1), [(r + 1) % comm.size for r in range(comm.size)])
+
+
+def distributed_graph(comm):
+    neighbor = [(comm.rank + 1) % comm.size]
+    return comm.Create_dist_graph_adjacent(neighbor, neighbor)
+
+
+def distributed_graph_of_edges(comm):
+    return comm.Create_dist_graph([comm.rank], [1], [(comm.rank + 1) % comm.size])
+
+
+def part_of_a_duplicate(comm):
+    return comm.Dup().Split(comm.rank // 2).Dup()
+
+
+MADE = [
+    dup,
+    dup_with_info,
+    clone,
+    idup,
+    backwards,
+    odd_and_even,
+    without_rank_0,
+    same_node,
+    create,
+    create_some,
+    create_group,
+    cartesian,
+    cartesian_part,
+    graph,
+    distributed_graph,
+    distributed_graph_of_edges,
+    part_of_a_duplicate,
+]
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_made(make):
+    comm = make(COMM_WORLD)
+    if comm != MPI.COMM_NULL:
+        assert type(comm).__module__ == "ampi.MPI"
+    check(ring, comm, make(WORLD))
+    if comm != MPI.COMM_NULL:
+        comm.Free()
+
+
+def test_constants():
+    check(ring, COMM_WORLD, WORLD)
+    check(ring, ampi.COMM_SELF, MPI.Intracomm(MPI.COMM_SELF))
+    assert COMM_WORLD == WORLD and COMM_WORLD is ampi.MPI.COMM_WORLD
+    assert isinstance(COMM_WORLD, MPI.Intracomm) and isinstance(COMM_WORLD, ampi.MPI.Comm)
+    assert isinstance(WORLD, ampi.MPI.Intracomm) and not isinstance(WORLD, ampi.MPI.Cartcomm)
+    assert not issubclass(ampi.MPI.Cartcomm, ampi.MPI.Intercomm)
+
+
+def test_copies_of_a_handle():
+    check(ring, ampi.MPI.Intracomm(COMM_WORLD), WORLD)
+
+
+def test_freed_before_the_sweep():
+    def program(np, comm, x):
+        part = comm.Split(comm.rank % 2, -comm.rank)
+        y = ring(np, part, x)
+        other = part.Dup()
+        part.Free()
+        again = comm.Dup()  # gets the freed handle
+        y = ring(np, other, y)
+        other.Free()
+        y = ring(np, again, y)
+        again.free()
+        return y
+
+    check(program, COMM_WORLD, WORLD)
+
+
+def test_freed_communicators_do_not_pile_up():
+    for _ in range(3000):  # MPICH has 2048 contexts
+        comm = ampi.COMM_SELF.Dup()
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(1))
+            comm.Sendrecv_replace(x, 0, 0, 0)
+        tape.gradient(x, x)
+        comm.Free()
+        del tape, x, comm
+        gc.collect(0)
+
+
+def test_free_of_a_constant_does_nothing():
+    COMM_WORLD.free()
+    ampi.COMM_SELF.free()
+    assert COMM_WORLD.size == WORLD.size
+    check(ring, COMM_WORLD, WORLD)
+
+
+def test_shift_on_a_cartesian_grid():
+    """A field on a grid of ranks with open and closed boundaries: rows and columns are exchanged with neighbours."""
+
+    def program(np, comm, x):
+        cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2), [True, False])
+        field = np.zeros((4, 4), x.dtype)
+        field[1:3, 1:3] = x.reshape(2, 2)
+        column = MPI._typedict[x.dtype.char].Create_vector(4, 1, 4).Commit()
+        for _ in range(2):
+            up, down = cart.Shift(0, 1)
+            cart.Sendrecv(field[2], down, 0, field[0], up, 0)
+            cart.Sendrecv(field[1], up, 0, field[3], down, 0)
+            left, right = cart.Shift(1, 1)
+            flat = field.reshape(-1)
+            requests = [cart.Irecv([flat[3:], 1, column], right, 1), cart.Isend([flat[1:], 1, column], left, 1)]
+            MPI.Request.Waitall(requests)
+            field[1:3, 1:3] = field[1:3, 1:3] * (field[:2, 1:3] + field[2:, 1:3] + field[1:3, 2:])
+        column.Free()
+        cart.Free()
+        return field[1:3, 1:3] * 1.0
+
+    check(program, COMM_WORLD, WORLD, n=4)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("merged", [False, True])
+def test_intercommunicators(merged):
+    def program(np, comm, x):
+        odd = comm.rank % 2
+        part = comm.Split(odd)
+        inter = part.Create_intercomm(0, comm, 1 - odd, 7)
+        y, v = x * x, np.zeros(x.shape, x.dtype)
+        if merged:
+            return ring(np, inter.Merge(bool(odd)), y)
+        remote = inter.Get_remote_size()
+        requests = [inter.Isend(y * (r + 1.0), r, part.rank) for r in range(remote)]
+        for r in range(remote):
+            inter.Recv(v, r, r)
+            y = y * v
+        MPI.Request.Waitall(requests)
+        inter.Free()
+        return y
+
+    check(program, COMM_WORLD, WORLD)
+
+
+def test_neighbours_in_two_communicators_at_once():
+    """The same ranks and tags on two communicators are different messages."""
+
+    def program(np, comm, x):
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        other = comm.Dup()
+        v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
+        requests = [comm.Isend(x, after), other.Isend(x * x, after)]
+        other.Recv(w, before)
+        comm.Recv(v, before)
+        MPI.Request.Waitall(requests)
+        other.Free()
+        return v * w * w
+
+    check(program, COMM_WORLD, WORLD)
+
+
+def test_communicator_that_ampi_did_not_see_made():
+    stranger = WORLD.Dup()
+    comm = ampi.MPI.Intracomm(stranger)
+    k = numpy.zeros(1, int)
+    comm.Sendrecv_replace(k, comm.rank, 0, comm.rank)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        comm.Sendrecv_replace(k, comm.rank, 0, comm.rank)
+        with pytest.raises(ampi.CommunicationError, match="no reverse communicator"):
+            comm.Isend(x, comm.rank)
+    check(ring, comm.Dup(), WORLD)
+    stranger.Free()
+
+
+def test_pickling():
+    for comm in (COMM_WORLD, ampi.COMM_SELF, MPI.COMM_WORLD):
+        assert pickle.loads(pickle.dumps(comm)) is comm
+
+
+def test_attributes_are_copied_once():
+    copies = []
+    key = MPI.Comm.Create_keyval(copy_fn=lambda comm, keyval, value: copies.append(value) or value)
+    comm = COMM_WORLD.Dup()
+    comm.Set_attr(key, 5)
+    other = comm.Dup()
+    part = comm.Split(0)
+    assert copies == [5] and other.Get_attr(key) == 5 and part.Get_attr(key) is None
+    for each in (comm, other, part):
+        each.Free()
+    MPI.Comm.Free_keyval(key)

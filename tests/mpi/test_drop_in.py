@@ -1,0 +1,150 @@
+"""Three ways into a program: its communicator replaced, `from ampi import MPI`, and nothing changed at all."""
+
+import textwrap
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD
+
+import ampi
+
+RING = """
+    comm = {comm}
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(2, comm.rank + 2.0))
+        u, v = x * x, np.zeros(2)
+        w = u * 1.0
+        requests = [comm.Irecv(v, MPI.ANY_SOURCE), comm.Isend(u, after)]
+        {waitall}(requests)
+        comm.Sendrecv(w * v, after, 1, u, before, 1)
+        y = u * v
+    expected = tape.gradient(y, x, seed=numpy.ones(2))
+    before2 = (comm.rank - 2) % comm.size
+    b, a, a2 = before + 2.0, after + 2.0, (comm.rank + 2) % comm.size + 2.0
+    # y_r = (x_{{r-1}} x_{{r-2}} x_{{r-1}})²
+    value = (b * b * (before2 + 2.0)) ** 2
+    m = comm.rank + 2.0
+    slope = 2 * (m * m * b) * 2 * m * b + 2 * (a * a * m) * a * a
+    if comm.size == 1:
+        slope = 6 * m**5
+    numpy.testing.assert_allclose(ampi.value(y), value)
+    numpy.testing.assert_allclose(expected, slope)
+    print("right")
+"""
+
+HEADS = {
+    "communicator": ("import ampi\nfrom mpi4py import MPI", "ampi.COMM_WORLD", "MPI.Request.Waitall"),
+    "communicator, mpi4py first": ("from mpi4py import MPI\nimport ampi", "ampi.COMM_WORLD", "MPI.Request.Waitall"),
+    "namespace": ("import ampi\nfrom ampi import MPI", "MPI.COMM_WORLD", "MPI.Request.Waitall"),
+    "names": (
+        "import ampi\nfrom ampi import MPI\nfrom ampi.MPI import COMM_WORLD, Request",
+        "COMM_WORLD",
+        "Request.Waitall",
+    ),
+    "request's method": ("import ampi\nfrom mpi4py import MPI", "ampi.COMM_WORLD", "requests[0].Waitall"),
+}
+RUN_HEADS = {
+    "module": ("from mpi4py import MPI\nimport ampi", "MPI.COMM_WORLD", "MPI.Request.Waitall"),
+    "names": (
+        "from mpi4py import MPI\nfrom mpi4py.MPI import COMM_WORLD, Request\nimport ampi",
+        "COMM_WORLD",
+        "Request.Waitall",
+    ),
+}
+
+
+def script(head, comm, waitall):
+    body = textwrap.dedent(RING).format(comm=comm, waitall=waitall)
+    return f"{head}\nimport numpy\nimport ampi.numpy as np\n{body}"
+
+
+@pytest.mark.parametrize("way", HEADS)
+def test_import(mpiexec, tmp_path, way):
+    path = tmp_path / "program.py"
+    path.write_text(script(*HEADS[way]))
+    done = mpiexec(3, path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 3
+
+
+@pytest.mark.parametrize("way", RUN_HEADS)
+def test_run(mpiexec, tmp_path, way):
+    path = tmp_path / "program.py"
+    path.write_text(script(*RUN_HEADS[way]))
+    done = mpiexec(3, "-m", "ampi.run", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 3
+
+
+def test_original_request_class(mpiexec, tmp_path):
+    """A program that has mpi4py's own class: wildcards are refused by name, all else is right."""
+    head = "from mpi4py.MPI import Request, ANY_SOURCE\nimport ampi\nclass MPI: ANY_SOURCE = {source}"
+    path = tmp_path / "program.py"
+    path.write_text(script(head.format(source="(ampi.COMM_WORLD.rank - 1) % 3"), "ampi.COMM_WORLD", "Request.Waitall"))
+    done = mpiexec(3, path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    path.write_text(script(head.format(source="ANY_SOURCE"), "ampi.COMM_WORLD", "Request.Waitall"))
+    done = mpiexec(3, path)
+    assert done.returncode
+    assert "Irecv from any rank with any tag" in done.stderr and "mpi4py's own class" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------- the same names
+
+
+def test_namespace():
+    for name in vars(MPI):
+        if not name.startswith("__"):
+            assert hasattr(ampi.MPI, name)
+
+
+@pytest.mark.parametrize("name", ["Intracomm", "Cartcomm", "Request", "Prequest", "Message", "Win", "File"])
+def test_classes_have_all_methods_documented(name):
+    ours = getattr(ampi.MPI, name)
+    for method in dir(ours._base):
+        if not method.startswith("_"):
+            assert getattr(ours, method).__doc__
+
+
+@pytest.mark.mpi
+def test_windows_and_files_are_ours(tmp_path_factory):
+    win = MPI.Win.Allocate(8, comm=ampi.COMM_WORLD)
+    assert isinstance(win, MPI.Win) and isinstance(win, ampi.Win)
+    win.Fence()
+    win.Put(numpy.ones(1), WORLD.rank)
+    win.Fence()
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        win.Fence()
+        win.Get(numpy.zeros(1), WORLD.rank)
+        with pytest.raises(ampi.ActivityError, match=r"Win\.Put"):
+            win.Put(x, WORLD.rank)
+        win.Fence()
+    win.Free()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("call", ["Ineighbor_allgather", "Neighbor_alltoall_init", "Psend_init", "Iallgather"])
+def test_methods_without_a_rule_refuse_active_buffers(call):
+    comm = ampi.COMM_WORLD.Create_cart([WORLD.size], [True])
+    method = getattr(comm, call)
+    many = ampi.numpy.zeros(2 * WORLD.size)
+    arguments = (1, MPI.PROC_NULL) if call == "Psend_init" else (many,)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        with pytest.raises(ampi.ActivityError, match=call):
+            method(x, *arguments)
+    comm.Free()
+
+
+def test_idle_calls_return_what_mpi4py_returns():
+    comm = ampi.COMM_SELF
+    a, b = numpy.ones(2), numpy.zeros(2)
+    requests = [comm.Irecv(b, 0), comm.Isend(a, 0)]
+    assert MPI.Request.Waitall(requests) is True
+    assert comm.Sendrecv(a, 0, 0, b, 0) is None
+    assert comm.Iprobe() is False and comm.Improbe() is None
+    request = comm.Irecv(b, MPI.PROC_NULL)
+    assert request.Test() is True
