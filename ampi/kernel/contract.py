@@ -16,8 +16,9 @@ from numba import types
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
-from ampi.kernel import adjoint, cache, emit, inline, ir
+from ampi.kernel import adjoint, arguments, cache, emit, inline, ir
 from ampi.kernel.inference import is_array
+from ampi.kernel.separate import SeparateArrays, are_separate
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,27 @@ FACTS = ("names", "reads", "writes", "needs", "becomes_active", "shadows", "scal
 
 
 def make_contract(
-    kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[int], same: tuple[tuple[int, int], ...] = ()
+    kernel: Any,
+    argument_types: tuple[types.Type, ...],
+    active: frozenset[int],
+    same: tuple[tuple[int, int], ...] = (),
+    separate: bool = True,
 ) -> Contract:
-    """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first)."""
-    described = tuple(map(describe, argument_types))
-    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same)
+    """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first), and
+    ``separate`` that no others overlap."""
+    described = tuple(map(cache.describe, argument_types))
+    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same, separate)
     name = f"{kernel.__name__}_adjoint_{key}"
     path = cache.folder() / f"{name}.py"
     if not path.exists():
         with cache.locked(name):
             if not path.exists():
-                cache.write(path, generate(kernel, argument_types, active, same))
+                cache.write(path, generate(kernel, argument_types, active, same, separate))
     module = cache.load_module(path)
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, module.PARALLEL)
+    if separate:
+        options["pipeline_class"] = SeparateArrays
     compiled = program and cache.compiled(program, name, options)
     return Contract(**module.CONTRACT, adjoint=compiled)
 
@@ -87,12 +95,16 @@ def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any
 
 
 def generate(
-    kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[int], same: tuple[tuple[int, int], ...] = ()
+    kernel: Any,
+    argument_types: tuple[types.Type, ...],
+    active: frozenset[int],
+    same: tuple[tuple[int, int], ...] = (),
+    separate: bool = True,
 ) -> str:
     """The text of the file: facts and adjoint program."""
     primal = merge(kernel.ir_of(argument_types), same)
     names = [a.name for a in primal.arguments]
-    derivative = adjoint.build(with_constants(primal), {names[k] for k in active})
+    derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, adjoint.Options(strips=separate))
     position = {n: k for k, n in enumerate(names)}
 
     def positions(some: Any) -> tuple[int, ...]:
@@ -142,16 +154,16 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
     """Constant arrays as globals of the generated module, as far as the program reads them."""
     constants = dict(primal.constants)
     read = {n.name for n in ir.walk(program.body) if isinstance(n, ir.Var)}
-    arguments = tuple(a for a in program.arguments if a.name not in constants)
-    return replace(program, arguments=arguments, constants=tuple((n, a) for n, a in constants.items() if n in read))
+    leaves = tuple(a for a in program.arguments if a.name not in constants)
+    return replace(program, arguments=leaves, constants=tuple((n, a) for n, a in constants.items() if n in read))
 
 
 def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
     """Arguments that are the same array, under one name in the body (the others remain as unused arguments)."""
     if not same:
         return function
-    arguments = function.arguments
-    one = {arguments[k].name: ir.Var(arguments[first].name, arguments[first].type) for k, first in same}
+    leaves = function.arguments
+    one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
     return inline.substitute(function, one)
 
 
@@ -172,13 +184,6 @@ def element(type_: types.Type) -> types.Type:
     return type_.dtype if is_array(type_) else type_
 
 
-def describe(type_: types.Type) -> Any:
-    """A type, with the fields of named tuples."""
-    if isinstance(type_, types.BaseTuple):
-        return str(type_), getattr(type_, "fields", ()), tuple(map(describe, type_.types))
-    return str(type_)
-
-
 # --------------------------------------------------------------------------------------------------- recording calls
 
 
@@ -186,20 +191,25 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
     bound = kernel.bind(args)
-    leaves = list(flatten(bound))
+    leaves = list(arguments.flatten(bound))
+    given = tuple(map(arguments.plain, args))
     if recording is None and not any(is_watched(leaf) for leaf in leaves):
-        return kernel.dispatcher(*map(plain, args))
+        return arguments.like(kernel.dispatcher(*given), args)
     call = _Call(kernel, recording, bound, leaves)
     if call.active:
         call.prepare()
     undo = tape.overwrite(*(leaves[k] for k in call.contract.writes))
-    if not call.active:
-        result = kernel.dispatcher(*map(plain, args))
-        if recording is not None and undo:
-            recording.append(None, undo)
-        return result
-    result = kernel.dispatcher(*map(plain, args))
-    return call.finish(result, undo)
+    try:
+        result = kernel.dispatcher(*given)
+    except BaseException:
+        if undo and recording is not None:
+            recording.append(None, undo)  # it may have written something before it failed
+        raise
+    if call.active:
+        return call.finish(result, undo)
+    if undo and recording is not None:
+        recording.append(None, undo)
+    return arguments.like(result, args)
 
 
 def is_watched(leaf: Any) -> bool:
@@ -208,25 +218,6 @@ def is_watched(leaf: Any) -> bool:
         return False
     storage = memory.storage_of(leaf)
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
-
-
-def flatten(value: Any) -> Iterator[Any]:
-    """The leaves of arguments in the order of ``ir.Function.arguments``: arrays and scalars."""
-    if isinstance(value, (np.ndarray, float, int, complex, np.generic)):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from flatten(item)
-
-
-def plain(value: Any) -> Any:
-    """An argument as the primal takes it: plain arrays and scalars, in tuples as well."""
-    if isinstance(value, memory.TrackedArray):
-        return memory.plain(value) if value.ndim else memory.plain(value)[()]
-    if isinstance(value, tuple):
-        parts = map(plain, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
 
 
 class _Call:
@@ -247,15 +238,19 @@ class _Call:
         self.contract = self.find_contract(bound)
 
     def find_contract(self, bound: tuple[Any, ...]) -> Contract:
-        places = tuple(map(place, self.leaves))
-        same, kinds = same_places(places), tuple(map(kind, bound))
-        key = kinds, self.active, same
+        places = tuple(map(arguments.place, self.leaves))
+        same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
+        merged = {k for k, _ in same}
+        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], self.leaves)
+        key = kinds, self.active, same, separate
         contract = self.kernel.contracts.get(key)
         if contract is None:
-            argument_types = self.kernel.types_of(tuple(map(plain, bound)))
-            contract = self.kernel.contracts[key] = make_contract(self.kernel, argument_types, self.active, same)
-        if self.active:
-            self.refuse_overlap(contract, places, {k for k, _ in same})
+            argument_types = self.kernel.types_of(tuple(map(arguments.plain, bound)))
+            contract = self.kernel.contracts[key] = make_contract(
+                self.kernel, argument_types, self.active, same, separate
+            )
+        if self.active and not separate:
+            self.refuse_overlap(contract, places, merged)
         return contract
 
     def refuse_overlap(self, contract: Contract, places: tuple[Any, ...], merged: set[int]) -> None:
@@ -280,7 +275,7 @@ class _Call:
                 )
         kept = set(self.contract.needs)
         self.values = [
-            plain(leaf) if not isinstance(leaf, np.ndarray) or (isinstance(leaf, memory.TrackedArray) and not leaf.ndim)
+            arguments.plain(leaf) if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf)
             else self.recording.need(leaf) if k in kept
             else StandIn(leaf)
             for k, leaf in enumerate(self.leaves)
@@ -309,9 +304,9 @@ class _Call:
             return None
         if isinstance(value, tuple):
             parts = [self.wrap(v, flags, seeds, created) for v in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            return arguments.rebuilt(value, parts)
         if not next(flags):
-            return value
+            return memory.tracked(value) if isinstance(value, np.ndarray) else value
         if not isinstance(value, np.ndarray):
             wrapped = memory.tracked_copy(value)
         elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
@@ -385,41 +380,3 @@ def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
     if taken is None:
         taken = np.zeros(region.shape, region.dtype)
     return taken if region.shape else taken[()]
-
-
-# --------------------------------------------------------------------------------------------------- keys of calls
-
-_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: what Numba's array types say
-
-
-def kind(value: Any) -> Any:
-    """What Numba's type of an argument depends on; cheaper than the type."""
-    if isinstance(value, np.ndarray):
-        return value.dtype, value.ndim, value.flags.num & _LAYOUT
-    if isinstance(value, tuple):
-        return type(value), tuple(map(kind, value))
-    return value if value is None or callable(value) else type(value)
-
-
-def place(leaf: Any) -> Any:
-    """First and last byte of an array, and what else tells whether two arrays are the same elements."""
-    if not isinstance(leaf, np.ndarray) or (isinstance(leaf, memory.TrackedArray) and not leaf.ndim):
-        return None
-    low = memory.address_of(leaf)
-    if leaf.flags.forc:
-        return low, low + leaf.nbytes, leaf.shape, leaf.strides, leaf.dtype
-    low_bound, high_bound = np.lib.array_utils.byte_bounds(leaf)
-    return low_bound, high_bound, leaf.shape, leaf.strides, leaf.dtype
-
-
-def same_places(places: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
-    """Pairs (later, first) of leaves that are the same array."""
-    first: dict[Any, int] = {}
-    same = []
-    for k, p in enumerate(places):
-        if p is None or p[0] == p[1]:
-            continue
-        earlier = first.setdefault(p, k)
-        if earlier != k:
-            same.append((k, earlier))
-    return tuple(same)
