@@ -349,8 +349,8 @@ def _real(dtype: np.dtype) -> int:
 def _pair(sent: list[int], posted: list[int]) -> list[int]:
     """Which message each receive has got, for the messages of one sender to one receiver.
 
-    Messages in the order of sending and receives in the order of posting go together as MPI's rule of order says,
-    whenever they met: the first receive has the first message that it accepts, and so on.
+    Messages in the order of sending and receives in the order of posting go together as MPI says they do, whenever they
+    met: the first receive has the first message that it accepts, and so on.
 
     Parameters
     ----------
