@@ -233,6 +233,15 @@ def _of_constant(value: Any) -> Any:
 # --------------------------------------------------------------------------------------------------- compiled code
 
 
+def describe(type_: types.Type) -> Any:
+    """A type by what it says: the same in every process, and different for different fields or functions."""
+    if isinstance(type_, types.BaseTuple):
+        return str(type_), getattr(type_, "fields", ()), tuple(map(describe, type_.types))
+    if isinstance(type_, types.Dispatcher):
+        return identity(type_.dispatcher.py_func, type_.dispatcher.targetoptions)
+    return str(type_)
+
+
 class _Locator(caching._CacheLocator):
     """Tells Numba's cache where we keep its files."""
 
@@ -271,8 +280,9 @@ class CompiledCache(caching.FunctionCache):
         self._enabled = True
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        # Not the types themselves: a class of __main__ in a named tuple is another one in every process.
-        return str(sig), codegen.magic_tuple()
+        # Not the types themselves: a class of __main__ in a named tuple, or a function, is another in every process.
+        arguments = sig.args if hasattr(sig, "args") else sig
+        return fingerprint(*map(describe, arguments)), codegen.magic_tuple()
 
     def holds(self, sig: Any) -> bool:
         """Whether the compiled code for a signature is there."""
@@ -325,8 +335,8 @@ def _know_class(cls: type) -> None:
 def compiled(function: Any, name: str, options: dict[str, Any]) -> Any:
     """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``."""
     dispatcher = numba.njit(**options)(function)
-    if not hasattr(dispatcher, "_cache"):  # NUMBA_DISABLE_JIT
-        return dispatcher
+    if dispatcher is function:  # NUMBA_DISABLE_JIT
+        return function
     dispatcher._cache = CompiledCache(name, function)
     dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, name)
     return dispatcher

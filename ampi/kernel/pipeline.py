@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import CellType, FunctionType
 from typing import Any
 
 import numba
 from numba import types
+from numba.core import config
 from numba.core.errors import NumbaError
 from numba.extending import typeof_impl
 
 from ampi import memory, tape
 from ampi.errors import KernelError
-from ampi.kernel import cache, ir
+from ampi.kernel import arguments, cache, ir
+from ampi.kernel.lower import lower
+from ampi.kernel.parse import parse
+from ampi.kernel.scalarise import scalarise
+from ampi.kernel.simplify import simplify
+from ampi.kernel.unroll import unroll
 
 _OPTIONS = frozenset(
     "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
@@ -106,8 +113,8 @@ class Kernel:
 
             return record(self, args)
         for a in args:
-            if isinstance(a, memory.TrackedArray) and not a.ndim:
-                return self.dispatcher(*map(scalar, args))
+            if isinstance(a, (memory.TrackedArray, tuple)):
+                return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
         return self.dispatcher(*args)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
@@ -125,9 +132,10 @@ class Kernel:
     def dispatcher(self) -> Any:
         """Numba's dispatcher of the primal."""
         name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity)}"
+        if config.DISABLE_JIT:
+            return without_kernels(self.py_func)
         dispatcher = cache.compiled(self.py_func, name, self.options)
-        if hasattr(dispatcher, "compile"):
-            dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
+        dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
         return dispatcher
 
     @functools.cached_property
@@ -161,20 +169,14 @@ class Kernel:
 
     def ir_of(self, argument_types: tuple[types.Type, ...]) -> ir.Function:
         """The kernel's IR for arguments of these types, ready to be differentiated."""
-        from ampi.kernel.lower import lower
-        from ampi.kernel.parse import parse
-        from ampi.kernel.scalarise import scalarise
-        from ampi.kernel.simplify import simplify
-        from ampi.kernel.unroll import unroll
-
-        function = simplify(lower(parse(self.py_func, argument_types)))
-        return scalarise(simplify(unroll(function)))
+        function = lower(parse(self.py_func, argument_types))
+        for change in (simplify, unroll, simplify, scalarise):
+            function = change(function)
+        return function
 
     def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
         """The kernel's IR for these arguments."""
-        from ampi.kernel.contract import plain
-
-        return self.ir_of(self.types_of(self.bind(tuple(map(plain, args)), kwargs)))
+        return self.ir_of(self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs)))
 
     def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
         """What a tape knows of the kernel: an `ampi.kernel.contract.Contract`.
@@ -202,17 +204,24 @@ class Kernel:
             Names of the arguments to differentiate (``"x"``, or ``"state_x"`` for ``state.x``); by default all that are
             floating-point or complex.
         """
-        from ampi.kernel.contract import adjoint_source, plain
+        from ampi.kernel.contract import adjoint_source
 
-        argument_types = self.types_of(self.bind(tuple(map(plain, args)), kwargs))
+        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
 
 
-def scalar(value: Any) -> Any:
-    """A 0-d tracked array as the scalar that it holds; anything else as it is."""
-    if isinstance(value, memory.TrackedArray) and not value.ndim:
-        return memory.plain(value)[()]
-    return value
+def without_kernels(function: Any) -> Any:
+    """A Python function with the kernels it calls as Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
+
+    def python(value: Any) -> Any:
+        return without_kernels(value.py_func) if isinstance(value, Kernel) else value
+
+    used = [name for name in function.__code__.co_names if name in function.__globals__]
+    names = {**function.__globals__, **{name: python(function.__globals__[name]) for name in used}}
+    cells = tuple(CellType(python(c.cell_contents)) for c in function.__closure__ or ())
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _rebuild(module: str, qualname: str) -> Kernel:

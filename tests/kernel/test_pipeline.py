@@ -102,6 +102,62 @@ def test_is_a_function_inside_of_numba():
     assert twice(2.0) == 16.0
 
 
+def test_arrays_come_back_as_they_were_given():
+    plain, array = np.array([1.0, 4.0]), tracked(np.array([1.0, 4.0]))
+    assert type(roots(plain)[0]) is np.ndarray
+    assert isinstance(roots(array)[0], TrackedArray)
+    assert isinstance(scaled(State(array, plain)).x, TrackedArray)
+    with tape.Tape() as t:
+        assert type(roots(plain)[0]) is np.ndarray
+        assert isinstance(roots(array)[0], TrackedArray)
+        t.watch(1.0)
+
+
+def test_a_kernel_as_an_argument():
+    @kernel
+    def twice(f, x):
+        return f(f(x))
+
+    assert twice(square, 3.0) == 81.0
+    with tape.Tape() as t:
+        x = t.watch(3.0)
+        y = twice(square, x)
+    assert t.gradient(y, x) == 4 * 27.0
+
+
+def test_failed_call_is_undone_in_the_sweep():
+    @kernel
+    def fails(x):
+        x[0] = 0.0
+        if x[1] > 1.0:
+            raise ValueError("too large")
+
+    with tape.Tape() as t:
+        x = t.watch(np.array([3.0, 2.0]))
+        y = tracked(np.zeros(2))
+        add_square(x, y)
+        with pytest.raises(ValueError, match="too large"):
+            fails(x)
+    np.testing.assert_allclose(t.gradient(y, x, seed=np.ones(2)), [6.0, 4.0])
+
+
+def test_without_compilation(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(PROGRAM.format(factor=2.0, body="x + 1")).replace("stats = program", "# "))
+    text = script.read_text().split("print(")[0] + (
+        "import ampi\n"
+        "with ampi.Tape() as t:\n"
+        "    x = t.watch(np.arange(4.0))\n"
+        "    out = ampi.numpy.zeros(4)\n"
+        "    program(State(x, 1.0), out)\n"
+        "print(t.gradient(out, x, seed=np.ones(4)).tolist())\n"
+    )
+    script.write_text(text)
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "AMPI_CACHE_DIR": str(tmp_path)}
+    answer = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=100)
+    assert answer.stdout.strip() == "[2.0, 2.0, 2.0, 2.0]", answer.stderr
+
+
 def test_refuses_unknown_options():
     with pytest.raises(KernelError, match="paralel"):
         kernel(paralel=True)(square.py_func)

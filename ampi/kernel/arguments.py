@@ -1,0 +1,87 @@
+"""The arguments of a call: their leaves, as the primal takes them, and what a call is looked up by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ampi import memory
+
+
+def flatten(value: Any) -> Iterator[Any]:
+    """The leaves of arguments in the order of ``ir.Function.arguments``: arrays and scalars."""
+    if isinstance(value, (np.ndarray, float, int, complex, np.generic)):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from flatten(item)
+
+
+def plain(value: Any) -> Any:
+    """An argument as the primal takes it: plain arrays and scalars, in tuples as well."""
+    if isinstance(value, memory.TrackedArray):
+        return memory.plain(value) if value.ndim else memory.plain(value)[()]
+    if isinstance(value, tuple):
+        return rebuilt(value, map(plain, value))
+    return value
+
+
+def like(result: Any, args: Any) -> Any:
+    """A result with its arrays as ``ampi.ndarray`` if an argument is one (as a NumPy function would)."""
+    if isinstance(result, (np.ndarray, tuple)) and any(isinstance(a, memory.TrackedArray) for a in flatten(args)):
+        return _tracked(result)
+    return result
+
+
+def _tracked(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return memory.tracked(value)
+    return rebuilt(value, map(_tracked, value)) if isinstance(value, tuple) else value
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether an array is a scalar to a kernel: a tracked one without dimensions."""
+    return isinstance(value, memory.TrackedArray) and not value.ndim
+
+
+def rebuilt(like: tuple, items: Any) -> tuple:
+    """A tuple, or named tuple, of the same class with other items."""
+    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+
+
+_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: what Numba's array types say
+
+
+def kind(value: Any) -> Any:
+    """What Numba's type of an argument depends on; cheaper than the type."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.flags.num & _LAYOUT
+    if isinstance(value, tuple):
+        return type(value), tuple(map(kind, value))
+    return value if value is None or callable(value) else type(value)
+
+
+def place(leaf: Any) -> Any:
+    """First and last byte of an array, and what else tells whether two arrays are the same elements."""
+    if not isinstance(leaf, np.ndarray) or is_scalar(leaf):
+        return None
+    low = memory.address_of(leaf)
+    if leaf.flags.forc:
+        return low, low + leaf.nbytes, leaf.shape, leaf.strides, leaf.dtype
+    low_bound, high_bound = np.lib.array_utils.byte_bounds(leaf)
+    return low_bound, high_bound, leaf.shape, leaf.strides, leaf.dtype
+
+
+def same_places(places: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+    """Pairs (later, first) of leaves that are the same array."""
+    first: dict[Any, int] = {}
+    same = []
+    for k, p in enumerate(places):
+        if p is None or p[0] == p[1]:
+            continue
+        earlier = first.setdefault(p, k)
+        if earlier != k:
+            same.append((k, earlier))
+    return tuple(same)
