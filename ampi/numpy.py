@@ -1,7 +1,8 @@
 """NumPy's namespace with functions that return `ampi.ndarray`: write ``import ampi.numpy as np``.
 
-Everything of NumPy is here.  What creates arrays (from nothing, from files, from Python numbers) gives an
-`ampi.ndarray`; what computes with them is NumPy's own function, which sees an `ampi.ndarray` by NumPy's dispatch.
+Everything of NumPy is here.  Its ufuncs, classes and constants are NumPy's own; a function is NumPy's own with its result
+as an `ampi.ndarray`, so that what a program creates (from nothing, from files, from numbers) can carry derivatives.  The
+attribute ``numpy_function`` of such a function is NumPy's.
 """
 
 from __future__ import annotations
@@ -15,147 +16,218 @@ import numpy as _np
 
 from . import memory as _memory
 from .array import ndarray
+from .errors import no_rule as _no_rule
 from .indexing import from_nested as _from_nested
+from .indexing import is_active as _is_active
 from .indexing import plain_of as _plain_of
+from .indexing import write_constants as _write_constants
+from .tape import current as _current
 
 __all__ = [name for name in dir(_np) if not name.startswith("_")]
 
-_CREATORS = (
-    "arange bartlett blackman diag_indices eye frombuffer fromfile fromfunction fromiter fromregex fromstring full "
-    "genfromtxt geomspace hamming hanning identity indices kaiser linspace load loadtxt logspace tri vander"
-).split()
 
-
-def _creating(function: Callable) -> Callable:
-    """A function of NumPy with its result as an `ampi.ndarray`."""
+def _ours(function: Callable, formula: Callable | None = None) -> Callable:
+    """A function of NumPy with its result as an `ampi.ndarray`; computed by a formula of ours if one is given."""
+    run = function if formula is None else formula
 
     @functools.wraps(function)
-    def create(*arguments: Any, **keywords: Any) -> Any:
-        return _memory.wrapped(function(*arguments, **keywords))
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        result = run(*arguments, **keywords)
+        return result if type(result) is ndarray else _memory.wrapped(result)
 
-    return create
-
-
-for _name in _CREATORS:
-    globals()[_name] = _creating(getattr(_np, _name))
+    call.numpy_function = function  # type: ignore[attr-defined]
+    return call
 
 
-def _new(shape: Any, dtype: Any, order: str) -> ndarray:
-    return _np.ndarray.__new__(ndarray, shape, _np.float64 if dtype is None else dtype, None, 0, None, order)
+def _wrappable(found: Any) -> bool:
+    return callable(found) and not isinstance(found, (type, _np.ufunc, types.ModuleType))
 
 
-@functools.wraps(_np.empty)
-def empty(shape: Any, dtype: Any = float, order: Any = "C", **keywords: Any) -> ndarray:
-    return _new(shape, dtype, order)
+# ------------------------------------------------------------------------------------------- arrays from other things
 
 
-@functools.wraps(_np.zeros)
-def zeros(shape: Any, dtype: Any = float, order: Any = "C", **keywords: Any) -> ndarray:
-    # NumPy's own zeros come untouched from the operating system.
-    return _memory.wrapped(_np.zeros(shape, dtype, order))
+def _empty(shape: Any, dtype: Any = None, order: Any = "C", **keywords: Any) -> ndarray:
+    dtype = _np.float64 if dtype is None else dtype
+    return _np.ndarray.__new__(ndarray, shape, dtype, None, 0, None, order)
 
 
-@functools.wraps(_np.ones)
-def ones(shape: Any, dtype: Any = None, order: Any = "C", **keywords: Any) -> ndarray:
-    return _memory.wrapped(_np.ones(shape, dtype, order))
-
-
-@functools.wraps(_np.array)
-def array(
-    object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: bool = False, ndmin: int = 0
-) -> ndarray:
-    if isinstance(object, (list, tuple)):
-        nested = _from_nested(object, dtype=dtype, order=order)
-        if nested is not object:
-            return _with_dimensions(nested, ndmin)
-    if isinstance(object, ndarray):
-        wanted = object.dtype if dtype is None else _np.dtype(dtype)
-        made = _np.array(_plain_of(object), dtype=wanted, copy=copy, order=order)
-        if _np.may_share_memory(made, object):
-            return _with_dimensions(object, ndmin)
-        return _with_dimensions(object.astype(wanted, order), ndmin)
-    return _as_ours(_np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin))
-
-
-def _with_dimensions(made: ndarray, ndmin: int) -> ndarray:
-    return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
-
-
-def _as_ours(made: Any) -> Any:
-    if isinstance(made, _np.ndarray):
-        return _memory.tracked(made)
+def _full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", **keywords: Any) -> ndarray:
+    fill_value = _from_nested(fill_value)
+    made = _empty(shape, _np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    made[...] = fill_value
     return made
 
 
-@functools.wraps(_np.asarray)
-def asarray(a: Any, dtype: Any = None, order: Any = None, **keywords: Any) -> ndarray:
-    if isinstance(a, ndarray) and dtype is None and order in (None, "K", "A"):
+def _array(
+    object: Any,
+    dtype: Any = None,
+    *,
+    copy: Any = True,
+    order: Any = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    like: Any = None,
+) -> Any:
+    nested = _from_nested(object, dtype=dtype)
+    if nested is not object:
+        object, copy = nested, None
+    if not isinstance(object, ndarray):
+        made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin)
+        return _memory.tracked(made) if type(made) is _np.ndarray else made
+    wanted = object.dtype if dtype is None else _np.dtype(dtype)
+    made = _np.array(_plain_of(object), dtype=wanted, copy=copy, order=order)
+    result = object if _np.may_share_memory(made, object) else object.astype(wanted, order)
+    return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
+
+
+def _asarray(
+    a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
+) -> Any:
+    if isinstance(a, ndarray) and dtype is None and order is None and not copy:
         return a
-    copy = keywords.get("copy")
-    return array(a, dtype, copy=copy, order="K" if order is None else order)
+    return _array(a, dtype, copy=copy, order="K" if order is None else order)
 
 
-asanyarray = asarray
+def _asanyarray(a: Any, *arguments: Any, **keywords: Any) -> Any:
+    if isinstance(a, _np.ndarray) and not isinstance(a, ndarray) and type(a) is not _np.ndarray:
+        return _np.asanyarray(a, *arguments, **keywords)
+    return _asarray(a, *arguments, **keywords)
 
 
-@functools.wraps(_np.ascontiguousarray)
-def ascontiguousarray(a: Any, dtype: Any = None, **keywords: Any) -> ndarray:
-    return array(a, dtype, copy=None, order="C", ndmin=1)
-
-
-@functools.wraps(_np.asfortranarray)
-def asfortranarray(a: Any, dtype: Any = None, **keywords: Any) -> ndarray:
-    return array(a, dtype, copy=None, order="F", ndmin=1)
-
-
-@functools.wraps(_np.copy)
-def copy(a: Any, order: Any = "K", subok: bool = False) -> ndarray:
-    return array(a, order=order, copy=True)
+def _contiguous(order: str) -> Callable:
+    return lambda a, dtype=None, *, like=None: _array(a, dtype, copy=None, order=order, ndmin=1)
 
 
 def _like(function: Callable) -> Callable:
-    @functools.wraps(function)
-    def create(*arguments: Any, **keywords: Any) -> ndarray:
-        keywords.pop("subok", None)
-        return _memory.wrapped(function(_plain_of(arguments[0]), *arguments[1:], **keywords))
+    def create(prototype: Any, *arguments: Any, subok: bool = True, **keywords: Any) -> Any:
+        return _memory.wrapped(function(_plain_of(prototype), *arguments, **keywords))
 
     return create
 
 
-zeros_like = _like(_np.zeros_like)
-ones_like = _like(_np.ones_like)
-empty_like = _like(_np.empty_like)
+array = _ours(_np.array, _array)
+asanyarray = _ours(_np.asanyarray, _asanyarray)
+asarray = _ours(_np.asarray, _asarray)
+ascontiguousarray = _ours(_np.ascontiguousarray, _contiguous("C"))
+asfortranarray = _ours(_np.asfortranarray, _contiguous("F"))
+copy = _ours(_np.copy, lambda a, order="K", subok=False: _array(a, order=order))
+empty = _ours(_np.empty, _empty)
+empty_like = _ours(_np.empty_like, _like(_np.empty_like))
+full = _ours(_np.full, _full)
+ones_like = _ours(_np.ones_like, _like(_np.ones_like))
+zeros_like = _ours(_np.zeros_like, _like(_np.zeros_like))
+
+
+class vectorize(_np.vectorize):
+    __doc__ = _np.vectorize.__doc__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call the function for each element; derivatives pass where it takes and returns numbers by position."""
+        tape = _current()
+        if not any(_is_active(tape, x) for x in (*arguments, *keywords.values())):
+            plain = [_plain_of(x) for x in arguments]
+            return _memory.wrapped(super().__call__(*plain, **{name: _plain_of(x) for name, x in keywords.items()}))
+        if keywords or self.signature is not None or self.excluded:
+            raise _no_rule(_np.vectorize, " with a signature, excluded or keyword arguments")
+        wide = _np.broadcast_arrays(*arguments)
+        results = [self.pyfunc(*[_memory.tracked(x)[k] for x in wide]) for k in _np.ndindex(wide[0].shape)]
+        if isinstance(results[0], tuple):
+            return tuple(_array(list(part)).reshape(wide[0].shape) for part in zip(*results))
+        return _array(results).reshape(wide[0].shape)
+
+
+class _Getter:
+    """`numpy.r_` and its relatives, which are used with brackets."""
+
+    def __init__(self, origin: Any) -> None:
+        self._origin = origin
+
+    def __getitem__(self, key: Any) -> Any:
+        return _memory.wrapped(self._origin[key])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._origin, name)
+
+
+r_, c_, mgrid, ogrid = _Getter(_np.r_), _Getter(_np.c_), _Getter(_np.mgrid), _Getter(_np.ogrid)
+
+
+# ---------------------------------------------------------------------------------------------------- sub-namespaces
 
 
 class _Submodule(types.ModuleType):
     """A namespace below `ampi.numpy` whose functions give `ampi.ndarray`s."""
 
-    def __init__(self, name: str, origin: types.ModuleType) -> None:
+    def __init__(self, name: str, origin: types.ModuleType, **own: Any) -> None:
         super().__init__(f"ampi.numpy.{name}", origin.__doc__)
+        self.__dict__.update(own)
+        self._name = name
         self._origin = origin
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._origin, name)
-        if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)):
-            found = _creating(found)
-            setattr(self, name, found)
-        elif callable(found) and not isinstance(found, type):
-            found = _creating(found)
-            setattr(self, name, found)
+        if isinstance(found, types.ModuleType):
+            found = _Submodule(f"{self._name}.{name}", found)
+        elif _wrappable(found):
+            found = _ours(found)
+        setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
         return dir(self._origin)
 
 
+def _shuffling(function: Callable) -> Callable:
+    """A function that permutes its argument in place, behind the back of NumPy's dispatch."""
+
+    @functools.wraps(function)
+    def shuffle(*arguments: Any, **keywords: Any) -> None:
+        target = next((x for x in arguments if isinstance(x, _np.ndarray)), keywords.get("x"))
+        if not isinstance(target, ndarray):
+            function(*arguments, **keywords)
+            return
+        if _is_active(_current(), target):
+            raise _no_rule(function, "; index with a permutation instead,")
+        arguments = tuple(_plain_of(x) for x in arguments)
+        keywords = {name: _plain_of(x) for name, x in keywords.items()}
+        _write_constants([target], lambda: function(*arguments, **keywords))
+
+    return shuffle
+
+
+class Generator(_np.random.Generator):
+    __doc__ = _np.random.Generator.__doc__
+
+    shuffle = _shuffling(_np.random.Generator.shuffle)
+
+
+for _name in dir(_np.random.Generator):
+    if not _name.startswith("_") and _name not in ("bit_generator", "shuffle", "spawn"):
+        setattr(Generator, _name, _ours(getattr(_np.random.Generator, _name)))
+
+
+def _default_rng(seed: Any = None) -> Generator:
+    return seed if isinstance(seed, Generator) else Generator(_np.random.default_rng(seed).bit_generator)
+
+
 linalg = _Submodule("linalg", _np.linalg)
 fft = _Submodule("fft", _np.fft)
-random = _Submodule("random", _np.random)
+lib = _Submodule("lib", _np.lib)
+random = _Submodule(
+    "random",
+    _np.random,
+    Generator=Generator,
+    default_rng=functools.wraps(_np.random.default_rng)(_default_rng),
+    shuffle=_shuffling(_np.random.shuffle),
+)
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_np, name)
+    found = getattr(_np, name)
+    if not name.startswith("_") and _wrappable(found):
+        found = globals()[name] = _ours(found)
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*dir(_np), *globals()})
+    return sorted({*dir(_np), *(name for name in globals() if not name.startswith("_"))})

@@ -728,6 +728,8 @@ class _Builder:
 
     def outside(self, node: ast.AST, name: str, value: Any) -> Value:
         """A global or closure variable: its value now, for good."""
+        # What ampi.numpy puts around a function of NumPy means that function here.
+        value = getattr(value, "numpy_function", value)
         if isinstance(value, np.ndarray):
             if value.ndim == 0 or value.dtype.kind not in "bifuc" or value.size > MAX_CONSTANT_ARRAY:
                 self.fail(node, f"the global array '{name}' is too large for a constant", "pass it as an argument")
