@@ -170,8 +170,8 @@ class Buffer:
 
     def detach(self) -> Buffer:
         """Keep the message's memory alive no longer; for buffers that a record holds.  Returns the buffer."""
-        if self.tracked:
-            self.regions()
+        if self.tracked and self._address is None:
+            self._address = address_of(self.array)
         self.array = None
         return self
 
@@ -186,8 +186,6 @@ class Buffer:
         part.storage = self.storage
         part.tracked = self.tracked
         part.raw, part.mixed = self.raw, self.mixed
-        if self._regions is not None and self._address is None:
-            self._address = self._regions[0].offset + self.storage.address if self._regions else 0
         if self._address is None:
             self._address = 0 if self.array is None else address_of(self.array)
         if self._layout is None:

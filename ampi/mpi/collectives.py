@@ -44,7 +44,7 @@ class Call:
         If not empty: why the operation has no adjoint.
     """
 
-    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "token", "undo", "values", "writes")
+    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "token", "values", "writes")
 
     def __init__(
         self,
@@ -61,35 +61,43 @@ class Call:
         self.adjoint = adjoint
         self.needed = needed
         self.refused = refused
-        self.undo: list[Undo] = []
         self.token: Any = None
         self.values: Any = None
 
-    def before(self, tape: Tape, comm: Any) -> None:
+    def before(self, tape: Tape, comm: Any) -> list[Undo]:
         """Before the primal starts: check and log it, save what it overwrites."""
-        active = False
+        active = tracked = loses = False
         for buffer in self.reads:
             active = buffer.active(tape) or active
-        tracked = any(buffer.tracked and buffer.count for buffer in self.writes)
-        loses = any(buffer.nbytes and not buffer.tracked for buffer in self.writes)
+        for buffer in self.writes:
+            if buffer.nbytes:
+                tracked = tracked or buffer.tracked
+                loses = loses or not buffer.tracked
         if active:
             self._check(loses)
         self.token = log_collective(tape, comm, self.name, active, tracked, loses)
         if self.needed is not None:
             self.values = self.needed.need(tape)
-        for buffer in self.writes:
-            self.undo += buffer.overwrite()
+        return self.overwrite()
 
-    def after(self, tape: Tape, comm: Any) -> None:
+    def overwrite(self) -> list[Undo]:
+        """Save what the primal overwrites."""
+        undo: list[Undo] = []
+        for buffer in self.writes:
+            undo += buffer.overwrite()
+        return undo
+
+    def after(self, tape: Tape, comm: Any, undo: list[Undo]) -> None:
         """After the primal has completed: put it on the tape."""
-        if comm.Get_size() > 1 or self.token.reads_active:
-            for buffer in self.writes:
+        for buffer in self.reads:
+            buffer.detach()
+        activated = self.token.reads_active or comm.Get_size() > 1
+        for buffer in self.writes:
+            if activated:
                 buffer.activate(tape)
-        for buffer in (*self.reads, *self.writes):
             buffer.detach()
         self.needed = None
-        tape.append(self, self.undo)
-        self.undo = []
+        tape.append(self, undo)
 
     def _check(self, loses: bool) -> None:
         if self.refused:
@@ -463,13 +471,12 @@ def _perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments:
     tape = current()
     call = _between_groups(comm, plan, arguments) if comm.Is_inter() else plan(comm, *arguments)
     if tape is None:
-        for buffer in call.writes:
-            buffer.overwrite()
+        call.overwrite()
         primal(comm, *arguments)
         return
-    call.before(tape, comm)
+    undo = call.before(tape, comm)
     primal(comm, *arguments)
-    call.after(tape, comm)
+    call.after(tape, comm, undo)
 
 
 class Collectives:
