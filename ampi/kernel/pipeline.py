@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 from numba.core import config
 from numba.core.errors import NumbaError
@@ -133,8 +134,8 @@ class Kernel:
         """Numba's dispatcher of the primal."""
         name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity)}"
         if config.DISABLE_JIT:
-            return without_kernels(self.py_func)
-        dispatcher = cache.compiled(self.py_func, name, self.options)
+            return without_kernels(self)
+        dispatcher = cache.compiled(with_names(self.py_func, numpys_own), name, self.options)
         dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
         return dispatcher
 
@@ -210,18 +211,36 @@ class Kernel:
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
 
 
-def without_kernels(function: Any) -> Any:
-    """A Python function with the kernels it calls as Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
-
-    def python(value: Any) -> Any:
-        return without_kernels(value.py_func) if isinstance(value, Kernel) else value
-
-    used = [name for name in function.__code__.co_names if name in function.__globals__]
-    names = {**function.__globals__, **{name: python(function.__globals__[name]) for name in used}}
-    cells = tuple(CellType(python(c.cell_contents)) for c in function.__closure__ or ())
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
+    """The function, or a copy of it where its globals and closure variables are changed like this."""
+    cells = function.__closure__ or ()
+    used = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    new = {name: change(value) for name, value in used.items()}
+    new_cells = tuple(CellType(change(c.cell_contents)) for c in cells)
+    same = all(new[name] is used[name] for name in used)
+    if same and all(n.cell_contents is c.cell_contents for n, c in zip(new_cells, cells)):
+        return function
+    names = {**function.__globals__, **new}
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, new_cells or None)
     copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
     return copy
+
+
+def without_kernels(value: Any) -> Any:
+    """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
+    return with_names(value.py_func, without_kernels) if isinstance(value, Kernel) else value
+
+
+def numpys_own(value: Any) -> Any:
+    """NumPy itself for ``ampi.numpy``, and its function for what ``ampi.numpy`` puts around it: Numba knows these."""
+    if isinstance(value, ModuleType) and value.__name__ == "ampi":
+        module = ModuleType("ampi")
+        vars(module).update(vars(value), numpy=np)
+        return module
+    if isinstance(value, ModuleType):
+        return np if value.__name__ == "ampi.numpy" else value
+    return getattr(value, "numpy_function", value)
 
 
 def _rebuild(module: str, qualname: str) -> Kernel:

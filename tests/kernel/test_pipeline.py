@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import pytest
 
+import ampi
 from ampi import tape
 from ampi.errors import ActivityError, KernelError
 from ampi.kernel import cache, kernel, prange
@@ -111,6 +112,25 @@ def test_arrays_come_back_as_they_were_given():
         assert type(roots(plain)[0]) is np.ndarray
         assert isinstance(roots(array)[0], TrackedArray)
         t.watch(1.0)
+
+
+def test_ampi_numpy_is_numpy_inside():
+    zeros = ampi.numpy.zeros
+
+    @kernel
+    def normalised(x):
+        y = zeros(len(x))
+        z = ampi.numpy.empty_like(y)
+        for i in ampi.prange(len(x)):
+            y[i] = ampi.numpy.sqrt(x[i]) / ampi.numpy.pi
+            z[i] = y[i] * 2
+        return z
+
+    with tape.Tape() as t:
+        x = t.watch(np.array([1.0, 4.0]))
+        z = normalised(x)
+    np.testing.assert_allclose(z, [2 / np.pi, 4 / np.pi])
+    np.testing.assert_allclose(t.gradient(z, x, seed=np.ones(2)), [1 / np.pi, 0.5 / np.pi])
 
 
 def test_a_kernel_as_an_argument():
