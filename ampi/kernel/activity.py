@@ -1,4 +1,5 @@
-"""Which scalars and arrays carry derivatives: varied (depends on an active argument) and useful (a result depends on it).
+"""Which scalars and arrays carry derivatives: varied (they depend on an active argument) and useful (results depend on
+them).
 
 Scalars are in single assignment form, so one answer per name is exact up to control flow; arrays have one answer each.
 """

@@ -21,7 +21,7 @@ from typing import Any
 from numba import types
 
 from ampi.errors import KernelError
-from ampi.kernel import activity, ir, tbr
+from ampi.kernel import activity, ir, parallel, tbr
 from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
@@ -73,14 +73,20 @@ class Derivative:
 
 @dataclass(frozen=True)
 class Options:
-    """Analyses that can be switched off, each without effect on the results."""
+    """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
+
+    ``independence`` finds loops without ``prange`` whose iterations are independent; ``branches`` and ``strips`` make
+    loops fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the
+    program is compiled with ``parallel=True``.
+    """
 
     activity: bool = True
     sources: bool = True
     slice: bool = True
-    parallel: bool = True
+    independence: bool = True
     branches: bool = True
     strips: bool = True
+    threads: bool = False
 
 
 ALL_ON = Options()
@@ -90,9 +96,9 @@ def build(function: ir.Function, active: Iterable[str], options: Options = ALL_O
     """The adjoint of a kernel with respect to the arguments named in ``active``.
 
     The generated function is called as ``adjoint(*arguments, *shadows, *seeds)``.  On entry the arguments are as they
-    were before the call of the kernel and the shadows hold the adjoints of the arrays' values after it; on exit the shadows hold
-    the adjoints of the values before it, and the result is a tuple of the adjoints of the active scalar arguments.
-    The arguments themselves are not changed.
+    were before the call of the kernel and the shadows hold the adjoints of the arrays' values after it; on exit the
+    shadows hold the adjoints of the values before it, and the result is a tuple of the adjoints of the active scalar
+    arguments.  The arguments themselves are not changed.
     """
     return _Adjoint(construct(function), frozenset(active), options).run()
 
@@ -199,6 +205,8 @@ class _Adjoint(Builder):
 
     def vectorisable(self, generated: ir.Function) -> ir.Function:
         """The program with its innermost loops in a form that compilers vectorise."""
+        generated, facts = parallel.decide(generated, self.options.threads)
+        self.facts += facts
         if self.options.branches:
             generated = replace(generated, body=flatten_loops(generated.body, self.names))
         if self.options.strips:
@@ -603,9 +611,9 @@ class _Adjoint(Builder):
         carried = [Carried(bar, g, n) for bar, g, n in zip(bars, finals, carried_back)]
         begins = [adjoints.get(v.name, constant(0, v.type)) for v in outer]
         carried += [Carried(total, g, n) for total, g, n in zip(totals, begins, sums)]
-        parallel = any_order and s.parallel
         reversed_loop = Loop(
-            var.name, var, start, stop, tuple(block.statements), tuple(carried), step, None, parallel, any_order, line=s.line
+            var.name, var, start, stop, tuple(block.statements), tuple(carried), step, line=s.line,
+            parallel=any_order and s.parallel, independent=any_order,
         )  # fmt: skip
         self.emit(reversed_loop)
         for v, total in zip(outer, totals):
@@ -620,7 +628,7 @@ class _Adjoint(Builder):
         """Whether the iterations of a loop, its carried scalars aside, may be reversed in any order."""
         if s.condition is not None:
             return False
-        return s.parallel or (self.options.parallel and tbr.are_independent(s, self.accesses))
+        return s.parallel or (self.options.independence and tbr.are_independent(s, self.accesses))
 
     def search(self, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]) -> list[tuple[Extreme, Expr, Expr]]:
         """The iterations that extremes came from (minus one: from before the loop), looked for where an adjoint is

@@ -1,7 +1,7 @@
 """What loop-carried scalars are: sums and extremes need not be carried by the adjoint.
 
-The adjoint of a sum is the same in all iterations.  That of a smallest or largest value belongs to one iteration, the one
-which the value came from; it is found by a search, if the adjoint is not zero.  The iterations of a loop with
+The adjoint of a sum is the same in all iterations.  That of a smallest or largest value belongs to one iteration, the
+one which the value came from; it is found by a search, if the adjoint is not zero.  The iterations of a loop with
 nothing else to carry can be reversed in any order.
 """
 

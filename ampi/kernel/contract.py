@@ -104,7 +104,8 @@ def generate(
     """The text of the file: facts and adjoint program."""
     primal = merge(kernel.ir_of(argument_types), same)
     names = [a.name for a in primal.arguments]
-    derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, adjoint.Options(strips=separate))
+    options = adjoint.Options(strips=separate, threads=bool(kernel.options.get("parallel")))
+    derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, options)
     position = {n: k for k, n in enumerate(names)}
 
     def positions(some: Any) -> tuple[int, ...]:

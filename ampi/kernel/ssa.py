@@ -1,7 +1,7 @@
 """Static single assignment: the form in which kernels are analysed and differentiated.
 
-In this form every scalar is assigned once per execution of the block it stands in, every operand is an atom (a ``Var``, a
-``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace ``ir``'s:
+In this form every scalar is assigned once per execution of the block it stands in, every operand is an atom (a ``Var``,
+a ``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace ``ir``'s:
 
 * ``Loop`` names its loop-carried scalars (``Carried``);
 * ``Branch`` names the scalars that its two sides join (``Join``).
@@ -42,7 +42,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Loop(Stmt):
-    """``for var in range(start, stop, step)``, or ``while condition`` where ``condition`` is one of the carried scalars.
+    """``for var in range(start, stop, step)``, or ``while condition`` where ``condition`` is a carried scalar.
 
     A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
     ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
@@ -99,7 +99,7 @@ def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def reads(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement evaluates itself, blocks inside it left out; arrays it writes to are not among them."""
+    """The expressions a statement evaluates itself, without blocks inside it and without arrays that it writes."""
     match s:
         case ir.Assign(value=value):
             return (value,)
@@ -150,7 +150,7 @@ def written(s: Stmt) -> Var | None:
 
 
 def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
-    """The statement with its expressions, the variables it defines or writes, and its blocks replaced by functions' values."""
+    """The statement with expressions, variables that it defines or writes, and blocks replaced by functions' values."""
     many = lambda es: tuple(map(expression, es))
     match s:
         case ir.Assign():
@@ -195,7 +195,7 @@ def map_expression(e: Expr, change: Any) -> Expr:
 
 
 def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ...]:
-    """Statements with variables replaced by atoms, where they are read; renamed variables also where they are defined."""
+    """Statements with variables replaced by atoms where they are read, and renamed where they are defined."""
 
     def change(v: Var) -> Expr:
         return names.get(v.name, v)

@@ -1,7 +1,7 @@
 """Adjoint loops that add into gathered elements, in strips, so that the arithmetic can be vectorised.
 
-``x_bar[index[i]] += …`` keeps a compiler from vectorising a loop, since two iterations may meet in one element.  This pass
-cuts the iterations into strips of some dozens.  For each strip
+``x_bar[index[i]] += …`` keeps a compiler from vectorising a loop, since two iterations may meet in one element.  This
+pass cuts the iterations into strips of some dozens.  For each strip
 
 * a first loop collects gathered elements in a buffer that stays in the cache (processors that have instructions
   for gathering are no faster, and some are much slower);
@@ -24,6 +24,7 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.branches import contains_loop, flatten
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.parallel import addition
 from ampi.kernel.ssa import INT, ZERO, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
 
 BUFFER_BYTES = 16384
@@ -31,7 +32,7 @@ SMALLEST, LARGEST = 16, 256
 
 
 def in_strips(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
-    """The function (in single assignment form) with its independent loops in strips where that pays, and what was done."""
+    """The function (in single assignment form) with independent loops in strips where that pays; what was done."""
     pass_ = _Strips(function, names)
     body = pass_.visit(function.body)
     return replace(function, body=body), pass_.facts
@@ -39,7 +40,7 @@ def in_strips(function: ir.Function, names: Names) -> tuple[ir.Function, list[st
 
 @dataclass(frozen=True)
 class Increment:
-    """``array[index] += amount``, to be done after the strip's arithmetic; ``adjacent``: the index moves with the loop."""
+    """``array[index] += amount``, to be done after the arithmetic; ``adjacent``: the index moves with the loop."""
 
     statement: ir.Accumulate
     adjacent: bool
@@ -112,9 +113,10 @@ class _Strips(Builder):
         body = flatten(s.body, self.names)
         if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
             return None
-        sums = [self.sum_of(c, body) for c in s.carried]
-        if any(x is None for x in sums):
+        amounts = [addition(c, body) for c in s.carried]
+        if any(a is None for a in amounts):
             return None
+        sums = [Sum(c, a) for c, a in zip(s.carried, amounts) if a is not None]
         put_off = self.to_put_off(s, body)
         gather = self.to_gather(s, body)
         if put_off is None or gather is None or not (put_off or sums or gather):
@@ -185,17 +187,6 @@ class _Strips(Builder):
         traffic = sum(len(values) for rows in (plan.rows, plan.gathered) for values in rows.values())
         return work >= 2 * traffic
 
-    def sum_of(self, c: Carried, body: tuple[Stmt, ...]) -> Sum | None:
-        """The amount that is added to a carried scalar in each iteration, if that is all that happens to it."""
-        if sum(c.var.name in names_read(t) for t in body) != 1:
-            return None
-        for t in body:
-            if isinstance(t, ir.Assign) and t.target == c.next and isinstance(t.value, Op) and t.value.name == "add":
-                a, b = t.value.args
-                if c.var in (a, b) and a != b and a.type == b.type:
-                    return Sum(c, b if a == c.var else a)
-        return None
-
     def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
         """The increments that hinder vectorisation."""
         touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
@@ -252,14 +243,16 @@ class _Strips(Builder):
         s, length = plan.loop, plan.length()
         self.line = s.line
         self.stack[-1].statements, before = [], self.stack[-1].statements
-        increments = {ty: self.buffer("increments", ty, len(row) * length) for ty, row in plan.rows.items()}
-        gathered = {ty: self.buffer("gathered", ty, len(row) * length) for ty, row in plan.gathered.items()}
+        if not s.parallel:
+            increments, gathered = self.buffers(plan, length)
         span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
         count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
         number = self.inner("strip", INT)
         with self.nested() as strip:
             first = self.op("add", s.start, self.op("mul", number, constant(length, INT)))
             trips = self.op("min", self.op("sub", s.stop, first), constant(length, INT))
+            if s.parallel:  # each thread has its own
+                increments, gathered = self.buffers(plan, length)
             work = _Strip(self, plan, length, first, trips, increments, gathered)
             if plan.gather:
                 work.gathering()
@@ -272,7 +265,9 @@ class _Strips(Builder):
                 work.adding(scattered)
             totals = [work.summing(x) for x in plan.sums]
         carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(plan.sums, totals))
-        self.emit(Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, line=s.line))
+        self.emit(
+            Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
+        )
         out, self.stack[-1].statements = self.stack[-1].statements, before
         self.facts.append(
             f"line {s.line}: strips of {length}; {len(plan.gather)} elements gathered, "
@@ -282,6 +277,11 @@ class _Strips(Builder):
 
     def op(self, name: str, *args: Expr) -> Expr:
         return self.value(Op(name, args, INT))
+
+    def buffers(self, plan: Plan, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
+        increments = {ty: self.buffer("increments", ty, len(row) * length) for ty, row in plan.rows.items()}
+        gathered = {ty: self.buffer("gathered", ty, len(row) * length) for ty, row in plan.gathered.items()}
+        return increments, gathered
 
     def buffer(self, name: str, ty: Any, size: int) -> Var:
         buffer = self.fresh(name, types.Array(ty, 1, "C"))
@@ -400,14 +400,16 @@ class _Strip:
         self.loop(write)
 
     def summing(self, x: Sum) -> Expr:
-        total = self.to.inner(x.carried.var.name, x.carried.var.type)
-        k = self.to.inner("k", INT)
-        with self.to.nested() as block:
-            value = self.to.load(self.increments[x.amount.type], (self.cell(self.plan.rows, x.amount, k),))
-            after = self.to.value(Op("add", (total, value), total.type))
-        carried = (Carried(total, x.carried.var, after),)
-        self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=self.plan.loop.line))
-        return total
+        """The sum after the strip: the strip is summed for itself, which threads can do at once."""
+        to = self.to
+        part = to.inner(x.carried.var.name, x.carried.var.type)
+        k = to.inner("k", INT)
+        with to.nested() as block:
+            value = to.load(self.increments[x.amount.type], (self.cell(self.plan.rows, x.amount, k),))
+            after = to.value(Op("add", (part, value), part.type))
+        carried = (Carried(part, constant(0, part.type), after),)
+        to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=self.plan.loop.line))
+        return to.value(Op("add", (x.carried.var, part), part.type))
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

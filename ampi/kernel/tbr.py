@@ -4,7 +4,7 @@ The adjoint recomputes one iteration at a time, with the caller's arrays still a
 such an iteration is
 
 * ``ORIGINAL``  if no write of the kernel can have reached the element before: it is read from the caller's array;
-* ``FINAL``     if no write can reach it afterwards: it is read from the working copy, which the forward sweep completed;
+* ``FINAL``     if no write can reach it afterwards: it is read from the working copy that the forward sweep completed;
 * ``SAVED``     otherwise: the forward sweep saves the value that was loaded.
 
 An array's *home* is the innermost loop that allocates it (the function, for arguments).  Inside one iteration of its
