@@ -132,6 +132,9 @@ class Buffer:
         if self.array is None or self.count == 0:
             empty = np.zeros(self.count, self.dtype)
             return lambda: empty
+        if self._address is None and self._layout is None:
+            whole = tape.need(self.array)
+            return lambda: whole.ravel("K")
         views = [tape.need(view) for view in self._views()]
         index = self._index()
         if index is not None:

@@ -42,9 +42,11 @@ class Call:
         Memory whose values the adjoint wants.
     refused : str
         If not empty: why the operation has no adjoint.
+    spoils : sequence of Buffer
+        What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
     """
 
-    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "token", "values", "writes")
+    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "spoils", "token", "values", "writes")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Call:
         self.adjoint = adjoint
         self.needed = needed
         self.refused = refused
+        self.spoils = writes
         self.token: Any = None
         self.values: Any = None
 
@@ -83,7 +86,7 @@ class Call:
     def overwrite(self) -> list[Undo]:
         """Save what the primal overwrites."""
         undo: list[Undo] = []
-        for buffer in self.writes:
+        for buffer in self.spoils:
             undo += buffer.overwrite()
         return undo
 
@@ -97,6 +100,7 @@ class Call:
                 buffer.activate(tape)
             buffer.detach()
         self.needed = None
+        self.spoils = ()
         tape.append(self, undo)
 
     def _check(self, loses: bool) -> None:
@@ -385,19 +389,22 @@ def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.S
     in_place = is_in_place(sendbuf)
     y = parse(recvbuf, size if in_place else 0)
     x = y if in_place else parse(sendbuf, size)
-    y = y.first(x.count // size)
+    whole, y = y, y.first(x.count // size)
 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = np.empty(x.count, x.dtype)
         yield [comm.Iallgather(y.take(sweep), g)]
         x.add(sweep, (yield from rule.share(comm, values, g)))
 
-    return _plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
+    call = _plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
+    call.spoils = (whole,)
+    return call
 
 
 def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
+    whole = y
     if recvcounts is not None and is_in_place(sendbuf):
         items = [operator.index(n) for n in recvcounts]
         y = y.first(items[comm.Get_rank()] * (y.count // max(sum(items), 1)))
@@ -409,7 +416,9 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
         yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
         x.add(sweep, (yield from rule.share(comm, values, g)))
 
-    return _plan_reduction("Reduce_scatter", op, x, y, adjoint)
+    call = _plan_reduction("Reduce_scatter", op, x, y, adjoint)
+    call.spoils = (whole,)
+    return call
 
 
 def _scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:

@@ -2,6 +2,9 @@
 differences of the same program on plain mpi4py and NumPy in double precision; and the traps one by one, in closed form.
 """
 
+import inspect
+import re
+
 import numpy
 import pytest
 from mpi4py import MPI
@@ -9,6 +12,7 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 
@@ -425,6 +429,21 @@ def test_reductions_of_every_dtype(case, op, dtype):
     if dtype.startswith("complex") and op in ("min", "max"):
         pytest.skip("MPI has no order of complex numbers")
     check(world, dtype, case, OPS[op])
+
+
+def collectives_of_the_table():
+    """Names of the differentiated operations whose blocking form sends buffers to a whole communicator."""
+    point_to_point = re.compile("I?[sbr]?(send|recv)|M?probe|.*_init", re.IGNORECASE)
+    for operation in TABLE.values():
+        if operation.treatment is Treatment.DIFFERENTIATED and not operation.objects and operation.owner != "Message":
+            if not point_to_point.match(operation.name):
+                yield operation.name
+
+
+@pytest.mark.parametrize("name", collectives_of_the_table())
+def test_has_a_case(name):
+    """An entry of the table without a case here fails by name."""
+    assert any(f"comm.{name}(" in inspect.getsource(case) for case in (*MOVES, *REDUCTIONS))
 
 
 # ------------------------------------------------------------------------------------------- traps, in closed form

@@ -4,6 +4,7 @@ the same program on plain mpi4py and NumPy; and what kinds of objects active arr
 
 import collections
 import dataclasses
+import inspect
 
 import numpy
 import pytest
@@ -12,6 +13,7 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 
@@ -73,7 +75,14 @@ def sends_of_all_modes(np, comm, u):
     going = [comm.issend(u, right, 0), comm.isend(2 * u, right, 1), comm.isend(u * u, right, 2)]
     came = [request.wait() for request in requests]
     MPI.Request.waitall(going)
-    return came[0] * came[1] + came[2]
+    room = bytearray(1 << 14)
+    MPI.Attach_buffer(room)
+    comm.bsend([u[0]], right, 4)
+    request = comm.ibsend(u[1], right, 5)
+    buffered = comm.recv(source=left, tag=4)[0] * comm.recv(source=left, tag=5)
+    request.wait()
+    MPI.Detach_buffer()
+    return came[0] * came[1] + came[2] * buffered
 
 
 def blocking_sends(np, comm, u):
@@ -267,6 +276,15 @@ def test_against_finite_differences(case, make_comm, dtype):
     assert abs(fine - coarse) < 1e-5 * scale
     assert abs(inner(x_bar, direction) - expected) < 1e-7 * scale
     assert numpy.array_equal(x_bar, again)
+
+
+OBJECT_METHODS = [o.name for o in TABLE.values() if o.objects and o.treatment is Treatment.DIFFERENTIATED]
+
+
+@pytest.mark.parametrize("name", OBJECT_METHODS)
+def test_has_a_case(name):
+    """An entry of the table without a case here fails by name."""
+    assert any(f".{name}(" in inspect.getsource(case) for case in CASES)
 
 
 # ------------------------------------------------------------------------------------------------------- objects
