@@ -1,8 +1,8 @@
 """NumPy's namespace with functions that return `ampi.ndarray`: write ``import ampi.numpy as np``.
 
-Everything of NumPy is here.  Its ufuncs, classes and constants are NumPy's own; a function is NumPy's own with its result
-as an `ampi.ndarray`, so that what a program creates (from nothing, from files, from numbers) can carry derivatives.  The
-attribute ``numpy_function`` of such a function is NumPy's.
+Everything of NumPy is here.  Its ufuncs, classes and constants are NumPy's own; a function is NumPy's own with its
+result as an `ampi.ndarray`, so that what a program creates (from nothing, from files, from numbers) can carry
+derivatives.  The attribute ``numpy_function`` of such a function is NumPy's.
 """
 
 from __future__ import annotations

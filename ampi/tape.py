@@ -274,7 +274,7 @@ class Tape:
         sweep = Sweep(self)
         wanted = [self._watched(leaf) for leaf in _leaves(x)]
         _plant(sweep, y, seed)
-        if any(isinstance(output, np.ndarray) and not self.is_active(output) for output in _leaves(y)):
+        if any(storage_of(output).tape is None for output in _leaves(y)):
             warnings.warn(
                 "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
                 "computed after the tape was closed? (Pass None on a rank without output.)",
