@@ -1,17 +1,19 @@
 """The one place that says what arrays, kernels and communicator the program runs on."""
 
 import numba
-import numpy as np
 from mpi4py import MPI
+
+import ampi
+import ampi.numpy as np
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "kernel", "np", "prange", "value"]
 
-COMM_SELF = MPI.COMM_SELF
-COMM_WORLD = MPI.COMM_WORLD
+COMM_SELF = ampi.COMM_SELF
+COMM_WORLD = ampi.COMM_WORLD
 prange = numba.prange
 
-kernel = numba.njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
-"""Compiles a kernel; a kernel that another one calls becomes part of it."""
+kernel = ampi.kernel(fastmath=True, forceinline=True)
+"""Compiles a kernel and differentiates it; a kernel that another one calls becomes part of it."""
 
-value = np.asarray
+value = ampi.value
 """The value alone of an array or scalar, for decisions and for printing."""

@@ -53,6 +53,7 @@ class Domain:
         self.comm = comm
         self.size = size
         self.box = Box(comm.Get_rank(), comm.Get_size())
+        self.edge = EDGE_LENGTH / (self.box.side * size)
         self.elements = size**3
         self.nodes = (size + 1) ** 3
         self.cycle = 0
@@ -69,6 +70,11 @@ class Domain:
         self._weigh_nodes(nodes)
         self._light_the_fuse()
         self._divide(regions, balance, cost)
+
+    @property
+    def nbytes(self):
+        """Bytes of the arrays of mesh and state on this rank."""
+        return sum(a.nbytes for a in vars(self).values() if isinstance(a, numpy.ndarray))
 
     def _connect(self, numbers, nodes):
         around = ((0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 1, 0), (1, 0, 0), (1, 0, 1), (1, 1, 1), (1, 1, 0))  # z, y, x
@@ -127,6 +133,8 @@ class Domain:
         total.send(mass)
         total.finish(mass)
         self.mobility[:] = 1.0 / mass
+        self.owned_mass = np.array(mass[0])
+        self.owned_mass[self.motion_copy.copied] = 0.0
         for direction in range(3):
             if not self.box.has_neighbor(direction, -1):
                 self.mobility[direction, numpy.moveaxis(nodes, 2 - direction, 0)[0].ravel()] = 0.0

@@ -1,0 +1,169 @@
+"""LULESH's gradient, against difference quotients, against another division of the mesh into ranks, and at kinks."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+import ampi
+
+PROGRAM = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
+sys.path.insert(0, str(PROGRAM.parent))
+h5py = pytest.importorskip("h5py")
+from sedov import output, sensitivity  # noqa: E402
+from sedov.domain import Domain  # noqa: E402
+
+ALL = list(sensitivity.INDEPENDENTS)
+
+
+def state_after(comm, size, cycles, disturbance=0.0):
+    """A domain some cycles in; a disturbance breaks the symmetry and with it the ties in the choice of the time
+    step.""" domain = Domain(comm, size) sensitivity.run_cycles(domain, cycles) if disturbance:
+        for name, field in sensitivity.random_direction(domain, ALL, seed=7, symmetric=False).items():
+            getattr(domain, name)[...] += disturbance * field
+    return domain, sensitivity.save(domain)
+
+
+def directional(domain, partial, direction):
+    return domain.comm.allreduce(sum(float(np.vdot(partial[n], direction[n])) for n in direction))
+
+
+def quotient(domain, state, functional, cycles, direction, step):
+    ends = []
+    for sign in (1, -1):
+        moved = state | {n: state[n] + sign * step * d for n, d in direction.items()}
+        ends.append(sensitivity.evaluate(domain, moved, functional, cycles))
+    return (ends[0] - ends[1]) / (2 * step), sum(ends) / 2
+
+
+def assert_taylor(domain, state, functional, name, cycles, symmetric):
+    """The derivative is the difference quotient's limit, and the first-order remainder falls with the step's square."""
+    sensitivity.restore(domain, state)
+    found = sensitivity.gradient(domain, functional, [name], cycles)
+    direction = sensitivity.random_direction(domain, [name], symmetric=symmetric)
+    exact = directional(domain, found.partial, direction)
+    assert exact != 0.0
+    # Richardson's extrapolation of central differences; its error is far below the tolerance.
+    wide, _ = quotient(domain, state, functional, cycles, direction, 2e-5)
+    narrow, _ = quotient(domain, state, functional, cycles, direction, 1e-5)
+    assert (4 * narrow - wide) / 3 == pytest.approx(exact, rel=1e-6)
+    remainders = []
+    for step in (4e-4, 2e-4, 1e-4):
+        moved = state | {name: state[name] + step * direction[name]}
+        remainders.append(sensitivity.evaluate(domain, moved, functional, cycles) - found.value - step * exact)
+    # The step is small enough where the next-order term is small against the second.
+    orders = np.log2(np.abs(remainders[:-1]) / np.abs(remainders[1:]))
+    assert orders[-1] == pytest.approx(2.0, abs=0.25)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
+def test_taylor_on_one_rank(name, functional):
+    domain, state = state_after(ampi.COMM_SELF, 6, 20, disturbance=1e-3)
+    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
+
+
+def test_taylor_along_a_symmetric_direction():
+    """At the undisturbed symmetric state elements tie for the time step; symmetric directions do not see the kink."""
+    domain, state = state_after(ampi.COMM_SELF, 6, 30)
+    assert_taylor(domain, state, sensitivity.origin_energy, "energy", 8, symmetric=True)
+
+
+@pytest.mark.mpi(min_size=8)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
+def test_taylor_on_eight_ranks(name, functional):
+    if ampi.COMM_WORLD.size != 8:
+        pytest.skip("8 ranks make a cube")
+    domain, state = state_after(ampi.COMM_WORLD, 3, 20, disturbance=1e-3)
+    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
+
+
+def whole(domain, name, field):
+    """All ranks' pieces in their places (no rank sees another's pieces of a shared node: they are equal)."""
+    kind = "element" if name == "energy" else "node"
+    result = np.zeros(output.whole_shape(domain, kind))
+    for rank, piece in enumerate(domain.comm.allgather(np.asarray(field))):
+        place = output.place_of(domain, kind, rank)
+        result[place] = piece.reshape(result[place].shape)
+    return result
+
+
+@pytest.mark.mpi(min_size=8)
+@pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
+def test_eight_ranks_have_the_gradient_of_one(functional):
+    """-s 5 on 8 ranks and -s 10 on 1 rank are the same mesh: every entry to 1e-9 of the largest, over 20 cycles."""
+    if ampi.COMM_WORLD.size != 8:
+        pytest.skip("8 ranks make a cube")
+    gradients = []
+    for comm, size in ((ampi.COMM_WORLD, 5), (ampi.COMM_SELF, 10)):
+        domain, _ = state_after(comm, size, 20)
+        found = sensitivity.gradient(domain, sensitivity.FUNCTIONALS[functional], ALL, 20)
+        gradients.append({n: whole(domain, n, f) for n, f in found.fields.items()})
+    for name in ALL:
+        many, one = gradients[0][name], gradients[1][name]
+        assert np.abs(one).max() > 0
+        np.testing.assert_allclose(many, one, rtol=0, atol=1e-9 * np.abs(one).max(), err_msg=name)
+
+
+def test_the_undisturbed_state_has_a_finite_one_sided_gradient():
+    """Gas at rest sits on kinks of the limiter and of the equation of state: a one-sided derivative, and no NaN."""
+    domain = Domain(ampi.COMM_SELF, 4)
+    for functional in sensitivity.FUNCTIONALS.values():
+        state = sensitivity.save(domain)
+        found = sensitivity.gradient(domain, functional, ALL, 10)
+        for name, field in found.fields.items():
+            assert np.isfinite(field).all(), name
+        assert np.abs(found.fields["energy"]).max() > 0
+        sensitivity.restore(domain, state)
+
+
+def test_energy_scales_with_energy():
+    """Energies, and the squares of speeds and of the inverse time step, times one factor: an exact symmetry.
+
+    The derivative of the kinetic energy along it is the kinetic energy itself (the cut-offs are far below what moves).
+    """
+    domain, state = state_after(ampi.COMM_SELF, 5, 15)
+    with ampi.Tape() as tape:
+        names = ["energy", "v", "pressure", "viscosity", "sound_speed", "dt", "time", "step_limit"]
+        watched = [tape.watch(getattr(domain, n)) for n in names]
+        sensitivity.run_cycles(domain, 3)
+        kinetic = sensitivity.kinetic_energy(domain)
+    powers = [1.0, 0.5, 1.0, 1.0, 0.5, -0.5, -0.5, -0.5]
+    adjoints = tape.gradient(kinetic, watched)
+    along = sum(p * float(np.vdot(a, state[n])) for p, n, a in zip(powers, names, adjoints, strict=True))
+    assert along == pytest.approx(float(ampi.value(kinetic)), rel=1e-8)
+
+
+def test_state_is_as_after_the_run_and_a_second_sweep_agrees():
+    domain, state = state_after(ampi.COMM_SELF, 4, 12)
+    sensitivity.run_cycles(domain, 3)
+    after = sensitivity.save(domain)
+    sensitivity.restore(domain, state)
+    with ampi.Tape() as tape:
+        energy = tape.watch(domain.energy)
+        sensitivity.run_cycles(domain, 3)
+        result = sensitivity.kinetic_energy(domain)
+    first = tape.gradient(result, energy)
+    second = tape.gradient(result, energy)
+    np.testing.assert_array_equal(first, second)
+    for name in sensitivity.STATE:
+        np.testing.assert_array_equal(ampi.value(getattr(domain, name)), after[name], err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_command_line_writes_file_and_picture(mpiexec, tmp_path, ranks):
+    pytest.importorskip("matplotlib")
+    data, picture = tmp_path / "gradient.h5", tmp_path / "gradient.png"
+    options = ["-s", "3", "-i", "12", "--gradient", "origin", "--last", "4", "--check", "--cost", "--repeat", "1"]
+    done = mpiexec(ranks, "-m", "ampi.run", PROGRAM, *options, "--output", data, "--plot", picture)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "x primal" in done.stdout
+    assert picture.stat().st_size > 1000
+    edge = 3 * round(ranks ** (1 / 3))
+    with h5py.File(data) as file:
+        assert file["gradient_energy"].shape == (edge,) * 3
+        assert file["gradient_x"].shape == (3, edge + 1, edge + 1, edge + 1)
+        assert np.isfinite(file["gradient_v"][...]).all()
+        assert file.attrs["differentiated"] == 4
