@@ -9,7 +9,7 @@ import numpy as np
 
 from .array import value
 from .errors import ActivityError, CommunicationError, TapeError
-from .memory import TrackedArray, plain
+from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 
 _OBJECTIVES = ("sum", "replicated", "root")
@@ -32,6 +32,10 @@ def _leaves(x: Any) -> list:
     found: list = []
     _map(found.append, x)
     return found
+
+
+def _is_inexact(x: Any) -> bool:
+    return carries_derivatives(x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype)
 
 
 def _watch(tape: Tape, x: Any) -> Any:
@@ -65,7 +69,8 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         What ``f`` returned, without derivatives.
     pullback : callable
         ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes;
-        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None).  May be called as often as wanted,
+        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None; what stands for integers and the
+        like is ignored).  May be called as often as wanted,
         by all ranks alike.
     """
     with Tape() as tape:
@@ -77,7 +82,8 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         seeds = _leaves(y_bar)
         if len(seeds) != len(outputs):
             raise TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
-        return _gradient(tape, outputs, watched, seeds)
+        pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if _is_inexact(leaf)]
+        return _gradient(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
     return value(y), pullback
 
