@@ -115,6 +115,8 @@ class ndarray(TrackedArray):
     ) -> Any:
         """`numpy.ndarray.astype`; derivatives pass between floating-point and complex dtypes."""
         result = plain(self).astype(dtype, order, casting, subok, copy)
+        if result.dtype == object and indexing.is_active(current(), self):
+            raise no_rule(np.ndarray.astype, " to objects")
         if not copy and np.may_share_memory(result, plain(self)):
             return self if result.dtype == self.dtype else wrapped(result)
         return indexing.copied(self, result)

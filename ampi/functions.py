@@ -62,8 +62,9 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     out = _given_out(function, arguments, keywords)
     if out is not None:
         return _into(out, function, arguments, keywords)
-    if "out" in keywords:
-        keywords = {name: x for name, x in keywords.items() if name != "out"}
+    keywords = {name: x for name, x in keywords.items() if name not in _WORKSPACE}
+    if function is np.nan_to_num and (keywords.get("copy") is False or (len(arguments) > 1 and not arguments[1])):
+        return RULES[function](*arguments, **keywords)
     tape = current()
     if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
         return wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
@@ -87,6 +88,9 @@ def _checked(function: Callable, result: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------------------ out=
+
+# Leave to use an argument as work space, which is not ours to give: its memory may be needed.
+_WORKSPACE = ("out", "overwrite_input")
 
 # Functions of NumPy's C side, whose signatures older versions do not tell.
 _OUT = {np.concatenate: 2, np.dot: 2}

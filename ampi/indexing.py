@@ -73,6 +73,10 @@ def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], ke
 
 def require_tracked(target: np.ndarray, what: str) -> None:
     """Raise if an active value is about to enter memory that is not tracked."""
+    if target.dtype == object:
+        raise ActivityError(
+            f"{what} writes an active value into an array of objects, where its derivative would be lost"
+        )
     if storage_of(target) is None:
         raise ActivityError(
             f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative "
@@ -297,6 +301,8 @@ def setitem(array: TrackedArray, key: Any, value: Any) -> None:
     def action() -> None:
         view[key] = source
 
+    if is_active(tape, value):
+        require_tracked(array, "item assignment")
     if not (is_active(tape, value) and carries_derivatives(array.dtype)):
         write_constants([array], action, key)
         return

@@ -596,3 +596,113 @@ def test_scipy_ufuncs_by_autograd():
         x = tape.watch(np.ones(2))
         with pytest.raises(ampi.ActivityError, match="ellipk"):
             special.ellipk(0.1 * x)
+
+
+def test_active_values_do_not_become_objects():
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones(3))
+        with pytest.raises(ampi.ActivityError, match="objects"):
+            x.astype(object)
+        with pytest.raises(ampi.ActivityError, match="objects"):
+            ampi.numpy.empty(3, object)[...] = x
+        with pytest.raises(ampi.ActivityError, match="objects"):
+            ampi.numpy.empty(3, object)[[0, 1]] = x[0]
+
+
+def test_fields_of_structured_arrays():
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([1.0, 2.0, 3.0]))
+        points = ampi.numpy.zeros(3, [("position", float, (2,)), ("kind", int), ("mass", np.float32)])
+        points["position"][:, 1] = x * x
+        points["mass"] = 2.0 * x
+        points["kind"] = 7
+        z = points["position"].sum() + points[["kind", "mass"]]["mass"].sum()
+    np.testing.assert_array_equal(tape.gradient(z, x), [4.0, 6.0, 8.0])
+
+
+def test_functions_that_work_in_their_argument_are_seen():
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones(3))
+        c = ampi.numpy.array([3.0, np.nan, 1.0])
+        d = ampi.numpy.array([3.0, 2.0, 1.0])
+        y = x * c + x * d
+        np.nan_to_num(c, copy=False)
+        np.median(d, overwrite_input=True)
+        np.copyto(dst=d, src=x)
+        np.random.default_rng(0)
+    np.testing.assert_array_equal(tape.gradient(y, x, seed=[1.0, 0.0, 1.0])[[0, 2]], [6.0, 2.0])
+    np.testing.assert_array_equal(c, [3.0, 0.0, 1.0])
+
+
+def test_random_generators_announce_their_shuffles():
+    rng = ampi.numpy.random.default_rng(1)
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones(4))
+        c = rng.permutation(4) * 1.0
+        before = ampi.value(c)
+        y = x * c
+        rng.shuffle(c)
+        ampi.numpy.random.shuffle(c)
+        with pytest.raises(ampi.ActivityError, match="shuffle"):
+            rng.shuffle(x)
+    np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(4)), before)
+    assert type(rng.random(3)) is ampi.ndarray and type(rng.random()) is float
+
+
+def test_numpy_scalars_on_either_side():
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([1.0, 2.0]))
+        y = np.float64(2.0) * x[0] + 3 * x[1] + np.sum(x, axis=0) * np.int64(2)
+        quotient, rest = divmod(7.0 * x, 4.0)
+        z = y + (quotient * rest).sum()
+        assert type(y) is type(z) is ampi.ndarray
+    np.testing.assert_array_equal(tape.gradient(z, x), [4.0 + 7.0, 5.0 + 21.0])
+
+
+def test_ampi_numpy_makes_tracked_arrays():
+    anp = ampi.numpy
+    assert all(hasattr(anp, name) for name in dir(np))
+    assert anp.ndarray is ampi.ndarray and anp.sin is np.sin and anp.float64 is np.float64
+    for made in (
+        anp.array([1.0, 2.0]), anp.zeros(2), anp.ones((2, 2)), anp.empty(1), anp.full(2, 3.0), anp.arange(3.0),
+        anp.linspace(0, 1, 3), anp.eye(2), anp.asarray(np.ones(2)), anp.zeros_like(np.ones(2)), anp.r_[0.0:1.0:3j],
+        anp.mgrid[0:2, 0:2], anp.meshgrid([1.0], [2.0])[0], anp.fromfunction(lambda i: i * 1.0, (3,)),
+        anp.where([True], 1.0, 2.0), anp.random.rand(2), anp.linalg.inv(np.eye(2)), anp.fft.fft(np.ones(2)),
+        anp.stack([np.ones(2)]), anp.loadtxt(["1 2"]), anp.full_like(np.ones(2), 1.0), anp.tri(2), anp.sum([1.0, 2.0]),
+        anp.lib.stride_tricks.as_strided(np.ones(3), (2,), (8,)),
+    ):  # fmt: skip
+        assert type(made) is ampi.ndarray
+        made[...] = made
+    a = np.ones(3)
+    assert np.shares_memory(anp.asarray(a), a) and not np.shares_memory(anp.array(a), a)
+    assert anp.zeros(3, order="F").dtype == float and anp.asfortranarray(np.ones((2, 2))).flags.f_contiguous
+    assert anp.array([[1, 2]], ndmin=3).shape == (1, 1, 2) and anp.array(3.0).shape == ()
+
+
+def test_ampi_numpy_with_active_values():
+    anp = ampi.numpy
+
+    def f(x):
+        made = [
+            anp.array([x[0], [x[1], 2.0][0], 3.0]),
+            anp.array([[x[0], 1.0], [2.0, x[2]]]),
+            anp.array([x, 2.0 * x]),
+            anp.full(2, x[0]),
+            anp.full_like(x, x[1]),
+            anp.array(x),
+            anp.array(x, copy=None, ndmin=2),
+            anp.asarray(x.T, order="F"),
+            anp.copy(x),
+            anp.r_[x, x[0], 1.0],
+            anp.c_[x, x],
+            anp.vectorize(lambda a, b: a * b + a)(x, 3.0),
+            anp.lib.stride_tricks.as_strided(x, (2,), (16,)),
+            anp.stack([x, x]),
+            anp.linalg.norm(x),
+        ]
+        return sum((m * m).sum() for m in made)
+
+    x = np.array([1.0, 2.0, 3.0])
+    step = 1e-6
+    numbers = [(f(anp.asarray(x + d)) - f(anp.asarray(x - d))) / (2 * step) for d in step * np.eye(3)]
+    np.testing.assert_allclose(ampi.grad(f)(x), numbers, rtol=1e-7)

@@ -13,11 +13,12 @@ from ..memory import storage_of, tracked
 from ..tape import current
 
 
-def _writing(name: str, formula: Callable) -> Callable:
+def _writing(name: str, parameter: str, formula: Callable) -> Callable:
     """Runs the formula on tracked memory, and NumPy's function on a plain array, which no active value may enter."""
     function = getattr(np, name)
 
-    def writer(target: Any, *arguments: Any, **keywords: Any) -> None:
+    def writer(*arguments: Any, **keywords: Any) -> None:
+        target, *arguments = arguments if arguments else (keywords.pop(parameter),)
         if isinstance(target, np.ndarray) and storage_of(target) is not None:
             formula(tracked(target), *arguments, **keywords)
             return
@@ -103,14 +104,15 @@ def _put_along_axis(arr: Any, indices: Any, values: Any, axis: Any = -1) -> None
     setitem(arr, np.unravel_index(chosen, arr.shape), from_nested(values))
 
 
+# The name of the argument that is overwritten comes first.
 WRITERS: dict[Callable, Callable] = {
-    getattr(np, name): _writing(name, formula)
-    for name, formula in {
-        "copyto": _copyto,
-        "fill_diagonal": _fill_diagonal,
-        "place": _place,
-        "put": _put,
-        "put_along_axis": _put_along_axis,
-        "putmask": _putmask,
+    getattr(np, name): _writing(name, parameter, formula)
+    for name, (parameter, formula) in {
+        "copyto": ("dst", _copyto),
+        "fill_diagonal": ("a", _fill_diagonal),
+        "place": ("arr", _place),
+        "put": ("a", _put),
+        "put_along_axis": ("arr", _put_along_axis),
+        "putmask": ("a", _putmask),
     }.items()
 }
