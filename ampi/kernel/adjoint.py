@@ -26,7 +26,7 @@ from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
-from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, select
+from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.slice import live_part
 from ampi.kernel.ssa import (
@@ -354,7 +354,7 @@ class _Adjoint(Builder):
 
     def slot(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
         """Where the values saved in the current iterations of loops are."""
-        before = self.before.get(loops[-1].name)
+        before = self.before.get((loops[-1].name, loops[0].name))
         if before is None:
             return self.trips(loops, scope)
         (trip,) = self.trips(loops[-1:], scope)
@@ -433,7 +433,7 @@ class _Adjoint(Builder):
     def prepare_saved_loads(self, s: Loop, scope: Scope) -> None:
         """Make room for the values that the loop (standing directly in the scope) loads and that must be saved."""
         for name, ty, loops in self.loads_to_save(s, scope):
-            if loops[-1].name in self.before:
+            if (loops[-1].name, loops[0].name) in self.before:
                 extents = (Const(16, INT),)
             else:
                 ranges = [(self.atom(loop.start, scope), self.atom(loop.stop, scope)) for loop in loops]
@@ -445,8 +445,9 @@ class _Adjoint(Builder):
     def make_room(self, s: Loop, scope: Scope, more: Expr) -> None:
         """Lengthen what is saved in a loop whose iterations are numbered through, for ``more`` of them."""
         for tape, loops in scope.saved_loads.values():
-            if loops[-1].name == s.name and s.name in self.before:
-                size = self.value(Op("add", (self.atom(self.before[s.name], scope), more), INT))
+            before = self.before.get((loops[-1].name, loops[0].name))
+            if loops[-1].name == s.name and before is not None:
+                size = self.value(Op("add", (self.atom(before, scope), more), INT))
                 self.emit(ir.Grow(tape, size, line=s.line))
                 self.forget(tape.name)
 
@@ -475,7 +476,7 @@ class _Adjoint(Builder):
 
     def contribute(self, adjoints: Adjoints, value: Expr, amount: Expr) -> None:
         """Add to the adjoint of a scalar."""
-        if not self.is_active(value):
+        if not self.is_active(value) or is_constant(amount, 0):
             return
         amount = convert(amount, value.type)
         known = adjoints.get(value.name)
@@ -500,7 +501,7 @@ class _Adjoint(Builder):
             match s:
                 case ir.Assign(target=target, value=value):
                     g = adjoints.pop(target.name, None)
-                    if g is not None:
+                    if g is not None and not is_constant(g, 0):
                         self.backward_assign(target, value, g, scope, adjoints)
                 case ir.Store(array=array, index=index, value=value):
                     self.backward_store(array, self.atoms(index, scope), value, adjoints)

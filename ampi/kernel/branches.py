@@ -13,7 +13,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import Branch, Loop, Names, blocks, same
+from ampi.kernel.ssa import Branch, Loop, Names, blocks, definitions, every, names_read, same
 
 MAX_COST = 80
 _TRAPPING = {"floordiv", "mod", "pow"}
@@ -40,14 +40,22 @@ def contains_loop(body: tuple[Stmt, ...]) -> bool:
 
 def flatten(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
     """Statements with selections in place of branches whose sides are pure and cheap."""
+    return _flatten(body, names, set())
+
+
+def _flatten(body: tuple[Stmt, ...], names: Names, uncertain: set[str]) -> tuple[Stmt, ...]:
+    """The same; ``uncertain`` are names that only the side of a remaining branch defines, but later ones may read."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Branch):
-            s = replace(s, then=flatten(s.then, names), orelse=flatten(s.orelse, names))
-            if all(map(_is_harmless, (*s.then, *s.orelse))) and _cost((*s.then, *s.orelse)) <= MAX_COST:
+            s = replace(s, then=_flatten(s.then, names, uncertain), orelse=_flatten(s.orelse, names, uncertain))
+            inside = (*s.then, *s.orelse)
+            certain = all(uncertain.isdisjoint(names_read(t)) for t in every(inside))
+            if certain and all(map(_is_harmless, inside)) and _cost(inside) <= MAX_COST:
                 out += [*s.then, *s.orelse]
                 out += [_selection(j.var, s.condition, j.then, j.orelse, s.line) for j in s.joins]
                 continue
+            uncertain |= {v.name for t in every(inside) for v in definitions(t)}
         out.append(s)
     return tuple(out)
 

@@ -16,19 +16,20 @@ from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.ssa import INT, ZERO, Branch, Carried, Join, Loop, Names, blocks, definitions, every
 from ampi.kernel.tbr import Accesses, Source
 
+Nest = tuple[str, str]  # the names of its innermost and outermost loop
 
-def irregular_nests(accesses: Accesses, sources: dict[str, Source]) -> dict[str, str]:
-    """Innermost loops of saved loads for which there is no rectangular array, each with the outermost loop of its
-    nest (below the home of the array)."""
-    found: dict[str, str] = {}
+
+def irregular_nests(accesses: Accesses, sources: dict[str, Source]) -> list[Nest]:
+    """The nests (below the home of an array) around saved loads for which there is no rectangular array."""
+    found: dict[Nest, None] = {}
     for array, of_array in accesses.of.items():
         depth = len(accesses.home.get(array, ()))
         for load in of_array:
             if load.is_load and sources[load.statement.target.name] is Source.SAVED:
                 nest = load.loops[depth:]
                 if not all(is_rectangular(loop, nest[0]) for loop in nest):
-                    found[nest[-1].name] = nest[0].name
-    return found
+                    found[nest[-1].name, nest[0].name] = None
+    return list(found)
 
 
 def is_rectangular(loop: Loop, outermost: Loop) -> bool:
@@ -39,17 +40,17 @@ def is_rectangular(loop: Loop, outermost: Loop) -> bool:
     return all(not isinstance(e, Var) or e.name not in inside for e in (loop.start, loop.stop))
 
 
-def add_counters(function: ir.Function, nests: dict[str, str], names: Names) -> tuple[ir.Function, dict[str, Expr]]:
-    """The function with counters, and for each innermost loop the number of iterations before it begins."""
-    before: dict[str, Expr] = {}
+def add_counters(function: ir.Function, nests: list[Nest], names: Names) -> tuple[ir.Function, dict[Nest, Expr]]:
+    """The function with counters, and for each nest how often its innermost loop has run before it begins again."""
+    before: dict[Nest, Expr] = {}
     body = function.body
-    for innermost, outermost in nests.items():
+    for innermost, outermost in nests:
         body = _Counting(innermost, outermost, names, before).outside(body)
     return replace(function, body=body), before
 
 
 class _Counting:
-    def __init__(self, innermost: str, outermost: str, names: Names, before: dict[str, Expr]) -> None:
+    def __init__(self, innermost: str, outermost: str, names: Names, before: dict[Nest, Expr]) -> None:
         self.innermost, self.outermost, self.names, self.before = innermost, outermost, names, before
 
     def fresh(self) -> Var:
@@ -77,7 +78,7 @@ class _Counting:
             if not self.contains(s):
                 out.append(s)
             elif isinstance(s, Loop) and s.name == self.innermost:
-                self.before[s.name] = count
+                self.before[self.innermost, self.outermost] = count
                 out.append(s)
                 trips = self.trips(s, out)
                 total = self.fresh()

@@ -1,8 +1,8 @@
 """Which adjoint loops may run on several threads.
 
 The iterations of a primal ``prange`` are independent, but those of its adjoint need not be: an element that two
-iterations read gets increments from both.  An adjoint loop stays parallel if every element that it writes is touched by one
-iteration only, which is shown
+iterations read gets increments from both.  An adjoint loop stays parallel if every element that it writes is touched
+by one iteration only, which is shown
 
 * by the index: it is affine in the loop's counter and differs from iteration to iteration;
 * by the primal: an element that an iteration of a ``prange`` assigns is no other iteration's business, so neither is

@@ -1,7 +1,8 @@
 """Static single assignment: the form in which kernels are analysed and differentiated.
 
 In this form every scalar is assigned once per execution of the block it stands in, every operand is an atom (a ``Var``,
-a ``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace ``ir``'s:
+a ``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace those
+of ``ir``:
 
 * ``Loop`` names its loop-carried scalars (``Carried``);
 * ``Branch`` names the scalars that its two sides join (``Join``).

@@ -101,7 +101,7 @@ class _Strips(Builder):
 
     def loop(self, s: Loop) -> list[Stmt]:
         """A loop without loops inside, in strips or as it is."""
-        if not s.independent or s.step != 1 or not self.is_nonnegative(s.start):
+        if not s.independent or s.step != 1 or not tbr.is_nonnegative(s.start, self.accesses):
             return [s]
         plan = self.plan(s)
         return [s] if plan is None else self.strips(plan)
@@ -296,7 +296,9 @@ class _Strips(Builder):
 
         def index(es: tuple[Expr, ...]) -> tuple[Expr, ...]:
             return tuple(
-                Op("cast", (e,), types.uint64) if isinstance(e, Var) and e.type == INT and self.is_nonnegative(e) else e
+                Op("cast", (e,), types.uint64)
+                if isinstance(e, Var) and e.type == INT and tbr.is_nonnegative(e, self.accesses)
+                else e
                 for e in es
             )
 
@@ -309,19 +311,6 @@ class _Strips(Builder):
                     t = replace(t, index=index(t.index))
             out.append(t)
         return tuple(out)
-
-    def is_nonnegative(self, e: Expr) -> bool:
-        if isinstance(e, ir.Size):
-            return True
-        form = tbr.affine(e, self.accesses)
-        return form.constant >= 0 and all(c > 0 and self.counts_up(name) for (name, _), c in form.terms.items())
-
-    def counts_up(self, name: str) -> bool:
-        """Whether a symbol cannot be negative: the counter of a loop that begins at zero or above, or an extent."""
-        loop = self.accesses.counter.get(name)
-        if loop is not None:
-            return loop.step == 1 and loop.condition is None and self.is_nonnegative(loop.start)
-        return ".shape[" in name
 
 
 @dataclass

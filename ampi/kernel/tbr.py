@@ -61,6 +61,7 @@ class Accesses:
     depth: dict[str, tuple[Loop, ...]] = field(default_factory=dict)
     value: dict[str, Expr] = field(default_factory=dict)
     counter: dict[str, Loop] = field(default_factory=dict)
+    unsigned: set[str] = field(default_factory=set)
 
     def writes(self, array: str) -> list[Access]:
         return [a for a in self.of[array] if not a.is_load]
@@ -69,6 +70,7 @@ class Accesses:
 def collect(function: ir.Function) -> Accesses:
     """The accesses of a function in single assignment form."""
     found = Accesses()
+    found.unsigned |= {a.name for a in function.arguments if getattr(a.type, "signed", True) is False}
     position = 0
 
     def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...], arms: tuple[tuple[int, str], ...]) -> None:
@@ -79,6 +81,8 @@ def collect(function: ir.Function) -> Accesses:
                 case ir.Assign(target=target, value=value):
                     found.depth[target.name] = loops
                     found.value[target.name] = value
+                    if getattr(target.type, "signed", True) is False:
+                        found.unsigned.add(target.name)
                     if isinstance(value, ir.Load):
                         found.of[value.array.name].append(Access(s, value.array, value.index, position, loops, arms))
                 case ir.Store(array=array, index=index) | ir.Accumulate(array=array, index=index):
@@ -224,11 +228,21 @@ def may_overlap(a: Access, b: Access, common: tuple[Loop, ...], level: int | Non
     than ``b`` and in the same iterations of the loops around it; ``level=None``: in the same iterations of all."""
     shared = common if level is None else common[:level]
     for x, y in zip(a.index, b.index):
+        if not (is_nonnegative(x, accesses) and is_nonnegative(y, accesses)):
+            continue  # -1 and n - 1 name the same element
         difference = _tagged(affine(x, accesses), "a", shared, accesses)
         difference = difference.plus(_tagged(affine(y, accesses), "b", shared, accesses), -1)
         if _never_zero(difference, None if level is None else common[level], shared, accesses):
             return False
     return True
+
+
+def is_nonnegative(e: Expr, accesses: Accesses) -> bool:
+    """Whether an index certainly does not count from the end."""
+    if getattr(e.type, "signed", True) is False:
+        return True
+    lowest = _bound(_tagged(affine(e, accesses), "a", (), accesses), -1, None, (), accesses)
+    return lowest is not None and lowest >= 0
 
 
 def _tagged(form: Form, tag: str, shared: tuple[Loop, ...], accesses: Accesses) -> Form:
@@ -293,6 +307,8 @@ def _limit(symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...
     if symbol == _DISTANCE:
         nearest = -1 if loop is None or loop.step > 0 else 1
         return Form(Fraction(nearest)) if side * nearest < 0 else None
+    if side < 0 and (".shape[" in name or name in accesses.unsigned):
+        return Form()
     counted = accesses.counter.get(name)
     if counted is None or counted.condition is not None:
         return None
