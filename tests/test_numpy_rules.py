@@ -173,8 +173,8 @@ CASES = {
         case(lambda x, y: x.T @ y[::-1], M, (3, 2)),
     ],
     "vecdot": [case(np.vecdot, M, M), case(np.vecdot, M, (4,))],
-    "matvec": [case(np.matvec, M, (4,)), case(np.matvec, (2, 3, 4), (2, 4))],
-    "vecmat": [case(np.vecmat, (3,), M)],
+    "matvec": [case(lambda a, b: np.matvec(a, b), M, (4,)), case(lambda a, b: np.matvec(a, b), (2, 3, 4), (2, 4))],
+    "vecmat": [case(lambda a, b: np.vecmat(a, b), (3,), M)],
     # ----------------------------------------------------------------------------------------- ufuncs' methods
     "add.reduce": [
         case(np.add.reduce, M),
@@ -551,6 +551,11 @@ CASES = {
     "put_along_axis": [case(_put_like(lambda y, v: np.put_along_axis(y, np.array([[1], [3], [0]]), v, 1)), M, (3, 1))],
     "putmask": [case(_put_like(lambda y, v: np.putmask(y, GRID, v)), M, (5,))],
 }
+
+# Functions that came with later versions of NumPy.
+for _name in ("cumulative_prod", "cumulative_sum", "matvec", "unstack", "vecmat"):
+    if not hasattr(np, _name):
+        del CASES[_name]
 
 ALL = [(name, k) for name, cases in CASES.items() for k in range(len(cases))]
 

@@ -191,6 +191,8 @@ RULES: dict[np.ufunc, Rule] = {
     **{_ufunc(name): _rule(name, entries, True) for name, entries in ADJOINTS.items()},
 }
 CONSTANTS: set[np.ufunc] = {getattr(np, name) for name in CONSTANT}
+# What x**0 calls in some versions of NumPy.
+CONSTANTS |= {getattr(np._core.umath, name) for name in ("_ones_like",) if hasattr(np._core.umath, name)}
 CONSTANT_FOR_REAL: set[np.ufunc] = {getattr(np, name) for name in CONSTANT_REAL}
 
 
