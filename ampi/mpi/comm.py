@@ -21,6 +21,10 @@ from .reverse import forget, register, register_duplicate
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm
 
 
+constants: dict[int, Any] = {}
+"""Our ``COMM_WORLD`` and ``COMM_SELF``, by handle."""
+
+
 def adopt(comm: Any) -> Any:
     """One of our communicators for a new communicator of mpi4py's; collective over the new communicator.
 
@@ -34,11 +38,34 @@ def adopt(comm: Any) -> Any:
     return adopted
 
 
+def _ours(comm: Any) -> Any:
+    """One of our communicators for the handle of one that exists already."""
+    return _OURS[type(comm)](comm)
+
+
 class Communicator(PointToPoint, Collectives, Objects):
     """What all communicators have.
 
-    ``_reverse`` is the reverse side, ``_constant`` the name of ``COMM_WORLD`` and ``COMM_SELF``.
+    ``_base`` is mpi4py's class, ``_reverse`` the reverse side, ``_constant`` the name of ``COMM_WORLD`` and
+    ``COMM_SELF``.
     """
+
+    _base: Any
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Any:
+        """Communicator of an MPI handle."""
+        return _ours(cls._base.fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int) -> Any:
+        """Communicator of an integer handle of the MPI ABI."""
+        return _ours(cls._base.fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> Any:
+        """Communicator of a Fortran handle."""
+        return _ours(cls._base.f2py(arg))
 
     # --------------------------------------------------------------------------------------------- constructors
 
@@ -83,7 +110,10 @@ class Communicator(PointToPoint, Collectives, Objects):
         return adopt(_Comm.Shrink(self))
 
     def __reduce__(self) -> Any:
-        return self.__dict__.get("_constant") or super().__reduce__()
+        constant = constants.get(self.handle)
+        if constant is None:
+            return super().__reduce__()
+        return constant._constant if self is constant else (type(self), (constant,))
 
     # ---------------------------------------------------------------------------------------------- destructors
 
@@ -95,8 +125,8 @@ class Communicator(PointToPoint, Collectives, Objects):
 
     def free(self) -> None:
         """Free a communicator; collective.  Nothing happens to constants and null communicators."""
-        if self and not self.__dict__.get("_constant"):
-            self.Free()
+        if "_constant" not in self.__dict__:
+            _Comm.free(self)
 
     def Disconnect(self) -> None:
         """Disconnect from a communicator; collective."""

@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..memory import storage_of
 from ..tape import _recording, current, living, overwrite
-from .requests import AcceptsBase, persistent
+from .requests import AcceptsBase, Handles, persistent
 from .rules import TABLE, Operation, Treatment, enter
 
 # Buffers that a method writes; all others it reads.
@@ -129,19 +129,19 @@ def guard(owner: str, cls: type) -> None:
             setattr(cls, name, _guarded(operation, member))
 
 
-class Win(mpi.Win, metaclass=AcceptsBase):
+class Win(Handles, mpi.Win, metaclass=AcceptsBase):
     """Remote memory access context."""
 
     _base = mpi.Win
 
 
-class File(mpi.File, metaclass=AcceptsBase):
+class File(Handles, mpi.File, metaclass=AcceptsBase):
     """File I/O context."""
 
     _base = mpi.File
 
 
-class Op(mpi.Op, metaclass=AcceptsBase):
+class Op(Handles, mpi.Op, metaclass=AcceptsBase):
     """Reduction operation."""
 
     _base = mpi.Op

@@ -29,6 +29,7 @@ def _constant(name: str) -> Any:
     ours = _comm.Intracomm.__new__(_comm.Intracomm, base)
     ours._reverse = register(base)
     ours._constant = name
+    _comm.constants[ours.handle] = ours
     return ours
 
 
@@ -44,10 +45,24 @@ def _make() -> types.ModuleType:
     module.__dict__.update(_OTHERS)
     for name in (*_COMMUNICATORS, *_OTHERS):
         getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
+        _document(getattr(module, name))
     module.COMM_WORLD = COMM_WORLD  # type: ignore[attr-defined]
     module.COMM_SELF = COMM_SELF  # type: ignore[attr-defined]
     sys.modules["ampi.MPI"] = module
+    # Where pickle finds mpi4py's own constants when those of mpi4py.MPI are rebound.
+    original = sys.modules["ampi.mpi.original"] = types.ModuleType("ampi.mpi.original", "mpi4py.MPI as it was.")
+    original.__dict__.update({name: value for name, value in BASE.items() if not name.startswith("__")})
     return module
+
+
+def _document(cls: type) -> None:
+    """Give methods the docstrings of mpi4py's, which start with the signature."""
+    base = cls._base  # type: ignore[attr-defined]
+    for part in cls.__mro__[: cls.__mro__.index(base)]:
+        for name, member in vars(part).items():
+            function = getattr(member, "__func__", member)
+            if isinstance(function, types.FunctionType) and name in vars(base):
+                function.__doc__ = getattr(base, name).__doc__
 
 
 MPI = _make()

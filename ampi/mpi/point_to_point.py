@@ -12,7 +12,7 @@ from .agreement import log_received, log_sent
 from .buffers import NOTHING, Buffer, parse
 from .messages import Received, Sent, call_site
 from .objects import MatchedObjects
-from .requests import AcceptsBase, persistent, recorded
+from .requests import AcceptsBase, Handles, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm = mpi.Comm
@@ -236,7 +236,7 @@ class PointToPoint:
         return None if message is None else _matched("improbe", self, message, status)
 
 
-class Message(MatchedObjects, _Message, metaclass=AcceptsBase):
+class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
     """Matched message."""
 
     __slots__ = ("_receive",)  # in the log of the tape that recorded the probe

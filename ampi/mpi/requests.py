@@ -26,6 +26,28 @@ class AcceptsBase(type):
         return type.__subclasscheck__(cls.__dict__.get("_base", cls), subclass)
 
 
+class Handles:
+    """Constructors from handles: mpi4py's give objects of its own classes."""
+
+    __slots__ = ()
+    _base: Any
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Any:
+        """Object of an MPI handle."""
+        return cls(cls._base.fromhandle(handle))  # type: ignore[call-arg]
+
+    @classmethod
+    def fromint(cls, arg: int) -> Any:
+        """Object of an integer handle of the MPI ABI."""
+        return cls(cls._base.fromint(arg))  # type: ignore[call-arg]
+
+    @classmethod
+    def f2py(cls, arg: int) -> Any:
+        """Object of a Fortran handle."""
+        return cls(cls._base.f2py(arg))  # type: ignore[call-arg]
+
+
 _Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
 _Prequest = mpi.Prequest
 _Wait, _Test, _wait, _test = _Request.Wait, _Request.Test, _Request.wait, _Request.test
@@ -214,14 +236,14 @@ class Completions:
 _SLOTS = ("_parts", "_tape", "_unpack")
 
 
-class Request(Completions, _Request, metaclass=AcceptsBase):
+class Request(Completions, Handles, _Request, metaclass=AcceptsBase):
     """Request handler."""
 
     __slots__ = _SLOTS
     _base = _Request
 
 
-class Prequest(Completions, _Prequest, metaclass=AcceptsBase):
+class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
     """Persistent request handler."""
 
     __slots__ = (*_SLOTS, "_start")  # _start logs the operation that starts, and returns its parts
