@@ -8,6 +8,8 @@ import pytest
 
 import ampi
 
+pytestmark = pytest.mark.timeout(400)  # the first test compiles LULESH's kernels and their adjoints
+
 PROGRAM = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
 sys.path.insert(0, str(PROGRAM.parent))
 h5py = pytest.importorskip("h5py")
@@ -18,8 +20,10 @@ ALL = list(sensitivity.INDEPENDENTS)
 
 
 def state_after(comm, size, cycles, disturbance=0.0):
-    """A domain some cycles in; a disturbance breaks the symmetry and with it the ties in the choice of the time
-    step.""" domain = Domain(comm, size) sensitivity.run_cycles(domain, cycles) if disturbance:
+    """A domain some cycles in; a disturbance breaks the symmetry and with it the ties for the time step."""
+    domain = Domain(comm, size)
+    sensitivity.run_cycles(domain, cycles)
+    if disturbance:
         for name, field in sensitivity.random_direction(domain, ALL, seed=7, symmetric=False).items():
             getattr(domain, name)[...] += disturbance * field
     return domain, sensitivity.save(domain)
@@ -34,7 +38,7 @@ def quotient(domain, state, functional, cycles, direction, step):
     for sign in (1, -1):
         moved = state | {n: state[n] + sign * step * d for n, d in direction.items()}
         ends.append(sensitivity.evaluate(domain, moved, functional, cycles))
-    return (ends[0] - ends[1]) / (2 * step), sum(ends) / 2
+    return (ends[0] - ends[1]) / (2 * step)
 
 
 def assert_taylor(domain, state, functional, name, cycles, symmetric):
@@ -44,10 +48,8 @@ def assert_taylor(domain, state, functional, name, cycles, symmetric):
     direction = sensitivity.random_direction(domain, [name], symmetric=symmetric)
     exact = directional(domain, found.partial, direction)
     assert exact != 0.0
-    # Richardson's extrapolation of central differences; its error is far below the tolerance.
-    wide, _ = quotient(domain, state, functional, cycles, direction, 2e-5)
-    narrow, _ = quotient(domain, state, functional, cycles, direction, 1e-5)
-    assert (4 * narrow - wide) / 3 == pytest.approx(exact, rel=1e-6)
+    # Cut-offs of very slow nodes make kinks that a wider step would run into.
+    assert quotient(domain, state, functional, cycles, direction, 1e-7) == pytest.approx(exact, rel=1e-6)
     remainders = []
     for step in (4e-4, 2e-4, 1e-4):
         moved = state | {name: state[name] + step * direction[name]}
@@ -60,7 +62,7 @@ def assert_taylor(domain, state, functional, name, cycles, symmetric):
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
 def test_taylor_on_one_rank(name, functional):
-    domain, state = state_after(ampi.COMM_SELF, 6, 20, disturbance=1e-3)
+    domain, state = state_after(ampi.COMM_SELF, 4, 40, disturbance=1e-3)
     assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
 
 
@@ -76,7 +78,7 @@ def test_taylor_along_a_symmetric_direction():
 def test_taylor_on_eight_ranks(name, functional):
     if ampi.COMM_WORLD.size != 8:
         pytest.skip("8 ranks make a cube")
-    domain, state = state_after(ampi.COMM_WORLD, 3, 20, disturbance=1e-3)
+    domain, state = state_after(ampi.COMM_WORLD, 2, 40, disturbance=1e-3)
     assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
 
 
@@ -157,7 +159,7 @@ def test_command_line_writes_file_and_picture(mpiexec, tmp_path, ranks):
     pytest.importorskip("matplotlib")
     data, picture = tmp_path / "gradient.h5", tmp_path / "gradient.png"
     options = ["-s", "3", "-i", "12", "--gradient", "origin", "--last", "4", "--check", "--cost", "--repeat", "1"]
-    done = mpiexec(ranks, "-m", "ampi.run", PROGRAM, *options, "--output", data, "--plot", picture)
+    done = mpiexec(ranks, "-m", "ampi.run", PROGRAM, *options, "--output", data, "--plot", picture, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "x primal" in done.stdout
     assert picture.stat().st_size > 1000
