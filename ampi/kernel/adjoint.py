@@ -46,6 +46,7 @@ from ampi.kernel.ssa import (
     written,
 )
 from ampi.kernel.strips import in_strips
+from ampi.kernel.sums import sum_in_registers
 from ampi.kernel.tbr import Source
 
 
@@ -75,8 +76,8 @@ class Derivative:
 class Options:
     """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
 
-    ``independence`` finds loops without ``prange`` whose iterations are independent; ``branches`` and ``strips`` make
-    loops fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the
+    ``independence`` finds loops without ``prange`` whose iterations are independent; ``sums``, ``branches`` and
+    ``strips`` make loops fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the
     program is compiled with ``parallel=True``.
     """
 
@@ -84,6 +85,7 @@ class Options:
     sources: bool = True
     slice: bool = True
     independence: bool = True
+    sums: bool = True
     branches: bool = True
     strips: bool = True
     threads: bool = False
@@ -205,6 +207,8 @@ class _Adjoint(Builder):
 
     def vectorisable(self, generated: ir.Function) -> ir.Function:
         """The program with its innermost loops in a form that compilers vectorise."""
+        if self.options.sums:
+            generated = replace(generated, body=sum_in_registers(generated.body, self.names))
         generated, facts = parallel.decide(generated, self.options.threads)
         self.facts += facts
         if self.options.branches:

@@ -155,7 +155,7 @@ class _Strips(Builder):
         crowded = self.crowded(s, body)
 
         def beside(t: Stmt) -> bool:
-            return self.place(t, s) is not None and _array(t) not in crowded
+            return (self.place(t, s) is not None or self.is_fixed(t, s)) and _array(t) not in crowded
 
         index = {a.name for t in body for a in _index(t) if isinstance(a, Var)}
         index |= {t.target.name for t in self.slice(tuple(Var(n, INT) for n in index), body)}
@@ -216,6 +216,12 @@ class _Strips(Builder):
             return None
         inside = {v for f in forms for v, _ in f.terms if v != s.var.name and self.varies(v, s)}
         return None if inside else tuple((f.constant, tuple(sorted(f.terms.items()))) for f in forms)
+
+    def is_fixed(self, t: Stmt, s: Loop) -> bool:
+        """Whether all iterations touch the same element."""
+        return not any(
+            self.varies(n.name, s) or n == s.var for i in _index(t) for n in ir.walk(i) if isinstance(n, Var)
+        )
 
     def varies(self, name: str, s: Loop) -> bool:
         return any(loop.name == s.name for loop in self.accesses.depth.get(name, ()))

@@ -155,7 +155,8 @@ class Program:
             return self.atom()
         a, b = self.expression(depth - 1), self.expression(depth - 1)
         form = self.random.choice(
-            ["{a} + {b}", "{a} - {b}", "0.5 * {a} * {b}", "math.sin({a})", "math.tanh({a} * {b})", "{a} / (2.0 + {b} * {b})",
+            ["{a} + {b}", "{a} - {b}", "0.5 * {a} * {b}", "math.sin({a})", "math.tanh({a} * {b})",
+             "{a} / (2.0 + {b} * {b})",
              "math.sqrt(1.0 + {a} * {a})", "min({a}, {b})", "max({a}, {b})", "-{a}", "abs({a})", "math.tanh({a}) ** 2"]
         )  # fmt: skip
         return "(" + form.format(a=a, b=b) + ")"
