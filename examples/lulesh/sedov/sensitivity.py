@@ -26,8 +26,8 @@ INDEPENDENTS = {"energy": "energy of each element", "x": "node coordinates", "v"
 
 
 def origin_energy(domain):
-    """Energy of the element at the origin, which the first rank has; 0 elsewhere."""
-    return domain.energy[0] if domain.box.place == (0, 0, 0) else np.zeros(())
+    """Energy of the element at the origin, which the first rank has; None elsewhere."""
+    return domain.energy[0] if domain.box.place == (0, 0, 0) else None
 
 
 def kinetic_energy(domain):
@@ -66,6 +66,11 @@ class Gradient:
     saved_bytes: int
 
 
+def total(comm, part):
+    """The sum of what the ranks have; a rank that has nothing gives None. Collective."""
+    return comm.allreduce(0.0 if part is None else float(value(part)))
+
+
 def run_cycles(domain, cycles):
     for _ in range(cycles):
         hydro.advance(domain)
@@ -74,7 +79,7 @@ def run_cycles(domain, cycles):
 def gradient(domain, functional, independents, cycles):
     """Run ``cycles`` cycles and differentiate ``functional(domain)``, summed over ranks. Collective.
 
-    Parameters: ``functional`` gives this rank's part as a scalar; ``independents`` are names from :data:`INDEPENDENTS`.
+    Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from :data:`INDEPENDENTS`.
     """
     comm = domain.comm
     comm.Barrier()
@@ -87,7 +92,7 @@ def gradient(domain, functional, independents, cycles):
     seconds = comm.allreduce(time.perf_counter() - start, op=MPI.MAX)
     partial = dict(zip(independents, adjoints))
     return Gradient(
-        value=comm.allreduce(float(value(result))),
+        value=total(comm, result),
         fields={name: sum_copies(domain, name, adjoint) for name, adjoint in partial.items()},
         partial=partial,
         seconds=seconds,
@@ -110,7 +115,7 @@ def evaluate(domain, state, functional, cycles):
     """``functional`` after ``cycles`` cycles from a saved state, summed over ranks. Collective."""
     restore(domain, state)
     run_cycles(domain, cycles)
-    return domain.comm.allreduce(float(value(functional(domain))))
+    return total(domain.comm, functional(domain))
 
 
 def random_direction(domain, independents, seed=0, symmetric=True):
