@@ -79,7 +79,8 @@ def run_cycles(domain, cycles):
 def gradient(domain, functional, independents, cycles):
     """Run ``cycles`` cycles and differentiate ``functional(domain)``, summed over ranks. Collective.
 
-    Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from :data:`INDEPENDENTS`.
+    Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from
+    :data:`INDEPENDENTS`.
     """
     comm = domain.comm
     comm.Barrier()
