@@ -126,7 +126,7 @@ class ndarray(TrackedArray):
         result = np.ndarray.reshape(self, *shape, **keywords)
         return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, **keywords)
 
-    def ravel(self, order: Any = "C") -> ndarray:
+    def ravel(self, order: Any = "C") -> Any:
         """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
         result = np.ndarray.ravel(self, order)
         return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, order=order)
@@ -138,7 +138,7 @@ class ndarray(TrackedArray):
             return indexing.copied(self, plain(result))
         return function(self, result.shape, order=order, **keywords) if order != "K" else np.ravel(self, "K")
 
-    def flatten(self, order: Any = "C") -> ndarray:
+    def flatten(self, order: Any = "C") -> Any:
         """A 1-d copy."""
         made = self.ravel(order)
         return made.copy() if indexing.looks_into(made, self) else made
@@ -183,7 +183,7 @@ class ndarray(TrackedArray):
         """Sort in place."""
         indexing.assign(self, np.sort(self, axis, kind, order, stable=stable))
 
-    def partition(self, kth: Any, axis: int = -1, kind: str = "introselect", order: Any = None) -> None:
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
         """Partition in place."""
         indexing.assign(self, np.partition(self, kth, axis, kind, order))
 

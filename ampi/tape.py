@@ -314,7 +314,8 @@ class Tape:
     def deactivate(self, array: np.ndarray) -> None:
         """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
         storage = storage_of(array)
-        if storage is not None and array.nbytes == storage.nbytes and storage.tape is self._reference:
+        whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes
+        if whole and storage.tape is self._reference:
             storage.tape = None
 
     def need(self, array: np.ndarray) -> np.ndarray:
@@ -631,8 +632,8 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
 
 
 def where_called() -> str:
-    """``file:line`` of the innermost caller outside ampi, for messages."""
+    """``file:line`` of the innermost caller outside ampi and NumPy, for messages."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "ampi":
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("ampi", "numpy"):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -45,6 +45,9 @@ def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> A
     if not keywords and method != "at":
         return wrapped(run(*values))
     outs = (inputs[0],) if method == "at" else keywords.get("out", ())
+    if len(keywords) == len(outs) == 1 and not must_announce(outs[0]):
+        run(*values, out=plain_of(outs[0]))
+        return outs[0]
     targets = [out for out in outs if isinstance(out, np.ndarray)]
     keywords = {name: plain_of(x) for name, x in keywords.items()}
     if not targets:

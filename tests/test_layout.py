@@ -31,7 +31,7 @@ FLOORS = {
     "__main__": 3,
 }
 TEXTS = {".py", ".rst", ".cfg", ".toml", ".sh", ".in", ".md", ".txt", ""}
-IGNORED = {".git", "build", "__pycache__"}
+IGNORED = {".git", ".hypothesis", "build", "__pycache__"}
 
 
 def modules():

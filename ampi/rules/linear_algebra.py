@@ -402,7 +402,7 @@ def _eigvals(a: Any) -> Any:
 
 
 @exactly(_LINALG.eigvalsh)
-def _eigvalsh(a: Any, UPLO: str = "L") -> Any:
+def _eigvalsh(a: Any, UPLO: Any = "L") -> Any:
     return np.linalg.eigh(a, UPLO)[0]
 
 
