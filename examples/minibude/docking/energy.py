@@ -44,9 +44,12 @@ def shares(count, ranks):
 def pose_energies(deck, energies=None):
     """Energies of the deck's poses, shape (poses,), of its dtype; written to ``energies`` if given. Local."""
     types = deck.kind.size
-    table = np.empty((types, types, kernels.PAIR_NUMBERS), deck.parameters.dtype)
-    kernels.pair_table(deck.kind, deck.parameters, table)
+    table = np.empty((types, types, 4), deck.parameters.dtype)
+    reach = np.empty((types, types, 2), deck.parameters.dtype)
+    kernels.pair_table(deck.kind, deck.parameters, table, reach)
     if energies is None:
         energies = np.empty(deck.poses.shape[1], deck.poses.dtype)
-    kernels.pose_energies(deck.protein, deck.protein_type, deck.ligand, deck.ligand_type, table, deck.poses, energies)
+    kernels.pose_energies(
+        deck.protein, deck.protein_type, deck.ligand, deck.ligand_type, table, reach, deck.poses, energies
+    )
     return energies

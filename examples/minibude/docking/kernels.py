@@ -11,7 +11,7 @@ With the overlap ``max(-gap, 0)`` and the separation ``max(gap, 0)`` a pair's en
 
     stiffness overlap + charge max(charge_reach - separation, 0) + desolvation max(desolvation_reach - separation, 0)
 
-where the last two coefficients are energies per length. The six numbers of a pair depend on the two types alone.
+where the last two coefficients are energies per length. These numbers depend on the types of the two atoms alone.
 
 The kernels compute in the type of their arrays. Their constants are of single precision, so that they do not widen it,
 and exact in it.
@@ -43,17 +43,17 @@ KIND_F = 70
 # Rows of the force field's parameters
 RADIUS, HYDROPHOBICITY, CHARGE = range(3)
 
-# What the table has for a pair of types
-CONTACT, STIFFNESS, CHARGE_SLOPE, CHARGE_REACH, DESOLVATION_SLOPE, DESOLVATION_REACH = range(6)
-PAIR_NUMBERS = 6
+# What there is for a pair of types: numbers that follow from the parameters, and reaches, which follow from kinds
+CONTACT, STIFFNESS, CHARGE_SLOPE, DESOLVATION_SLOPE = range(4)
+CHARGE_REACH, DESOLVATION_REACH = range(2)
 
-BLOCK = 496
+BLOCK = 1008
 """Poses that are worked on together: enough to pay for what is read once per pair of atoms, few enough for the cache.
 Not a power of two, or the rows of a block would fall on the same places of the cache."""
 
 
 @kernel
-def pair_table(kind, parameters, table):
+def pair_table(kind, parameters, table, reach):
     """What the types of a pair say about its energy.
 
     Parameters
@@ -62,7 +62,7 @@ def pair_table(kind, parameters, table):
         Hydrogen bonding: ``KIND_E``, ``KIND_F`` or another number.
     parameters : array, shape (3, types)
         ``RADIUS`` in Å, ``HYDROPHOBICITY`` (negative for nonpolar atoms) and ``CHARGE``.
-    table : array, shape (types, types, PAIR_NUMBERS)
+    table, reach : arrays, shapes (types, types, 4) and (types, types, 2)
         Filled in. The ligand atom's type comes first, for the energy is not quite symmetric: a protein atom of no
         hydrophobicity has no desolvation energy.
     """
@@ -75,9 +75,9 @@ def pair_table(kind, parameters, table):
             charge = CHARGE_SCALE * parameters[CHARGE, a] * parameters[CHARGE, b]
             if kind[a] == KIND_E or kind[b] == KIND_E:
                 charge = -abs(charge)
-            reach = CHARGE_REACH_F if kind[a] == KIND_F and kind[b] == KIND_F else CHARGE_REACH_OTHERS
-            table[a, b, CHARGE_SLOPE] = charge / reach
-            table[a, b, CHARGE_REACH] = reach
+            charge_reach = CHARGE_REACH_F if kind[a] == KIND_F and kind[b] == KIND_F else CHARGE_REACH_OTHERS
+            table[a, b, CHARGE_SLOPE] = charge / charge_reach
+            reach[a, b, CHARGE_REACH] = charge_reach
 
             ligand = parameters[HYDROPHOBICITY, a]
             protein = parameters[HYDROPHOBICITY, b]
@@ -86,16 +86,15 @@ def pair_table(kind, parameters, table):
                 desolvation = HALF * (abs(ligand) + abs(protein))
             else:
                 desolvation = HALF * (ligand + protein)
-            nonpolar = ligand < ZERO and protein < ZERO
-            reach = NONPOLAR_REACH if nonpolar else MIXED_REACH
             if protein == ZERO or (ligand >= ZERO and protein >= ZERO):
                 desolvation = ZERO
-            table[a, b, DESOLVATION_SLOPE] = desolvation / reach
-            table[a, b, DESOLVATION_REACH] = reach
+            desolvation_reach = NONPOLAR_REACH if ligand < ZERO and protein < ZERO else MIXED_REACH
+            table[a, b, DESOLVATION_SLOPE] = desolvation / desolvation_reach
+            reach[a, b, DESOLVATION_REACH] = desolvation_reach
 
 
 @kernel
-def pose_energies(protein, protein_type, ligand, ligand_type, table, poses, energies):
+def pose_energies(protein, protein_type, ligand, ligand_type, table, reach, poses, energies):
     """The energy of each pose.
 
     Parameters
@@ -104,7 +103,7 @@ def pose_energies(protein, protein_type, ligand, ligand_type, table, poses, ener
         Coordinates in Å.
     protein_type, ligand_type : arrays of uint32
         Types of the atoms. Unsigned: no number of a type counts from the end.
-    table : array, shape (types, types, PAIR_NUMBERS)
+    table, reach : arrays, shapes (types, types, 4) and (types, types, 2)
         From `pair_table`.
     poses : array, shape (6, poses)
         How the ligand is moved: angles (radians) about the axes x, y, z, in this order, and a translation in Å.
@@ -155,9 +154,9 @@ def pose_energies(protein, protein_type, ligand, ligand_type, table, poses, ener
                 contact = table[ligand_type[a], protein_type[b], CONTACT]
                 stiffness = table[ligand_type[a], protein_type[b], STIFFNESS]
                 charge = table[ligand_type[a], protein_type[b], CHARGE_SLOPE]
-                charge_reach = table[ligand_type[a], protein_type[b], CHARGE_REACH]
                 desolvation = table[ligand_type[a], protein_type[b], DESOLVATION_SLOPE]
-                desolvation_reach = table[ligand_type[a], protein_type[b], DESOLVATION_REACH]
+                charge_reach = reach[ligand_type[a], protein_type[b], CHARGE_REACH]
+                desolvation_reach = reach[ligand_type[a], protein_type[b], DESOLVATION_REACH]
                 for k in range(count):
                     dx = placed[a, 0, k] - x
                     dy = placed[a, 1, k] - y
