@@ -9,16 +9,17 @@ A buffer keeps no handle of MPI: the user may free the datatype.  After `Buffer.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import ActivityError
-from ..memory import Region, Storage, address_of, carries_derivatives, plain, storage_of
+from ..memory import Region, Storage, TrackedArray, address_of, carries_derivatives, plain, storage_of
 from ..tape import Sweep, Tape, Undo, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
 
@@ -353,8 +354,10 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
             raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
         return Buffer(spec, spec.dtype, spec.size)
     memory, count, displ, datatype = _simple_form(spec)
-    if _is_bottom(memory) or _is_nothing(count, displ, datatype):
+    if _is_nothing(count, displ, datatype):
         return NOTHING
+    if _is_bottom(memory):
+        return _at_addresses(datatype, (count or 0) * max(blocks, 1), displ or 0)
     array = _as_array(memory)
     typemap = _typemap(array, datatype)
     displ = 0 if displ is None else operator.index(displ)
@@ -401,9 +404,7 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
     """
     memory, counts, displs, datatype = _vector_form(spec)
     if _is_bottom(memory):
-        nothing = Buffer(None, None, 0)
-        nothing.counts = [0] * blocks
-        return nothing
+        return _vector_at_addresses(datatype, counts, displs, blocks)
     array = _as_array(memory)
     typemap = _typemap(array, datatype)
     if counts is None:
@@ -444,15 +445,90 @@ def parse_types(spec: Any, blocks: int) -> list[Buffer]:
         memory, counts, displs, types = spec
     else:
         raise ValueError("message: expecting 2 to 4 items")
-    if _is_bottom(memory):
-        return [NOTHING] * blocks
     counts = [1] * blocks if counts is None else _per_rank(counts, blocks, lambda value: [value] * blocks)
     displs = [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value] * blocks)
+    if _is_bottom(memory):
+        return [
+            _at_addresses(datatype, count, 0, displ)
+            for count, displ, datatype in zip(counts, displs, types, strict=True)
+        ]
     array = _as_array(memory)
     return [
         _buffer_at(array, _typemap(array, datatype), count, address_of(array) + displ)
         for count, displ, datatype in zip(counts, displs, types, strict=True)
     ]
+
+
+def _vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) -> Buffer:
+    """The same for a message with one count per rank, if it holds nothing that ampi tracks."""
+    counts = [0] * blocks if counts is None else _per_rank(counts, blocks, lambda value: [value] * blocks)
+    displs = (
+        [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
+    )
+    for count, displ in zip(counts, displs):
+        if _at_addresses(datatype, count, displ) is not NOTHING:
+            raise ActivityError(
+                "a message from MPI.BOTTOM with one count per rank touches an array that ampi tracks; name the array"
+            )
+    nothing = Buffer(None, None, 0)
+    nothing.counts = [0] * blocks
+    return nothing
+
+
+def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buffer:
+    """The buffer of a message from ``MPI.BOTTOM``: the datatype's displacements are addresses in memory.
+
+    Raises
+    ------
+    ActivityError
+        It touches the memory of several tracked arrays, or of a tracked array and something else.
+    """
+    if count == 0 or datatype is None:
+        return NOTHING
+    typemap = typemap_of(datatype_named(datatype) if isinstance(datatype, str) else datatype)
+    address = start + displ * typemap.extent
+    low, high = _bounds(typemap, count, address)
+    found = [array for array in _tracked_arrays() if _overlaps(storage_of(array), low, high)]
+    storages = {id(storage_of(array)): storage_of(array) for array in found}
+    if not storages:
+        return NOTHING
+    (storage, *others) = storages.values()
+    if others or low < storage.address or high > storage.address + storage.nbytes:
+        raise ActivityError(
+            "a message from MPI.BOTTOM mixes the memory of an array that ampi tracks with other memory; send each "
+            "array in a message of its own"
+        )
+    return _buffer_at(found[0], typemap, count, address)
+
+
+def _bounds(typemap: Typemap, count: int, address: int) -> tuple[int, int]:
+    """First byte of a message's elements, and the one after the last."""
+    ends = [
+        (piece.offset + np.minimum(reach, 0).sum(), piece.offset + np.maximum(reach, 0).sum() + dtype.itemsize)
+        for dtype, piece in _elements(typemap)
+        for reach in [(np.array(piece.shape, np.int64) - 1) * np.array(piece.strides, np.int64)]
+    ]
+    low = min((int(end[0]) for end in ends), default=0)
+    high = max((int(end[1]) for end in ends), default=0)
+    last = (count - 1) * typemap.extent
+    return address + low + min(last, 0), address + high + max(last, 0)
+
+
+def _elements(typemap: Typemap) -> list[tuple[np.dtype, Piece]]:
+    """The elements of one item."""
+    pieces = [] if typemap.dtype is None else [(typemap.dtype, piece) for piece in typemap.pieces(1)]
+    return [*pieces, *typemap.extra]
+
+
+def _tracked_arrays() -> Iterator[TrackedArray]:
+    """All tracked arrays there are.  Only messages from ``MPI.BOTTOM`` have to look for theirs."""
+    for item in gc.get_objects():
+        if issubclass(type(item), TrackedArray):
+            yield item
+
+
+def _overlaps(storage: Storage | None, low: int, high: int) -> bool:
+    return storage is not None and storage.address < high and low < storage.address + storage.nbytes
 
 
 def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displs: list[int]) -> Buffer:
