@@ -466,7 +466,7 @@ def _any_form(spec: Any, size: int) -> Sequence[Buffer]:
     for form in (parse, lambda spec: parse_vector(spec, size), lambda spec: parse_types(spec, size)):
         try:
             found = form(spec)
-        except (TypeError, ValueError, KeyError, BufferError):
+        except (TypeError, ValueError, KeyError, AttributeError, BufferError):
             continue
         return found if isinstance(found, list) else (found,)
     return ()

@@ -365,7 +365,7 @@ class Objects:
             return _Comm.scatter(self, sendobj, root)
         packed = [_packed(tape, item) for item in sendobj] if self.Get_rank() == root else []  # type: ignore[union-attr]
         sent = [bundle for _, bundle in packed]
-        message = _Comm.scatter(self, [payload for payload, _ in packed] or None, root)
+        message = _Comm.scatter(self, [payload for payload, _ in packed] if self.Get_rank() == root else None, root)
         came, arrays = _unpacked(tape, message)
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:

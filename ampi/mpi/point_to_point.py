@@ -352,6 +352,8 @@ def _matched(name: str, comm: Any, message: mpi.Message, status: mpi.Status) -> 
 
 def _post_matched(name: str, message: Any, buf: Any) -> Received | None:
     """Before a matched message is received."""
+    if message == mpi.MESSAGE_NO_PROC:
+        return None
     buffer = parse(buf)
     undo = overwrite(*buffer.overwritten())
     receive = getattr(message, "_receive", None)

@@ -105,8 +105,10 @@ def reverse_of(comm: Any) -> Reverse | None:
     try:
         return comm._reverse
     except AttributeError:
-        reverse = comm._reverse = _reverses.get(comm.handle)
-        return reverse
+        reverse = _reverses.get(comm.handle)
+    if hasattr(comm, "__dict__"):  # one of mpi4py's own has none
+        comm._reverse = reverse
+    return reverse
 
 
 def name_of(comm: Any) -> str:
