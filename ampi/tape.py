@@ -363,7 +363,7 @@ class Tape:
 
     def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
         """Append the record of the start of a communication, without calling ``before_append``."""
-        self._records.append(Record(adjoint, undo, ()))
+        self._records.append(Record(adjoint, undo or (), ()))
 
     def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
         """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.

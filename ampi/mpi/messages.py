@@ -213,6 +213,7 @@ def _as_real(array: np.ndarray) -> np.ndarray:
 
 
 _OWN = ("ampi.", "mpi4py.")
+_sites: dict[tuple[Any, int], tuple[Any, int]] = {}  # a loop has thousands of messages and a few lines
 
 
 def call_site() -> tuple[Any, int]:
@@ -220,7 +221,8 @@ def call_site() -> tuple[Any, int]:
     frame: Any = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+    where = frame.f_code, frame.f_lasti
+    return _sites.setdefault(where, where)
 
 
 def line_of(where: tuple[Any, int]) -> str:

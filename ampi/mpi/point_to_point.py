@@ -330,9 +330,9 @@ def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | N
 
 def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Undo]) -> None:
     """What a receive does to memory: overwrites it, with what may be active."""
-    receive.buffer = buffer
     receive.dropped = current() is None
     receive.active = buffer.tracked and not receive.dropped
+    receive.buffer = buffer if receive.active else None
     if receive.active:
         buffer.activate(tape)
         tape.append_start(receive, undo)
