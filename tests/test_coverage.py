@@ -1,0 +1,73 @@
+"""What ``python -m ampi.coverage`` reports: nothing of mpi4py's is left out, and the README says the same."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ampi import coverage
+from ampi.mpi.rules import TABLE, Operation, Treatment
+
+README = pathlib.Path(__file__).parents[1] / "README.rst"
+METHODS = [(owner, name) for owner in coverage.CLASSES for name in coverage.methods_of(owner)]
+# Methods of objects that are mpi4py's own, which ampi does not see.
+UNSEEN = {f"Datatype.{name}" for name in ("Pack", "Unpack", "Pack_external", "Unpack_external")}
+
+
+@pytest.mark.parametrize(("owner", "name"), METHODS, ids=map(".".join, METHODS))
+def test_every_method_of_mpi4py_is_accounted_for(owner, name, request):
+    if f"{owner}.{name}" in UNSEEN:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="predefined datatypes are mpi4py's own objects"))
+    operation = TABLE.get(f"{owner}.{name}")
+    if name in coverage.MOVES_NO_DATA.get(owner, ()):
+        assert operation is None or operation.treatment is Treatment.PASSES, f"{owner}.{name} is said to move no data"
+    else:
+        assert operation, (
+            f"say in ampi.mpi's table how {owner}.{name} is treated, or in ampi.coverage that it moves no data"
+        )
+
+
+def test_a_new_method_is_named(monkeypatch):
+    monkeypatch.delitem(TABLE, "Comm.Bcast")
+    assert "Comm.Bcast" in coverage.unaccounted()
+    assert coverage.report().splitlines()[-1].startswith("not accounted for: Comm.Bcast")
+
+
+def test_report_has_every_operation_by_class(capsys):
+    coverage.main([])
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("Comm")
+    operations = [line.split()[0] for line in lines[start + 1 : lines.index("", start)]]
+    assert operations == [operation.name for operation in TABLE.values() if operation.owner == "Comm"]
+    assert any(line.split()[:2] == ["Bcast", "differentiated"] for line in lines)
+
+
+def test_forms_of_an_operation_are_one_entry():
+    names = ["Bcast", "Ibcast", "Bcast_init", "Reduce", "Ireduce_scatter_block"]
+    operations = [Operation("Comm", name, Treatment.ERROR) for name in names]
+    found = coverage._names(operations, Treatment.ERROR)
+    assert found == ["[I]bcast[_init]", "Reduce", "Ireduce_scatter_block"]
+    assert coverage._names(operations, Treatment.DIFFERENTIATED) == ["–"]
+
+
+def test_readme_has_the_table():
+    text = README.read_text(encoding="utf-8")
+    assert coverage.put(text) == text, "bring it up to date with: python -m ampi.coverage --rst README.rst"
+
+
+def test_table_is_put_between_its_marks(tmp_path):
+    path = tmp_path / "page.rst"
+    path.write_text("Before\n\n.. coverage begins\nold\n.. coverage ends\n\nAfter\n", encoding="utf-8")
+    coverage.main(["--rst", str(path)])
+    text = path.read_text(encoding="utf-8")
+    assert text == f"Before\n\n.. coverage begins\n\n{coverage.rst()}\n.. coverage ends\n\nAfter\n"
+    with pytest.raises(ValueError, match="coverage begins"):
+        coverage.put("no marks")
+
+
+def test_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "ampi.coverage"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "methods that move data" in run.stdout
