@@ -22,12 +22,14 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import activity, ir, parallel, tbr
+from ampi.kernel.allocations import allocate_once
 from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.loads import loads_before_branches
 from ampi.kernel.slice import live_part
 from ampi.kernel.ssa import (
     INT,
@@ -76,9 +78,9 @@ class Derivative:
 class Options:
     """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
 
-    ``independence`` finds loops without ``prange`` whose iterations are independent; ``sums``, ``branches`` and
-    ``strips`` make loops fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the
-    program is compiled with ``parallel=True``.
+    ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
+    out of loops; ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised (``strips`` needs a program
+    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``.
     """
 
     activity: bool = True
@@ -86,6 +88,7 @@ class Options:
     slice: bool = True
     independence: bool = True
     sums: bool = True
+    allocations: bool = True
     branches: bool = True
     strips: bool = True
     threads: bool = False
@@ -102,7 +105,10 @@ def build(function: ir.Function, active: Iterable[str], options: Options = ALL_O
     shadows hold the adjoints of the values before it, and the result is a tuple of the adjoints of the active scalar
     arguments.  The arguments themselves are not changed.
     """
-    return _Adjoint(construct(function), frozenset(active), options).run()
+    primal = construct(function)
+    if options.branches:
+        primal = loads_before_branches(primal)
+    return _Adjoint(primal, frozenset(active), options).run()
 
 
 # --------------------------------------------------------------------------------------------- scopes
@@ -157,6 +163,7 @@ class _Adjoint(Builder):
         self.facts: list[str] = []
         self.shadow: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
+        self.grown = {s.target.name for s in every(primal.body) if isinstance(s, ir.Grow)}
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
 
     # the whole
@@ -211,6 +218,8 @@ class _Adjoint(Builder):
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
         generated, facts = parallel.decide(generated, self.options.threads)
         self.facts += facts
+        if self.options.allocations:
+            generated = allocate_once(generated, self.names)
         if self.options.branches:
             generated = replace(generated, body=flatten_loops(generated.body, self.names))
         if self.options.strips:
@@ -317,6 +326,10 @@ class _Adjoint(Builder):
                     self.forward_branch(s, scope, top)
                 case Loop():
                     self.forward_loop(s, scope, top)
+                case ir.Grow(target=target, size=size):
+                    if target.name in scope.values:
+                        self.emit(ir.Grow(scope.values[target.name], self.atom(size, scope), line=s.line))
+                        self.forget(scope.values[target.name].name)
                 case ir.Raise():
                     pass
                 case _:
@@ -494,10 +507,11 @@ class _Adjoint(Builder):
                 array = scope.values[s.target.name]
                 shadow = self.fresh(f"{s.target.name}_bar", s.target.type)
                 shape = self.atoms(s.shape, scope)
+                if s.target.name in self.grown:
+                    shape = (Size(array, 0, INT),)
                 self.emit(ir.Alloc(shadow, shape, constant(0, shadow.type.dtype), line=s.line))
                 self.forget(shadow.name)
                 self.shadow[s.target.name] = shadow
-                assert isinstance(array, Var)
 
     def backward(self, body: tuple[Stmt, ...], scope: Scope, adjoints: Adjoints) -> None:
         for s in reversed(body):

@@ -590,6 +590,11 @@ class _Construction(Builder):
                 self.accumulate(*self.element(array, index), v)
             case ir.Alloc():
                 self.allocate(s)
+            case ir.Grow(target=target, size=size):
+                array = self.view(target).array
+                self.emit(ir.Grow(array, self.atom(size), line=s.line))
+                self.forget(array.name)
+                self.shapes.pop(array.name, None)
             case ir.Alias(target=target, array=array, index=index):
                 base, full = self.element(array, index)
                 self.current[target.name] = _View(base, full)
@@ -621,18 +626,27 @@ class _Construction(Builder):
     def allocate(self, s: ir.Alloc) -> None:
         shape = tuple(self.atom(e) for e in s.shape)
         target = self.fresh(s.target.name, s.target.type)
-        fill = s.fill
+        fill, source = s.fill, None
         if fill is not None and isinstance(fill.type, types.Array):
-            view = self.view(fill)
-            if view.index:
-                raise self.error("a copy of a part of an array")
-            fill = view.array
+            fill, source = None, self.view(fill)
         elif fill is not None:
             fill = self.value(convert(self.atom(fill), target.type.dtype))
         self.emit(ir.Alloc(target, shape, fill, line=s.line))
         self.forget(target.name)
         self.shapes[target.name] = shape
         self.current[s.target.name] = _View(target)
+        if source is not None:
+            self.copy(source, target, shape, ())
+
+    def copy(self, source: _View, target: Var, shape: tuple[Expr, ...], index: tuple[Expr, ...]) -> None:
+        """Copy an array element by element."""
+        if len(index) == len(shape):
+            self.store(target, index, self.load(source.array, source.index + index))
+            return
+        i = self.inner("i", INT)
+        with self.nested({target.name}) as block:
+            self.copy(source, target, shape, (*index, i))
+        self.emit(Loop(i.name, i, ZERO, shape[len(index)], tuple(block.statements), independent=True, line=self.line))
 
     def branch(self, s: ir.If, live: set[str]) -> None:
         condition = self.atom(s.condition)

@@ -28,14 +28,17 @@ from ampi.kernel.parallel import addition
 from ampi.kernel.ssa import INT, ZERO, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
 
 BUFFER_BYTES = 16384
-SMALLEST, LARGEST = 16, 256
+SMALLEST, LARGEST = 16, 256  # iterations in a strip
+LANES_SHIFT = 3
+LANES = 1 << LANES_SHIFT  # partial sums
+WIDEST = 8  # distance of the elements of one row whose increments are added up together
 
 
 def in_strips(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
     """The function (in single assignment form) with independent loops in strips where that pays; what was done."""
     pass_ = _Strips(function, names)
     body = pass_.visit(function.body)
-    return replace(function, body=body), pass_.facts
+    return replace(function, body=(*pass_.buffers_of[0], *body)), pass_.facts
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Increment:
 
     statement: ir.Accumulate
     adjacent: bool
+
+
+Group = list[tuple[Increment, int]]  # increments of one row, with the distance from the lowest
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class _Strips(Builder):
         super().__init__(names)
         self.accesses = tbr.collect(function)
         self.facts: list[str] = []
+        self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
 
     def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -93,11 +100,18 @@ class _Strips(Builder):
                 if not contains_loop(s.body):
                     out += self.loop(s)
                     continue
-                s = replace(s, body=self.visit(s.body))
+                s = self.outer_loop(s)
             elif isinstance(s, Branch):
                 s = replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse))
             out.append(s)
         return tuple(out)
+
+    def outer_loop(self, s: Loop) -> Loop:
+        if not s.parallel:
+            return replace(s, body=self.visit(s.body))
+        self.buffers_of.append([])
+        body = self.visit(s.body)
+        return replace(s, body=(*self.buffers_of.pop(), *body))
 
     def loop(self, s: Loop) -> list[Stmt]:
         """A loop without loops inside, in strips or as it is."""
@@ -250,7 +264,10 @@ class _Strips(Builder):
         self.line = s.line
         self.stack[-1].statements, before = [], self.stack[-1].statements
         if not s.parallel:
+            self.stack[-1].statements = []
             increments, gathered = self.buffers(plan, length)
+            self.buffers_of[-1] += self.stack[-1].statements
+            self.stack[-1].statements = []
         span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
         count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
         number = self.inner("strip", INT)
@@ -263,9 +280,10 @@ class _Strips(Builder):
             if plan.gather:
                 work.gathering()
             work.arithmetic()
-            for x in plan.put_off:
-                if x.adjacent:
-                    work.adding([x])
+            groups = self.groups(plan)
+            work.clear_ends(groups)
+            for group in groups:
+                work.adding_adjacent(group)
             scattered = [x for x in plan.put_off if not x.adjacent]
             if scattered:
                 work.adding(scattered)
@@ -285,14 +303,39 @@ class _Strips(Builder):
         return self.value(Op(name, args, INT))
 
     def buffers(self, plan: Plan, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
-        increments = {ty: self.buffer("increments", ty, len(row) * length) for ty, row in plan.rows.items()}
-        gathered = {ty: self.buffer("gathered", ty, len(row) * length) for ty, row in plan.gathered.items()}
+        width = length + 2 * self.padding(plan)
+        increments = {ty: self.buffer("increments", ty, len(row) * width) for ty, row in plan.rows.items()}
+        gathered = {ty: self.buffer("gathered", ty, len(row) * width) for ty, row in plan.gathered.items()}
         return increments, gathered
 
     def buffer(self, name: str, ty: Any, size: int) -> Var:
         buffer = self.fresh(name, types.Array(ty, 1, "C"))
-        self.emit(ir.Alloc(buffer, (constant(size, INT),), None, line=self.line))
+        self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), line=self.line))
         return buffer
+
+    def groups(self, plan: Plan) -> list[Group]:
+        """Adjacent increments of the same row of an array, with their distances from the first element touched."""
+        rows: dict[Any, list[tuple[Increment, int]]] = defaultdict(list)
+        for x in plan.put_off:
+            if x.adjacent:
+                place = self.place(x.statement, plan.loop)
+                assert place is not None
+                offset, terms = place[-1]
+                key = x.statement.array.name, place[:-1], terms, offset.denominator == 1 or id(x)
+                rows[key].append((x, int(offset) if offset.denominator == 1 else 0))
+        groups = []
+        for members in rows.values():
+            lowest = min(offset for _, offset in members)
+            if max(offset for _, offset in members) - lowest <= WIDEST:
+                groups.append([(x, offset - lowest) for x, offset in members])
+            else:
+                groups += [[(x, 0)] for x, _ in members]
+        return groups
+
+    def padding(self, plan: Plan) -> int:
+        """How many zeros must surround a row of the buffer, so that increments of neighbours can be read shifted."""
+        span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
+        return max(span, LANES - 1 if plan.sums else 0)
 
     # indices that are not negative
 
@@ -331,8 +374,11 @@ class _Strip:
     increments: dict[Any, Var]
     gathered: dict[Any, Var]
 
-    def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Var) -> Expr:
-        return self.to.op("add", constant(rows[value.type].index(value) * self.length, INT), k)
+    def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Expr, shift: int = 0) -> Expr:
+        """Where a value of iteration ``k - shift`` of the strip stands in its buffer."""
+        padding = self.to.padding(self.plan)
+        begin = rows[value.type].index(value) * (self.length + 2 * padding) + padding - shift
+        return self.to.op("add", constant(begin, INT), k)
 
     def loop(self, write: Any, carried: tuple[Carried, ...] = ()) -> None:
         """``for k in range(trips)``, whose body ``write`` is given k and the number of the iteration."""
@@ -383,6 +429,36 @@ class _Strip:
 
         self.loop(write)
 
+    def clear_ends(self, groups: list[Group]) -> None:
+        """Zeros after the last iteration of the strip, where increments of neighbours are read."""
+        last: dict[Expr, int] = {}
+        for group in groups:
+            span = max(offset for _, offset in group)
+            for x, _ in group:
+                last[x.statement.value] = max(span, last.get(x.statement.value, 0))
+        for amount, span in last.items():
+            for n in range(span):
+                cell = self.cell(self.plan.rows, amount, self.trips, -n)
+                buffer = self.increments[amount.type]
+                self.to.emit(ir.Store(buffer, (cell,), constant(0, amount.type), line=self.plan.loop.line))
+
+    def adding_adjacent(self, group: Group) -> None:
+        """One loop over the elements of a row that are touched, each with all its increments."""
+        to, span = self.to, max(offset for _, offset in group)
+        lowest = next(x for x, offset in group if offset == 0)
+        k = to.inner("k", INT)
+        with to.nested() as block:
+            new = self.again([lowest.statement], to.op("add", self.first, k))
+            total: Expr | None = None
+            for x, offset in group:
+                amount = x.statement.value
+                value = to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k, offset),))
+                total = value if total is None else to.value(Op("add", (total, value), amount.type))
+            (plain,) = substitute(to.unsigned((replace(lowest.statement, value=total),)), new)
+            to.emit(plain)
+        length = to.op("add", self.trips, constant(span, INT))
+        to.emit(Loop(k.name, k, ZERO, length, tuple(block.statements), line=self.plan.loop.line))
+
     def adding(self, put_off: list[Increment]) -> None:
         def write(k: Var, own: Expr) -> None:
             new = self.again([x.statement for x in put_off], own)
@@ -395,16 +471,24 @@ class _Strip:
         self.loop(write)
 
     def summing(self, x: Sum) -> Expr:
-        """The sum after the strip: the strip is summed for itself, which threads can do at once."""
-        to = self.to
-        part = to.inner(x.carried.var.name, x.carried.var.type)
+        """The sum after the strip.  Several partial sums run side by side: additions wait for one another otherwise."""
+        to, buffer = self.to, self.increments[x.amount.type]
+        for n in range(LANES - 1):
+            cell = self.cell(self.plan.rows, x.amount, self.trips, -n)
+            to.emit(ir.Store(buffer, (cell,), constant(0, x.amount.type), line=self.plan.loop.line))
+        parts = [to.inner(x.carried.var.name, x.carried.var.type) for _ in range(LANES)]
         k = to.inner("k", INT)
         with to.nested() as block:
-            value = to.load(self.increments[x.amount.type], (self.cell(self.plan.rows, x.amount, k),))
-            after = to.value(Op("add", (part, value), part.type))
-        carried = (Carried(part, constant(0, part.type), after),)
-        to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=self.plan.loop.line))
-        return to.value(Op("add", (x.carried.var, part), part.type))
+            first = to.op("mul", k, constant(LANES, INT))
+            values = [to.load(buffer, (self.cell(self.plan.rows, x.amount, first, -n),)) for n in range(LANES)]
+            after = [to.value(Op("add", (part, value), part.type)) for part, value in zip(parts, values)]
+        carried = tuple(Carried(part, constant(0, part.type), a) for part, a in zip(parts, after))
+        groups = to.op("rshift", to.op("add", self.trips, constant(LANES - 1, INT)), constant(LANES_SHIFT, INT))
+        to.emit(Loop(k.name, k, ZERO, groups, tuple(block.statements), carried, line=self.plan.loop.line))
+        totals: list[Expr] = list(parts)
+        while len(totals) > 1:
+            totals = [to.value(Op("add", pair, x.amount.type)) for pair in zip(totals[::2], totals[1::2])]
+        return to.value(Op("add", (x.carried.var, totals[0]), x.amount.type))
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from numba import types
 
-from ampi.errors import KernelError
 from ampi.kernel import activity, ir
 from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
 from ampi.kernel.destruct import destruct
@@ -106,11 +105,12 @@ class _Tangent(Builder):
                     self.accumulate(self.dot[array.name], index, self.tangent(value))
                 self.emit(s)
             case ir.Alloc(target=target) if target.name in self.varied:
-                if s.fill is not None and isinstance(s.fill.type, types.Array):
-                    raise KernelError(f"{self.primal.filename}:{s.line}: a copy of a whole array")
                 fill = constant(0, target.type.dtype) if s.fill is None else self.tangent(s.fill)
                 self.dot[target.name] = self.fresh(f"{stem(target.name)}_dot", target.type)
                 self.emit(ir.Alloc(self.dot[target.name], s.shape, fill, line=s.line))
+                self.emit(s)
+            case ir.Grow(target=target, size=size) if target.name in self.dot:
+                self.emit(ir.Grow(self.dot[target.name], size, line=s.line))
                 self.emit(s)
             case Branch():
                 self.branch(s)

@@ -488,12 +488,12 @@ def pairing(a, b):
 class Check:
     """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled."""
 
-    def __init__(self, function, arguments, active, options=adjoint.ALL_ON, jit=False):
+    def __init__(self, function, arguments, active, options=adjoint.ALL_ON, jit=False, code=None):
         self.function, self.arguments, self.active = function, arguments, active
         self.rng = np.random.default_rng(5)
         self.names = function.__code__.co_varnames[: len(arguments)]
-        code = kernel_ir(function, arguments)
-        renamed = {a.path[0]: a.name for a in code.arguments}
+        code = kernel_ir(function, arguments) if code is None else code
+        renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
         self.names = tuple(renamed[n] for n in self.names)
         self.active = active = tuple(renamed[n] for n in active)
         self.adjoint = adjoint.build(code, active, options)
