@@ -24,7 +24,7 @@ from ..tape import Sweep, Tape
 from .messages import Collective, Completion, Received, Sent, call_site, line_of
 from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
-from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, wait
+from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, underway, wait
 
 __all__ = ["call_site", "communication_of", "line_of", "log_collective", "log_received", "log_sent", "wait"]
 
@@ -148,6 +148,7 @@ class Communication:
         """Agree with the other ranks."""
         sweep.at_end(lambda error: _finish(self, sweep, error))
         listening[:] = [reverse.comm for reverse in self.logs]
+        underway.clear()
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
@@ -160,6 +161,8 @@ class Communication:
                     sent.flight = None
             for receive in log.posted:
                 receive.flight = None
+            for call in log.collectives:
+                call.passed = False
         _agree(self)
         for receive in self.pending:  # nothing that was recorded uses what came
             receive.begin(sweep)
@@ -530,8 +533,10 @@ def _finish(communication: Communication, sweep: Sweep, error: BaseException | N
     if error is None:
         outbox_of(sweep).flush()
         listening.clear()
+        underway.clear()
         return
     listening.clear()
+    underway.clear()
     text = notice_of(error)
     stranded.append(outbox_of(sweep).flights)
     for reverse, log in communication.logs.items():

@@ -2,8 +2,8 @@
 
 An operation is a *plan*: a function of the call's arguments that gives a `Call`, this rank's part in it.  The adjoint
 is a generator which takes the adjoints of what was written, sends them on their way on the reverse communicator, yields
-the requests, and adds what came to the adjoints of what was read.  The blocking form runs it through at once; a form
-with a request runs it up to its first yield at the mirror of the wait and the rest at the mirror of the start.
+the requests, and returns what adds that which came to the adjoints of what was read.  The blocking form runs it through
+at once; a form with a request begins it at the mirror of the wait and ends it at the mirror of the start.
 Copies travel as bytes, so that ranks whose memory is plain can take part without knowing its dtype.
 """
 
@@ -18,10 +18,12 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
-from ..tape import Sweep, Tape, Undo, current, living
-from .agreement import line_of, log_collective, wait
+from ..tape import Sweep, Tape, Undo, _recording, current, living
+from .agreement import line_of, log_collective
 from .buffers import NOTHING, Buffer, is_in_place, parse, parse_types, parse_vector
+from .flights import Started, fly
 from .reductions import Reduction, Steps, known, unscan
+from .requests import persistent, recorded
 from .rules import Operation, Treatment, enter
 
 _Comm, _Intracomm = mpi.Comm, mpi.Intracomm  # mpi4py's own: its names may be rebound
@@ -37,16 +39,19 @@ class Call:
     reads, writes : sequence of Buffer
         Memory whose values go to other ranks, and memory that is overwritten.
     adjoint : callable
-        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.
+        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.  It
+        returns a function to be called at the end, or None.
     needed : Buffer or None
         Memory whose values the adjoint wants.
     refused : str
         If not empty: why the operation has no adjoint.
     spoils : sequence of Buffer
         What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
+    overlaps : bool
+        The adjoint goes in one step, on all ranks: it yields once.
     """
 
-    __slots__ = ("adjoint", "name", "needed", "reads", "refused", "spoils", "token", "values", "writes")
+    __slots__ = ("adjoint", "name", "needed", "overlaps", "reads", "refused", "spoils", "token", "values", "writes")
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Call:
         self.needed = needed
         self.refused = refused
         self.spoils = writes
+        self.overlaps = True
         self.token: Any = None
         self.values: Any = None
 
@@ -90,8 +96,18 @@ class Call:
             undo += buffer.overwrite()
         return undo
 
-    def after(self, tape: Tape, comm: Any, undo: list[Undo]) -> None:
-        """After the primal has completed: put it on the tape."""
+    def copy_needed(self) -> None:
+        """Before the primal of a form with a request starts.
+
+        In place, the values needed are not in memory any more at the mirror of the wait: the adjoint gets a copy.
+        """
+        if self.needed is not None and any(self.needed is spoilt for spoilt in self.spoils):
+            copy = self.needed.values()
+            self.values = lambda: copy
+            self.needed = None
+
+    def activate(self, tape: Tape, comm: Any) -> None:
+        """What is written carries derivatives from now on; the record holds no memory."""
         for buffer in self.reads:
             buffer.detach()
         activated = self.token.reads_active or comm.Get_size() > 1
@@ -101,7 +117,6 @@ class Call:
             buffer.detach()
         self.needed = None
         self.spoils = ()
-        tape.append(self, undo)
 
     def _check(self, loses: bool) -> None:
         if self.refused:
@@ -114,16 +129,22 @@ class Call:
 
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint of the blocking form."""
-        if not self.token.happens(sweep):
-            for buffer in self.writes:
-                buffer.zero(sweep)
-            return
+        if self.token.happens(sweep):
+            fly(sweep, self.token, self.steps(sweep), self.waiting)
+        else:
+            self.zero(sweep)
+
+    def zero(self, sweep: Sweep) -> None:
+        """The adjoint if nothing travels back: what was written has been overwritten by constants."""
+        for buffer in self.writes:
+            buffer.zero(sweep)
+
+    def steps(self, sweep: Sweep) -> Steps:
+        """The adjoint's steps."""
         if self.refused:
             raise ActivityError(f"{self.name} at {line_of(self.token.where)}: {self.refused}")
         x = None if self.values is None else self.values()
-        for requests in self.adjoint(sweep, self.token.reverse.comm, x):
-            for request in requests:
-                wait(request, self.waiting)
+        return self.adjoint(sweep, self.token.reverse.comm, x)  # type: ignore[misc]
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
@@ -158,11 +179,7 @@ class _Blocks:
         return np.concatenate([_bytes(part.take(sweep)) for part in self.parts])
 
     def add(self, sweep: Sweep, came: np.ndarray) -> None:
-        start = 0
-        for part in self.parts:
-            end = start + _nbytes(part)
-            _add_bytes(sweep, part, came[start:end])
-            start = end
+        _add_blocks(sweep, self.parts, came)
 
 
 def _own_block(buffer: Buffer, rank: int, size: int) -> Buffer:
@@ -184,6 +201,14 @@ def _add_bytes(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
         buffer.add(sweep, came.view(buffer.dtype))
 
 
+def _add_blocks(sweep: Sweep, blocks: Sequence[Buffer], came: np.ndarray) -> None:
+    start = 0
+    for block in blocks:
+        end = start + _nbytes(block)
+        _add_bytes(sweep, block, came[start:end])
+        start = end
+
+
 # ---------------------------------------------------------------------------------------------------- moving data
 
 
@@ -198,7 +223,7 @@ def _adjoint_of_bcast_at_root(buffer: Buffer, root: int) -> Callable:
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         total = np.zeros(buffer.count, buffer.dtype)
         yield [comm.Ireduce(mpi.IN_PLACE, total, mpi.SUM, root)]
-        buffer.add(sweep, total)
+        return partial(buffer.add, sweep, total)
 
     return adjoint
 
@@ -226,7 +251,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
         def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
             came = np.empty(_nbytes(sent), np.uint8)
             yield [comm.Iscatterv(None, came, root)]
-            _add_bytes(sweep, sent, came)
+            return partial(_add_bytes, sweep, sent, came)
 
         return Call(name, (sent,), (), adjoint)
 
@@ -238,7 +263,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(blocks.nbytes[rank], np.uint8)
         yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], came, root)]
-        _add_bytes(sweep, sent, came)
+        return partial(_add_bytes, sweep, sent, came)
 
     return Call(name, (sent,), blocks.parts, adjoint_at_root)
 
@@ -270,7 +295,7 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
         mine = np.empty(0, np.uint8) if in_place else _bytes(received.take(sweep))
         came = np.empty(sum(blocks.nbytes), np.uint8)
         yield [comm.Igatherv(mine, [came, blocks.nbytes], root)]
-        blocks.add(sweep, came)
+        return partial(blocks.add, sweep, came)
 
     return Call(name, blocks.parts, (received,), adjoint_at_root)
 
@@ -292,7 +317,7 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         mine = np.empty(counts[rank], received.dtype)
         yield [comm.Ireduce_scatter(received.take(sweep), mine, counts, mpi.SUM)]
-        sent.add(sweep, mine)
+        return partial(sent.add, sweep, mine)
 
     return Call(name, (sent,), (received,), adjoint)
 
@@ -314,7 +339,7 @@ def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(sum(here.nbytes), np.uint8)
         yield [comm.Ialltoallv([there.take(sweep), there.nbytes], [came, here.nbytes])]
-        here.add(sweep, came)
+        return partial(here.add, sweep, came)
 
     return Call(name, (sent,), (received,), adjoint)
 
@@ -328,10 +353,7 @@ def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
         going = np.concatenate([_bytes(block.take(sweep)) for block in received])
         came = np.empty(sum(map(_nbytes, sent)), np.uint8)
         yield [comm.Ialltoallv([going, list(map(_nbytes, received))], [came, list(map(_nbytes, sent))])]
-        start = 0
-        for block in sent:
-            _add_bytes(sweep, block, came[start : start + _nbytes(block)])
-            start += _nbytes(block)
+        return partial(_add_blocks, sweep, sent, came)
 
     return Call("Alltoallw", sent, received, adjoint)
 
@@ -350,7 +372,13 @@ def _plan_reduction(
     elif x.raw or x.mixed or x.dtype is None or x.dtype.kind not in "fc":
         refused = "an active array is reduced as another datatype than its own; send ampi.value(...)"
     needed = x if not refused and rule.needs_values else None
-    return Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
+    call = Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
+    call.overlaps = rule is not None and not rule.needs_values and name not in _IN_STEPS
+    return call
+
+
+_IN_STEPS = ("Reduce_scatter", "Scan", "Exscan")
+"""Operations whose adjoints go in several steps even for sums."""
 
 
 def _name_of(op: Any) -> str:
@@ -367,7 +395,7 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = np.empty(x.count, x.dtype) if y is NOTHING else y.take(sweep)
         yield [comm.Ibcast(g, root)]
-        x.add(sweep, (yield from rule.share(comm, values, g)))
+        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     return _plan_reduction("Reduce", op, x, y, adjoint)
 
@@ -379,7 +407,7 @@ def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = y.take(sweep)
         yield [comm.Iallreduce(mpi.IN_PLACE, g, mpi.SUM)]
-        x.add(sweep, (yield from rule.share(comm, values, g)))
+        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     return _plan_reduction("Allreduce", op, x, y, adjoint)
 
@@ -394,7 +422,7 @@ def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.S
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = np.empty(x.count, x.dtype)
         yield [comm.Iallgather(y.take(sweep), g)]
-        x.add(sweep, (yield from rule.share(comm, values, g)))
+        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     call = _plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
     call.spoils = (whole,)
@@ -414,7 +442,7 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
         yield [comm.Iallgather(np.array([y.count], np.int64), counts)]
         g = np.empty(x.count, x.dtype)
         yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
-        x.add(sweep, (yield from rule.share(comm, values, g)))
+        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     call = _plan_reduction("Reduce_scatter", op, x, y, adjoint)
     call.spoils = (whole,)
@@ -426,7 +454,7 @@ def _scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     x = y if is_in_place(sendbuf) else parse(sendbuf)
 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        x.add(sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
+        return partial(x.add, sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
 
     return _plan_reduction("Scan", op, x, y, adjoint)
 
@@ -439,7 +467,7 @@ def _exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = np.zeros(x.count, x.dtype) if y is NOTHING else y.take(sweep)
-        x.add(sweep, (yield from unscan(comm, rule, values, g, exclusive=True)))
+        return partial(x.add, sweep, (yield from unscan(comm, rule, values, g, exclusive=True)))
 
     return _plan_reduction("Exscan", op, x, y, adjoint)
 
@@ -485,7 +513,69 @@ def _perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments:
         return
     undo = call.before(tape, comm)
     primal(comm, *arguments)
-    call.after(tape, comm, undo)
+    call.activate(tape, comm)
+    tape.append(call, undo)
+
+
+def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict) -> Started | None:
+    """Before a collective with a request starts, while some tape exists: check, log and record it."""
+    tape = current()
+    if comm.Is_inter():
+        call = _between_groups(comm, plan, (*arguments, *keywords.values()))
+    else:
+        call = plan(comm, *arguments, **keywords)
+    call.name = name
+    if tape is None:
+        call.overwrite()
+        return None
+    if tape.before_append is not None:  # something that this one reads may have come unseen
+        tape.before_append()
+    call.copy_needed()
+    undo = call.before(tape, comm)
+    call.activate(tape, comm)
+    started = Started(call)
+    tape.append_start(started, undo)
+    return started
+
+
+def _nonblocking(name: str, plan: Callable[..., Call], primal: Callable[..., mpi.Request]) -> Callable:
+    """The method for a nonblocking form."""
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
+        if not living:
+            return primal(self, *arguments, **keywords)
+        started = _start(name, self, plan, arguments, keywords)
+        request = primal(self, *arguments, **keywords)
+        return request if started is None else recorded(_recording[-1], request, started)
+
+    method.__name__ = name
+    return method
+
+
+def _persistent(name: str, plan: Callable[..., Call], primal: Callable[..., mpi.Prequest]) -> Callable:
+    """The method for a persistent form, which has ``info`` as its last argument."""
+    n = plan.__code__.co_argcount - 1
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Prequest:
+        request = primal(self, *arguments, **keywords)
+        keywords.pop("info", None)
+
+        def start() -> tuple[Started, ...]:
+            started = _start(name, self, plan, arguments[:n], keywords)
+            return () if started is None else (started,)
+
+        return persistent(request, start)
+
+    method.__name__ = name
+    return method
+
+
+def _add_forms(cls: type, owner: Any, plans: dict[Callable[..., Call], str]) -> None:
+    """Give a class the nonblocking and persistent forms of operations."""
+    for plan, name in plans.items():
+        nonblocking, init = f"I{name[0].lower()}{name[1:]}", f"{name}_init"
+        setattr(cls, nonblocking, _nonblocking(nonblocking, plan, getattr(owner, nonblocking)))
+        setattr(cls, init, _persistent(init, plan, getattr(owner, init)))
 
 
 class Collectives:
@@ -628,20 +718,27 @@ _NAMES = {
 }
 """The blocking form's name of each plan."""
 
+_add_forms(IntracommCollectives, _Intracomm, {plan: _NAMES[plan] for plan in (_scan, _exscan)})
+_add_forms(Collectives, _Comm, {plan: name for plan, name in _NAMES.items() if plan not in (_scan, _exscan)})
+
 _SHARES = "; MIN, MAX: to the lowest rank that holds the extremum; PROD: times the product of the other ranks' x"
 
 
-def _describe(names: Sequence[str], adjoint: str, owner: str = "Comm") -> None:
+def _describe(names: Sequence[str], adjoint: str, owner: str = "Comm", buffers: Sequence[str] = ()) -> None:
+    """Enter operations in all three forms."""
+    reads, writes = buffers or ("sendbuf", "recvbuf")
     for name in names:
-        enter(Operation(owner, name, Treatment.DIFFERENTIATED, ("sendbuf",), ("recvbuf",), adjoint))
+        for form in (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init"):
+            enter(Operation(owner, form, Treatment.DIFFERENTIATED, (reads,), (writes,), adjoint))
 
 
-enter(
-    Operation(
-        "Comm", "Barrier", Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
-    ),
-    Operation("Comm", "Bcast", Treatment.DIFFERENTIATED, ("buf",), ("buf",), "Reduce(SUM) of x̄ to the root"),
-)
+for _name in ("Barrier", "Ibarrier", "Barrier_init"):
+    enter(
+        Operation(
+            "Comm", _name, Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
+        )
+    )
+_describe(("Bcast",), "Reduce(SUM) of x̄ to the root", buffers=("buf", "buf"))
 _describe(("Gather", "Gatherv"), "Scatterv of ȳ from the root")
 _describe(("Scatter", "Scatterv"), "Gatherv of ȳ to the root")
 _describe(("Allgather", "Allgatherv"), "Reduce_scatter(SUM) of ȳ")

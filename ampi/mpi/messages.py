@@ -182,9 +182,11 @@ class Collective:
     ----------
     reverse : Reverse
         ``token.reverse.comm`` is the communicator of the reverse traffic.
+    passed : bool
+        In a sweep: the next reversed collective of the communicator may begin.
     """
 
-    __slots__ = ("happening", "loses", "name", "reads_active", "reverse", "where", "writes_tracked")
+    __slots__ = ("happening", "loses", "name", "passed", "reads_active", "reverse", "where", "writes_tracked")
 
     def __init__(self, name: str, reverse: Reverse, reads_active: bool, writes_tracked: bool, loses: bool) -> None:
         self.name = name
@@ -194,6 +196,7 @@ class Collective:
         self.loses = loses
         self.where = call_site()
         self.happening = False
+        self.passed = False
 
     def happens(self, sweep: Sweep) -> bool:
         """Whether the reversed collective takes place: a rank contributed active values and a rank received tracked.

@@ -24,11 +24,11 @@ from ..errors import ActivityError
 from ..memory import Region, TrackedArray, carries_derivatives, region_of
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
+from .flights import fly
 from .messages import Received, call_site
 from .reductions import Steps
 from .requests import recorded
 from .rules import Operation, Treatment, enter
-from .waiting import wait
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm, _Intracomm, _Topocomm, _Message = (
@@ -548,11 +548,8 @@ class _Collective:
         self.adjoint = adjoint
 
     def __call__(self, sweep: Sweep) -> None:
-        if not self.token.happens(sweep):
-            return
-        for requests in self.adjoint(sweep, self.token.reverse.comm):
-            for request in requests:
-                wait(request, self.waiting)
+        if self.token.happens(sweep):
+            fly(sweep, self.token, self.adjoint(sweep, self.token.reverse.comm), self.waiting)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

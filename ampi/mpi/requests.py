@@ -281,7 +281,7 @@ def _start(request: mpi.Prequest) -> None:
         request._tape = opened()._reference
         request._unpack = None
         for part in parts:
-            if type(part) is Received:
+            if type(part) is not Sent:
                 _pend(opened(), request, part)
 
 
@@ -296,8 +296,8 @@ def recorded(
         That logged the parts.
     request : mpi4py.MPI.Request
         To be dropped: the one returned takes its place.
-    *parts : Sent or Received
-        Messages that the request completes.
+    *parts : Sent, Received or Started
+        Messages that the request completes, or a collective.
     unpack : callable, optional
         For requests of Python objects: given the object that mpi4py's lowercase wait returns, the one for the user.
     """
@@ -306,7 +306,7 @@ def recorded(
     ours._tape = tape._reference
     ours._unpack = unpack
     for part in parts:
-        if type(part) is Received:
+        if type(part) is not Sent:
             if unpack is None:
                 _pend(tape, ours, part)
             else:

@@ -22,6 +22,9 @@ _TEXT = 2000  # bytes of a notice
 listening: list[mpi.Comm] = []
 """Reverse communicators of the sweep that runs: where notices may come from."""
 
+underway: list[Callable[[], None]] = []
+"""What the sweep that runs has begun and goes on with whenever it waits."""
+
 stranded: list[Any] = []
 """Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them."""
 
@@ -54,6 +57,8 @@ class Patience:
             AMPI_TIMEOUT seconds have passed, or a partner stopped its sweep with an error.
         """
         self.turns += 1
+        for proceed in underway:
+            proceed()
         if self.turns < 50:
             return
         if self.turns < 2000:

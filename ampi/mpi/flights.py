@@ -1,0 +1,176 @@
+"""Reversed collectives on their way: each begins at the mirror of its wait and ends at the mirror of its start.
+
+Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in the
+same order, or they meet the wrong partners.  That order is the log's, backwards: a reversed collective that is ready
+waits for its turn, which comes at the latest when the sweep reaches the mirror of its start, for then those that were
+started later have had theirs.  One that goes in several steps has its communicator to itself until it has ended.  All
+of them go on whenever the sweep waits for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..errors import CommunicationError
+from ..tape import Sweep
+from .agreement import communication_of
+from .buffers import NOTHING
+from .messages import Collective
+from .reductions import Steps
+from .waiting import underway, wait
+
+_Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
+
+
+class Flight:
+    """One reversed collective.
+
+    Attributes
+    ----------
+    steps : generator
+        Yields lists of requests to be completed before it goes on; returns what is to be called at the end, or None.
+    overlaps : bool
+        It goes in one step: the next one may begin as soon as this one has begun.
+    """
+
+    __slots__ = ("finished", "overlaps", "requests", "result", "steps")
+
+    def __init__(self, steps: Steps, overlaps: bool) -> None:
+        self.steps = steps
+        self.overlaps = overlaps
+        self.requests: list[mpi.Request] = []
+        self.result: Callable[[], None] | None = None
+        self.finished = False
+
+    def advance(self) -> None:
+        """Go on as far as that is possible without waiting."""
+        while not self.finished:
+            for request in self.requests:
+                if not request.Test():
+                    return
+            try:
+                self.requests = next(self.steps)
+            except StopIteration as end:
+                self.finished = True
+                self.result = end.value
+
+    def finish(self, describe: Callable[[], str]) -> None:
+        """Wait for the end, and add what came to the adjoints."""
+        self.advance()
+        while not self.finished:
+            for request in self.requests:
+                wait(request, describe)
+            self.advance()
+        if self.result is not None:
+            self.result()
+
+
+class Schedule:
+    """In which order the reversed collectives of one communicator begin in a sweep."""
+
+    __slots__ = ("calls", "flights", "position")
+
+    def __init__(self, calls: list[Collective]) -> None:
+        self.calls = calls
+        self.position = len(calls) - 1
+        self.flights: dict[Collective, Flight] = {}
+
+    def proceed(self) -> None:
+        """Begin all that are ready and whose turn it is."""
+        while self.position >= 0:
+            call = self.calls[self.position]
+            if call.happening and not call.passed:
+                flight = self.flights.get(call)
+                if flight is None:
+                    return
+                flight.advance()
+                if not flight.overlaps and not flight.finished:
+                    return
+                call.passed = True
+            self.position -= 1
+
+
+def _schedule(sweep: Sweep, call: Collective) -> Schedule:
+    schedule = sweep.state.get(call.reverse)
+    if schedule is None:
+        calls = communication_of(sweep.tape).log(call.reverse).collectives
+        schedule = sweep.state[call.reverse] = Schedule(calls)
+        underway.append(schedule.proceed)
+    return schedule
+
+
+def fly(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
+    """Run the reversed collective of a blocking call."""
+    Flight(steps, False).finish(describe)
+    call.passed = True
+    schedule = sweep.state.get(call.reverse)
+    if schedule is not None:
+        schedule.proceed()
+
+
+class Started:
+    """A collective with a request: what the request completes, and the record of the start.
+
+    ``call`` is this rank's part in it, a `collectives.Call`.
+    """
+
+    __slots__ = ("at_completion", "buffer", "call", "flight", "request", "sweep", "wild")
+
+    active = True
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.buffer = next(iter(call.writes), NOTHING)
+        self.request: Any = None
+        self.wild = False
+        self.at_completion: Callable[[Started], None] | None = None
+        self.sweep: Sweep | None = None
+        self.flight: Flight | None = None
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed."""
+        self.request = None
+        if self.at_completion is not None:
+            self.at_completion(self)
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        request = self.request
+        if request is None or not request:
+            return True
+        return isinstance(request, _Prequest) and request.Get_status()
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""
+        if self.sweep is sweep:
+            return
+        call = self.call
+        token = call.token
+        if not self.completed():
+            raise CommunicationError(
+                f"rank {token.reverse.rank}: {token.describe()} was never completed: "
+                "wait for the request before the gradient is asked for"
+            )
+        self.sweep = sweep
+        if not token.happens(sweep):
+            call.zero(sweep)
+            return
+        self.flight = Flight(call.steps(sweep), call.overlaps)
+        schedule = _schedule(sweep, token)
+        schedule.flights[token] = self.flight
+        schedule.proceed()
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start: wait for the end, and add what came."""
+        self.begin(sweep)
+        self.sweep = None
+        if self.flight is None:
+            return
+        schedule = _schedule(sweep, self.call.token)
+        schedule.proceed()
+        self.flight.finish(self.call.waiting)
+        self.flight = None
+        schedule.proceed()
