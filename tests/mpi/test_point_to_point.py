@@ -1,4 +1,4 @@
-"""Point-to-point messages: programs whose gradients are compared entry by entry with the complex step."""
+"""Point-to-point messages: programs whose gradients are compared with the complex step."""
 
 import numpy
 import pytest
