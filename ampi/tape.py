@@ -516,6 +516,7 @@ class Sweep:
                     undo.swap()
             _sweeping.pop()
             _passive = outer
+            self._ends.clear()  # they refer to the sweep, which holds the shadows
         self.results = [results[id(region)] for region in self.wanted]
         self._shadows.clear()
 
