@@ -69,25 +69,25 @@ class Communicator(PointToPoint, Collectives, Objects):
 
     # --------------------------------------------------------------------------------------------- constructors
 
-    def Dup(self, info: Any = None) -> Any:
+    def Dup(self: Any, info: Any = None) -> Any:
         """Duplicate a communicator; collective."""
         return _registered(_Comm.Dup(self, info))
 
-    def Clone(self) -> Any:
+    def Clone(self: Any) -> Any:
         """Clone a communicator; collective."""
         return _registered(_Comm.Clone(self))
 
-    def Dup_with_info(self, info: Any) -> Any:
+    def Dup_with_info(self: Any, info: Any) -> Any:
         """Duplicate a communicator with hints; collective."""
         return _registered(_Comm.Dup_with_info(self, info))
 
-    def Idup(self, info: Any = None) -> tuple[Any, Any]:
+    def Idup(self: Any, info: Any = None) -> tuple[Any, Any]:
         """Duplicate a communicator, nonblocking; collective."""
         comm, request = _Comm.Idup(self, info)
         register_duplicate(self, comm)
         return comm, request
 
-    def Idup_with_info(self, info: Any) -> tuple[Any, Any]:
+    def Idup_with_info(self: Any, info: Any) -> tuple[Any, Any]:
         """Duplicate a communicator with hints, nonblocking; collective."""
         comm, request = _Comm.Idup_with_info(self, info)
         register_duplicate(self, comm)
