@@ -84,6 +84,10 @@ class ndarray(TrackedArray):
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d array")
+        if not indexing.is_active(current(), self.base):
+            return iter(plain(self.base).flat)
+        if not self.base.ndim:
+            return iter((self.base.item(),))  # not the 0-d array again: who descends into `flat` would never arrive
         return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:
@@ -251,6 +255,10 @@ class FlatView:
         return self.base.size
 
     def __iter__(self) -> Iterator[Any]:
+        if not indexing.is_active(current(), self.base):
+            return iter(plain(self.base).flat)
+        if not self.base.ndim:
+            return iter((self.base.item(),))  # not the 0-d array again: who descends into `flat` would never arrive
         return (self[k] for k in range(len(self)))
 
     def _places(self, key: Any) -> Any:

@@ -160,6 +160,10 @@ def mpiexec():
 
     def run(ranks, *arguments, timeout=60):
         command = ["timeout", str(timeout), program, "-n", str(ranks), sys.executable, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        # Buffered, so that a short line arrives whole among those of other ranks.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=environment
+        )
 
     return run
