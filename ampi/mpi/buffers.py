@@ -153,6 +153,11 @@ class Buffer:
             return self._views()[0][index]
         return np.concatenate([view.reshape(-1) for view in self._views()])
 
+    def others(self, dtype: np.dtype) -> np.ndarray:
+        """The values of the elements of another dtype that the message has besides: one-dimensional."""
+        pieces = [self._memory(other, piece).reshape(-1) for other, piece in self._extra if other == dtype]
+        return np.concatenate([np.zeros(0, dtype), *pieces])
+
     def overwritten(self) -> list[np.ndarray]:
         """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
         if not self._matters():

@@ -22,7 +22,7 @@ from ..tape import Sweep, Tape, Undo, _recording, current, living
 from .agreement import line_of, log_collective
 from .buffers import NOTHING, Buffer, is_in_place, parse, parse_types, parse_vector
 from .flights import Started, fly
-from .reductions import Reduction, Steps, known, unscan
+from .reductions import Reduction, Steps, known, pair_of, unscan
 from .requests import persistent, recorded
 from .rules import Operation, Treatment, enter
 
@@ -369,9 +369,13 @@ def _plan_reduction(
     refused = ""
     if rule is None:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
-    elif x.raw or x.mixed or x.dtype is None or x.dtype.kind not in "fc":
+        if _is_own(op):
+            refused += ", or make the operation of a kernel: ampi.Op.Create(kernel)"
+    elif x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
         refused = "an active array is reduced as another datatype than its own; send ampi.value(...)"
-    needed = x if not refused and rule.needs_values else None
+    needed: Any = None
+    if not refused and rule.needs_values:
+        needed = _Pairs(x) if rule.located else x
     call = Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
     call.overlaps = rule is not None and not rule.needs_values and name not in _IN_STEPS
     return call
@@ -381,11 +385,32 @@ _IN_STEPS = ("Reduce_scatter", "Scan", "Exscan")
 """Operations whose adjoints go in several steps even for sums."""
 
 
+class _Pairs:
+    """The values and locations of a buffer."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+    def need(self, tape: Tape) -> Callable[[], np.ndarray]:
+        """As `Buffer.need`, an array of pairs."""
+        buffer = self.buffer
+        pairs = np.empty(buffer.count, pair_of(buffer.dtype))
+        pairs["value"] = buffer.values()
+        pairs["location"] = buffer.others(np.dtype(np.intc))
+        return lambda: pairs
+
+
 def _name_of(op: Any) -> str:
-    for name in ("MINLOC", "MAXLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP"):
+    for name in ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP"):
         if op == getattr(mpi, name):
             return f"MPI.{name}"
     return "a user-defined MPI.Op"
+
+
+def _is_own(op: Any) -> bool:
+    return not op.is_predefined
 
 
 def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:

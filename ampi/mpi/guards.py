@@ -141,13 +141,7 @@ class File(Handles, mpi.File, metaclass=AcceptsBase):
     _base = mpi.File
 
 
-class Op(Handles, mpi.Op, metaclass=AcceptsBase):
-    """Reduction operation."""
-
-    _base = mpi.Op
-
-
 for _name in _EPOCHS:
     setattr(Win, _name, _guarded_epoch(_name, vars(mpi.Win)[_name]))
-for _owner, _cls in (("Win", Win), ("File", File), ("Op", Op)):
+for _owner, _cls in (("Win", Win), ("File", File)):
     guard(_owner, _cls)

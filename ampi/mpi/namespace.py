@@ -9,7 +9,8 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from . import comm as _comm
-from .guards import File, Op, Win
+from .guards import File, Win
+from .operations import Op
 from .point_to_point import Message
 from .requests import Prequest, Request
 from .reverse import register

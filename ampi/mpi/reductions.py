@@ -11,6 +11,9 @@ For a result y = x_0 ∘ x_1 ∘ … with adjoint g, element by element:
   as good as other values.
 - MIN, MAX: the lowest rank that holds the extremum gets g, the others nothing.  (The one-sided derivative that a serial
   program with ``if x[k] < y: y = x[k]`` has.)
+- MINLOC, MAXLOC: the lowest rank that holds both the extremum and its location gets g.
+- A user's operation, whose combine function is a kernel: with the prefix p and the suffix s of the other ranks,
+  y = (p ∘ x_r) ∘ s is differentiated by the kernel's own adjoint; ∘ needs to be associative only.
 """
 
 from __future__ import annotations
@@ -32,21 +35,46 @@ class Reduction:
 
     Attributes
     ----------
-    op : MPI.Op
+    share : callable
+        ``share(comm, x, g)`` -> x̄, a generator, for a result that is one and the same function of all ranks' x.
+    prefix : callable or None
+        ``prefix(comm, x)`` -> x_0 ∘ … ∘ x_{r-1}, a generator; anything on rank 0.
+    partials : callable or None
+        ``partials(prefix, x, g)`` -> adjoints of prefix and x, for y = prefix ∘ x.
     needs_values : bool
         Whether the adjoint wants the contributions x.
+    located : bool
+        Whether x and prefix are arrays of pairs ``(value, location)``; adjoints are those of the values.
     """
 
-    def __init__(self, op: MPI.Op, share: Callable, partials: Callable | None) -> None:
-        self.op = op
-        self.share = share  # share(comm, x, g) -> x̄, for a result that is one and the same function of all ranks' x
-        self.partials = partials  # partials(prefix, x, g) -> adjoints of prefix and x, for y = prefix ∘ x
+    __slots__ = ("located", "needs_values", "partials", "prefix", "share")
+
+    def __init__(
+        self, share: Callable, prefix: Callable | None = None, partials: Callable | None = None, located: bool = False
+    ) -> None:
+        self.share = share
+        self.prefix = prefix
+        self.partials = partials
         self.needs_values = partials is not None
+        self.located = located
 
 
 def known(op: MPI.Op) -> Reduction | None:
     """The rule of an operation, None if it has none."""
     return _REDUCTIONS.get(op.handle)
+
+
+def learn(op: MPI.Op, kernel: Any) -> None:
+    """The combine function of a new operation: a kernel, or None for one that has no derivative."""
+    _REDUCTIONS.pop(op.handle, None)  # an operation that had the handle before
+    if kernel is not None:
+        combine = Combination(kernel)
+        _REDUCTIONS[op.handle] = Reduction(_share_combination(combine), combine.prefix, combine.partials)
+
+
+def forget(handle: int) -> None:
+    """The user has freed an operation."""
+    _REDUCTIONS.pop(handle, None)
 
 
 # -------------------------------------------------------------------------------------- one result of all ranks' x
@@ -58,7 +86,7 @@ def _share_sum(comm: MPI.Intracomm, x: Any, g: np.ndarray) -> Steps:
 
 
 def _share_product(comm: MPI.Intracomm, x: np.ndarray, g: np.ndarray) -> Steps:
-    others = yield from _prefix(comm, x, MPI.PROD)
+    others = yield from _prefix(MPI.PROD)(comm, x)
     others *= yield from suffix(comm, x, np.multiply, exclusive=True)
     return np.conj(others) * g
 
@@ -66,11 +94,23 @@ def _share_product(comm: MPI.Intracomm, x: np.ndarray, g: np.ndarray) -> Steps:
 def _share_extremum(op: MPI.Op) -> Callable:
     def share(comm: MPI.Intracomm, x: np.ndarray, g: np.ndarray) -> Steps:
         extremum = np.empty_like(x)
-        yield [comm.Iallreduce(x, extremum, op)]
+        yield [comm.Iallreduce(_message(x), _message(extremum), op)]
         holder = np.where(x == extremum, comm.rank, comm.size).astype(np.intc)
         lowest = np.empty_like(holder)
         yield [comm.Iallreduce(holder, lowest, MPI.MIN)]
         return np.where(lowest == comm.rank, g, g.dtype.type(0))
+
+    return share
+
+
+def _share_combination(combine: Combination) -> Callable:
+    def share(comm: MPI.Intracomm, x: np.ndarray, g: np.ndarray) -> Steps:
+        before = yield from combine.prefix(comm, x)
+        after = yield from _shifted(comm, (yield from _accumulated(comm, x, combine, 1)), 1)
+        if after is not None:
+            up_to_here = x if before is None else combine(before, x)
+            g = combine.partials(up_to_here, after, g)[0]
+        return g if before is None else combine.partials(before, x, g)[1]
 
     return share
 
@@ -86,7 +126,7 @@ def unscan(comm: MPI.Intracomm, rule: Reduction, x: np.ndarray | None, y_bar: np
     """
     if rule.partials is None:
         return (yield from suffix(comm, y_bar, np.add, exclusive))
-    prefix = yield from _prefix(comm, x, rule.op)
+    prefix = yield from rule.prefix(comm, x)  # type: ignore[misc]
     carry = np.zeros_like(y_bar)
     if comm.rank + 1 < comm.size:
         yield [comm.Irecv(carry, comm.rank + 1, COLLECTIVE_TAG)]
@@ -114,56 +154,136 @@ def _partials_of_extremum(beats: Callable) -> Callable:
     return partials
 
 
+def _before(values: np.ndarray, others: np.ndarray, beats: Callable) -> np.ndarray:
+    """Whether pairs beat others: by value, and between equal ones by the lower location."""
+    a, b = values["value"], others["value"]
+    return beats(a, b) | ((a == b) & (values["location"] < others["location"]))
+
+
+def _smaller(x: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+    return _before(x, prefix, np.less)
+
+
+def _greater(x: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+    return _before(x, prefix, np.greater)
+
+
+# ------------------------------------------------------------------------------------------------ pairs and messages
+
+
+def pair_of(dtype: np.dtype) -> np.dtype:
+    """Dtype of the pairs of MINLOC and MAXLOC with values of a dtype."""
+    return np.dtype([("value", dtype), ("location", np.intc)], align=True)
+
+
+_PAIR_TYPES = {"f": MPI.FLOAT_INT, "d": MPI.DOUBLE_INT, "g": MPI.LONG_DOUBLE_INT}
+
+
+def _message(x: np.ndarray) -> Any:
+    return x if x.dtype.names is None else [x, x.size, _PAIR_TYPES[x.dtype["value"].char]]
+
+
+class Combination:
+    """A user's combine function: ``kernel(a, b)`` puts a ∘ b into b, both flat arrays of the message's dtype."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.contracts: dict[np.dtype, Any] = {}
+
+    def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a ∘ b."""
+        result = b.copy()
+        self.kernel.dispatcher(a, result)
+        return result
+
+    def prefix(self, comm: MPI.Intracomm, x: np.ndarray) -> Steps:
+        """x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
+        total = yield from _accumulated(comm, x, lambda total, came: self(came, total), -1)
+        return (yield from _shifted(comm, total, -1))
+
+    def partials(self, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Adjoints of a and b for that of a ∘ b."""
+        contract = self.contracts.get(b.dtype)
+        if contract is None:
+            from ..kernel.contract import make_contract
+
+            contract = make_contract(self.kernel, self.kernel.types_of((a.copy(), b)), frozenset({0, 1}))
+            self.contracts[b.dtype] = contract
+        shadows = np.zeros_like(a), np.array(g, b.dtype)
+        if contract.adjoint is not None:
+            contract.adjoint(a.copy(), b.copy(), *(shadows[k] for k in contract.shadows))
+        return shadows
+
+
 # ------------------------------------------------------------------------------------------- prefixes and suffixes
 
 
-def _prefix(comm: MPI.Intracomm, x: np.ndarray, op: MPI.Op) -> Steps:
+def _prefix(op: MPI.Op) -> Callable:
     """x_0 ∘ … ∘ x_{r-1}; ones on rank 0."""
-    prefix = np.ones_like(x)
-    yield [comm.Iexscan(x, prefix, op)]
-    if comm.rank == 0:
-        prefix[...] = 1
+
+    def prefix(comm: MPI.Intracomm, x: np.ndarray) -> Steps:
+        before = np.ones_like(x)
+        yield [comm.Iexscan(_message(x), _message(before), op)]
+        if comm.rank == 0:
+            before[...] = 1
+        return before
+
     return prefix
 
 
 def suffix(comm: MPI.Intracomm, x: np.ndarray, combine: np.ufunc, exclusive: bool) -> Steps:
-    """x_r ∘ … ∘ x_{P-1}, or from x_{r+1} if exclusive (the identity of `combine` on the last rank).
+    """x_r ∘ … ∘ x_{P-1}, or from x_{r+1} if exclusive (the identity of `combine` on the last rank)."""
+    total = yield from _accumulated(comm, x, combine, 1)
+    if not exclusive:
+        return total
+    came = yield from _shifted(comm, total, 1)
+    return np.full_like(x, combine.identity) if came is None else came
+
+
+def _accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction: int) -> Steps:
+    """This rank's x and those of all ranks above (direction 1) or below (-1), put together by ``combine(total, came)``.
 
     After k rounds a rank has combined the 2^k ranks from its own on (Hillis and Steele, "Data parallel algorithms",
     1986).
     """
-    rank, size = comm.rank, comm.size
-    total = x.copy()
-    came = np.empty_like(total)
+    total = x
     distance = 1
-    while distance < size:
-        requests = []
-        if rank + distance < size:
-            requests.append(comm.Irecv(came, rank + distance, COLLECTIVE_TAG))
-        if rank - distance >= 0:
-            requests.append(comm.Isend(total, rank - distance, COLLECTIVE_TAG))
-        yield requests
-        if rank + distance < size:
-            combine(total, came, out=total)
+    while distance < comm.size:
+        came = yield from _shifted(comm, total, direction * distance)
+        if came is not None:
+            total = combine(total, came)
         distance *= 2
-    if not exclusive:
-        return total
-    came[...] = combine.identity
+    return total
+
+
+def _shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
+    """The x of the rank at a distance; None where there is none."""
+    source, dest = comm.rank + distance, comm.rank - distance
+    came = None
     requests = []
-    if rank + 1 < size:
-        requests.append(comm.Irecv(came, rank + 1, COLLECTIVE_TAG))
-    if rank > 0:
-        requests.append(comm.Isend(total, rank - 1, COLLECTIVE_TAG))
+    if 0 <= source < comm.size:
+        came = np.empty_like(x)
+        requests.append(comm.Irecv(came, source, COLLECTIVE_TAG))
+    if 0 <= dest < comm.size:
+        requests.append(comm.Isend(x, dest, COLLECTIVE_TAG))
     yield requests
     return came
 
 
 _REDUCTIONS = {
-    rule.op.handle: rule
-    for rule in (
-        Reduction(MPI.SUM, _share_sum, None),
-        Reduction(MPI.PROD, _share_product, _partials_of_product),
-        Reduction(MPI.MIN, _share_extremum(MPI.MIN), _partials_of_extremum(np.less)),
-        Reduction(MPI.MAX, _share_extremum(MPI.MAX), _partials_of_extremum(np.greater)),
+    op.handle: rule
+    for op, rule in (
+        (MPI.SUM, Reduction(_share_sum)),
+        (MPI.PROD, Reduction(_share_product, _prefix(MPI.PROD), _partials_of_product)),
+        (MPI.MIN, Reduction(_share_extremum(MPI.MIN), _prefix(MPI.MIN), _partials_of_extremum(np.less))),
+        (MPI.MAX, Reduction(_share_extremum(MPI.MAX), _prefix(MPI.MAX), _partials_of_extremum(np.greater))),
+        (
+            MPI.MINLOC,
+            Reduction(_share_extremum(MPI.MINLOC), _prefix(MPI.MINLOC), _partials_of_extremum(_smaller), located=True),
+        ),
+        (
+            MPI.MAXLOC,
+            Reduction(_share_extremum(MPI.MAXLOC), _prefix(MPI.MAXLOC), _partials_of_extremum(_greater), located=True),
+        ),
     )
 }
