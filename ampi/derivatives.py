@@ -40,7 +40,12 @@ def _is_inexact(x: Any) -> bool:
 
 def _watch(tape: Tape, x: Any) -> Any:
     """Watched copies of an argument's leaves: the caller's own arrays stay as they are."""
-    return _map(lambda leaf: tape.watch(plain(leaf) if isinstance(leaf, TrackedArray) else leaf), x)
+
+    def watched(leaf: Any) -> Any:
+        tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
+        return tape.watch(plain(leaf) if isinstance(leaf, TrackedArray) else leaf)
+
+    return _map(watched, x)
 
 
 def _gradient(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
@@ -100,7 +105,8 @@ def value_and_grad(
     argnums : int or tuple of int
         Arguments with respect to which the gradient is wanted.
     objective : {"sum", "replicated", "root"}
-        What is differentiated.  ``"sum"``: the sum of what the ranks return (None on a rank without a part).
+        What is differentiated.  ``"sum"``: the sum of what the ranks return (None on a rank without a part, if there
+        are several).
         ``"replicated"``: all ranks return the same value, which is checked; it counts once.  ``"root"``: what rank 0
         returns; the others' values are ignored.
     comm : mpi4py.MPI.Comm, optional
@@ -114,8 +120,13 @@ def value_and_grad(
 
     Raises
     ------
+    ActivityError
+        ``f`` returned a plain float, or an argument is of an integer dtype.
     CommunicationError
         On every rank: the values of a ``"replicated"`` objective differ.
+    TapeError
+        ``f`` did not return one real number (under ``"root"``: on rank 0), or an argument carries derivatives on a tape
+        that records.
     """
     if objective not in _OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}, not {objective!r}")
@@ -128,8 +139,7 @@ def value_and_grad(
             for k, x in zip(numbers, watched):
                 given[k] = x
             y = f(*given, **keywords)
-        y = _scalar(y, objective)
-        seed = _seed(y, objective, comm)
+        seed = _seed(y, objective, _ranks(comm))
         counted = [] if seed is None else [(y, seed)]
         found = _gradient(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         return value(y), found if isinstance(argnums, tuple) else found[0]
@@ -147,29 +157,31 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
     return gradient
 
 
-def _scalar(y: Any, objective: str) -> Any:
-    if y is None and objective != "replicated":
+def _seed(y: Any, objective: str, comm: Any) -> float | None:
+    """This rank's weight in the objective; None if its output has no part in it."""
+    rank = comm.Get_rank()
+    if objective == "root":
+        if rank:
+            return None
+    elif y is None and objective == "sum" and comm.Get_size() > 1:
         return None
+    _check_scalar(y)
+    if objective == "replicated":
+        _check_replicated(float(plain(y).reshape(())), comm, y.dtype)
+        return 1.0 if rank == 0 else 0.0
+    return 1.0
+
+
+def _check_scalar(y: Any) -> None:
     if isinstance(y, np.ndarray) and y.size == 1 and y.dtype.kind == "f":
-        return y
+        return
     if isinstance(y, (float, np.floating)):
         raise ActivityError(
-            f"the function returned a plain {type(y).__name__}, which carries no derivative; "
-            "compute it with ampi.numpy and return the 0-d array as it is"
+            f"the function returned a plain {type(y).__name__}, which carries no derivative; compute it with "
+            "ampi.numpy and return the 0-d array as it is (on a rank that has no part in the objective: None)"
         )
     shape = f" of shape {y.shape} and dtype {y.dtype}" if isinstance(y, np.ndarray) else ""
     raise TapeError(f"the function must return one real number to have a gradient, not a {type(y).__name__}{shape}")
-
-
-def _seed(y: Any, objective: str, comm: Any) -> float | None:
-    """This rank's weight in the objective; None if its output has no part in it."""
-    if y is None or objective == "sum":
-        return None if y is None else 1.0
-    rank = _ranks(comm).Get_rank()
-    if objective == "root":
-        return 1.0 if rank == 0 else None
-    _check_replicated(float(plain(y).reshape(())), _ranks(comm), y.dtype)
-    return 1.0 if rank == 0 else 0.0
 
 
 def _ranks(comm: Any) -> Any:

@@ -105,6 +105,16 @@ def test_gradient_inside_a_recorded_program_is_an_error():
         x = tape.watch(X)
         with pytest.raises(ampi.TapeError, match="outer tape"):
             ampi.grad(lambda a: (a * x).sum())(X)
+        for inner in (ampi.grad(lambda a: a.sum()), lambda a: ampi.vjp(np.sin, a)):
+            with pytest.raises(ampi.TapeError, match="outer tape"):
+                inner(x * x)
+            inner(ampi.value(x))
+
+
+def test_no_objective_at_all_is_an_error():
+    for objective in ("sum", "replicated", "root"):
+        with pytest.raises(ampi.TapeError, match="NoneType"):
+            ampi.grad(lambda x: None, objective=objective)(X)
 
 
 def test_vjp():
@@ -262,11 +272,12 @@ def test_root_ignores_what_others_return():
 
     def f(x):
         total = _total(x, comm)
-        return total if comm.rank == 0 else None
+        return total if comm.rank == 0 else other
 
-    value, g = ampi.value_and_grad(f, objective="root")(X)
-    assert (value is None) == (comm.rank != 0)
-    np.testing.assert_allclose(g, 2 * X)
+    for other in (None, 0.0, X, "nothing"):
+        value, g = ampi.value_and_grad(f, objective="root")(X)
+        assert comm.rank == 0 or value is other
+        np.testing.assert_allclose(g, 2 * X)
 
 
 @pytest.mark.mpi(min_size=2)
