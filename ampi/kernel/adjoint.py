@@ -80,7 +80,8 @@ class Options:
 
     ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
     out of loops; ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised (``strips`` needs a program
-    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``.
+    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``, and
+    ``reassociate`` that it is with ``fastmath=True``.
     """
 
     activity: bool = True
@@ -92,6 +93,7 @@ class Options:
     branches: bool = True
     strips: bool = True
     threads: bool = False
+    reassociate: bool = False
 
 
 ALL_ON = Options()
@@ -223,7 +225,7 @@ class _Adjoint(Builder):
         if self.options.branches:
             generated = replace(generated, body=flatten_loops(generated.body, self.names))
         if self.options.strips:
-            generated, facts = in_strips(generated, self.names)
+            generated, facts = in_strips(generated, self.names, self.options.reassociate)
             self.facts += facts
         return generated
 

@@ -104,7 +104,12 @@ def generate(
     """The text of the file: facts and adjoint program."""
     primal = merge(kernel.ir_of(argument_types), same)
     names = [a.name for a in primal.arguments]
-    options = adjoint.Options(strips=separate, threads=bool(kernel.options.get("parallel")))
+    fast = kernel.options.get("fastmath", False)
+    options = adjoint.Options(
+        strips=separate,
+        threads=bool(kernel.options.get("parallel")),
+        reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
+    )
     derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, options)
     position = {n: k for k, n in enumerate(names)}
 

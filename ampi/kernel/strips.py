@@ -31,12 +31,16 @@ BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip
 LANES_SHIFT = 3
 LANES = 1 << LANES_SHIFT  # partial sums
+MOST_CHECKS = 3  # whether rows of one array overlap is checked when the program runs: LLVM makes 8 such checks
 WIDEST = 8  # distance of the elements of one row whose increments are added up together
 
 
-def in_strips(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
-    """The function (in single assignment form) with independent loops in strips where that pays; what was done."""
-    pass_ = _Strips(function, names)
+def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[str]]:
+    """The function (in single assignment form) with independent loops in strips where that pays; what was done.
+
+    ``reassociate``: the compiler may add in another order, so that sums are no obstacle.
+    """
+    pass_ = _Strips(function, names, reassociate)
     body = pass_.visit(function.body)
     return replace(function, body=(*pass_.buffers_of[0], *body)), pass_.facts
 
@@ -87,8 +91,9 @@ class Plan:
 
 
 class _Strips(Builder):
-    def __init__(self, function: ir.Function, names: Names) -> None:
+    def __init__(self, function: ir.Function, names: Names, reassociate: bool) -> None:
         super().__init__(names)
+        self.reassociate = reassociate
         self.accesses = tbr.collect(function)
         self.facts: list[str] = []
         self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
@@ -133,26 +138,31 @@ class _Strips(Builder):
         sums = [Sum(c, a) for c, a in zip(s.carried, amounts) if a is not None]
         put_off = self.to_put_off(s, body)
         gather = self.to_gather(s, body)
-        if put_off is None or gather is None or not (put_off or sums or gather):
+        if put_off is None or gather is None or not (put_off or gather or (sums and not self.reassociate)):
             return None
         apart = {id(x.statement) for x in put_off} | {id(t) for t in gather}
         nexts = {x.carried.next for x in sums}
         rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
-        rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums])
+        rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums if not self.reassociate])
         gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
-        plan = Plan(s, body, gather, self.needed(rest, rows), put_off, sums, rows, gathered)
+        needed = self.needed(rest, [*(a for row in rows.values() for a in row), *(x.amount for x in sums)])
+        plan = Plan(s, body, gather, needed, put_off, sums, rows, gathered)
         return plan if self.pays(plan) else None
 
     def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
+        """The arrays that are written and touched at several places, beyond what compilers are ready to check."""
         places: dict[str, set[Any]] = defaultdict(set)
         for t in body:
             if _array(t) is not None:
                 places[_array(t)].add(self.place(t, s))
-        return {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
+        names = {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
+        apart = {n for n in names if _different_rows(places[n])}
+        checks = sum(len(places[n]) * (len(places[n]) - 1) // 2 for n in apart)
+        return names - apart if checks <= MOST_CHECKS else names
 
-    def needed(self, body: list[Stmt], rows: dict[Any, list[Expr]]) -> tuple[Stmt, ...]:
-        """The part of the arithmetic that stores and buffers need (indices are computed where they are used)."""
-        names = {a.name for amounts in rows.values() for a in amounts if isinstance(a, Var)}
+    def needed(self, body: list[Stmt], amounts: list[Expr]) -> tuple[Stmt, ...]:
+        """The part of the arithmetic that stores and amounts need (indices are computed where they are used)."""
+        names = {a.name for a in amounts if isinstance(a, Var)}
         kept: list[Stmt] = []
         for t in reversed(body):
             if not isinstance(t, ir.Assign) or t.target.name in names:
@@ -203,6 +213,7 @@ class _Strips(Builder):
 
     def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
         """The increments that hinder vectorisation."""
+        crowded = self.crowded(s, body)
         touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
         for k, t in enumerate(body):
             array = t.value.array if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load) else written(t)
@@ -214,7 +225,7 @@ class _Strips(Builder):
             if not increments:
                 continue
             places = {self.place(t, s) for _, t in accesses}
-            if len(places) == 1 and None not in places:
+            if None not in places and accesses[0][1] is not None and _array(accesses[0][1]) not in crowded:
                 continue
             last = max((k for k, t in accesses if not isinstance(t, ir.Accumulate)), default=-1)
             if last > increments[0][0] or any(not self.can_repeat(t, body) for _, t in increments):
@@ -279,7 +290,7 @@ class _Strips(Builder):
             work = _Strip(self, plan, length, first, trips, increments, gathered)
             if plan.gather:
                 work.gathering()
-            work.arithmetic()
+            totals = work.arithmetic()
             groups = self.groups(plan)
             work.clear_ends(groups)
             for group in groups:
@@ -287,7 +298,8 @@ class _Strips(Builder):
             scattered = [x for x in plan.put_off if not x.adjacent]
             if scattered:
                 work.adding(scattered)
-            totals = [work.summing(x) for x in plan.sums]
+            if not self.reassociate:
+                totals = [work.summing(x) for x in plan.sums]
         carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(plan.sums, totals))
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
@@ -335,7 +347,7 @@ class _Strips(Builder):
     def padding(self, plan: Plan) -> int:
         """How many zeros must surround a row of the buffer, so that increments of neighbours can be read shifted."""
         span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
-        return max(span, LANES - 1 if plan.sums else 0)
+        return max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
 
     # indices that are not negative
 
@@ -412,9 +424,14 @@ class _Strip:
 
         self.loop(write)
 
-    def arithmetic(self) -> None:
+    def arithmetic(self) -> list[Expr]:
+        """The loop that computes; with its sums, if they are no obstacle."""
+        plan, to = self.plan, self.to
+        sums = plan.sums if to.reassociate else []
+        totals = [to.inner(x.carried.var.name, x.carried.var.type) for x in sums]
+        following = [to.fresh(x.carried.var.name, x.carried.var.type) for x in sums]
+
         def write(k: Var, own: Expr) -> None:
-            plan, to = self.plan, self.to
             for ty, row in plan.gathered.items():
                 for target in row:
                     load = ir.Load(self.gathered[ty], (self.cell(plan.gathered, target, k),), ty)
@@ -426,8 +443,11 @@ class _Strip:
                     to.emit(
                         ir.Store(self.increments[ty], (self.cell(plan.rows, amount, k),), amount, line=plan.loop.line)
                     )
+            for x, total, after in zip(sums, totals, following):
+                to.emit(ir.Assign(after, Op("add", (total, x.amount), after.type), line=plan.loop.line))
 
-        self.loop(write)
+        self.loop(write, tuple(Carried(t, x.carried.var, a) for x, t, a in zip(sums, totals, following)))
+        return list(totals)
 
     def clear_ends(self, groups: list[Group]) -> None:
         """Zeros after the last iteration of the strip, where increments of neighbours are read."""
@@ -489,6 +509,14 @@ class _Strip:
         while len(totals) > 1:
             totals = [to.value(Op("add", pair, x.amount.type)) for pair in zip(totals[::2], totals[1::2])]
         return to.value(Op("add", (x.carried.var, totals[0]), x.amount.type))
+
+
+def _different_rows(places: set[Any]) -> bool:
+    """Whether places are in different rows, by literal indices: ``a[0, i]``, ``a[1, i]`` and so on."""
+    if None in places or len({p[-1] for p in places}) != 1:
+        return False
+    rows = [p[:-1] for p in places]
+    return all(any(x[1] == y[1] and x[0] != y[0] for x, y in zip(a, b)) for a in rows for b in rows if a is not b)
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

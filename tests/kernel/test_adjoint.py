@@ -32,7 +32,7 @@ def test_compiled(name):
     Check(CASES[name].function, arguments, active, jit=True).compare(1e-12)
 
 
-SWITCHES = [name for name in Options.__dataclass_fields__ if name != "threads"]
+SWITCHES = [name for name in Options.__dataclass_fields__ if name not in ("threads", "reassociate")]
 
 
 @pytest.mark.parametrize("switched_off", SWITCHES)
