@@ -154,7 +154,7 @@ class Call:
 # ------------------------------------------------------------------------------------------------ blocks, one per rank
 
 
-def _counts(buffer: Buffer, size: int) -> list[int]:
+def counts_of(buffer: Buffer, size: int) -> list[int]:
     """Elements of the block of each rank."""
     return [buffer.count // size] * size if buffer.counts is None else buffer.counts
 
@@ -165,7 +165,7 @@ class _Blocks:
     __slots__ = ("nbytes", "parts")
 
     def __init__(self, buffer: Buffer, size: int, hole: int | None = None) -> None:
-        counts = _counts(buffer, size)
+        counts = counts_of(buffer, size)
         itemsize = 1 if buffer.dtype is None else buffer.dtype.itemsize
         self.nbytes = [n * itemsize for n in counts]
         if hole is None:
@@ -183,12 +183,12 @@ class _Blocks:
 
 
 def _own_block(buffer: Buffer, rank: int, size: int) -> Buffer:
-    counts = _counts(buffer, size)
+    counts = counts_of(buffer, size)
     start = sum(counts[:rank])
     return buffer.part(start, start + counts[rank])
 
 
-def _nbytes(buffer: Buffer) -> int:
+def nbytes_of(buffer: Buffer) -> int:
     return 0 if buffer.dtype is None else buffer.count * buffer.dtype.itemsize
 
 
@@ -196,7 +196,7 @@ def _bytes(flat: np.ndarray) -> np.ndarray:
     return flat.view(np.uint8)
 
 
-def _add_bytes(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
+def add_bytes(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
     if buffer.tracked:
         buffer.add(sweep, came.view(buffer.dtype))
 
@@ -204,8 +204,8 @@ def _add_bytes(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
 def _add_blocks(sweep: Sweep, blocks: Sequence[Buffer], came: np.ndarray) -> None:
     start = 0
     for block in blocks:
-        end = start + _nbytes(block)
-        _add_bytes(sweep, block, came[start:end])
+        end = start + nbytes_of(block)
+        add_bytes(sweep, block, came[start:end])
         start = end
 
 
@@ -249,9 +249,9 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
         sent = parse(sendbuf)
 
         def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-            came = np.empty(_nbytes(sent), np.uint8)
+            came = np.empty(nbytes_of(sent), np.uint8)
             yield [comm.Iscatterv(None, came, root)]
-            return partial(_add_bytes, sweep, sent, came)
+            return partial(add_bytes, sweep, sent, came)
 
         return Call(name, (sent,), (), adjoint)
 
@@ -263,7 +263,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(blocks.nbytes[rank], np.uint8)
         yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], came, root)]
-        return partial(_add_bytes, sweep, sent, came)
+        return partial(add_bytes, sweep, sent, came)
 
     return Call(name, (sent,), blocks.parts, adjoint_at_root)
 
@@ -312,7 +312,7 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
     rank, size = comm.Get_rank(), comm.Get_size()
     received = form(recvbuf, size)
     sent = _own_block(received, rank, size) if is_in_place(sendbuf) else parse(sendbuf)
-    counts = _counts(received, size)
+    counts = counts_of(received, size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         mine = np.empty(counts[rank], received.dtype)
@@ -351,8 +351,8 @@ def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         going = np.concatenate([_bytes(block.take(sweep)) for block in received])
-        came = np.empty(sum(map(_nbytes, sent)), np.uint8)
-        yield [comm.Ialltoallv([going, list(map(_nbytes, received))], [came, list(map(_nbytes, sent))])]
+        came = np.empty(sum(map(nbytes_of, sent)), np.uint8)
+        yield [comm.Ialltoallv([going, list(map(nbytes_of, received))], [came, list(map(nbytes_of, sent))])]
         return partial(_add_blocks, sweep, sent, came)
 
     return Call("Alltoallw", sent, received, adjoint)
@@ -528,7 +528,7 @@ def _any_form(spec: Any, size: int) -> Sequence[Buffer]:
 # ----------------------------------------------------------------------------------------------------- the methods
 
 
-def _perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
+def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = current()
     call = _between_groups(comm, plan, arguments) if comm.Is_inter() else plan(comm, *arguments)
@@ -595,7 +595,7 @@ def _persistent(name: str, plan: Callable[..., Call], primal: Callable[..., mpi.
     return method
 
 
-def _add_forms(cls: type, owner: Any, plans: dict[Callable[..., Call], str]) -> None:
+def add_forms(cls: type, owner: Any, plans: dict[Callable[..., Call], str]) -> None:
     """Give a class the nonblocking and persistent forms of operations."""
     for plan, name in plans.items():
         nonblocking, init = f"I{name[0].lower()}{name[1:]}", f"{name}_init"
@@ -609,98 +609,98 @@ class Collectives:
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Broadcast a message from one rank to all."""
         if living:
-            _perform(self, _bcast, _Comm.Bcast, buf, root)
+            perform(self, _bcast, _Comm.Bcast, buf, root)
         else:
             _Comm.Bcast(self, buf, root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather equal blocks from all ranks on one."""
         if living:
-            _perform(self, _gather, _Comm.Gather, sendbuf, recvbuf, root)
+            perform(self, _gather, _Comm.Gather, sendbuf, recvbuf, root)
         else:
             _Comm.Gather(self, sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather blocks of any length from all ranks on one."""
         if living:
-            _perform(self, _gatherv, _Comm.Gatherv, sendbuf, recvbuf, root)
+            perform(self, _gatherv, _Comm.Gatherv, sendbuf, recvbuf, root)
         else:
             _Comm.Gatherv(self, sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter equal blocks from one rank to all."""
         if living:
-            _perform(self, _scatter, _Comm.Scatter, sendbuf, recvbuf, root)
+            perform(self, _scatter, _Comm.Scatter, sendbuf, recvbuf, root)
         else:
             _Comm.Scatter(self, sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter blocks of any length from one rank to all."""
         if living:
-            _perform(self, _scatterv, _Comm.Scatterv, sendbuf, recvbuf, root)
+            perform(self, _scatterv, _Comm.Scatterv, sendbuf, recvbuf, root)
         else:
             _Comm.Scatterv(self, sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather equal blocks from all ranks on all."""
         if living:
-            _perform(self, _allgather, _Comm.Allgather, sendbuf, recvbuf)
+            perform(self, _allgather, _Comm.Allgather, sendbuf, recvbuf)
         else:
             _Comm.Allgather(self, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather blocks of any length from all ranks on all."""
         if living:
-            _perform(self, _allgatherv, _Comm.Allgatherv, sendbuf, recvbuf)
+            perform(self, _allgatherv, _Comm.Allgatherv, sendbuf, recvbuf)
         else:
             _Comm.Allgatherv(self, sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block from each rank to each."""
         if living:
-            _perform(self, _alltoall, _Comm.Alltoall, sendbuf, recvbuf)
+            perform(self, _alltoall, _Comm.Alltoall, sendbuf, recvbuf)
         else:
             _Comm.Alltoall(self, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length from each rank to each."""
         if living:
-            _perform(self, _alltoallv, _Comm.Alltoallv, sendbuf, recvbuf)
+            perform(self, _alltoallv, _Comm.Alltoallv, sendbuf, recvbuf)
         else:
             _Comm.Alltoallv(self, sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any length and datatype from each rank to each."""
         if living:
-            _perform(self, _alltoallw, _Comm.Alltoallw, sendbuf, recvbuf)
+            perform(self, _alltoallw, _Comm.Alltoallw, sendbuf, recvbuf)
         else:
             _Comm.Alltoallw(self, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> None:
         """Combine the contributions of all ranks on one."""
         if living:
-            _perform(self, _reduce, _Comm.Reduce, sendbuf, recvbuf, op, root)
+            perform(self, _reduce, _Comm.Reduce, sendbuf, recvbuf, op, root)
         else:
             _Comm.Reduce(self, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks on all."""
         if living:
-            _perform(self, _allreduce, _Comm.Allreduce, sendbuf, recvbuf, op)
+            perform(self, _allreduce, _Comm.Allreduce, sendbuf, recvbuf, op)
         else:
             _Comm.Allreduce(self, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks and scatter the result in equal blocks."""
         if living:
-            _perform(self, _reduce_scatter_block, _Comm.Reduce_scatter_block, sendbuf, recvbuf, op)
+            perform(self, _reduce_scatter_block, _Comm.Reduce_scatter_block, sendbuf, recvbuf, op)
         else:
             _Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks and scatter the result in blocks of any length."""
         if living:
-            _perform(self, _reduce_scatter, _Comm.Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
+            perform(self, _reduce_scatter, _Comm.Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
         else:
             _Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
 
@@ -711,14 +711,14 @@ class IntracommCollectives:
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks up to this one."""
         if living:
-            _perform(self, _scan, _Intracomm.Scan, sendbuf, recvbuf, op)
+            perform(self, _scan, _Intracomm.Scan, sendbuf, recvbuf, op)
         else:
             _Intracomm.Scan(self, sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> None:
         """Combine the contributions of all ranks before this one."""
         if living:
-            _perform(self, _exscan, _Intracomm.Exscan, sendbuf, recvbuf, op)
+            perform(self, _exscan, _Intracomm.Exscan, sendbuf, recvbuf, op)
         else:
             _Intracomm.Exscan(self, sendbuf, recvbuf, op)
 
@@ -743,13 +743,13 @@ _NAMES = {
 }
 """The blocking form's name of each plan."""
 
-_add_forms(IntracommCollectives, _Intracomm, {plan: _NAMES[plan] for plan in (_scan, _exscan)})
-_add_forms(Collectives, _Comm, {plan: name for plan, name in _NAMES.items() if plan not in (_scan, _exscan)})
+add_forms(IntracommCollectives, _Intracomm, {plan: _NAMES[plan] for plan in (_scan, _exscan)})
+add_forms(Collectives, _Comm, {plan: name for plan, name in _NAMES.items() if plan not in (_scan, _exscan)})
 
 _SHARES = "; MIN, MAX: to the lowest rank that holds the extremum; PROD: times the product of the other ranks' x"
 
 
-def _describe(names: Sequence[str], adjoint: str, owner: str = "Comm", buffers: Sequence[str] = ()) -> None:
+def describe(names: Sequence[str], adjoint: str, owner: str = "Comm", buffers: Sequence[str] = ()) -> None:
     """Enter operations in all three forms."""
     reads, writes = buffers or ("sendbuf", "recvbuf")
     for name in names:
@@ -763,12 +763,12 @@ for _name in ("Barrier", "Ibarrier", "Barrier_init"):
             "Comm", _name, Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
         )
     )
-_describe(("Bcast",), "Reduce(SUM) of x̄ to the root", buffers=("buf", "buf"))
-_describe(("Gather", "Gatherv"), "Scatterv of ȳ from the root")
-_describe(("Scatter", "Scatterv"), "Gatherv of ȳ to the root")
-_describe(("Allgather", "Allgatherv"), "Reduce_scatter(SUM) of ȳ")
-_describe(("Alltoall", "Alltoallv", "Alltoallw"), "the transposed Alltoallv of ȳ")
-_describe(("Reduce",), "Bcast of ȳ from the root" + _SHARES)
-_describe(("Allreduce",), "Allreduce(SUM) of ȳ" + _SHARES)
-_describe(("Reduce_scatter_block", "Reduce_scatter"), "Allgatherv of ȳ" + _SHARES)
-_describe(("Scan", "Exscan"), "SUM: suffix sums of ȳ; else a carry from rank to rank, downwards", "Intracomm")
+describe(("Bcast",), "Reduce(SUM) of x̄ to the root", buffers=("buf", "buf"))
+describe(("Gather", "Gatherv"), "Scatterv of ȳ from the root")
+describe(("Scatter", "Scatterv"), "Gatherv of ȳ to the root")
+describe(("Allgather", "Allgatherv"), "Reduce_scatter(SUM) of ȳ")
+describe(("Alltoall", "Alltoallv", "Alltoallw"), "the transposed Alltoallv of ȳ")
+describe(("Reduce",), "Bcast of ȳ from the root" + _SHARES)
+describe(("Allreduce",), "Allreduce(SUM) of ȳ" + _SHARES)
+describe(("Reduce_scatter_block", "Reduce_scatter"), "Allgatherv of ȳ" + _SHARES)
+describe(("Scan", "Exscan"), "SUM: suffix sums of ȳ; else a carry from rank to rank, downwards", "Intracomm")

@@ -12,6 +12,7 @@ from mpi4py import MPI as mpi
 
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
+from .neighborhoods import Neighborhoods
 from .objects import IntracommObjects, Objects, TopocommObjects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
@@ -195,7 +196,7 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
 
-class Topocommunicator(TopocommObjects, Intracommunicator):
+class Topocommunicator(TopocommObjects, Neighborhoods, Intracommunicator):
     """What intracommunicators with a topology have besides."""
 
 

@@ -26,6 +26,7 @@ from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
 from .flights import fly
 from .messages import Received, call_site
+from .neighborhoods import Edges, edges_of, go_back
 from .reductions import Steps
 from .requests import recorded
 from .rules import Operation, Treatment, enter
@@ -526,13 +527,61 @@ class TopocommObjects:
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects from the neighbors."""
-        _refuse("neighbor_allgather", sendobj)
-        return _Topocomm.neighbor_allgather(self, sendobj)
+        tape = current()
+        if tape is None:
+            return _Topocomm.neighbor_allgather(self, sendobj)
+        payload, sent = _packed(tape, sendobj)
+        return _among_neighbors(
+            tape,
+            self,
+            "neighbor_allgather",
+            payload,
+            lambda edges: [sent] * len(edges.leaving),
+            _Topocomm.neighbor_allgather,
+        )
 
     def neighbor_alltoall(self, sendobj: Any) -> list[Any]:
         """Send an object to each neighbor."""
-        _refuse("neighbor_alltoall", sendobj)
-        return _Topocomm.neighbor_alltoall(self, sendobj)
+        tape = current()
+        if tape is None:
+            return _Topocomm.neighbor_alltoall(self, sendobj)
+        packed = [_packed(tape, item) for item in sendobj]
+        payload = [item for item, _ in packed]
+        return _among_neighbors(
+            tape,
+            self,
+            "neighbor_alltoall",
+            payload,
+            lambda edges: [packed[slot][1] for slot, _ in edges.leaving],
+            _Topocomm.neighbor_alltoall,
+        )
+
+
+def _among_neighbors(
+    tape: Tape,
+    comm: Any,
+    name: str,
+    payload: Any,
+    sent_by: Callable[[Edges], list[Bundle]],
+    primal: Callable[[Any, Any], list[Any]],
+) -> list[Any]:
+    """A neighborhood collective; ``sent_by`` gives what each edge that leaves has of the payload."""
+    edges = edges_of(comm)
+    sent = sent_by(edges)
+    if not edges.known and any(bundle.count for bundle in sent):
+        raise ActivityError(f"{name}: which edge is which in an asymmetric graph is not known; send ampi.value(...)")
+    messages = primal(comm, payload)
+    came, arrays = _unpacked_each(tape, (messages[slot] for slot, _ in edges.arriving))
+
+    def adjoint(sweep: Sweep, comm: Any) -> Steps:
+        going = [bundle.take(sweep).view(np.uint8) for bundle in came]
+        coming = [np.empty(bundle.nbytes, np.uint8) for bundle in sent]
+        yield go_back(comm, edges, going, coming)
+        for bundle, array in zip(sent, coming, strict=True):
+            bundle.add(sweep, array.view(bundle.dtype))
+
+    _record(tape, comm, name, sent, adjoint, arrays)
+    return messages
 
 
 # ------------------------------------------------------------------------------------------- parts of a collective
@@ -741,4 +790,4 @@ enter(
     Operation("Intracomm", "exscan", Treatment.DIFFERENTIATED, ("sendobj",), (), "back along the messages", True),
 )
 for _name in ("neighbor_allgather", "neighbor_alltoall"):
-    enter(Operation("Topocomm", _name, Treatment.ERROR, ("sendobj",), (), "", True))
+    enter(Operation("Topocomm", _name, Treatment.DIFFERENTIATED, ("sendobj",), (), "back along the edges", True))

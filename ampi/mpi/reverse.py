@@ -5,12 +5,14 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI as mpi
 
 from .waiting import wait
 
 # mpi4py's own: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, mpi.COMM_WORLD
+_Topocomm, _Cartcomm, _Graphcomm = mpi.Topocomm, mpi.Cartcomm, mpi.Graphcomm
 
 AGREEMENT_TAG = 1
 """Tag of what the ranks agree on at the beginning of a sweep."""
@@ -31,13 +33,15 @@ class Reverse:
     rank : int
     name : str
         The communicator's, for messages.
+    slots : list of int or None
+        Of a topology: from which of its neighbors' slots the edges come that arrive here.
     tags : int
         Number of tags for adjoints.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
-    __slots__ = ("__weakref__", "broken", "comm", "name", "pending", "rank", "tags")
+    __slots__ = ("__weakref__", "broken", "comm", "name", "pending", "rank", "slots", "tags")
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
         self.comm = comm
@@ -46,6 +50,7 @@ class Reverse:
         self.tags = _tag_limit() + 1 - FIRST_TAG
         self.broken = ""
         self.pending = pending
+        self.slots: list[int] | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
 
     @property
@@ -71,6 +76,7 @@ def register(comm: Any) -> Reverse:
     # Create, unlike Dup, calls no attribute callbacks of the user's.
     reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm))
     group.Free()
+    reverse.slots = slots_of(comm)
     _reverses[comm.handle] = reverse
     return reverse
 
@@ -81,6 +87,31 @@ def register_duplicate(parent: Any, comm: Any) -> None:
     plain = (_Intercomm if _Comm.Is_inter(parent) else _Intracomm)(parent)
     other, request = plain.Idup()
     comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
+    known = reverse_of(parent)
+    comm._reverse.slots = None if known is None else known.slots
+
+
+def slots_of(comm: Any) -> list[int] | None:
+    """From which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
+
+    None without a topology, and for graphs on which MPI has no neighborhood collectives.
+    """
+    if not isinstance(comm, _Topocomm):
+        return None
+    if isinstance(comm, _Cartcomm) and comm.ndim == 0:
+        return []
+    if isinstance(comm, _Graphcomm) and not _is_symmetric(*_Graphcomm.Get_topo(comm)):
+        return None
+    arriving, leaving = comm.inoutedges
+    slots = np.full(len(arriving), -1, np.intc)
+    _Topocomm.Neighbor_alltoall(comm, np.arange(len(leaving), dtype=np.intc), slots)
+    return slots.tolist()
+
+
+def _is_symmetric(index: list[int], edges: list[int]) -> bool:
+    starts = [0, *index[:-1]]
+    pairs = [(rank, other) for rank, (start, end) in enumerate(zip(starts, index)) for other in edges[start:end]]
+    return sorted(pairs) == sorted((other, rank) for rank, other in pairs)
 
 
 def forget(comm: Any, handle: int) -> None:

@@ -126,7 +126,7 @@ def test_windows_and_files_are_ours(tmp_path_factory):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("call", ["Ineighbor_allgather", "Neighbor_alltoall_init", "Psend_init"])
+@pytest.mark.parametrize("call", ["Psend_init"])
 def test_methods_without_a_rule_refuse_active_buffers(call):
     comm = ampi.COMM_WORLD.Create_cart([WORLD.size], [True])
     method = getattr(comm, call)

@@ -84,24 +84,25 @@ COMPLETIONS = [
 class Other:
     """A communicator whose blocking collectives are calls of another form."""
 
-    def __init__(self, comm, call):
+    def __init__(self, comm, call, names):
         self.comm = comm
         self.call = call
+        self.names = names
 
     def __getattr__(self, name):
-        if name in FORMS:
+        if name in self.names:
             return lambda *arguments, **keywords: self.call(self.comm, name, arguments, keywords)
         return getattr(self.comm, name)
 
 
-FORMS = {name for name in blocking.blocking_collectives()}
+FORMS = set(blocking.blocking_collectives())
 
 
 def nonblocking(complete):
     def call(comm, name, arguments, keywords):
         complete(getattr(comm, f"I{name[0].lower()}{name[1:]}")(*arguments, **keywords))
 
-    return lambda make_comm: lambda comm: Other(make_comm(comm), call) if comm is COMM_WORLD else make_comm(comm)
+    return lambda make_comm: lambda comm: Other(make_comm(comm), call, FORMS) if comm is COMM_WORLD else make_comm(comm)
 
 
 def persistent(complete):
@@ -114,7 +115,7 @@ def persistent(complete):
         complete(request)
         request.Free()
 
-    return lambda make_comm: lambda comm: Other(make_comm(comm), call) if comm is COMM_WORLD else make_comm(comm)
+    return lambda make_comm: lambda comm: Other(make_comm(comm), call, FORMS) if comm is COMM_WORLD else make_comm(comm)
 
 
 @pytest.mark.parametrize("make_comm", [blocking.world, blocking.backwards])

@@ -141,7 +141,8 @@ def gather(np, comm, u):
 
 
 def scatter(np, comm, u):
-    items = [u[k] if k % 2 else [u, k] for k in range(comm.Get_size())] if comm.Get_rank() == 0 else None
+    parts = [u[k % len(u)] if k % 2 else [u, k] for k in range(comm.Get_size())]
+    items = parts if comm.Get_rank() == 0 else None
     came = comm.scatter(items)
     return u * (came[0] if isinstance(came, list) else came)
 
@@ -278,7 +279,9 @@ def test_against_finite_differences(case, make_comm, dtype):
     assert numpy.array_equal(x_bar, again)
 
 
-OBJECT_METHODS = [o.name for o in TABLE.values() if o.objects and o.treatment is Treatment.DIFFERENTIATED]
+OBJECT_METHODS = [
+    o.name for o in TABLE.values() if o.objects and o.treatment is Treatment.DIFFERENTIATED and o.owner != "Topocomm"
+]
 
 
 @pytest.mark.parametrize("name", OBJECT_METHODS)
@@ -395,13 +398,3 @@ def test_no_derivative_inside_passive():
 def test_without_a_tape_arrays_arrive_as_arrays_of_ours():
     came = COMM_WORLD.bcast(ampi.numpy.ones(2))
     assert type(came) is ampi.ndarray
-
-
-def test_neighborhoods_refuse_active_objects():
-    cart = COMM_WORLD.Create_cart([COMM_WORLD.size], [True])
-    with ampi.Tape() as tape:
-        x = tape.watch(numpy.ones(2))
-        with pytest.raises(ampi.ActivityError, match="neighbor_allgather"):
-            cart.neighbor_allgather([x])
-        assert cart.neighbor_allgather(1) == [1, 1]
-    cart.Free()
