@@ -385,7 +385,7 @@ def test_random_datatypes(seed):
 def forms_of_a_vector_message(size):
     memory = field()
     counts = [(3 * r) % 4 for r in range(size)]
-    displs = [40 - 7 * r for r in range(size)]
+    displs = [40 - 5 * r for r in range(size)]
     column = MPI.DOUBLE.Create_vector(2, 1, 8).Create_resized(0, 8).Commit()
     yield memory, memory
     yield memory, [memory, MPI.DOUBLE]
@@ -396,7 +396,7 @@ def forms_of_a_vector_message(size):
     yield memory, [memory, (3, 5)]
     yield memory, [memory, (counts, displs), "d"]
     yield memory, [memory, counts, displs, MPI.DOUBLE]
-    yield memory, [memory, (2, [25 - 5 * r for r in range(size)]), column]
+    yield memory, [memory, (2, [25 - 3 * r for r in range(size)]), column]
     yield memory, [memory, (16, 24), MPI.BYTE]
     yield memory, [memory, ([8 * n for n in counts], [8 * d for d in displs]), MPI.BYTE]
     yield memory, [memory, np.array(counts)]

@@ -88,8 +88,7 @@ def graph(comm):
 
 
 def distributed_graph(comm):
-    neighbor = [(comm.rank + 1) % comm.size]
-    return comm.Create_dist_graph_adjacent(neighbor, neighbor)
+    return comm.Create_dist_graph_adjacent([(comm.rank - 1) % comm.size], [(comm.rank + 1) % comm.size])
 
 
 def distributed_graph_of_edges(comm):
