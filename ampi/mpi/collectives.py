@@ -110,7 +110,7 @@ class Call:
         """What is written carries derivatives from now on; the record holds no memory."""
         for buffer in self.reads:
             buffer.detach()
-        activated = self.token.reads_active or comm.Get_size() > 1
+        activated = self.token.reads_active or comm.Get_size() > 1 or comm.Is_inter()
         for buffer in self.writes:
             if activated:
                 buffer.activate(tape)
@@ -159,7 +159,7 @@ def counts_of(buffer: Buffer, size: int) -> list[int]:
     return [buffer.count // size] * size if buffer.counts is None else buffer.counts
 
 
-class _Blocks:
+class Blocks:
     """A buffer as one block for each rank; with a hole, all but one of them."""
 
     __slots__ = ("nbytes", "parts")
@@ -258,7 +258,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
     received = form(recvbuf, size)
     in_place = is_in_place(sendbuf)
     sent = NOTHING if in_place else parse(sendbuf)
-    blocks = _Blocks(received, size, rank if in_place else None)
+    blocks = Blocks(received, size, rank if in_place else None)
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(blocks.nbytes[rank], np.uint8)
@@ -289,7 +289,7 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
     sent = form(sendbuf, size)
     in_place = is_in_place(recvbuf)
     received = NOTHING if in_place else parse(recvbuf)
-    blocks = _Blocks(sent, size, rank if in_place else None)
+    blocks = Blocks(sent, size, rank if in_place else None)
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
         mine = np.empty(0, np.uint8) if in_place else _bytes(received.take(sweep))
@@ -323,18 +323,18 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
 
 
 def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Alltoall", parse, comm, sendbuf, recvbuf)
+    return plan_alltoall("Alltoall", parse, comm.Get_size(), sendbuf, recvbuf)
 
 
 def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Alltoallv", parse_vector, comm, sendbuf, recvbuf)
+    return plan_alltoall("Alltoallv", parse_vector, comm.Get_size(), sendbuf, recvbuf)
 
 
-def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    size = comm.Get_size()
+def plan_alltoall(name: str, form: Callable, size: int, sendbuf: Any, recvbuf: Any) -> Call:
+    """An Alltoall or Alltoallv with so many ranks."""
     received = form(recvbuf, size)
     sent = received if is_in_place(sendbuf) else form(sendbuf, size)
-    there, here = _Blocks(received, size), _Blocks(sent, size)
+    there, here = Blocks(received, size), Blocks(sent, size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(sum(here.nbytes), np.uint8)
@@ -345,7 +345,11 @@ def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: 
 
 
 def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    size = comm.Get_size()
+    return plan_alltoallw(comm.Get_size(), sendbuf, recvbuf)
+
+
+def plan_alltoallw(size: int, sendbuf: Any, recvbuf: Any) -> Call:
+    """An Alltoallw with so many ranks."""
     received = parse_types(recvbuf, size)
     sent = received if is_in_place(sendbuf) else parse_types(sendbuf, size)
 
@@ -361,7 +365,7 @@ def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
 # ------------------------------------------------------------------------------------------------------ reductions
 
 
-def _plan_reduction(
+def plan_reduction(
     name: str, op: Any, x: Buffer, y: Buffer, adjoint: Callable[[Reduction, Sweep, Any, Any], Steps]
 ) -> Call:
     """A reduction of contributions x with its result in y."""
@@ -422,7 +426,7 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
         yield [comm.Ibcast(g, root)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    return _plan_reduction("Reduce", op, x, y, adjoint)
+    return plan_reduction("Reduce", op, x, y, adjoint)
 
 
 def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
@@ -434,7 +438,7 @@ def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call
         yield [comm.Iallreduce(mpi.IN_PLACE, g, mpi.SUM)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    return _plan_reduction("Allreduce", op, x, y, adjoint)
+    return plan_reduction("Allreduce", op, x, y, adjoint)
 
 
 def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
@@ -449,7 +453,7 @@ def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.S
         yield [comm.Iallgather(y.take(sweep), g)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    call = _plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
+    call = plan_reduction("Reduce_scatter_block", op, x, y, adjoint)
     call.spoils = (whole,)
     return call
 
@@ -469,7 +473,7 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
         yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    call = _plan_reduction("Reduce_scatter", op, x, y, adjoint)
+    call = plan_reduction("Reduce_scatter", op, x, y, adjoint)
     call.spoils = (whole,)
     return call
 
@@ -481,7 +485,7 @@ def _scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         return partial(x.add, sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
 
-    return _plan_reduction("Scan", op, x, y, adjoint)
+    return plan_reduction("Scan", op, x, y, adjoint)
 
 
 def _exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
@@ -494,44 +498,26 @@ def _exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
         g = np.zeros(x.count, x.dtype) if y is NOTHING else y.take(sweep)
         return partial(x.add, sweep, (yield from unscan(comm, rule, values, g, exclusive=True)))
 
-    return _plan_reduction("Exscan", op, x, y, adjoint)
-
-
-# ----------------------------------------------------------------------------------------------- intercommunicators
-
-
-def _between_groups(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> Call:
-    """The call on an intercommunicator, which has no adjoint yet."""
-    size = comm.Get_remote_size()
-    if plan is _bcast:
-        buf, root = arguments
-        sent, received = (buf, None) if root == mpi.ROOT else (None, buf)
-    else:
-        sent, received = arguments[:2]
-    name = _NAMES[plan]
-    return Call(name, _any_form(sent, size), _any_form(received, size), None, refused=_NO_INTERCOMM)
-
-
-_NO_INTERCOMM = "collective operations on intercommunicators have no adjoint yet; send ampi.value(...)"
-
-
-def _any_form(spec: Any, size: int) -> Sequence[Buffer]:
-    for form in (parse, lambda spec: parse_vector(spec, size), lambda spec: parse_types(spec, size)):
-        try:
-            found = form(spec)
-        except (TypeError, ValueError, KeyError, AttributeError, BufferError):
-            continue
-        return found if isinstance(found, list) else (found,)
-    return ()
+    return plan_reduction("Exscan", op, x, y, adjoint)
 
 
 # ----------------------------------------------------------------------------------------------------- the methods
 
 
+between_groups: dict[str, Callable[..., Call]] = {}
+"""The plans for intercommunicators, by name of the blocking form."""
+
+
+def _planned(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict[str, Any]) -> Call:
+    if comm.Is_inter():
+        plan = between_groups[_NAMES[plan]]
+    return plan(comm, *arguments, **keywords)
+
+
 def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = current()
-    call = _between_groups(comm, plan, arguments) if comm.Is_inter() else plan(comm, *arguments)
+    call = _planned(comm, plan, arguments, {})
     if tape is None:
         call.overwrite()
         primal(comm, *arguments)
@@ -545,10 +531,7 @@ def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: 
 def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict) -> Started | None:
     """Before a collective with a request starts, while some tape exists: check, log and record it."""
     tape = current()
-    if comm.Is_inter():
-        call = _between_groups(comm, plan, (*arguments, *keywords.values()))
-    else:
-        call = plan(comm, *arguments, **keywords)
+    call = _planned(comm, plan, arguments, keywords)
     call.name = name
     if tape is None:
         call.overwrite()

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from . import intercommunicators as _between_groups  # noqa: F401  # enters its plans
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
 from .neighborhoods import Neighborhoods

@@ -33,6 +33,8 @@ class Reverse:
     rank : int
     name : str
         The communicator's, for messages.
+    local : mpi4py.MPI.Intracomm or None
+        Of an intercommunicator: the ranks of this group.
     slots : list of int or None
         Of a topology: from which of its neighbors' slots the edges come that arrive here.
     tags : int
@@ -41,7 +43,7 @@ class Reverse:
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
-    __slots__ = ("__weakref__", "broken", "comm", "name", "pending", "rank", "slots", "tags")
+    __slots__ = ("__weakref__", "broken", "comm", "local", "name", "pending", "rank", "slots", "tags")
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
         self.comm = comm
@@ -51,6 +53,7 @@ class Reverse:
         self.broken = ""
         self.pending = pending
         self.slots: list[int] | None = None
+        self.local: mpi.Intracomm | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
 
     @property
@@ -75,8 +78,13 @@ def register(comm: Any) -> Reverse:
     group = _Comm.Get_group(comm)
     # Create, unlike Dup, calls no attribute callbacks of the user's.
     reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm))
-    group.Free()
     reverse.slots = slots_of(comm)
+    if _Comm.Is_inter(comm):
+        merged = _Intercomm.Merge(comm)
+        reverse.local = merged.Create(group)
+        merged.Free()
+        weakref.finalize(reverse, _unused.append, (reverse.local, None)).atexit = False
+    group.Free()
     _reverses[comm.handle] = reverse
     return reverse
 

@@ -651,24 +651,3 @@ def test_overwriting_after_the_tape_has_closed():
     changed = ampi.value(y)
     assert numpy.array_equal(tape.gradient(z, x, seed=numpy.ones(2)), [4.0, 6.0])
     assert numpy.array_equal(ampi.value(y), changed)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_intercommunicators_pass_passive_data_and_refuse_active_data():
-    low = RANK < SIZE // 2
-    half = COMM_WORLD.Split(low, RANK)
-    inter = half.Create_intercomm(0, COMM_WORLD, SIZE // 2 if low else 0)
-    with ampi.Tape() as tape:
-        x = tape.watch(numpy.ones(2))
-        y = ampi.numpy.zeros(2)
-        inter.Allreduce(numpy.ones(2), y)
-        assert numpy.array_equal(ampi.value(y), numpy.full(2, inter.Get_remote_size()))
-        assert inter.allgather(RANK) == (list(range(SIZE // 2, SIZE)) if low else list(range(SIZE // 2)))
-        with pytest.raises(ampi.ActivityError, match="intercommunicators"):
-            inter.Allreduce(x, y)
-        with pytest.raises(ampi.ActivityError, match="intercommunicator"):
-            inter.allgather([x])
-        z = x * 3
-    assert numpy.array_equal(tape.gradient(z, x, seed=numpy.ones(2)), [3.0, 3.0])
-    inter.Free()
-    half.Free()

@@ -1,0 +1,219 @@
+"""Collectives on intercommunicators, blocking and not, held against finite differences on plain mpi4py."""
+
+import numpy
+import pytest
+import test_collectives as blocking
+from mpi4py import MPI
+from test_collectives import OPS, typeof
+from test_nonblocking_collectives import FORMS, Other
+
+import ampi
+import ampi.numpy
+from ampi.mpi import COMM_WORLD
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+RANK, SIZE = COMM_WORLD.rank, COMM_WORLD.size
+
+
+# ------------------------------------------------------------------------------------------------- communicators
+
+
+def between(comm, low):
+    half = comm.Split(low, comm.Get_rank())
+    leader = comm.allreduce(comm.Get_rank() if not low else SIZE, MPI.MIN)
+    inter = half.Create_intercomm(0, comm, leader if low else 0)
+    half.Free()
+    return inter
+
+
+def uneven(comm):
+    """Rank 0 alone on one side."""
+    return between(comm, comm.Get_rank() == 0)
+
+
+def halves(comm):
+    return between(comm, comm.Get_rank() < SIZE // 2)
+
+
+def duplicate(comm):
+    return halves(comm).Dup()
+
+
+def is_first(comm):
+    """Whether this group is that of rank 0 of the world."""
+    return MPI.Group.Translate_ranks(comm.Get_group(), [0], MPI.COMM_WORLD.Get_group())[0] == 0
+
+
+def rooted(comm, of_first):
+    """What the ranks say if the last rank of a group is the root."""
+    if is_first(comm) != of_first:
+        return comm.Get_remote_size() - 1
+    return MPI.ROOT if comm.Get_rank() == comm.Get_size() - 1 else MPI.PROC_NULL
+
+
+# ---------------------------------------------------------------------------------------------------------- cases
+
+
+def bcast(np, comm, u):
+    v, w = u * u, u[:2] * u[0]
+    for x, of_first in ((v[:3], True), (w, False)):
+        root = rooted(comm, of_first)
+        comm.Bcast(None if root == MPI.PROC_NULL else x, root)
+    return np.concatenate([v, w])
+
+
+def gather(np, comm, u):
+    v = np.ones(2 * comm.Get_remote_size(), u.dtype) * u[0]
+    root = rooted(comm, True)
+    comm.Gather(None if root < 0 else u[:2], v if root == MPI.ROOT else None, root)
+    return v
+
+
+def gatherv(np, comm, u):
+    size = comm.Get_remote_size()
+    v = np.ones(4 * size, u.dtype) * u[0]
+    root = rooted(comm, False)
+    counts = [r % 3 for r in range(size)]
+    spec = [v, (counts, [4 * r for r in range(size)]), typeof(v)] if root == MPI.ROOT else None
+    comm.Gatherv(None if root < 0 else u[: comm.Get_rank() % 3], spec, root)
+    return v
+
+
+def scatter(np, comm, u):
+    v = u * u
+    root = rooted(comm, True)
+    x = np.concatenate([u[:1] * k for k in range(2 * comm.Get_remote_size())])
+    comm.Scatter(x if root == MPI.ROOT else None, None if root < 0 else v[:2], root)
+    return v
+
+
+def scatterv(np, comm, u):
+    v = u * u
+    root = rooted(comm, False)
+    size = comm.Get_remote_size()
+    spec = [u, ([r % 3 for r in range(size)], [r % 2 for r in range(size)]), typeof(u)] if root == MPI.ROOT else None
+    comm.Scatterv(spec, None if root < 0 else v[: comm.Get_rank() % 3], root)
+    return v
+
+
+def allgather(np, comm, u):
+    v = np.ones(2 * comm.Get_remote_size(), u.dtype) * u[0]
+    comm.Allgather(u[:2], v)
+    return v * (1 + comm.Get_rank())
+
+
+def allgatherv(np, comm, u):
+    size = comm.Get_remote_size()
+    v = np.ones(4 * size, u.dtype) * u[0]
+    comm.Allgatherv(u[: comm.Get_rank() % 3], [v, ([r % 3 for r in range(size)], 4), typeof(v)])
+    return v * (1 + comm.Get_rank())
+
+
+def alltoall(np, comm, u):
+    size = comm.Get_remote_size()
+    v = np.ones(size, u.dtype) * u[0]
+    comm.Alltoall(np.concatenate([u[k % 4 : k % 4 + 1] * (k + 1) for k in range(size)]), v)
+    return v
+
+
+def alltoallv(np, comm, u):
+    rank, size = comm.Get_rank(), comm.Get_remote_size()
+    v = np.ones(4 * size, u.dtype) * u[0]
+    counts = [(rank + r) % 3 for r in range(size)]
+    comm.Alltoallv([u, (counts, [r % 2 for r in range(size)]), typeof(u)], [v, (counts, 4), typeof(v)])
+    return v
+
+
+def alltoallw(np, comm, u):
+    size, item, one = comm.Get_remote_size(), u.itemsize, typeof(u)
+    v = np.ones(4 * size, u.dtype) * u[0]
+    comm.Alltoallw(
+        [u, ([2] * size, [r % 2 * item for r in range(size)]), [one] * size],
+        [v, ([2] * size, [4 * r * item for r in range(size)]), [one] * size],
+    )
+    return v
+
+
+MOVES = [bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv, alltoall, alltoallv, alltoallw]
+
+
+def reduce(np, comm, u, op):
+    v = np.ones(4, u.dtype) * u[0]
+    root = rooted(comm, True)
+    comm.Reduce(None if root < 0 else u[:4], v if root == MPI.ROOT else None, op, root)
+    return v
+
+
+def allreduce(np, comm, u, op):
+    v = np.zeros(4, u.dtype)
+    comm.Allreduce(u[:4], v, op)
+    return v * (1 + comm.Get_rank())
+
+
+def scattered(np, comm, u):
+    """As many elements from one group as from the other."""
+    n = comm.Get_size() * comm.Get_remote_size()
+    return np.concatenate([u[k % 4 : k % 4 + 1] * (k + 1) for k in range(n)])
+
+
+def reduce_scatter_block(np, comm, u, op):
+    v = np.zeros(comm.Get_remote_size(), u.dtype)
+    comm.Reduce_scatter_block(scattered(np, comm, u), v, op)
+    return v
+
+
+def reduce_scatter(np, comm, u, op):
+    counts = [comm.Get_remote_size()] * comm.Get_size()
+    if len(counts) > 1:
+        counts[0] += 1
+        counts[1] -= 1
+    v = np.zeros(counts[comm.Get_rank()], u.dtype)
+    comm.Reduce_scatter(scattered(np, comm, u), v, counts, op)
+    return np.concatenate([v, u[:1]])
+
+
+REDUCTIONS = [reduce, allreduce, reduce_scatter_block, reduce_scatter]
+
+
+def started(comm, name, arguments, keywords):
+    getattr(comm, f"I{name[0].lower()}{name[1:]}")(*arguments, **keywords).Wait()
+
+
+@pytest.mark.parametrize("make_comm", [uneven, halves, duplicate])
+@pytest.mark.parametrize("case", MOVES)
+def test_moving_data(case, make_comm):
+    blocking.check(make_comm, "float64", case)
+
+
+@pytest.mark.parametrize("make_comm", [uneven, halves])
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_reductions(case, op, make_comm):
+    blocking.check(make_comm, "float64", case, OPS[op])
+
+
+@pytest.mark.parametrize("case", [*MOVES, *REDUCTIONS])
+def test_nonblocking(case):
+    def make_comm(comm):
+        return Other(halves(comm), started, FORMS) if comm is COMM_WORLD else halves(comm)
+
+    blocking.check(make_comm, "float64", case, *([MPI.PROD] if case in REDUCTIONS else []))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("case", [allgather, scatterv, allreduce])
+def test_dtypes(case, dtype):
+    blocking.check(halves, dtype, case, *([MPI.SUM] if case in REDUCTIONS else []))
+
+
+def test_passive_data_passes():
+    inter = halves(COMM_WORLD)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        y = ampi.numpy.zeros(2)
+        inter.Allreduce(numpy.ones(2), y)
+        assert numpy.array_equal(ampi.value(y), numpy.full(2, inter.Get_remote_size()))
+        z = x * 3
+    assert numpy.array_equal(tape.gradient(z, x, seed=numpy.ones(2)), [3.0, 3.0])
+    inter.Free()
