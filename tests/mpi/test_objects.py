@@ -149,7 +149,7 @@ def scatter(np, comm, u):
 
 def scatter_rows(np, comm, u):
     root = comm.Get_size() - 1
-    came = comm.scatter(u[: comm.Get_size()] if comm.Get_rank() == root else None, root)
+    came = comm.scatter(np.concatenate([u, u])[: comm.Get_size()] if comm.Get_rank() == root else None, root)
     return u * came
 
 
