@@ -337,23 +337,24 @@ class Objects:
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast an object."""
-        tape = _tape_for(self, "bcast", obj)
+        tape = current()
         if tape is None:
             return _Comm.bcast(self, obj, root)
         return _bcast(tape, self, obj, root, self)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather objects."""
-        tape = _tape_for(self, "gather", sendobj)
+        tape = current()
         if tape is None:
             return _Comm.gather(self, sendobj, root)
-        payload, sent = _packed(tape, sendobj)
+        receives_only = root in _OF_ROOTS_GROUP
+        payload, sent = (None, _EMPTY) if receives_only else _packed(tape, sendobj)
         messages = _Comm.gather(self, payload, root)
         came, arrays = _unpacked_each(tape, messages or ())
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
             mine = np.empty(sent.nbytes, np.uint8)
-            yield [comm.Iscatterv(_in_bytes(sweep, came), mine, root)]
+            yield [comm.Iscatterv(_in_bytes(sweep, came), None if receives_only else mine, root)]
             sent.add(sweep, mine.view(sent.dtype))
 
         _record(tape, self, "gather", [sent], adjoint, arrays)
@@ -361,18 +362,20 @@ class Objects:
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter objects."""
-        tape = _tape_for(self, "scatter", sendobj)
-        if tape is None or (self.Get_rank() == root and sendobj is None):
+        tape = current()
+        sends = _is_root(self, root)
+        if tape is None or (sends and sendobj is None):
             return _Comm.scatter(self, sendobj, root)
-        packed = [_packed(tape, item) for item in sendobj] if self.Get_rank() == root else []  # type: ignore[union-attr]
+        packed = [_packed(tape, item) for item in sendobj] if sends else []  # type: ignore[union-attr]
         sent = [bundle for _, bundle in packed]
-        message = _Comm.scatter(self, [payload for payload, _ in packed] if self.Get_rank() == root else None, root)
+        message = _Comm.scatter(self, [payload for payload, _ in packed] if sends else None, root)
         came, arrays = _unpacked(tape, message)
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
             counts = [bundle.nbytes for bundle in sent]
             total = np.empty(sum(counts), np.uint8)
-            yield [comm.Igatherv(came.take(sweep).view(np.uint8), [total, counts] if counts else None, root)]
+            mine = None if root in _OF_ROOTS_GROUP else came.take(sweep).view(np.uint8)
+            yield [comm.Igatherv(mine, [total, counts] if counts else None, root)]
             _add_bytes(sweep, sent, total)
 
         _record(tape, self, "scatter", sent, adjoint, arrays)
@@ -380,12 +383,18 @@ class Objects:
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects on all ranks."""
-        tape = _tape_for(self, "allgather", sendobj)
+        tape = current()
         if tape is None:
             return _Comm.allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
         messages = _Comm.allgather(self, payload)
         came, arrays = _unpacked_each(tape, messages)
+
+        def adjoint_between_groups(sweep: Sweep, comm: Any) -> Steps:
+            total = np.empty((len(came), sent.nbytes), np.uint8)
+            yield [comm.Ialltoallv(_in_bytes(sweep, came), [total, [sent.nbytes] * len(came)])]
+            for mine in total:
+                sent.add(sweep, mine.view(sent.dtype))
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
             dtype = np.result_type(*(bundle.dtype for bundle in came))
@@ -394,12 +403,12 @@ class Objects:
             yield [comm.Ireduce_scatter(total, mine, [bundle.count for bundle in came], mpi.SUM)]
             sent.add(sweep, mine)
 
-        _record(tape, self, "allgather", [sent], adjoint, arrays)
+        _record(tape, self, "allgather", [sent], adjoint_between_groups if self.Is_inter() else adjoint, arrays)
         return messages
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Send an object from each rank to each."""
-        tape = _tape_for(self, "alltoall", sendobj)
+        tape = current()
         if tape is None or sendobj is None:
             return _Comm.alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
@@ -653,6 +662,14 @@ def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
     return tape
 
 
+_OF_ROOTS_GROUP = (mpi.ROOT, mpi.PROC_NULL)
+"""What the members of the root's group say for the root of an operation on an intercommunicator."""
+
+
+def _is_root(comm: Any, root: int) -> bool:
+    return root == mpi.ROOT if comm.Is_inter() else comm.Get_rank() == root
+
+
 def _refuse(name: str, obj: Any) -> None:
     tape = current()
     if tape is not None and _packed(tape, obj)[1].count:
@@ -662,17 +679,20 @@ def _refuse(name: str, obj: Any) -> None:
 
 
 def _bcast(tape: Tape, comm: Any, obj: Any, root: int, transport: Any) -> Any:
-    payload, sent = _packed(tape, obj) if comm.Get_rank() == root else (None, _EMPTY)
+    sends = _is_root(comm, root)
+    payload, sent = _packed(tape, obj) if sends else (None, _EMPTY)
     message = _Comm.bcast(transport, payload, root)
     came, arrays = _unpacked(tape, message)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
         total = came.take(sweep)
-        if comm.rank == root:
-            yield [comm.Ireduce(mpi.IN_PLACE, total, mpi.SUM, root)]
-            sent.add(sweep, total)
+        if root in _OF_ROOTS_GROUP:
+            total = np.zeros(sent.count, sent.dtype)
+            yield [comm.Ireduce(None, total if sends else None, mpi.SUM, root)]
         else:
-            yield [comm.Ireduce(total, None, mpi.SUM, root)]
+            yield [comm.Ireduce(mpi.IN_PLACE if sends else total, total if sends else None, mpi.SUM, root)]
+        if sends:
+            sent.add(sweep, total)
 
     _record(tape, comm, "bcast", [sent], adjoint, arrays)
     return message

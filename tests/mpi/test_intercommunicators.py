@@ -217,3 +217,60 @@ def test_passive_data_passes():
         z = x * 3
     assert numpy.array_equal(tape.gradient(z, x, seed=numpy.ones(2)), [3.0, 3.0])
     inter.Free()
+
+
+# ------------------------------------------------------------------------------------------------------- objects
+
+
+def objects_bcast(np, comm, u):
+    came = comm.bcast({"u": u}, rooted(comm, True))
+    return u if came is None else came["u"][:4] * u[0]
+
+
+def objects_gather(np, comm, u):
+    came = comm.gather([u[:4], 2], rooted(comm, False))
+    w = u[:4]
+    for k, (array, factor) in enumerate(came or ()):
+        w = w + array * factor * (k + 1) * u[0]
+    return w
+
+
+def objects_scatter(np, comm, u):
+    root = rooted(comm, True)
+    came = comm.scatter([u[:4] * (k + 1) for k in range(comm.Get_remote_size())] if root == MPI.ROOT else None, root)
+    return u if came is None else came * u[:4]
+
+
+def objects_allgather(np, comm, u):
+    w = u[:4]
+    for k, item in enumerate(comm.allgather((u[:3], u[0]) if comm.Get_rank() != 1 else "text")):
+        if item != "text":
+            w = w + (k + 1) * np.sum(item[0]) * item[1]
+    return w
+
+
+def objects_alltoall(np, comm, u):
+    w = u[:4]
+    for k, item in enumerate(comm.alltoall([u[:4] * (k + 1) for k in range(comm.Get_remote_size())])):
+        w = w + (k + 1) * item * u[:4]
+    return w
+
+
+OBJECTS = [objects_bcast, objects_gather, objects_scatter, objects_allgather, objects_alltoall]
+
+
+@pytest.mark.parametrize("make_comm", [uneven, halves])
+@pytest.mark.parametrize("case", OBJECTS)
+def test_objects(case, make_comm):
+    blocking.check(make_comm, "float64", case)
+
+
+@pytest.mark.parametrize("method", ["reduce", "allreduce"])
+def test_reductions_of_objects_refuse_active_arrays(method):
+    inter = halves(COMM_WORLD)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        with pytest.raises(ampi.ActivityError, match=f"{method} on an intercommunicator"):
+            getattr(inter, method)(x)
+        assert inter.allreduce(1) == inter.Get_remote_size()
+    inter.Free()
