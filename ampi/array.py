@@ -16,8 +16,11 @@ from .tape import current, opened, where_called
 _warned: set[str] = set()
 
 
-def _warn_lost(what: str, array: TrackedArray) -> None:
-    """Say once per source line that a derivative is dropped."""
+_KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
+
+
+def _warn_lost(what: str, array: TrackedArray, instead: str = _KEEP) -> None:
+    """Say once per source line that a derivative is dropped, and what to write instead."""
     if not indexing.is_active(current(), array):
         return
     place = where_called()
@@ -25,8 +28,8 @@ def _warn_lost(what: str, array: TrackedArray) -> None:
         return
     _warned.add(place)
     warnings.warn(
-        f"{place}: {what} of an active array drops its derivative; keep the array (a 0-d ampi.ndarray computes like a "
-        "number), or write ampi.value(x) if a constant is meant",
+        f"{place}: {what} an active array drops its derivative; {instead}, "
+        "or write ampi.value(x) if a constant is meant",
         ActivityWarning,
         stacklevel=3,
     )
@@ -60,34 +63,42 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
-        _warn_lost("float()", self)
+        _warn_lost("float() of", self)
         return float(plain(self))
 
     def __int__(self) -> int:
-        _warn_lost("int()", self)
+        _warn_lost("int() of", self)
         return int(plain(self))
 
     def __complex__(self) -> complex:
-        _warn_lost("complex()", self)
+        _warn_lost("complex() of", self)
         return complex(plain(self))
 
     def item(self, *arguments: Any) -> Any:
         """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
-        _warn_lost("item()", self)
+        _warn_lost("item() of", self)
         return plain(self).item(*arguments)
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers, without derivatives (which draws a warning while a tape records)."""
-        _warn_lost("tolist()", self)
+        _warn_lost("tolist() of", self)
         return plain(self).tolist()
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        """`round` of a 0-d array, as of NumPy's scalars; it has derivative zero."""
+        if self.ndim:
+            raise TypeError("only 0-d arrays can be rounded; use ampi.numpy.round")
+        return round(plain(self)[()]) if ndigits is None else np.round(self, ndigits)
+
+    @property
+    def __numba_array_subtype_dispatch__(self) -> Any:
+        # Numba asks for this of every array that is not exactly NumPy's; without it, it takes it as one.
+        _warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
+        raise AttributeError
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d array")
-        if not indexing.is_active(current(), self.base):
-            return iter(plain(self.base).flat)
-        if not self.base.ndim:
-            return iter((self.base.item(),))  # not the 0-d array again: who descends into `flat` would never arrive
         return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:

@@ -158,18 +158,19 @@ r_, c_, mgrid, ogrid = _Getter(_np.r_), _Getter(_np.c_), _Getter(_np.mgrid), _Ge
 class _Submodule(types.ModuleType):
     """A namespace below `ampi.numpy` whose functions give `ampi.ndarray`s."""
 
-    def __init__(self, name: str, origin: types.ModuleType, **own: Any) -> None:
+    def __init__(self, name: str, origin: types.ModuleType, wrap: Callable = _ours, **own: Any) -> None:
         super().__init__(f"ampi.numpy.{name}", origin.__doc__)
         self.__dict__.update(own)
+        self._wrap = wrap
         self._name = name
         self._origin = origin
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._origin, name)
         if isinstance(found, types.ModuleType):
-            found = _Submodule(f"{self._name}.{name}", found)
+            found = _Submodule(f"{self._name}.{name}", found, self._wrap)
         elif _wrappable(found):
-            found = _ours(found)
+            found = self._wrap(found)
         setattr(self, name, found)
         return found
 
@@ -195,6 +196,20 @@ def _shuffling(function: Callable) -> Callable:
     return shuffle
 
 
+def _sampling(function: Callable) -> Callable:
+    """A function that draws random numbers: compiled code that looks at the numbers alone."""
+
+    @functools.wraps(function)
+    def draw(*arguments: Any, **keywords: Any) -> Any:
+        tape = _current()
+        for x in (*arguments, *keywords.values()):
+            if _is_active(tape, x):
+                raise _no_rule(function, "; draw standard numbers or indices and compute with them,")
+        return function(*arguments, **keywords)
+
+    return _ours(draw)
+
+
 class Generator(_np.random.Generator):
     __doc__ = _np.random.Generator.__doc__
 
@@ -203,7 +218,7 @@ class Generator(_np.random.Generator):
 
 for _name in dir(_np.random.Generator):
     if not _name.startswith("_") and _name not in ("bit_generator", "shuffle", "spawn"):
-        setattr(Generator, _name, _ours(getattr(_np.random.Generator, _name)))
+        setattr(Generator, _name, _sampling(getattr(_np.random.Generator, _name)))
 
 
 def _default_rng(seed: Any = None) -> Generator:
@@ -216,6 +231,7 @@ lib = _Submodule("lib", _np.lib)
 random = _Submodule(
     "random",
     _np.random,
+    _sampling,
     Generator=Generator,
     default_rng=functools.wraps(_np.random.default_rng)(_default_rng),
     shuffle=_shuffling(_np.random.shuffle),

@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 
+import numba
 import numpy as np
 import pytest
 from derivative_check import check_adjoint, random
@@ -645,6 +646,10 @@ def test_random_generators_announce_their_shuffles():
         ampi.numpy.random.shuffle(c)
         with pytest.raises(ampi.ActivityError, match="shuffle"):
             rng.shuffle(x)
+        for draw in (rng.normal, ampi.numpy.random.normal, rng.permutation, ampi.numpy.random.choice):
+            with pytest.raises(ampi.ActivityError, match="random"):
+                draw(x)
+        assert rng.normal(c).shape == (4,) and rng.choice(c) in c
     np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(4)), before)
     assert type(rng.random(3)) is ampi.ndarray and type(rng.random()) is float
 
@@ -657,6 +662,29 @@ def test_numpy_scalars_on_either_side():
         z = y + (quotient * rest).sum()
         assert type(y) is type(z) is ampi.ndarray
     np.testing.assert_array_equal(tape.gradient(z, x), [4.0 + 7.0, 5.0 + 21.0])
+
+
+def test_round_of_an_element():
+    x = ampi.numpy.array([1.26, 2.5])
+    assert round(x[0]) == 1 and type(round(x[0])) is int and round(x[0], 1) == 1.3
+    with pytest.raises(TypeError, match="0-d"):
+        round(x)
+
+
+def test_numba_functions_given_active_arrays_are_named():
+    @numba.njit
+    def total(x):
+        return x.sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        total(ampi.numpy.ones(3))
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones(3))
+        for _ in range(2):  # also when the function is compiled already
+            with pytest.warns(ampi.ActivityWarning, match=r"test_array.py:\d+: .*numba.* ampi\.kernel"):
+                total(x)
+            ampi.array._warned.clear()
 
 
 def test_ampi_numpy_makes_tracked_arrays():
