@@ -28,15 +28,18 @@ class Storage:
     needs : dict
         For each tape (by reference) the extents whose present values its records need: an entry is made by
         `Tape.need` and dropped when the old values have been saved.
+    volatile : bool
+        Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
     """
 
-    __slots__ = ("__weakref__", "address", "nbytes", "needs", "tape")
+    __slots__ = ("__weakref__", "address", "nbytes", "needs", "tape", "volatile")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
         self.tape: Any = None
         self.needs: dict[Any, dict[tuple, Extent]] = {}
+        self.volatile = False
 
     def __repr__(self) -> str:
         return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
@@ -264,15 +267,26 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
     return storage
 
 
+def track_block(address: int, nbytes: int, alive: Callable[[], Any]) -> Storage:
+    """Track a block of memory that no array owns; until ``alive()`` is None."""
+    storage = Storage(address, nbytes)
+    _insert_foreign(storage, alive)
+    return storage
+
+
 def _remember_foreign(storage: Storage, owner: np.ndarray) -> None:
-    for k in range(len(_foreign) - 1, -1, -1):
-        if _foreign[k][1]() is None:
-            _forget_foreign(k)
     holder = owner if owner.base is None else owner.base
     try:
         alive: Callable[[], Any] = weakref.ref(holder)
     except TypeError:
         alive = weakref.ref(owner)
+    _insert_foreign(storage, alive)
+
+
+def _insert_foreign(storage: Storage, alive: Callable[[], Any]) -> None:
+    for k in range(len(_foreign) - 1, -1, -1):
+        if _foreign[k][1]() is None:
+            _forget_foreign(k)
     k = bisect.bisect_right(_foreign_addresses, storage.address)
     _foreign_addresses.insert(k, storage.address)
     _foreign.insert(k, (storage, alive))

@@ -44,6 +44,8 @@ from .memory import (
 _recording: list[Tape] = []  # innermost last
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
 _passive = 0
+at_opening: list[Callable[[Tape], None]] = []
+"""For the floors above: called when a tape begins to record."""
 
 
 def current() -> Tape | None:
@@ -192,6 +194,8 @@ class Tape:
         if self._closed or self in _recording:
             raise TapeError("a tape records once; make a new ampi.Tape()")
         _recording.append(self)
+        for callback in at_opening:
+            callback(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -224,10 +228,11 @@ class Tape:
         ActivityError
             ``x`` is of an integer, boolean or object dtype.
         TapeError
-            The tape is not recording.
+            The tape is not recording, or ``x`` carries derivatives on an outer tape, which would lose them.
         """
         if current() is not self:
             raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
+        self.is_active(x)  # raises if an outer tape would lose it
         array = x if isinstance(x, TrackedArray) else tracked_copy(x)
         if not carries_derivatives(array.dtype):
             raise ActivityError(
@@ -314,7 +319,7 @@ class Tape:
     def deactivate(self, array: np.ndarray) -> None:
         """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
         storage = storage_of(array)
-        whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes
+        whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes and not storage.volatile
         if whole and storage.tape is self._reference:
             storage.tape = None
 
@@ -325,11 +330,12 @@ class Tape:
         -------
         numpy.ndarray
             A plain array that holds these values whenever the record's adjoint runs: a view if the memory is tracked or
-            read-only, otherwise a copy (a write into a plain array could not be seen), shared between equal values.
+            read-only, otherwise a copy (a write into a plain array, or into a window's memory from another rank, could
+            not be seen), shared between equal values.
         """
         view = plain(array)
         storage = storage_of(array)
-        if storage is None:
+        if storage is None or storage.volatile:
             return self._constant(view)
         needs = storage.needs.get(self._reference)
         if needs is None:
@@ -443,11 +449,15 @@ class Sweep:
 
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""
-        block = self._shadows.get(region.storage)
+        return region.view(self.block(region.storage))
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The adjoint of all of a storage, as bytes in place; zeros at first use."""
+        block = self._shadows.get(storage)
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
-            block = self._shadows[region.storage] = np.zeros(region.storage.nbytes, np.uint8)
-        return region.view(block)
+            block = self._shadows[storage] = np.zeros(storage.nbytes, np.uint8)
+        return block
 
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.

@@ -22,15 +22,10 @@ from .rules import TABLE, Operation, Treatment, enter
 _WRITTEN = {"recvbuf", "result", "outbuf", "inoutbuf"}
 # Methods that take buffers without moving what is in them.
 _PASSES = {"Attach_buffer", "Detach_buffer", "Iagree", "Create", "Attach", "Detach"}
-# What opens or closes access to a window's memory.
-_EPOCHS = (
-    *("Fence", "Start", "Post", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"),
-    *("Flush", "Flush_all", "Flush_local", "Flush_local_all"),
-)
 
 
 def _writes_origin(name: str) -> bool:
-    return name in ("Get", "Rget") or name.startswith(("Read", "Iread", "Recv", "Precv"))
+    return name.startswith(("Read", "Iread", "Recv", "Precv"))
 
 
 def _operation(owner: str, name: str, method: Any) -> Operation | None:
@@ -59,28 +54,12 @@ def _guarded(operation: Operation, method: Any) -> Callable[..., Any]:
             return ()
 
         if living:
-            if operation.owner == "Win":
-                _check(operation, self.tomemory(), False)
             check()
         result = method(self, *arguments, **keywords)
         return persistent(result, check) if isinstance(result, mpi.Prequest) else result
 
     guarded.__name__ = operation.name
     guarded.__qualname__ = f"{operation.owner}.{operation.name}"
-    guarded.__doc__ = method.__doc__
-    return guarded
-
-
-def _guarded_epoch(name: str, method: Any) -> Callable[..., Any]:
-    operation = Operation("Win", name, Treatment.ERROR)
-
-    def guarded(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if _recording:
-            _check(operation, self.tomemory(), False)
-        return method(self, *arguments, **keywords)
-
-    guarded.__name__ = name
-    guarded.__qualname__ = f"Win.{name}"
     guarded.__doc__ = method.__doc__
     return guarded
 
@@ -129,19 +108,10 @@ def guard(owner: str, cls: type) -> None:
             setattr(cls, name, _guarded(operation, member))
 
 
-class Win(Handles, mpi.Win, metaclass=AcceptsBase):
-    """Remote memory access context."""
-
-    _base = mpi.Win
-
-
 class File(Handles, mpi.File, metaclass=AcceptsBase):
     """File I/O context."""
 
     _base = mpi.File
 
 
-for _name in _EPOCHS:
-    setattr(Win, _name, _guarded_epoch(_name, vars(mpi.Win)[_name]))
-for _owner, _cls in (("Win", Win), ("File", File)):
-    guard(_owner, _cls)
+guard("File", File)

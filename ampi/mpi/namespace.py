@@ -9,11 +9,12 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from . import comm as _comm
-from .guards import File, Win
+from .guards import File
 from .operations import Op
 from .point_to_point import Message
 from .requests import Prequest, Request
 from .reverse import register
+from .windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))
 """mpi4py.MPI's namespace as mpi4py made it."""

@@ -1,0 +1,430 @@
+"""One-sided communication: programs with windows against the complex step, and the traps one by one."""
+
+import gc
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import check, random, typeof
+
+import ampi
+import ampi.numpy
+from ampi.mpi import COMM_WORLD
+
+pytestmark = pytest.mark.mpi
+
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+
+
+def windows_of(np):
+    """The class of windows for a program on ampi or on mpi4py and NumPy."""
+    return ampi.Win if np is ampi.numpy else ampi.Win._base
+
+
+def allocated(np, comm, n, dtype):
+    """A window and an array on its memory, zeros."""
+    size = numpy.dtype(dtype).itemsize
+    win = windows_of(np).Allocate(n * size, size, comm=comm)
+    memory = np.frombuffer(win.tomemory(), dtype)
+    memory[...] = 0
+    win.Fence()
+    return win, memory
+
+
+def created(np, comm, n, dtype):
+    memory = np.zeros(n, dtype)
+    return windows_of(np).Create(memory, numpy.dtype(dtype).itemsize, comm=comm), memory
+
+
+def right(comm, steps=1):
+    return (comm.rank + steps) % comm.size
+
+
+# Programs: functions of the array module, the communicator and this rank's array of 3.
+
+
+def put(np, comm, x):
+    win, memory = created(np, comm, 5, x.dtype)
+    memory[:3] = x * x
+    used = memory**2
+    win.Fence()
+    win.Put(x * 3, right(comm), 1)
+    win.Fence()
+    y = memory**2 + used
+    win.Fence()
+    win.Put([x, 2, typeof(x)], right(comm, 2), (0, 2))
+    win.Fence()
+    y = y * memory
+    win.Free()
+    return y
+
+
+def put_into_allocated(np, comm, x):
+    win, memory = allocated(np, comm, 4, x.dtype)
+    memory[3] = x[0]
+    win.Fence()
+    win.Put(x * x, right(comm))
+    win.Fence()
+    y = memory * memory
+    win.Fence()
+    win.Free()
+    return y
+
+
+def get(np, comm, x):
+    """Gets of overlapping regions by all ranks, while the target reads its memory as well."""
+    win, memory = created(np, comm, 4, x.dtype)
+    memory[:3] = x * x
+    win.Fence()
+    y = np.zeros((comm.size, 3), x.dtype)
+    own = memory[0] * memory[2]
+    for rank in range(comm.size):
+        win.Get(y[rank], rank, comm.rank % 2)
+    win.Fence()
+    win.Free()
+    return y * y + own
+
+
+def accumulate(np, comm, x):
+    win, memory = created(np, comm, 3, x.dtype)
+    memory[...] = x * 2
+    win.Fence()
+    for rank in range(comm.size):
+        win.Accumulate(x * x * (rank + 1), rank)
+    win.Fence()
+    y = memory * memory
+    win.Fence()
+    win.Accumulate(x, right(comm), op=MPI.REPLACE)
+    win.Fence()
+    y = y * memory
+    win.Free()
+    return y
+
+
+def fetch(np, comm, x):
+    """Each rank updates its own element of rank 0's memory, twice, and fetches what was there."""
+    win, memory = created(np, comm, comm.size, x.dtype)
+    memory[...] = x[0] + x[1]
+    first, second, third, fourth = (np.zeros(1, x.dtype) for _ in range(4))
+    win.Fence()
+    win.Fetch_and_op(x[:1] * x[2], first, 0, comm.rank)
+    win.Fetch_and_op(x[1:2], second, 0, comm.rank)
+    win.Fence()
+    y = memory * first * second
+    win.Fence()
+    win.Get_accumulate(x[2:], third, 0, (comm.rank, 1), op=MPI.REPLACE)
+    win.Fence()
+    win.Get_accumulate(x[:1], fourth, 0, (comm.rank, 1), op=MPI.NO_OP)
+    win.Fence()
+    y = y * memory + third * third * fourth
+    win.Free()
+    return y
+
+
+def datatypes(np, comm, x):
+    """Every second element, of the target and of the origin; gaps stay as they are."""
+    win, memory = created(np, comm, 8, x.dtype)
+    memory[...] = x[1]
+    spread = typeof(x).Create_vector(3, 1, 2).Commit()
+    source = np.zeros(6, x.dtype)
+    source[::2] = x * x
+    win.Fence()
+    win.Put([source, 1, spread], right(comm), (1, 1, spread))
+    win.Fence()
+    y = memory * memory
+    win.Fence()
+    got = np.zeros(6, x.dtype) + x[2]
+    win.Get([got, 3, typeof(x)], right(comm), (2, 1, spread))
+    win.Fence()
+    spread.Free()
+    win.Free()
+    return np.concatenate([y, got * got])
+
+
+def bytes_of(np, comm, x):
+    win, memory = created(np, comm, 3, x.dtype)
+    win.Fence()
+    win.Put([x * x, MPI.BYTE], right(comm), (0, x.nbytes, MPI.BYTE))
+    win.Fence()
+    y = memory * 2
+    win.Free()
+    return y
+
+
+def in_bytes(np, comm, x):
+    """Displacements in bytes on odd ranks."""
+    unit = 1 if comm.rank % 2 else x.itemsize
+    memory = np.zeros(4, x.dtype)
+    win = windows_of(np).Create(memory, unit, comm=comm)
+    win.Fence()
+    win.Put(x * x, right(comm), x.itemsize if right(comm) % 2 else 1)
+    win.Fence()
+    win.Free()
+    return memory * memory
+
+
+def post_start(np, comm, x):
+    """A ring with Post, Start, Complete and Wait, three times round; the target reads while others do."""
+    win, memory = created(np, comm, 3, x.dtype)
+    group = comm.Get_group()
+    before, after = group.Incl([right(comm, -1)]), group.Incl([right(comm)])
+    memory[...] = x
+    y = x * 0
+    for turn in range(3):
+        win.Post(before)
+        win.Start(after)
+        got = np.zeros(3, x.dtype)
+        win.Get(got, right(comm))
+        own = memory * memory
+        win.Complete()
+        if turn % 2:
+            win.Wait()
+        else:
+            while not win.Test():
+                pass
+        y = y + own * got
+        win.Post(before)
+        win.Start(after)
+        win.Put(got * x, right(comm))
+        win.Complete()
+        win.Wait()
+    y = y * memory
+    for g in (group, before, after):
+        g.Free()
+    win.Free()
+    return y
+
+
+def nobody_else(np, comm, x):
+    """The window of one rank alone, and a PROC_NULL target."""
+    win, memory = created(np, MPI.COMM_SELF, 3, x.dtype)
+    win.Fence()
+    win.Put(x * x, 0)
+    win.Put(x, MPI.PROC_NULL)
+    win.Fence()
+    win.Get(memory[:1], MPI.PROC_NULL)
+    win.Free()
+    return memory * 3
+
+
+PROGRAMS = [
+    *(put, put_into_allocated, get, accumulate, fetch, datatypes, bytes_of, in_bytes, post_start),
+    nobody_else,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_program(program):
+    check(program, COMM_WORLD, WORLD)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("program", [put, get, accumulate], ids=lambda program: program.__name__)
+def test_dtypes(program, dtype):
+    check(program, COMM_WORLD, WORLD, dtype=dtype)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_communicators():
+    for make in (lambda c: c.Split(0, -c.rank), lambda c: c.Split(c.rank % 2, c.rank)):
+        ours, theirs = make(COMM_WORLD), make(WORLD)
+        check(put, ours, theirs)
+        check(get, ours, theirs)
+        ours.Free()
+        theirs.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_overlapping_gets_add():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(3.0))
+        win = ampi.Win.Create(x, 8, comm=COMM_WORLD)
+        win.Fence()
+        y = ampi.numpy.zeros(3)
+        win.Get(y, 0)
+        win.Fence()
+        win.Free()
+    x_bar = tape.gradient(y, x, seed=numpy.arange(1.0, 4.0) * 10**WORLD.rank)
+    total = sum(10**rank for rank in range(WORLD.size))
+    assert numpy.array_equal(x_bar, numpy.arange(1.0, 4.0) * total if WORLD.rank == 0 else numpy.zeros(3))
+
+
+def test_put_zeroes_what_it_overwrites():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(3))
+        memory = ampi.numpy.zeros(3)
+        memory[...] = x * 5
+        win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
+        win.Fence()
+        win.Put(numpy.full(1, 7.0), right(WORLD), 1)
+        win.Fence()
+        win.Free()
+    assert numpy.array_equal(memory, [5, 7, 5])
+    assert numpy.array_equal(tape.gradient(memory, x, seed=numpy.ones(3)), [5, 0, 5])
+
+
+def test_window_and_buffers_freed_before_the_sweep():
+    with ampi.Tape() as tape:
+        x = tape.watch(random(3))
+        win, memory = allocated(ampi.numpy, COMM_WORLD, 3, "d")
+        win.Put(x * x, right(WORLD))
+        win.Fence()
+        y = memory**3
+        win.Fence()
+        del memory
+        win.Free()
+    gc.collect()
+    others, _ = allocated(ampi.numpy, COMM_WORLD, 3, "d")
+    x_bar = tape.gradient(y, x, seed=numpy.ones(3))
+    numpy.testing.assert_allclose(x_bar, 6 * ampi.value(x) ** 5, rtol=1e-14)
+    others.Free()
+
+
+def test_memory_is_as_it_was_after_the_sweep():
+    with ampi.Tape() as tape:
+        x = tape.watch(random(3))
+        memory = x * 2
+        y = memory**2  # needs what the memory has before the window is made
+        win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
+        win.Fence()
+        win.Put(x**2, right(WORLD))
+        win.Fence()
+        z = y * memory
+        memory[:2] = 3.0
+        win.Fence()
+    before = ampi.value(memory).copy()
+    x_bar = tape.gradient(z, x, seed=numpy.ones(3))
+    assert numpy.array_equal(memory, before)
+    assert numpy.array_equal(tape.gradient(z, x, seed=numpy.ones(3)), x_bar)
+    win.Free()
+
+
+def test_window_made_before_the_tape_and_a_target_that_has_nothing_else_to_do():
+    win = ampi.Win.Allocate(8 * WORLD.size, 8, comm=COMM_WORLD)
+    memory = ampi.numpy.frombuffer(win.tomemory(), "d")
+    win.Fence()
+    with ampi.Tape() as tape:
+        x = tape.watch(random(1))
+        win.Fence()
+        win.Put(x * x, 0, WORLD.rank)
+        win.Fence()
+        y = ampi.numpy.sum(memory**2) if WORLD.rank == 0 else None
+    x_bar = tape.gradient(y, x)
+    numpy.testing.assert_allclose(x_bar, 4 * ampi.value(x) ** 3, rtol=1e-14)
+    win.Free()
+
+
+def test_idle_window_takes_no_part():
+    win = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)
+    count = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)
+    numpy.frombuffer(count.tomemory(), "l")[:] = 0
+    count.Fence()
+    with ampi.Tape() as tape:
+        x = tape.watch(random(1))
+        count.Fence()
+        count.Accumulate(numpy.ones(1, "l"), 0)
+        count.Fence()
+        y = x * x
+    assert tape.gradient(y, x) == 2 * ampi.value(x)
+    if WORLD.rank == 0:
+        assert numpy.frombuffer(count.tomemory(), "l") == WORLD.size
+    win.Free()
+    count.Free()
+
+
+def test_passive_blocks_cut_derivatives():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        win = ampi.Win.Create(x * 3, 8, comm=COMM_WORLD)
+        win.Fence()
+        y = x * 4
+        with ampi.passive():
+            win.Get(y[:1], right(WORLD))
+        win.Fence()
+        win.Free()
+    assert numpy.array_equal(y, [3, 4])
+    assert numpy.array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [0, 4])
+
+
+# What is not differentiated
+
+
+def test_untracked_target_of_active_data():
+    win = ampi.Win.Create(numpy.zeros(2), 8, comm=COMM_WORLD)
+    win.Fence()
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        win.Fence()
+        win.Put(numpy.ones(2), right(WORLD))
+        win.Fence()
+        with pytest.raises(ampi.ActivityError, match="not tracked"):
+            win.Put(x, right(WORLD))
+        win.Fence()
+    win.Free()
+
+
+def sweeps_with(match, use, before=()):
+    """A program whose sweep is refused on every rank."""
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        memory = ampi.numpy.zeros(1)
+        win = ampi.Win.Create(memory, 8, comm=COMM_WORLD.Dup())
+        for action in before:
+            action(win)
+        y = use(win, x)
+    with pytest.raises(ampi.AmpiError, match=match):
+        tape.gradient(memory if y is None else y, x)
+    win.Free()
+
+
+def test_plain_receive_buffer():
+    def use(win, x):
+        win.Fence()
+        win.Get(numpy.zeros(1), right(WORLD))
+        win.Fence()
+
+    sweeps_with("not tracked", use)
+
+
+def test_operation_without_a_rule():
+    def use(win, x):
+        win.Fence()
+        win.Accumulate(numpy.ones(1), right(WORLD), op=MPI.MAX)
+        win.Accumulate(numpy.ones(1), right(WORLD), op=MPI.REPLACE)
+        with pytest.raises(ampi.ActivityError, match="SUM, REPLACE"):
+            win.Accumulate(x, right(WORLD), op=MPI.PROD)
+        win.Fence()
+        win.Put(x, right(WORLD))
+        win.Fence()
+
+    sweeps_with("SUM, REPLACE", use)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_fetching_updates_of_several_ranks_in_one_epoch():
+    def use(win, x):
+        got = ampi.numpy.zeros(1)
+        win.Fence()
+        win.Fetch_and_op(x, got, 0)
+        win.Fence()
+        return got
+
+    sweeps_with("update the same memory", use)
+
+
+def test_dynamic_windows():
+    memory = ampi.numpy.zeros(1)
+    win = ampi.Win.Create_dynamic(comm=COMM_WORLD)
+    win.Attach(memory)
+    address = WORLD.allgather(MPI.Get_address(memory))[right(WORLD)]
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        win.Fence()
+        with pytest.raises(ampi.ActivityError, match="dynamic"):
+            win.Put(x, right(WORLD), address)
+        with pytest.raises(ampi.ActivityError, match="dynamic"):
+            win.Get(memory, right(WORLD), address)
+        win.Fence()
+    win.Detach(memory)
+    win.Free()
