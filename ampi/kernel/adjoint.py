@@ -218,7 +218,7 @@ class _Adjoint(Builder):
         """The program with its innermost loops in a form that compilers vectorise."""
         if self.options.sums:
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
-        generated, facts = parallel.decide(generated, self.options.threads)
+        generated, facts = parallel.decide(generated, self.names, self.options.threads)
         self.facts += facts
         if self.options.allocations:
             generated = allocate_once(generated, self.names)
@@ -261,7 +261,7 @@ class _Adjoint(Builder):
 
     def seeds(self, results: tuple[Expr, ...], result_active: tuple[bool, ...]) -> list[Var | None]:
         return [
-            self.fresh(f"{value.name}_bar" if isinstance(value, Var) else "seed", value.type) if is_active else None
+            self.fresh(_bar(value), value.type) if is_active else None
             for value, is_active in zip(results, result_active)
         ]
 

@@ -22,7 +22,7 @@ import cmath
 import math
 
 import numpy as np
-from numba import prange
+from numba import get_num_threads, prange
 
 from ampi.kernel.special import digamma, trigamma
 """

@@ -211,13 +211,39 @@ def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ..
     return block(body)
 
 
+def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
+    """A copy of statements in which all that they define has new names."""
+    new: dict[str, Expr] = {}
+    for s in every(body):
+        for v in definitions(s):
+            if v.name not in new:
+                new[v.name] = Var(names.fresh(v.name), v.type)
+    return tuple(_with_loop_names(s) for s in substitute(body, new))
+
+
+def _with_loop_names(s: Stmt) -> Stmt:
+    s = rebuild(s, lambda e: e, lambda v: v, lambda body: tuple(map(_with_loop_names, body)))
+    return replace(s, name=s.var.name) if isinstance(s, Loop) else s
+
+
 # --------------------------------------------------------------------------------------------- names
 
 
 class Names:
     """Fresh names after the model of given ones."""
 
-    _RESERVED = {*keyword.kwlist, *dir(builtins), "np", "math", "cmath", "prange", "digamma", "trigamma", "ampi"}
+    _RESERVED = {
+        *keyword.kwlist,
+        *dir(builtins),
+        "np",
+        "math",
+        "cmath",
+        "prange",
+        "get_num_threads",
+        "digamma",
+        "trigamma",
+        "ampi",
+    }
 
     def __init__(self, taken: Iterator[str] | list[str] = ()) -> None:
         self.taken = {*self._RESERVED, *taken}

@@ -309,6 +309,10 @@ def _limit(symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...
         return Form(Fraction(nearest)) if side * nearest < 0 else None
     if side < 0 and (".shape[" in name or name in accesses.unsigned):
         return Form()
+    value = accesses.value.get(name)
+    if isinstance(value, Op) and value.name == ("min" if side > 0 else "max"):
+        best = min(value.args, key=lambda a: not isinstance(a, Const))
+        return _tagged(affine(best, accesses), tag or "a", shared, accesses)
     counted = accesses.counter.get(name)
     if counted is None or counted.condition is not None:
         return None

@@ -1,0 +1,79 @@
+"""Generated source: it reads like Python, says where it comes from, and keeps types."""
+
+import math
+
+import numba
+import numpy as np
+import pytest
+from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
+from numba import types
+
+from ampi.kernel import adjoint, emit, ir
+
+X, Y = ir.Var("x", types.float64), ir.Var("y", types.float64)
+
+
+@pytest.mark.parametrize(
+    "expression, text",
+    [
+        (ir.Op("mul", (ir.Op("add", (X, Y), types.float64), X), types.float64), "(x + y) * x"),
+        (ir.Op("add", (ir.Op("mul", (X, Y), types.float64), X), types.float64), "x * y + x"),
+        (ir.Op("sqrt", (X,), types.float64), "math.sqrt(x)"),
+        (ir.Op("sqrt", (ir.Var("z", types.complex128),), types.complex128), "cmath.sqrt(z)"),
+        (ir.Op("floor", (X,), types.int64), "math.floor(x)"),
+        (ir.Op("floor", (X,), types.float64), "np.floor(x)"),
+        (ir.Op("cast", (X,), types.float32), "np.float32(x)"),
+        (ir.Op("select", (ir.Op("lt", (X, Y), types.boolean), X, Y), types.float64), "x if x < y else y"),
+        (ir.Const(2.0, types.float64), "2.0"),
+        (ir.Const(2.0, types.float32), "np.float32(2.0)"),
+        (ir.Const(math.inf, types.float64), "math.inf"),
+        (ir.Const(-math.inf, types.float64), "-math.inf"),
+        (ir.Const(math.nan, types.float64), "math.nan"),
+        (ir.Const(3, types.int64), "3"),
+        (ir.Const(3, types.uint8), "np.uint8(3)"),
+        (ir.Const(True, types.boolean), "True"),
+        (ir.Const(2j, types.complex128), "2j"),
+    ],
+)
+def test_expression(expression, text):
+    assert emit.expression(expression) == text
+
+
+@pytest.mark.parametrize("value", [-0.0, 1e300, 1 / 3, complex(-0.0, 1), complex(1, -0.0), complex(math.inf, 0)])
+def test_numbers_survive(value):
+    ty = types.complex128 if isinstance(value, complex) else types.float64
+    assert repr(eval(emit.expression(ir.Const(value, ty)), {"math": math})) == repr(value)
+
+
+def test_adjoint_reads_well():
+    arguments = make_arguments("cumulative_product")
+    code = kernel_ir(CASES["cumulative_product"].function, arguments)
+    text = emit.source(adjoint.build(code, {"x"}).function)
+    first = CASES["cumulative_product"].function.__code__.co_firstlineno
+    assert text.startswith("def cumulative_product_adjoint(x, out, x_bar, out_bar, s_bar):\n")
+    assert f"s_saved[i] = s  # line {first + 3}" in text
+    assert f"x_bar[i_1] += s_bar_2 * s_saved[i_1]  # line {first + 4}" in text
+    for line in text.splitlines()[1:]:
+        assert "# line" in line or line.strip() == "else:"
+
+
+SINGLE = ["product", "reassigned", "axpy", "in_place", "gather", "scatter_add", "permuted", "recurrence_in_memory"]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_single_precision_stays_single(name):
+    arguments = make_arguments(name, np.float32)
+    function = CASES[name].function
+    active = activity_patterns(function, arguments)[0]
+    Check(function, arguments, active).compare(1e-4, against_differences=False)
+    check = Check(function, arguments, active, jit=True)
+    array_seeds, result_seeds = check.seeds()
+    check.adjoints(array_seeds, [np.float32(s) for s in result_seeds])
+    (compiled,) = check.run_adjoint.overloads.values()
+    kinds = {t for name, t in compiled.type_annotation.typemap.items() if not name.startswith("$const")}
+    assert not [t for t in kinds if getattr(t, "dtype", t) == numba.float64]
+
+
+def test_options_do_not_change_the_primal_types():
+    code = kernel_ir(CASES["powers"].function, make_arguments("powers"))
+    assert load(code)(1.5, 3) == pytest.approx(CASES["powers"].function(1.5, 3))
