@@ -68,7 +68,8 @@ def plot(data, picture):
         norm = colors.SymLogNorm(1e-6 * largest, vmin=-largest, vmax=largest)
         image = ax.imshow(layer, origin="lower", cmap="RdBu_r", norm=norm)
         ax.set(title=name, xlabel="x", ylabel="y")
-        figure.colorbar(image, ax=ax, shrink=0.8)
+        ticks = [sign * size * largest for sign in (-1, 1) for size in (1, 1e-2, 1e-4)] + [0]
+        figure.colorbar(image, ax=ax, shrink=0.8, ticks=ticks, format="%.1e")
     figure.suptitle(title)
     figure.savefig(picture, dpi=120)
     plt.close(figure)
