@@ -267,9 +267,9 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
     return storage
 
 
-def track_block(address: int, nbytes: int, alive: Callable[[], Any]) -> Storage:
+def track_block(address: int, nbytes: int, alive: Callable[[], Any], kind: type[Storage] = Storage) -> Storage:
     """Track a block of memory that no array owns; until ``alive()`` is None."""
-    storage = Storage(address, nbytes)
+    storage = kind(address, nbytes)
     _insert_foreign(storage, alive)
     return storage
 

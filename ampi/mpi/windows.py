@@ -55,8 +55,10 @@ class Window:
         Whether the memory of each rank is tracked.
     posted, started : list of int
         Ranks of the present epochs of Post and Start.
-    locked : dict
-        Lock types by rank, of the present epochs of Lock and Lock_all.
+    locked : set of int
+        Ranks of the present epochs of Lock and Lock_all.
+    segments : set of int
+        Addresses of other ranks' memory that is shared and known here.
     freed : bool
     """
 
@@ -68,6 +70,7 @@ class Window:
         "offset",
         "posted",
         "reverse",
+        "segments",
         "started",
         "storage",
         "tracked",
@@ -84,8 +87,33 @@ class Window:
         self.tracked = [fact[1] for fact in facts]
         self.posted: list[int] = []
         self.started: list[int] = []
-        self.locked: dict[int, int] = {}
+        self.locked: set[int] = set()
+        self.segments: set[int] = set()
         self.freed = False
+
+
+class Elsewhere(Storage):
+    """Memory of another rank in a shared window.  What is loaded from and stored to it cannot be reversed."""
+
+    __slots__ = ()
+
+    @property
+    def tape(self) -> None:  # type: ignore[override]
+        """No tape: an error while one records."""
+        if current() is not None:
+            _refuse_segment()
+
+    @tape.setter
+    def tape(self, tape: Any) -> None:
+        if tape is not None:
+            _refuse_segment()
+
+
+def _refuse_segment() -> None:
+    raise ActivityError(
+        "loads from and stores to another rank's memory in a shared window have no derivative rule; use Get and Put, "
+        "or `with ampi.passive():` if it is constant"
+    )
 
 
 _windows: dict[int, Window] = {}  # by handle, in the order of their creation
@@ -747,6 +775,20 @@ class Win(Handles, _Win, metaclass=AcceptsBase):
         """Create a window and its memory, which other ranks of the node can load from and store to; collective."""
         return _register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit)
 
+    def Shared_query(self, rank: int) -> tuple[mpi.buffer, int]:
+        """Query the memory of another rank in a shared window.
+
+        While a tape records, only this rank's own segment may be used as an `ampi.ndarray` of floating-point numbers.
+        """
+        buffer, unit = _Win.Shared_query(self, rank)
+        window = _windows.get(self.handle)
+        own = _Win.tomemory(self).address
+        if window is not None and buffer.nbytes and buffer.address != own and buffer.address not in window.segments:
+            reference = weakref.ref(window)
+            track_block(buffer.address, buffer.nbytes, lambda: _alive(reference), Elsewhere)
+            window.segments.add(buffer.address)
+        return buffer, unit
+
     def Free(self) -> None:
         """Free a window; collective.  A tape that recorded with it can still be swept."""
         window = _windows.pop(self.handle, None)
@@ -866,6 +908,26 @@ class Win(Handles, _Win, metaclass=AcceptsBase):
             _handshake(self, "Complete", window.started)
             window.started = []
 
+    def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        """Begin an RMA access epoch at the target process."""
+        _Win.Lock(self, rank, lock_type, assertion)
+        _lock(self, rank)
+
+    def Unlock(self, rank: int) -> None:
+        """Complete an RMA access epoch at the target process."""
+        _Win.Unlock(self, rank)
+        _unlock(self, rank)
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        """Begin an RMA access epoch at all processes."""
+        _Win.Lock_all(self, assertion)
+        _lock(self, _ALL)
+
+    def Unlock_all(self) -> None:
+        """Complete an RMA access epoch at all processes."""
+        _Win.Unlock_all(self)
+        _unlock(self, _ALL)
+
     def Wait(self) -> Any:
         """Complete an RMA exposure epoch begun with Post."""
         done = _Win.Wait(self)
@@ -878,6 +940,21 @@ class Win(Handles, _Win, metaclass=AcceptsBase):
         if done:
             _end_exposure(self)
         return done
+
+
+_ALL = -1  # in the place of a rank: all of them
+
+
+def _lock(win: Any, rank: int) -> None:
+    window = _windows.get(win.handle)
+    if window is not None:
+        window.locked.add(rank)
+
+
+def _unlock(win: Any, rank: int) -> None:
+    window = _windows.get(win.handle)
+    if window is not None:
+        window.locked.discard(rank)
 
 
 def _end_exposure(win: Any) -> None:

@@ -401,6 +401,56 @@ def test_operation_without_a_rule():
     sweeps_with("SUM, REPLACE", use)
 
 
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_locks(all_of_them):
+    def use(win, x):
+        win.Fence()
+        win.Fence()
+        win.Lock_all() if all_of_them else win.Lock(right(WORLD))
+        win.Put(x, right(WORLD))
+        win.Unlock_all() if all_of_them else win.Unlock(right(WORLD))
+        WORLD.Barrier()
+
+    sweeps_with("epoch of Lock", use)
+
+
+def test_epoch_opened_before_the_tape():
+    win = ampi.Win.Create(ampi.numpy.zeros(1), 8, comm=COMM_WORLD)
+    win.Fence()
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        win.Put(x, right(WORLD))
+        win.Fence()
+    with pytest.raises(ampi.AmpiError, match="opened before the tape"):
+        tape.gradient(x, x)
+    win.Free()
+
+
+def test_shared_memory():
+    """Put and Get in a shared window, and what other ranks load and store."""
+    comm = COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    win = ampi.Win.Allocate_shared(8, 8, comm=comm)
+    memory = ampi.numpy.frombuffer(win.tomemory(), "d")
+    theirs = ampi.numpy.frombuffer(win.Shared_query(right(comm))[0], "d")
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(1, 3.0))
+        win.Fence()
+        win.Put(x * x, right(comm))
+        win.Fence()
+        y = memory * 1
+        win.Fence()
+        if comm.size > 1:
+            with ampi.passive():
+                assert theirs * 1 == 9
+            with pytest.raises(ampi.ActivityError, match="shared window"):
+                theirs * 2
+            with pytest.raises(ampi.ActivityError, match="shared window"):
+                theirs[...] = x
+    assert tape.gradient(y, x) == 6
+    win.Free()
+    comm.Free()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_fetching_updates_of_several_ranks_in_one_epoch():
     def use(win, x):
