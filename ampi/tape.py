@@ -62,8 +62,8 @@ def opened() -> Tape | None:
 def passive() -> Iterator[None]:
     """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
 
-    Memory that is overwritten inside loses its derivative.  Messages sent inside carry none either; use it on all
-    ranks of a communication alike.
+    Memory that is overwritten inside loses its derivative (by a kernel: all of every array that it may write to).
+    Messages sent inside carry none either; use it on all ranks of a communication alike.
     """
     global _passive
     _passive += 1

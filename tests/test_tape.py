@@ -216,6 +216,8 @@ def test_misuse_of_tapes():
         with ampi.Tape() as inner:
             with pytest.raises(ampi.TapeError, match="outer tape"):
                 x * 2.0
+            with pytest.raises(ampi.TapeError, match="outer tape"):
+                inner.watch(x)
             with pytest.raises(ampi.TapeError):
                 tape.watch(np.ones(2))
             inner.watch(np.ones(1))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -822,7 +823,9 @@ class _Builder:
         type_ = inference.result_type(function, tuple(a.type for a in arguments))
         if type_ is None or not inference.is_scalar(type_):
             shown = ", ".join(str(a.type) for a in arguments)
-            self.fail(node, f"{getattr(function, '__name__', name)}({shown}) is not defined for these types")
+            called = getattr(function, "__name__", name)
+            problem = f"Numba has no {getattr(function, '__module__', None)}.{called}({shown})"
+            self.fail(node, problem, f"write np.{name}" if hasattr(np, name) and hasattr(math, name) else "")
         return ir.Op(name, arguments, type_)
 
     def value_Compare(self, node: ast.Compare) -> Value:

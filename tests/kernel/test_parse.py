@@ -645,3 +645,13 @@ def test_errors_name_the_place_and_the_way_out(function, arguments, problem, adv
     assert line in text
     assert problem in text
     assert advice in text
+
+
+def root_of_math(x):
+    return math.cbrt(x[0])
+
+
+@pytest.mark.skipif(not hasattr(math, "cbrt"), reason="math.cbrt is new in Python 3.11")
+def test_what_numba_does_not_know_is_named():
+    with pytest.raises(KernelError, match=r"Numba has no math\.cbrt\(float64\)[^$]*np\.cbrt"):
+        parse(root_of_math, (types.float64[::1],))
