@@ -45,9 +45,14 @@ def destruct(function: ir.Function) -> ir.Function:
 
 def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Put values that are used once, later in the same block, into the expression that uses them."""
+    return _nest_block(body, _uses(body))
+
+
+def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How often each name is read."""
     uses = Counter(n.name for s in every(body) for e in reads(s) for n in ir.walk(e) if isinstance(n, Var))
     uses.update(s.condition.name for s in every(body) if isinstance(s, Loop) and s.condition is not None)
-    return _nest_block(body, uses)
+    return uses
 
 
 def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
@@ -132,6 +137,7 @@ def share_names(body: tuple[Stmt, ...], arguments: set[str]) -> tuple[Stmt, ...]
     """Let a carried or joined scalar and the values it takes be one variable where their lives do not overlap."""
     renamed: dict[str, Expr] = {}
     _share_block(body, renamed)
+    _share_begins(body, renamed, _uses(body))
     final = {name: _follow(name, renamed) for name in renamed}
     return substitute(body, final)
 
@@ -141,6 +147,18 @@ def _follow(name: str, renamed: dict[str, Expr]) -> Expr:
     while isinstance(new, Var) and new.name in renamed:
         new = renamed[new.name]
     return new
+
+
+def _share_begins(body: tuple[Stmt, ...], renamed: dict[str, Expr], uses: Counter[str]) -> None:
+    """Let a carried scalar that shares no other variable have the name of what it begins with."""
+    for k, s in enumerate(body):
+        for block in blocks(s):
+            _share_begins(block, renamed, uses)
+        for c in s.carried if isinstance(s, Loop) else ():
+            if c.var.name in renamed or not _defined_in(c.init, body[:k]) or c.init.name in renamed:
+                continue
+            if uses[c.init.name] == 1 and c.init.type == c.var.type:
+                renamed[c.init.name] = c.var
 
 
 def _share_block(body: tuple[Stmt, ...], renamed: dict[str, Expr]) -> None:

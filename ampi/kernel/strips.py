@@ -25,7 +25,7 @@ from ampi.kernel.branches import contains_loop, flatten
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.parallel import addition
-from ampi.kernel.ssa import INT, ZERO, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
+from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
 
 BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip
@@ -273,12 +273,11 @@ class _Strips(Builder):
     def strips(self, plan: Plan) -> list[Stmt]:
         s, length = plan.loop, plan.length()
         self.line = s.line
-        self.stack[-1].statements, before = [], self.stack[-1].statements
         if not s.parallel:
-            self.stack[-1].statements = []
+            self.stack = [Block()]
             increments, gathered = self.buffers(plan, length)
-            self.buffers_of[-1] += self.stack[-1].statements
-            self.stack[-1].statements = []
+            self.buffers_of[-1] += self.block.statements
+        self.stack = [Block()]  # nothing that is computed for another loop is known here
         span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
         count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
         number = self.inner("strip", INT)
@@ -304,12 +303,11 @@ class _Strips(Builder):
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
         )
-        out, self.stack[-1].statements = self.stack[-1].statements, before
         self.facts.append(
             f"line {s.line}: strips of {length}; {len(plan.gather)} elements gathered, "
             f"{len(plan.put_off)} increments and {len(plan.sums)} sums put off"
         )
-        return out
+        return self.block.statements
 
     def op(self, name: str, *args: Expr) -> Expr:
         return self.value(Op(name, args, INT))
