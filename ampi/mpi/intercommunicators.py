@@ -17,7 +17,7 @@ from ..tape import Sweep
 from . import collectives
 from .buffers import NOTHING, Buffer, parse, parse_vector
 from .collectives import Call, add_bytes, between_groups, nbytes_of, plan_alltoall, plan_alltoallw, plan_reduction
-from .reductions import Reduction, Steps
+from .reductions import COLLECTIVE_TAG, Reduction, Steps
 from .reverse import reverse_of
 
 
@@ -159,8 +159,13 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
         x, y = parse(sendbuf), NOTHING
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        g = y.take(sweep) if root == mpi.ROOT else np.empty(x.count, x.dtype)
-        yield [comm.Ibcast(g, root)]
+        # MPICH 5.0's Ibcast between groups of several ranks gives wrong values: messages instead.
+        if root == mpi.ROOT:
+            g = y.take(sweep)
+            yield [comm.Isend(g, rank, COLLECTIVE_TAG) for rank in range(comm.Get_remote_size())]
+        else:
+            g = np.empty(x.count, x.dtype)
+            yield [] if root == mpi.PROC_NULL else [comm.Irecv(g, root, COLLECTIVE_TAG)]
         return g
 
     call = _plan("Reduce", comm, op, x, y, adjoint)
