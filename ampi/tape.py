@@ -228,7 +228,8 @@ class Tape:
         ActivityError
             ``x`` is of an integer, boolean or object dtype.
         TapeError
-            The tape is not recording, or ``x`` carries derivatives on an outer tape, which would lose them.
+            The tape is not recording; ``x`` carries derivatives on an outer tape, which would lose them; or its memory
+            was watched before, with respect to an earlier value that `gradient` could not tell from this one.
         """
         if current() is not self:
             raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
@@ -240,10 +241,24 @@ class Tape:
                 "convert it to a floating-point or complex dtype before tape.watch"
             )
         region = region_of(array)
+        if any(watched.same_place(region) for watched in self._watches):
+            self._require_same_value(region)
+            return array
         self.activate(array)
         self._watches.append(region)
         self._records.append(Record(_Watch(region), (), ()))
         return array
+
+    def _require_same_value(self, region: Region) -> None:
+        """Raise unless nothing was recorded since a region was watched."""
+        for record in reversed(self._records):
+            if not isinstance(record.adjoint, _Watch):
+                raise TapeError(
+                    "tape.watch(x): this array is watched already, and tape.gradient(y, x) could not tell its earlier "
+                    "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
+                )
+            if record.adjoint.region.same_place(region):
+                return
 
     def gradient(self, y: Any, x: Any, seed: Any = None) -> Any:
         """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs.
