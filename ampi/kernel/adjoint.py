@@ -14,6 +14,7 @@ The adjoint of array memory is a second array, its shadow, updated in place.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -163,6 +164,7 @@ class _Adjoint(Builder):
         if nests:
             self.accesses = tbr.collect(self.primal)
         self.facts: list[str] = []
+        self.tapes: dict[str, str] = {}  # what the arrays of saved values hold
         self.shadow: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
         self.grown = {s.target.name for s in every(primal.body) if isinstance(s, ir.Grow)}
@@ -211,8 +213,19 @@ class _Adjoint(Builder):
         )
         if self.options.slice:
             generated = live_part(generated)
+        self.facts += self.kept(generated)
         generated = self.vectorisable(generated)
         return self.describe(generated, shadowed, scalars, result_active)
+
+    def kept(self, generated: ir.Function) -> list[str]:
+        """What the program saves and copies, in words."""
+        found = []
+        for s in every(generated.body):
+            if isinstance(s, ir.Alloc) and s.target.name in self.tapes:
+                found.append(f"line {s.line}: {self.tapes[s.target.name]} is saved in each iteration")
+            elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array):
+                found.append(f"{s.fill.name} is copied: values which the kernel puts there are needed")
+        return found
 
     def vectorisable(self, generated: ir.Function) -> ir.Function:
         """The program with its innermost loops in a form that compilers vectorise."""
@@ -407,7 +420,7 @@ class _Adjoint(Builder):
             length = self.count(start, stop) if counted else Const(16, INT)
             for c in s.carried:
                 if c.var != s.var and c.var != s.condition:
-                    tapes[c.var.name] = self.fresh(f"{stem(c.var.name)}_saved", types.Array(c.var.type, 1, "C"))
+                    tapes[c.var.name] = self.tape(stem(c.var.name), stem(c.var.name), c.var.type, 1)
                     self.emit(ir.Alloc(tapes[c.var.name], (length,), None, line=s.line))
             scope.saved_scalars.update(tapes)
         if counted:
@@ -435,6 +448,21 @@ class _Adjoint(Builder):
             )
         )
 
+    def tape(self, hint: str, what: str, ty: Any, dimensions: int) -> Var:
+        """An array for saved values."""
+        tape = self.fresh(f"{hint}_saved", types.Array(ty, dimensions, "C"))
+        self.tapes[tape.name] = what
+        return tape
+
+    @functools.cached_property
+    def primal_arrays(self) -> dict[str, str]:
+        """For each loaded value, the array it comes from."""
+        return {
+            s.target.name: s.value.array.name
+            for s in every(self.primal.body)
+            if isinstance(s, ir.Assign) and isinstance(s.value, ir.Load)
+        }
+
     def overwritten(self, s: Loop, scope: Scope) -> set[str]:
         """The generated arrays into which a forward copy of a loop writes."""
         found = set()
@@ -457,7 +485,8 @@ class _Adjoint(Builder):
             else:
                 ranges = [(self.atom(loop.start, scope), self.atom(loop.stop, scope)) for loop in loops]
                 extents = tuple(self.count(start, stop) for start, stop in ranges)
-            tape = self.fresh(f"{stem(name)}_saved", types.Array(ty, len(extents), "C"))
+            array = self.primal_arrays[name]
+            tape = self.tape(stem(name), f"an element of {array}", ty, len(extents))
             self.emit(ir.Alloc(tape, extents, None, line=s.line))
             scope.saved_loads[name] = (tape, loops)
 
@@ -589,13 +618,11 @@ class _Adjoint(Builder):
     def type_of(self, name: str) -> Any:
         return self.types[name]
 
-    @property
+    @functools.cached_property
     def types(self) -> dict[str, Any]:
-        if not hasattr(self, "_types"):
-            known = {a.name: a.type for a in self.primal.arguments}
-            known |= {v.name: v.type for s in every(self.primal.body) for v in definitions(s)}
-            self._types = known
-        return self._types
+        """The type of every name of the primal."""
+        known = {a.name: a.type for a in self.primal.arguments}
+        return known | {v.name: v.type for s in every(self.primal.body) for v in definitions(s)}
 
     def backward_loop(self, s: Loop, scope: Scope, adjoints: Adjoints) -> None:
         """Reverse a loop, recomputing and reversing one iteration after the other."""

@@ -206,6 +206,7 @@ class _Private(Builder):
             following = self.op("mul", span, self.op("add", t, ONE))
             end = self.op("add", s.start, self.op("floordiv", following, threads))
             (part,) = renamed((s,), self.names)
+            assert isinstance(part, Loop)
             body = _into(part.body, {a.name: (own[a.name], t) for a in self.arrays})
             inner = tuple(replace(c, init=constant(0, c.var.type)) for c in part.carried)
             self.emit(replace(part, start=begin, stop=end, body=body, carried=inner, independent=True))

@@ -560,8 +560,8 @@ class _Construction(Builder):
             case Op(name="and" | "or", args=(left, right)) if not _is_plain(right):
                 condition = self.atom(left)
                 fallback = Const(e.name == "or", types.boolean)
-                arms = (right, fallback) if e.name == "and" else (fallback, right)
-                return self.choose(condition, *arms, e.type, hint)
+                first, second = (right, fallback) if e.name == "and" else (fallback, right)
+                return self.choose(condition, first, second, e.type, hint)
             case Op(name="select", args=(condition, a, b)) if not (_is_atom(a) and _is_atom(b)):
                 return self.choose(self.atom(condition), a, b, e.type, hint)
             case Op(name=name, args=args, type=ty):
