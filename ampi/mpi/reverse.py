@@ -111,9 +111,17 @@ def slots_of(comm: Any) -> list[int] | None:
     if isinstance(comm, _Graphcomm) and not _is_symmetric(*_Graphcomm.Get_topo(comm)):
         return None
     arriving, leaving = comm.inoutedges
+    if not isinstance(comm, (_Cartcomm, _Graphcomm)) and not _is_consistent(_Comm.allgather(comm, (arriving, leaving))):
+        return None
     slots = np.full(len(arriving), -1, np.intc)
     _Topocomm.Neighbor_alltoall(comm, np.arange(len(leaving), dtype=np.intc), slots)
     return slots.tolist()
+
+
+def _is_consistent(edges: list[tuple[list[int], list[int]]]) -> bool:
+    """Whether every edge that leaves a rank of a distributed graph arrives where it leads."""
+    left = sorted((rank, dest) for rank, (_, leaving) in enumerate(edges) for dest in leaving)
+    return left == sorted((source, rank) for rank, (arriving, _) in enumerate(edges) for source in arriving)
 
 
 def _is_symmetric(index: list[int], edges: list[int]) -> bool:
