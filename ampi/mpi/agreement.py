@@ -44,7 +44,7 @@ class Log:
         In the order of the calls.
     """
 
-    __slots__ = ("agreed", "agreed_collectives", "collectives", "posted", "reverse", "sent")
+    __slots__ = ("agreed", "agreed_collectives", "collectives", "posted", "reverse", "sent", "touched")
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
@@ -53,6 +53,11 @@ class Log:
         self.collectives: list[Collective] = []
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0
+        self.touched = False  # of a window: this rank has made calls on it
+
+    def says_nothing(self) -> bool:
+        """Whether there is no more in it than that a window exists."""
+        return not (self.touched or self.sent or self.posted) and all(call.name == "Win" for call in self.collectives)
 
     def partners(self) -> set[int]:
         """Ranks that messages went to or came from."""
@@ -146,9 +151,11 @@ class Communication:
 
     def __call__(self, sweep: Sweep) -> None:
         """Agree with the other ranks."""
+        if all(log.says_nothing() for log in self.logs.values()):
+            return  # a gradient of local work must not wait for ranks of a window that it has not touched
         sweep.at_end(lambda error: _finish(self, sweep, error))
-        listening[:] = [reverse.comm for reverse in self.logs]
         underway.clear()
+        listening[:] = [reverse.comm for reverse in self.logs]
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(

@@ -699,6 +699,7 @@ def _adjoint(
     fetches = sink is not None and op is not None
     access = Access(name, window, target, source if active else None, result, updates, overwrites, fetches)
     _note_epoch(trace, access)
+    communication_of(tape).log(window.reverse).touched = True
     for buffer in (source, result):
         if buffer is not None:
             if buffer is result:
@@ -744,6 +745,7 @@ def _handshake(win: Any, name: str, partners: list[int]) -> None:
     if tape is not None and window is not None:
         trace = _trace(tape, window)
         trace.epoch = trace.epoch or name == "Start"
+        communication_of(tape).log(window.reverse).touched = True
         tape.append(Handshake(name, window, partners))
 
 

@@ -478,3 +478,19 @@ def test_dynamic_windows():
         win.Fence()
     win.Detach(memory)
     win.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_gradient_of_local_work_beside_a_window():
+    """A rank that has said nothing while its tape recorded does not wait for the others."""
+    win = ampi.Win.Allocate(24, 8, comm=COMM_WORLD)
+    memory = ampi.numpy.asarray(numpy.frombuffer(win.tomemory(), "d"))
+    memory[...] = 1.0
+    if COMM_WORLD.rank == 0:
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.full(2, 1.0))
+            memory[:2] = 3 * x
+            y = ampi.numpy.sum(memory * memory)
+        assert tape.gradient(y, x).tolist() == [18.0, 18.0]
+    COMM_WORLD.Barrier()
+    win.Free()
