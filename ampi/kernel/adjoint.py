@@ -562,8 +562,6 @@ class _Adjoint(Builder):
                     self.backward_branch(s, scope, adjoints)
                 case Loop():
                     self.backward_loop(s, scope, adjoints)
-                case ir.Alloc(fill=fill) if fill is not None and self.is_active(fill):
-                    raise self.error("an array filled with an active value")
 
     def backward_assign(self, target: Var, value: Expr, g: Expr, scope: Scope, adjoints: Adjoints) -> None:
         match value:

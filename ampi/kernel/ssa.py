@@ -657,6 +657,8 @@ class _Construction(Builder):
             fill, source = None, self.view(fill)
         elif fill is not None:
             fill = self.value(convert(self.atom(fill), target.type.dtype))
+            if not isinstance(fill, Const):
+                fill, source = None, fill
         self.emit(ir.Alloc(target, shape, fill, line=s.line))
         self.forget(target.name)
         self.shapes[target.name] = shape
@@ -664,10 +666,11 @@ class _Construction(Builder):
         if source is not None:
             self.copy(source, target, shape, ())
 
-    def copy(self, source: _View, target: Var, shape: tuple[Expr, ...], index: tuple[Expr, ...]) -> None:
-        """Copy an array element by element."""
+    def copy(self, source: _View | Expr, target: Var, shape: tuple[Expr, ...], index: tuple[Expr, ...]) -> None:
+        """Set all elements of an array to those of another one, or to a scalar."""
         if len(index) == len(shape):
-            self.store(target, index, self.load(source.array, source.index + index))
+            is_array = isinstance(source, _View)
+            self.store(target, index, self.load(source.array, source.index + index) if is_array else source)
             return
         i = self.inner("i", INT)
         with self.nested({target.name}) as block:

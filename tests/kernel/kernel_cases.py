@@ -344,6 +344,87 @@ def triangular_solve(a, b):
         b[i] = b[i] / a[i, i]
 
 
+@case(scalar(), vector(3), 4)
+def filled_array(x, y, n):
+    t = np.full(n, x)
+    for i in range(1, n):
+        t[i] = t[i] * t[i - 1] * y[i - 1]
+    return t
+
+
+@case(vector(6), vector(6), vector(6))
+def own_index(x, y, out):
+    n = x.shape[0]
+    p = np.empty(n, np.int64)
+    for i in range(n):
+        p[i] = (i * 5 + 1) % n
+    for i in range(n):
+        out[p[i]] = x[i] * y[p[i]]
+        p[i] = (p[i] + 1) % n
+    s = 0.0 * x[0]
+    for i in range(n):
+        s += out[p[i]] * x[i]
+    return s
+
+
+@case(lambda rng, dtype: rng.permutation(6).astype(dtype) + 0.5, complex_too=False)
+def sorted_in_place(x):
+    n = x.shape[0]
+    for i in range(n):
+        for j in range(n - 1 - i):
+            if x[j] > x[j + 1]:
+                t = x[j]
+                x[j] = x[j + 1]
+                x[j + 1] = t
+    s = 0.0
+    for i in range(n):
+        s += x[i] * x[i] * i
+    return s
+
+
+@case(vector(6), vector(6), complex_too=False)
+def place_of_the_smallest(x, y):
+    best = x[0]
+    k = 0
+    for i in range(1, x.shape[0]):
+        if x[i] < best:
+            best = x[i]
+            k = i
+    return best * y[k]
+
+
+@case(vector(5), vector(5))
+def results_and_arrays(x, y):
+    z = np.zeros((2, x.shape[0]), x.dtype)
+    for i in range(x.shape[0]):
+        z[0, i] = x[i] * y[i]
+        x[i] = z[0, i] * z[0, i]
+    return z, x, z[0, 0] * x[1], z
+
+
+@case(vector(5), vector(2))
+def element_read_while_added_to(x, h):
+    for i in range(x.shape[0]):
+        h[0] += x[i] * h[1]
+        h[1] *= x[i]
+
+
+@case(vector(4, 4), 4)
+def deep_irregular_nest(a, n):
+    for i in range(n):
+        for j in range(i, n):
+            for k in range(j):
+                a[i, j] = 0.3 * a[i, j] * a[j, k] + 0.3 * a[k, i]
+
+
+@case(vector(6), scalar(0.7, 0.8), scalar(1.2, 1.3), complex_too=False)
+def clamped(x, low, high):
+    s = 0.0
+    for i in range(x.shape[0]):
+        s += max(low, min(x[i], high)) ** 2
+    return s
+
+
 @case(vector(6), 4)
 def work_array(x, n):
     t = np.zeros(x.shape[0], x.dtype)
