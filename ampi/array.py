@@ -88,7 +88,7 @@ class ndarray(TrackedArray):
         """`round` of a 0-d array, as of NumPy's scalars; it has derivative zero."""
         if self.ndim:
             raise TypeError("only 0-d arrays can be rounded; use ampi.numpy.round")
-        return round(plain(self)[()]) if ndigits is None else np.round(self, ndigits)
+        return round(plain(self).item()) if ndigits is None else np.round(self, ndigits)
 
     @property
     def __numba_array_subtype_dispatch__(self) -> Any:

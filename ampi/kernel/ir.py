@@ -1,7 +1,8 @@
 """The intermediate representation of a kernel: small, structured, typed, immutable.
 
 A kernel's Python source is parsed into this form, every pass takes and gives this form, and ``emit`` writes it out as
-Python source in Numba's subset again.  Nodes are frozen dataclasses; a pass builds new nodes with ``dataclasses.replace``.
+Python source in Numba's subset again.  Nodes are frozen dataclasses; a pass builds new nodes with
+``dataclasses.replace``.
 
 Conventions that hold after parsing
 
@@ -149,8 +150,8 @@ class Alias(Stmt):
 
 @dataclass(frozen=True)
 class For(Stmt):
-    """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except for
-    the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``)."""
+    """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
+    for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``)."""
 
     var: Var
     start: Expr

@@ -752,7 +752,7 @@ def _handshake(win: Any, name: str, partners: list[int]) -> None:
 # ----------------------------------------------------------------------------------------------------- the methods
 
 
-class Win(Handles, _Win, metaclass=AcceptsBase):
+class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     """Remote memory access context."""
 
     _base = _Win
