@@ -43,18 +43,27 @@ class Reverse:
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
-    __slots__ = ("__weakref__", "broken", "comm", "local", "name", "pending", "rank", "slots", "tags")
+    __slots__ = ("__weakref__", "_broken", "comm", "local", "name", "pending", "rank", "slots", "tags")
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
         self.comm = comm
         self.rank = rank
         self.name = name
         self.tags = _tag_limit() + 1 - FIRST_TAG
-        self.broken = ""
+        self._broken = ""
         self.pending = pending
         self.slots: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
+
+    @property
+    def broken(self) -> str:
+        return self._broken
+
+    @broken.setter
+    def broken(self, why: str) -> None:
+        self._broken = why
+        _unusable.add(self.comm.handle)
 
     @property
     def partners(self) -> int:
@@ -70,6 +79,7 @@ class Reverse:
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
 _unused: list[tuple[mpi.Comm, mpi.Request | None]] = []
+_unusable: set[int] = set()  # handles of those on which a sweep stopped
 
 
 def register(comm: Any) -> Reverse:
@@ -142,6 +152,8 @@ def _free_unused() -> None:
     # implementation waits in it for other ranks, where garbage is collected at another time.
     while _unused:
         comm, request = _unused.pop()
+        if comm.handle in _unusable:
+            continue  # never freed: a new communicator in its place would receive what is still under way on it
         if request is not None:
             request.Wait()
         comm.Free()
