@@ -18,7 +18,7 @@ import numpy
 
 import ampi
 
-from . import hydro
+from . import hydro, output
 from .backend import MPI, np, value
 
 STATE = ("x", "v", "energy", "pressure", "viscosity", "sound_speed", "relative_volume", "time", "dt", "step_limit")
@@ -127,15 +127,15 @@ def random_direction(domain, independents, seed=0, symmetric=True):
     problem does: elements that are images of each other tie in the choice of the time step, and only along such a
     direction is the run differentiable there.
     """
-    size, side = domain.size, domain.box.side
     direction = {}
     for name in independents:
-        edge = size * side + (name != "energy")
+        edge = domain.size * domain.box.side + (name != "energy")
         shape = (edge,) * 3 if name == "energy" else (3, edge, edge, edge)
         whole = numpy.random.default_rng([seed, *name.encode()]).standard_normal(shape)
         if symmetric:
             whole = symmetrized(whole)
-        mine = own_part(domain, name, whole).reshape(value(getattr(domain, name)).shape)
+        place = output.place_of(domain, "element" if name == "energy" else "node", domain.comm.Get_rank())
+        mine = whole[place].reshape(value(getattr(domain, name)).shape)
         if name != "energy":
             mine = mine * (value(domain.mobility) != 0.0)
         direction[name] = mine * field_scale(domain, name)
@@ -158,14 +158,6 @@ def field_scale(domain, name):
     Gas at rest stays at rest: what is slower than LULESH's cut-off does not move.
     """
     return domain.edge if name == "x" else value(getattr(domain, name))
-
-
-def own_part(domain, name, whole):
-    """This rank's box of an array over the whole mesh (…, z, y, x)."""
-    size = domain.size
-    extra = 0 if name == "energy" else 1
-    x, y, z = (slice(p * size, (p + 1) * size + extra) for p in domain.box.place)
-    return whole[..., z, y, x]
 
 
 def check(domain, state, functional, cycles, found, steps=(1e-6, 5e-7)):
