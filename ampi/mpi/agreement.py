@@ -196,7 +196,7 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None)
     communication = communication_of(tape)
     if communication.pending and getattr(buffer, "storage", None) in communication.pending_in:
         communication.look()
-    return communication.log(reverse)
+    return communication.logs.get(reverse) or communication.log(reverse)
 
 
 def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: int, tag: int) -> Sent:

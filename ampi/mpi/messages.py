@@ -31,7 +31,7 @@ class Sent:
         self.buffer = buffer if active else None
         self.dest = dest
         self.tag = tag
-        self.where = call_site()
+        self.where = call_site(4)
         self.wild = False  # becomes True when somebody tries to cancel it
         self.cancelled = False
         self.back: int | None = None
@@ -103,7 +103,7 @@ class Received:
         self.source = source
         self.tag = tag
         self.wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
-        self.where = call_site()
+        self.where = call_site(4)
         self.request: Any = None
         self.at_completion: Callable[[Received], None] | None = None
         self.cancelled = False
@@ -216,16 +216,29 @@ def _as_real(array: np.ndarray) -> np.ndarray:
 
 
 _OWN = ("ampi.", "mpi4py.")
+_ours: dict[Any, bool] = {}  # whether a code object is ampi's own (or mpi4py's)
 _sites: dict[tuple[Any, int], tuple[Any, int]] = {}  # a loop has thousands of messages and a few lines
 
 
-def call_site() -> tuple[Any, int]:
-    """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it."""
-    frame: Any = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+def call_site(depth: int = 2) -> tuple[Any, int]:
+    """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it.
+
+    The ``depth`` innermost frames are known to be ampi's own.
+    """
+    frame: Any = sys._getframe(depth)
+    code = frame.f_code
+    while _ours.get(code) or _is_ours(frame):
         frame = frame.f_back
-    where = frame.f_code, frame.f_lasti
+        code = frame.f_code
+    where = code, frame.f_lasti
     return _sites.setdefault(where, where)
+
+
+def _is_ours(frame: Any) -> bool:
+    ours = frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN)
+    if ours:
+        _ours[frame.f_code] = True
+    return ours
 
 
 def line_of(where: tuple[Any, int]) -> str:

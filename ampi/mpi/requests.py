@@ -350,21 +350,29 @@ def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) ->
 
 def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
     """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
-    begun: dict[Any, list[Sent | Received]] = {}
+    begun: list[Sent | Received] = []
+    reference = None
     for position, request in enumerate(requests):
         parts = _parts_of(request)
         if parts is None:
             continue
         request._parts = None
         status = None if statuses is None else statuses[position]
+        if request._tape is not reference:
+            _record_completion(reference, begun)
+            begun, reference = [], request._tape
         for part in parts:
             part.resolve(status)
             if part.active:
-                begun.setdefault(request._tape, []).append(part)
-    for reference, completed in begun.items():
-        tape = reference()
-        if tape is not None:
-            tape.append_start(Completion(completed))
+                begun.append(part)
+    _record_completion(reference, begun)
+
+
+def _record_completion(reference: Any, completed: list[Sent | Received]) -> None:
+    """Record the wait on the tape of the start."""
+    tape = reference() if completed else None
+    if tape is not None:
+        tape.append_start(Completion(completed))
 
 
 def _finish_some(

@@ -137,6 +137,7 @@ class Outbox:
     __slots__ = ("flights", "nbytes")
 
     _FEW = 32
+    _CACHED = 1 << 18  # delivered memory is used again while it is still in the cache
     _MUCH = 1 << 26
 
     def __init__(self) -> None:
@@ -150,7 +151,7 @@ class Outbox:
             return
         self.flights.append((request, array, describe))
         self.nbytes += array.nbytes
-        if len(self.flights) > self._FEW or self.nbytes > self._MUCH:
+        if len(self.flights) > self._FEW or self.nbytes > self._CACHED:
             self._forget_delivered()
             # Memory is bounded where the receivers keep up; where they cannot, going on is better than a deadlock.
             deadline = time.monotonic() + 0.1

@@ -1,0 +1,169 @@
+"""The measurements of ``scripts/bench_mpi``: plain mpi4py, ampi with no tape, and ampi recording, in turn.
+
+A row is one way to exchange messages between two ranks. All of its variants run once per round, so that what else the
+machine does hits them alike, and the medians over the rounds of the differences within a round are reported.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+import tracemalloc
+
+import numpy
+from mpi4py import MPI
+
+PLAIN = MPI.Intracomm(MPI.COMM_WORLD)  # mpi4py's own: importing ampi rebinds the names of classes
+PLAIN_REQUEST = MPI.Request
+
+import ampi  # noqa: E402
+import ampi.numpy as np  # noqa: E402
+
+COMM = ampi.COMM_WORLD
+PARTNER = 1 - PLAIN.rank
+BARS = {"idle": 0.3, "record": 5.0, "sweep": 10.0, "large": 1.1, "bytes": 500}
+
+
+# ------------------------------------------------------------------------------ ways to exchange; one message per turn
+
+
+def ping_pong(comm, request, x, y, turns):
+    """Send and Recv in turn: what a message costs on its way from rank to rank."""
+    for turn in range(turns):
+        if turn % 2 == PLAIN.rank:
+            comm.Send(x, PARTNER)
+        else:
+            comm.Recv(y, PARTNER)
+
+
+def sendrecv(comm, request, x, y, turns):
+    """Sendrecv: one message to each side per call."""
+    for _ in range(turns):
+        comm.Sendrecv(x, PARTNER, 0, y, PARTNER, 0)
+
+
+def nonblocking(comm, request, x, y, turns):
+    """Irecv, Isend, Waitall: one message to each side per three calls."""
+    for _ in range(turns):
+        request.Waitall([comm.Irecv(y, PARTNER), comm.Isend(x, PARTNER)])
+
+
+def allreduce(comm, request, x, y, turns):
+    """Allreduce(SUM)."""
+    for _ in range(turns):
+        comm.Allreduce(x, y)
+
+
+WAYS = {
+    # name: (function, calls of mpi4py per turn, messages per turn that a rank sends or receives)
+    "Send, Recv": (ping_pong, 1, 1),
+    "Sendrecv": (sendrecv, 1, 2),
+    "Isend, Irecv, Waitall": (nonblocking, 3, 2),
+    "Allreduce": (allreduce, 1, 1),
+}
+
+
+def timed(way, comm, request, x, y, turns):
+    """Microseconds per turn."""
+    PLAIN.Barrier()
+    start = time.perf_counter()
+    way(comm, request, x, y, turns)
+    return (time.perf_counter() - start) / turns * 1e6
+
+
+def one_round(way, elements, turns):
+    """Microseconds per turn of every variant, once."""
+    x0, y0 = numpy.ones(elements), numpy.ones(elements)
+    took = {"plain": timed(way, PLAIN, PLAIN_REQUEST, x0, y0, turns)}
+    took["idle"] = timed(way, COMM, ampi.Request, x0, y0, turns)
+    gc.collect()
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = np.zeros(elements)
+        y[...] = x  # received into tracked memory from the first message on
+        took["recorded"] = timed(way, COMM, ampi.Request, x, y, turns)
+    PLAIN.Barrier()
+    start = time.perf_counter()
+    tape.gradient(y, x, seed=numpy.ones(elements))
+    took["sweep"] = (time.perf_counter() - start) / turns * 1e6
+    return took
+
+
+def median_of(rounds, quantity):
+    """Median over the rounds, and over the two ranks the larger one."""
+    return max(PLAIN.allgather(statistics.median(quantity(took) for took in rounds)))
+
+
+def measure(name, elements, turns, rounds):
+    """One row of the table."""
+    way, calls, messages = WAYS[name]
+    one_round(way, elements, turns)
+    taken = [one_round(way, elements, turns) for _ in range(rounds)]
+    return {
+        "way": name,
+        "bytes": 8 * elements,
+        "plain": median_of(taken, lambda took: took["plain"]),
+        "idle_per_call": median_of(taken, lambda took: (took["idle"] - took["plain"]) / calls),
+        "record_per_message": median_of(taken, lambda took: (took["recorded"] - took["plain"]) / messages),
+        "sweep_per_message": median_of(taken, lambda took: (took["sweep"] - took["plain"]) / messages),
+        "recorded_to_plain": median_of(taken, lambda took: took["recorded"] / took["plain"]),
+        "sweep_to_plain": median_of(taken, lambda took: took["sweep"] / took["plain"]),
+    }
+
+
+def tape_bytes(name, turns=2000):
+    """Bytes that a tape holds per message, beside saved values (here none are needed)."""
+    way, _, messages = WAYS[name]
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        y = np.zeros(1)
+        y[...] = x
+        way(COMM, ampi.Request, x, y, 100)  # grows what is allocated once
+        gc.collect()
+        tracemalloc.start()
+        way(COMM, ampi.Request, x, y, turns)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    tape.gradient(y, x, seed=numpy.ones(1))
+    return max(PLAIN.allgather(held / turns / messages))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench_mpi", allow_abbrev=False)
+    parser.add_argument("--rounds", type=int, default=15, help="medians are taken over this many (15)")
+    parser.add_argument("--json", help="write the table to this file as well")
+    options = parser.parse_args()
+    if PLAIN.size != 2:
+        parser.error("runs on 2 ranks")
+
+    small = [measure(name, 1, 1000, options.rounds) for name in WAYS]
+    large = [measure(name, 1 << 17, 60, options.rounds) for name in WAYS]
+    memory = {name: tape_bytes(name) for name in WAYS}
+    if PLAIN.rank == 0:
+        report(small, large, memory)
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump({"small": small, "large": large, "tape_bytes": memory, "bars": BARS}, file, indent=1)
+
+
+def report(small, large, memory):
+    """Print the table."""
+    print(f"{MPI.Get_library_version().splitlines()[0].split(',')[0]}, 2 ranks; µs over plain mpi4py\n")
+    print(f"{'one double':24}{'plain':>9}{'idle':>10}{'recording':>12}{'sweep':>12}{'tape':>13}")
+    print(f"{'':24}{'per turn':>9}{'per call':>10}{'per message':>12}{'per message':>12}{'per message':>13}")
+    for row in small:
+        print(
+            f"{row['way']:24}{row['plain']:9.2f}{row['idle_per_call']:10.2f}{row['record_per_message']:12.2f}"
+            f"{row['sweep_per_message']:12.2f}{memory[row['way']]:8.0f} bytes"
+        )
+    print(f"{'bar':24}{'':9}{BARS['idle']:10.2f}{BARS['record']:12.2f}{BARS['sweep']:12.2f}{BARS['bytes']:8.0f} bytes")
+    print(f"\n{'1 MB':24}{'plain':>9}{'recorded/plain':>16}{'sweep/plain':>13}")
+    for row in large:
+        print(f"{row['way']:24}{row['plain']:9.1f}{row['recorded_to_plain']:16.3f}{row['sweep_to_plain']:13.3f}")
+    print(f"{'bar':24}{'':9}{BARS['large']:16.3f}")
+
+
+if __name__ == "__main__":
+    main()
