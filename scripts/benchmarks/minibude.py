@@ -1,0 +1,67 @@
+"""What miniBUDE and its gradients cost for 65,536 poses on one core."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OFFICIAL = ROOT.parent / "shared" / "reference" / "minibude" / "bm1"
+POSES = 65536
+BARS = {"protein": (1.35, 1.0), "poses": (1.35, 1.0), "parameters": (1.35, 1.0), "all three": (1.6, 1.25)}
+WITH_RESPECT_TO = {"parameters": "force-field parameters", "protein": "protein coordinates"}
+
+
+def rows(repeat: int) -> list[dict]:
+    """Primal, and the gradients with respect to protein, poses and parameters, apart and together."""
+    sys.path[:0] = [str(ROOT / "examples" / "minibude")]
+    import numba
+    import numpy
+    from docking import energy
+    from docking.deck import read_deck, synthetic_deck
+    from local import interleaved, seconds
+
+    import ampi
+
+    numba.set_num_threads(1)
+    deck = read_deck(OFFICIAL).first(POSES) if OFFICIAL.exists() else synthetic_deck(POSES, seed=0)
+    energies = ampi.numpy.empty(POSES, deck.poses.dtype)
+    seed = numpy.ones(POSES, deck.poses.dtype)
+
+    def gradient(names):
+        with ampi.Tape() as tape:
+            watched = {name: tape.watch(getattr(deck, name)) for name in names}
+            y = energy.pose_energies(dataclasses.replace(deck, **watched), energies)
+        return tape.gradient(y, list(watched.values()), seed=seed)
+
+    wanted = {what: ("protein", "poses", "parameters") if what == "all three" else (what,) for what in BARS}
+    clocks = [lambda: seconds(lambda: energy.pose_energies(deck))]
+    clocks += [lambda names=names: seconds(lambda: gradient(names)) for names in wanted.values()]
+    primal, *gradients = interleaved(clocks, repeat, warm_up=1)
+    found = [
+        {
+            "name": "minibude_primal",
+            "what": f"miniBUDE primal, one core, {POSES} poses of {'bm1' if OFFICIAL.exists() else 'a synthetic deck'}",
+            "value": primal,
+            "unit": "s",
+            "bar": 0.55,
+            "stretch": 0.45,
+            "scale": "pairs",
+        }
+    ]
+    for what, median in zip(BARS, gradients):
+        bar, stretch = BARS[what]
+        found.append(
+            {
+                "name": f"minibude_{what.replace(' ', '_')}",
+                "what": f"miniBUDE gradient with respect to {WITH_RESPECT_TO.get(what, what)}",
+                "primal": primal,
+                "gradient": median,
+                "value": median,
+                "unit": "s",
+                "bar": bar,
+                "stretch": stretch,
+                "scale": "pairs",
+                "note": f"{median / primal:.2f} x its own primal",
+            }
+        )
+    return found
