@@ -88,6 +88,7 @@ class _Assign:
     """target[...] = source, with broadcasting."""
 
     __slots__ = ("source", "target")
+    reads_memory = False
 
     def __init__(self, target: Region, source: Region) -> None:
         self.target = target
@@ -123,6 +124,7 @@ def assign(target: np.ndarray, value: Any, what: str = "item assignment", castin
 
 class _Copy:
     __slots__ = ("result", "source")
+    reads_memory = False
 
     def __init__(self, source: Region, result: Region) -> None:
         self.source = source

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from . import pool
 from .errors import ActivityError, ActivityWarning, TapeError
 from .memory import (
     Extent,
@@ -46,6 +47,8 @@ living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empt
 _passive = 0
 at_opening: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape begins to record."""
+
+MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 
 def current() -> Tape | None:
@@ -74,14 +77,25 @@ def passive() -> Iterator[None]:
 
 
 class Undo:
-    """Values that were overwritten: `swap` exchanges them with what the memory holds."""
+    """Values that were overwritten: `swap` exchanges them with what the memory holds.
 
-    __slots__ = ("key", "saved", "view")
+    ``blocks`` is where the block goes that the values are saved in, for it to be handed back to the pool.
+    """
 
-    def __init__(self, view: np.ndarray, key: Any = None) -> None:
+    __slots__ = ("extent", "key", "saved", "storage", "view")
+
+    def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any, blocks: list[np.ndarray]) -> None:
+        self.storage = storage
         self.view = view
+        self.extent = extent
         self.key = key
-        self.saved = self._present()
+        if key is None and extent.dense and view.nbytes >= pool.SMALLEST and min(view.strides, default=1) > 0:
+            block = pool.take(view.nbytes)
+            blocks.append(block)
+            self.saved = np.ndarray(view.shape, view.dtype, block, 0, view.strides)
+            np.copyto(self.saved, view)
+        else:
+            self.saved = self._present()
 
     def _present(self) -> np.ndarray:
         return self.view.copy(order="K") if self.key is None else self.view[self.key]
@@ -92,9 +106,29 @@ class Undo:
         self.view[... if self.key is None else self.key] = self.saved
         self.saved = present
 
+    def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
+        """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
+        if self.key is not None or not self.extent.covers(extent):
+            return None
+        if self.extent.pattern == extent.pattern and view.dtype == self.saved.dtype:
+            found = self.saved
+        elif self.extent.dense and self.saved.flags.c_contiguous and min(self.view.strides, default=1) > 0:
+            offset = address_of(view) - self.extent.low
+            found = np.ndarray(view.shape, view.dtype, self.saved.reshape(-1).view(np.uint8), offset, view.strides)
+        else:
+            return None
+        if not view.flags.writeable:
+            found = found[...]
+            found.flags.writeable = False
+        return found
+
 
 class Record:
-    """One operation: how to undo its writes and how to apply its adjoint."""
+    """One operation: how to undo its writes and how to apply its adjoint.
+
+    An adjoint with an attribute ``reads_memory = False`` does not read the program's arrays, or only through
+    `Sweep.value`; others find all memory as it was when the operation ran.
+    """
 
     __slots__ = ("adjoint", "created", "undo")
 
@@ -145,7 +179,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             continue
         if not any(extent.overlaps(need) for need in needs.values()):
             continue
-        saved = Undo(array, key)
+        saved = Undo(storage, array, extent, key, tape._blocks)
         tape.saved_bytes += saved.saved.nbytes
         if key is None:
             for covered in [name for name, need in needs.items() if extent.covers(need)]:
@@ -187,8 +221,13 @@ class Tape:
         self._copies: dict[tuple, np.ndarray] = {}
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
+        self._blocks: list[np.ndarray] = []
         self.before_append: Callable[[], None] | None = None
         self.saved_bytes = 0
+
+    def __del__(self) -> None:
+        self._records.clear()
+        pool.give(self._blocks)
 
     def __enter__(self) -> Tape:
         if self._closed or self in _recording:
@@ -452,6 +491,8 @@ class Sweep:
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
         self._kept: set[Storage] = set()
+        self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
+        self._swapped: list[Undo] = []
         self._ends: list[Callable[[BaseException | None], None]] = []
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
@@ -471,8 +512,49 @@ class Sweep:
         block = self._shadows.get(storage)
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
-            block = self._shadows[storage] = np.zeros(storage.nbytes, np.uint8)
+            if storage.nbytes < pool.SMALLEST:
+                block = np.zeros(storage.nbytes, np.uint8)
+            else:
+                block = pool.take(storage.nbytes)
+                block[...] = 0
+            self._shadows[storage] = block
         return block
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array (from `Tape.need`) had when the operation of this record ran: for an adjoint with
+        ``reads_memory = False``, which finds memory in a later state.
+
+        They are read from what was saved, where that is possible, and the memory put back otherwise.
+        """
+        storage = storage_of(array)
+        pending = self._pending.get(storage) if storage is not None else None
+        if not pending:
+            return array
+        extent = Extent(array)
+        for undo in reversed(pending):
+            if undo.extent.overlaps(extent):
+                saved = undo.holds(array, extent)
+                if saved is not None:
+                    return saved
+                self._undo(storage)
+                break
+        return array
+
+    def _defer(self, undos: Sequence[Undo]) -> None:
+        """Note that these undos are to be made before memory is read."""
+        for undo in reversed(undos):
+            pending = self._pending.setdefault(undo.storage, [])
+            if undo.key is None:
+                pending[:] = [later for later in pending if not undo.extent.covers(later.extent)]
+            pending.append(undo)
+            if len(pending) > MOST_PENDING:
+                self._undo(undo.storage)
+
+    def _undo(self, storage: Storage) -> None:
+        """Put a storage's memory back to what it was when the operation of the present record ran."""
+        for undo in self._pending.pop(storage):
+            undo.swap()
+            self._swapped.append(undo)
 
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
@@ -522,13 +604,16 @@ class Sweep:
             while position:
                 position -= 1
                 record = records[position]
-                for undo in reversed(record.undo):
-                    undo.swap()
+                if record.undo:
+                    self._defer(record.undo)
                 if record.adjoint is not None:
+                    if self._pending and getattr(record.adjoint, "reads_memory", True):
+                        for storage in list(self._pending):
+                            self._undo(storage)
                     record.adjoint(self)
                 for storage in record.created:
-                    if storage not in self._kept:
-                        self._shadows.pop(storage, None)
+                    if storage not in self._kept and storage in self._shadows:
+                        pool.give([self._shadows.pop(storage)])
             for callback in self._ends:
                 callback(None)
         except BaseException as error:
@@ -536,14 +621,16 @@ class Sweep:
                 callback(error)
             raise
         finally:
-            for record in records[position:]:
-                for undo in record.undo:
-                    undo.swap()
+            while self._swapped:
+                self._swapped.pop().swap()
+            self._pending.clear()
             _sweeping.pop()
             _passive = outer
             self._ends.clear()  # they refer to the sweep, which holds the shadows
         self.results = [results[id(region)] for region in self.wanted]
+        blocks = list(self._shadows.values())
         self._shadows.clear()
+        pool.give(blocks)
 
 
 _sweeping: list[Sweep] = []
@@ -551,6 +638,7 @@ _sweeping: list[Sweep] = []
 
 class _Watch:
     __slots__ = ("region",)
+    reads_memory = False
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -563,6 +651,7 @@ class Zero:
     """Adjoint of overwriting regions (or ``region[key]``) by constants."""
 
     __slots__ = ("key", "regions")
+    reads_memory = False
 
     def __init__(self, regions: list[Region], key: Any = None) -> None:
         self.regions = regions

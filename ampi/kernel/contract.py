@@ -353,6 +353,7 @@ class _Adjoint:
     """The adjoint of one recorded call."""
 
     __slots__ = ("outputs", "program", "scalars", "seeds", "shadows", "values")
+    reads_memory = False  # but through `Sweep.value`
 
     def __init__(
         self,
@@ -373,11 +374,17 @@ class _Adjoint:
     def __call__(self, sweep: tape.Sweep) -> None:
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # nobody uses what the call wrote or gave
-        values = [v.make() if isinstance(v, StandIn) else v for v in self.values]
+        values = [self.value(sweep, v) for v in self.values]
         shadows = [sweep.shadow(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
         for region, value in zip(self.scalars, self.program(*values, *shadows, *seeds)):
             sweep.add(region, value)
+
+    def value(self, sweep: tape.Sweep, v: Any) -> Any:
+        """An argument as it was before the call."""
+        if isinstance(v, StandIn):
+            return v.make()
+        return sweep.value(v) if isinstance(v, np.ndarray) else v
 
 
 def seed(sweep: tape.Sweep, region: memory.Region) -> Any:

@@ -23,6 +23,7 @@ class Sent:
     """
 
     __slots__ = ("active", "back", "buffer", "cancelled", "dest", "flight", "name", "reverse", "tag", "where", "wild")
+    reads_memory = False
 
     def __init__(self, name: str, reverse: Reverse, buffer: Any, active: bool, dest: int, tag: int) -> None:
         self.name = name
@@ -94,6 +95,7 @@ class Received:
         "where",
         "wild",
     )
+    reads_memory = False
 
     def __init__(self, name: str, reverse: Reverse, buffer: Any, tracked: bool, source: int, tag: int) -> None:
         self.name = name
@@ -168,6 +170,11 @@ class Completion:
 
     def __init__(self, parts: Sequence[Sent | Received]) -> None:
         self.parts = parts
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether the adjoint of a part does (a collective's may)."""
+        return any(getattr(part, "reads_memory", True) for part in self.parts)
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the wait."""
