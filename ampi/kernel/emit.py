@@ -22,9 +22,9 @@ import cmath
 import math
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import prange
 
-from ampi.kernel.special import digamma, trigamma
+from ampi.kernel.special import digamma, get_num_threads, trigamma
 """
 
 

@@ -1,10 +1,36 @@
-"""Special functions that appear in derivatives and that Numba does not have."""
+"""Functions that appear in derivatives and that Numba does not have, or not in a form that can be cached."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from numba import njit
+import numba
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+
+def get_num_threads() -> int:
+    """``numba.get_num_threads``; compiled code that calls this one can be kept on disk."""
+    return numba.get_num_threads()
+
+
+@intrinsic
+def _threads(typing_context: Any) -> Any:
+    numba.get_num_threads()  # starts the threads, and makes the name below known
+
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        function = ir.FunctionType(cgutils.intp_t, [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, function, "get_num_threads"), [])
+
+    return types.intp(), call
+
+
+@overload(get_num_threads)
+def _get_num_threads() -> Any:
+    return lambda: _threads()
 
 
 @njit

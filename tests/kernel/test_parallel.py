@@ -1,11 +1,14 @@
 """Adjoints on several threads: the same results, and only loops that no two threads can meet in."""
 
+import warnings
+
 import numba
 import numpy as np
 import pytest
 from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
 
-from ampi.kernel import adjoint, emit
+import ampi
+from ampi.kernel import adjoint, cache, emit
 
 LOOPS = ["axpy", "guarded", "gather", "scatter_add", "permuted", "two_dimensions", "dot", "norm_then_scale",
          "local_array", "sparse_product", "n_body", "while_in_loop"]  # fmt: skip
@@ -47,3 +50,19 @@ def test_without_threads_nothing_is_parallel():
     arguments = make_arguments("axpy")
     derivative = adjoint.build(kernel_ir(CASES["axpy"].function, arguments), {"x"})
     assert "prange" not in emit.source(derivative.function)
+
+
+@ampi.kernel(parallel=True)
+def smoothed(x):
+    s = 0.0
+    for i in numba.prange(1, x.shape[0] - 1):
+        s += x[i - 1] * x[i + 1]
+    return s
+
+
+def test_adjoints_with_arrays_of_each_threads_own_are_kept_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", numba.NumbaWarning)
+        ampi.grad(smoothed)(np.arange(9.0))
+    assert list(tmp_path.glob("smoothed_adjoint_*.nbc"))
