@@ -30,7 +30,7 @@ def _threads(typing_context: Any) -> Any:
 
 @overload(get_num_threads)
 def _get_num_threads() -> Any:
-    return lambda: _threads()
+    return lambda: _threads()  # type: ignore[call-arg]
 
 
 @njit

@@ -1,16 +1,18 @@
 """The one place that says what arrays, kernels and communicator the program runs on."""
 
 import numba
-import numpy as np
 from mpi4py import MPI
+
+import ampi
+import ampi.numpy as np
 
 __all__ = ["COMM_WORLD", "MPI", "kernel", "np", "prange", "value"]
 
-COMM_WORLD = MPI.COMM_WORLD
+COMM_WORLD = ampi.COMM_WORLD
 prange = numba.prange
 
-kernel = numba.njit(fastmath=True, error_model="numpy", parallel=True, cache=True)
-"""Compiles a kernel."""
+kernel = ampi.kernel(fastmath=True, parallel=True)
+"""Compiles a kernel and differentiates it."""
 
-value = np.asarray
+value = ampi.value
 """The value alone of an array, for files, comparisons and printing."""
