@@ -168,6 +168,19 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
+def _keep_freed_memory() -> None:
+    """Have the C library keep some tens of megabytes that are freed, for the next allocation.
+
+    A tape saves and frees arrays in the manner of a stack, and so does a kernel's adjoint; fresh pages from the system
+    for each of them would cost more than the copying. glibc gives smaller blocks from memory that it keeps once a
+    program has freed a block as large as this one; others have no such rule, and lose nothing.
+    """
+    np.empty((1 << 25) - (1 << 14), np.uint8)
+
+
+_keep_freed_memory()
+
+
 # ------------------------------------------------------------------------------------------ from arrays to storages
 
 # Storages of memory that a plain array owns (what NumPy computes, seen as ampi.ndarray afterwards), by the owner's id.

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from . import pool
 from .errors import ActivityError, ActivityWarning, TapeError
 from .memory import (
     Extent,
@@ -77,25 +76,16 @@ def passive() -> Iterator[None]:
 
 
 class Undo:
-    """Values that were overwritten: `swap` exchanges them with what the memory holds.
-
-    ``blocks`` is where the block goes that the values are saved in, for it to be handed back to the pool.
-    """
+    """Values that were overwritten: `swap` exchanges them with what the memory holds."""
 
     __slots__ = ("extent", "key", "saved", "storage", "view")
 
-    def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any, blocks: list[np.ndarray]) -> None:
+    def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any = None) -> None:
         self.storage = storage
         self.view = view
         self.extent = extent
         self.key = key
-        if key is None and extent.dense and view.nbytes >= pool.SMALLEST and min(view.strides, default=1) > 0:
-            block = pool.take(view.nbytes)
-            blocks.append(block)
-            self.saved = np.ndarray(view.shape, view.dtype, block, 0, view.strides)
-            np.copyto(self.saved, view)
-        else:
-            self.saved = self._present()
+        self.saved = self._present()
 
     def _present(self) -> np.ndarray:
         return self.view.copy(order="K") if self.key is None else self.view[self.key]
@@ -179,7 +169,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             continue
         if not any(extent.overlaps(need) for need in needs.values()):
             continue
-        saved = Undo(storage, array, extent, key, tape._blocks)
+        saved = Undo(storage, array, extent, key)
         tape.saved_bytes += saved.saved.nbytes
         if key is None:
             for covered in [name for name, need in needs.items() if extent.covers(need)]:
@@ -221,13 +211,8 @@ class Tape:
         self._copies: dict[tuple, np.ndarray] = {}
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
-        self._blocks: list[np.ndarray] = []
         self.before_append: Callable[[], None] | None = None
         self.saved_bytes = 0
-
-    def __del__(self) -> None:
-        self._records.clear()
-        pool.give(self._blocks)
 
     def __enter__(self) -> Tape:
         if self._closed or self in _recording:
@@ -512,12 +497,7 @@ class Sweep:
         block = self._shadows.get(storage)
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
-            if storage.nbytes < pool.SMALLEST:
-                block = np.zeros(storage.nbytes, np.uint8)
-            else:
-                block = pool.take(storage.nbytes)
-                block[...] = 0
-            self._shadows[storage] = block
+            block = self._shadows[storage] = np.zeros(storage.nbytes, np.uint8)
         return block
 
     def value(self, array: np.ndarray) -> np.ndarray:
@@ -612,8 +592,8 @@ class Sweep:
                             self._undo(storage)
                     record.adjoint(self)
                 for storage in record.created:
-                    if storage not in self._kept and storage in self._shadows:
-                        pool.give([self._shadows.pop(storage)])
+                    if storage not in self._kept:
+                        self._shadows.pop(storage, None)
             for callback in self._ends:
                 callback(None)
         except BaseException as error:
@@ -628,9 +608,7 @@ class Sweep:
             _passive = outer
             self._ends.clear()  # they refer to the sweep, which holds the shadows
         self.results = [results[id(region)] for region in self.wanted]
-        blocks = list(self._shadows.values())
         self._shadows.clear()
-        pool.give(blocks)
 
 
 _sweeping: list[Sweep] = []

@@ -11,7 +11,6 @@ PACKAGE = ROOT / "ampi"
 FLOORS = {
     "errors": 0,
     "memory": 0,
-    "pool": 0,
     "tape": 0,
     "array": 1,
     "rules": 1,
