@@ -21,11 +21,12 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir, tbr
-from ampi.kernel.branches import contains_loop, flatten
+from ampi.kernel.branches import flatten
+from ampi.kernel.innermost import InnermostLoops, array_of, index_of
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.parallel import addition
-from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Carried, Loop, Names, names_read, substitute, written
+from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, Names, names_read, substitute, written
 
 BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip
@@ -41,8 +42,7 @@ def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[i
     ``reassociate``: the compiler may add in another order, so that sums are no obstacle.
     """
     pass_ = _Strips(function, names, reassociate)
-    body = pass_.visit(function.body)
-    return replace(function, body=(*pass_.buffers_of[0], *body)), pass_.facts
+    return pass_.run(function), pass_.facts
 
 
 @dataclass(frozen=True)
@@ -90,33 +90,10 @@ class Plan:
         return length
 
 
-class _Strips(Builder):
+class _Strips(InnermostLoops):
     def __init__(self, function: ir.Function, names: Names, reassociate: bool) -> None:
-        super().__init__(names)
+        super().__init__(function, names)
         self.reassociate = reassociate
-        self.accesses = tbr.collect(function)
-        self.facts: list[str] = []
-        self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
-
-    def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Loop):
-                if not contains_loop(s.body):
-                    out += self.loop(s)
-                    continue
-                s = self.outer_loop(s)
-            elif isinstance(s, Branch):
-                s = replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse))
-            out.append(s)
-        return tuple(out)
-
-    def outer_loop(self, s: Loop) -> Loop:
-        if not s.parallel:
-            return replace(s, body=self.visit(s.body))
-        self.buffers_of.append([])
-        body = self.visit(s.body)
-        return replace(s, body=(*self.buffers_of.pop(), *body))
 
     def loop(self, s: Loop) -> list[Stmt]:
         """A loop without loops inside, in strips or as it is."""
@@ -153,8 +130,8 @@ class _Strips(Builder):
         """The arrays that are written and touched at several places, beyond what compilers are ready to check."""
         places: dict[str, set[Any]] = defaultdict(set)
         for t in body:
-            if _array(t) is not None:
-                places[_array(t)].add(self.place(t, s))
+            if array_of(t) is not None:
+                places[array_of(t)].add(self.place(t, s))
         names = {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
         apart = {n for n in names if _different_rows(places[n])}
         checks = sum(len(places[n]) * (len(places[n]) - 1) // 2 for n in apart)
@@ -179,9 +156,9 @@ class _Strips(Builder):
         crowded = self.crowded(s, body)
 
         def beside(t: Stmt) -> bool:
-            return (self.place(t, s) is not None or self.is_fixed(t, s)) and _array(t) not in crowded
+            return (self.place(t, s) is not None or self.is_fixed(t, s)) and array_of(t) not in crowded
 
-        index = {a.name for t in body for a in _index(t) if isinstance(a, Var)}
+        index = {a.name for t in body for a in index_of(t) if isinstance(a, Var)}
         index |= {t.target.name for t in self.slice(tuple(Var(n, INT) for n in index), body)}
         found: list[Stmt] = []
         scattered: set[str] = set()
@@ -193,12 +170,12 @@ class _Strips(Builder):
                     found.append(t)
                 case ir.Store(array=array) if not beside(t):
                     scattered.add(array.name)
-        arrays = {_array(t) for t in found}
-        if arrays & scattered or any(beside(t) and _array(t) in arrays for t in body if isinstance(t, ir.Store)):
+        arrays = {array_of(t) for t in found}
+        if arrays & scattered or any(beside(t) and array_of(t) in arrays for t in body if isinstance(t, ir.Store)):
             return None
         stored = {w.name for t in body if (w := written(t)) is not None}
-        slices = self.slice(tuple(i for t in found for i in _index(t)), body)
-        return None if any(_array(t) in stored for t in slices) else found
+        slices = self.slice(tuple(i for t in found for i in index_of(t)), body)
+        return None if any(array_of(t) in stored for t in slices) else found
 
     def pays(self, plan: Plan) -> bool:
         """Whether the arithmetic outweighs the traffic with the buffers."""
@@ -225,31 +202,13 @@ class _Strips(Builder):
             if not increments:
                 continue
             places = {self.place(t, s) for _, t in accesses}
-            if None not in places and accesses[0][1] is not None and _array(accesses[0][1]) not in crowded:
+            if None not in places and accesses[0][1] is not None and array_of(accesses[0][1]) not in crowded:
                 continue
             last = max((k for k, t in accesses if not isinstance(t, ir.Accumulate)), default=-1)
             if last > increments[0][0] or any(not self.can_repeat(t, body) for _, t in increments):
                 return None
             found += [Increment(t, self.place(t, s) is not None) for _, t in increments]
         return found
-
-    def place(self, t: Stmt, s: Loop) -> tuple[Any, ...] | None:
-        """The index of an access, if it moves by one element in the last dimension from iteration to iteration."""
-        forms = [tbr.affine(i, self.accesses) for i in _index(t)]
-        own = (s.var.name, "")
-        if not forms or forms[-1].terms.get(own) != 1 or any(own in f.terms for f in forms[:-1]):
-            return None
-        inside = {v for f in forms for v, _ in f.terms if v != s.var.name and self.varies(v, s)}
-        return None if inside else tuple((f.constant, tuple(sorted(f.terms.items()))) for f in forms)
-
-    def is_fixed(self, t: Stmt, s: Loop) -> bool:
-        """Whether all iterations touch the same element."""
-        return not any(
-            self.varies(n.name, s) or n == s.var for i in _index(t) for n in ir.walk(i) if isinstance(n, Var)
-        )
-
-    def varies(self, name: str, s: Loop) -> bool:
-        return any(loop.name == s.name for loop in self.accesses.depth.get(name, ()))
 
     def can_repeat(self, t: ir.Accumulate, body: tuple[Stmt, ...]) -> bool:
         """Whether the index of an increment can be computed again after the strip."""
@@ -309,19 +268,11 @@ class _Strips(Builder):
         )
         return self.block.statements
 
-    def op(self, name: str, *args: Expr) -> Expr:
-        return self.value(Op(name, args, INT))
-
     def buffers(self, plan: Plan, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
         width = length + 2 * self.padding(plan)
         increments = {ty: self.buffer("increments", ty, len(row) * width) for ty, row in plan.rows.items()}
         gathered = {ty: self.buffer("gathered", ty, len(row) * width) for ty, row in plan.gathered.items()}
         return increments, gathered
-
-    def buffer(self, name: str, ty: Any, size: int) -> Var:
-        buffer = self.fresh(name, types.Array(ty, 1, "C"))
-        self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), line=self.line))
-        return buffer
 
     def groups(self, plan: Plan) -> list[Group]:
         """Adjacent increments of the same row of an array, with their distances from the first element touched."""
@@ -346,30 +297,6 @@ class _Strips(Builder):
         """How many zeros must surround a row of the buffer, so that increments of neighbours can be read shifted."""
         span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
         return max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
-
-    # indices that are not negative
-
-    def unsigned(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Statements with indices that cannot be negative written as unsigned: Numba then need not treat them as
-        counting from the end."""
-
-        def index(es: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            return tuple(
-                Op("cast", (e,), types.uint64)
-                if isinstance(e, Var) and e.type == INT and tbr.is_nonnegative(e, self.accesses)
-                else e
-                for e in es
-            )
-
-        out: list[Stmt] = []
-        for t in body:
-            match t:
-                case ir.Assign(value=ir.Load() as load):
-                    t = replace(t, value=replace(load, index=index(load.index)))
-                case ir.Store() | ir.Accumulate():
-                    t = replace(t, index=index(t.index))
-            out.append(t)
-        return tuple(out)
 
 
 @dataclass
@@ -401,7 +328,7 @@ class _Strip:
     def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
         """Compute the indices of statements once more; what the names stand for there."""
         to, plan = self.to, self.plan
-        needed = to.slice(tuple(i for t in statements for i in _index(t)), plan.whole)
+        needed = to.slice(tuple(i for t in statements for i in index_of(t)), plan.whole)
         new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
         new[plan.loop.var.name] = own
         for t in substitute(to.unsigned(tuple(needed)), new):
@@ -525,19 +452,3 @@ def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:
         if value not in row:
             row.append(value)
     return rows
-
-
-def _index(t: Stmt) -> tuple[Expr, ...]:
-    match t:
-        case ir.Assign(value=ir.Load(index=index)) | ir.Store(index=index) | ir.Accumulate(index=index):
-            return index
-        case _:
-            return ()
-
-
-def _array(t: Stmt) -> str | None:
-    match t:
-        case ir.Assign(value=ir.Load(array=array)) | ir.Store(array=array) | ir.Accumulate(array=array):
-            return array.name
-        case _:
-            return None
