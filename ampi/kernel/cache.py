@@ -194,7 +194,7 @@ class _Identity:
 
     @staticmethod
     def free(function: Any) -> Iterator[tuple[str, Any]]:
-        for name in function.__code__.co_names:
+        for name in names_in(function.__code__):
             if name in function.__globals__:
                 yield name, function.__globals__[name]
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -217,8 +217,14 @@ class _Identity:
     def of_module(self, module: python_types.ModuleType, code: python_types.CodeType) -> list[Any]:
         if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba"):
             return []
-        named = [(name, getattr(module, name)) for name in code.co_names if name in vars(module)]
+        named = [(name, getattr(module, name)) for name in names_in(code) if name in vars(module)]
         return [(name, self.of_value(v, code)) for name, v in named if not isinstance(v, python_types.ModuleType)]
+
+
+def names_in(code: python_types.CodeType) -> list[str]:
+    """The names of globals and attributes in a function and in functions defined inside of it."""
+    inside = [name for c in code.co_consts if isinstance(c, python_types.CodeType) for name in names_in(c)]
+    return list(dict.fromkeys((*code.co_names, *inside)))
 
 
 def _of_code(code: python_types.CodeType) -> Any:

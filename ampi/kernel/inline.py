@@ -26,6 +26,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     here = callee.filename == builder.source.filename
     for statement in body:
         builder.block.append(rename(statement, names, builder.names.fresh, None if here else node.lineno))
+    builder.references |= {names[name].name for name in builder.references_of(callee)}
     results = [rename(value, names, builder.names.fresh, None) for value in last.values]
     return builder.assemble(callee.result, iter(results))
 

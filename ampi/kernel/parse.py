@@ -27,7 +27,9 @@ from numba.np import numpy_support
 
 from ampi.kernel import inference, intrinsics, ir
 from ampi.kernel.reductions import find_reductions
+from ampi.kernel.references import references
 from ampi.kernel.source import Source, read_source
+from ampi.kernel.spelling import spell_out
 from ampi.kernel.webs import Webs, split_webs
 
 MAX_CONSTANT_ARRAY = 100_000
@@ -47,6 +49,14 @@ class Group:
 
     items: tuple[Any, ...]
     cls: type | None = None
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a loop goes through by number: ``item(k)`` for k from 0 to ``length``."""
+
+    length: ir.Expr
+    item: Callable[[ir.Expr], Any]
 
 
 @dataclass(frozen=True)
@@ -120,17 +130,6 @@ def _parse(function: Any, argument_types: tuple[types.Type, ...], callers: tuple
     raise source.error(source.first_line, "the types of its variables do not settle")
 
 
-class _SpellOut(ast.NodeTransformer):
-    """``x += y`` on a name is ``x = x + y`` (every ``Name`` is then a use or an assignment, never both)."""
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        if not isinstance(node.target, ast.Name):
-            return node
-        old = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-        value = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([node.target], value), node)
-
-
 class _Unknown(Exception):
     """A variable is used whose type no earlier statement has given yet."""
 
@@ -165,7 +164,7 @@ class _Builder:
         self.definition = source.definition
         self.globals = _free_names(function)
         self.given = self.bind_arguments(argument_types)
-        _SpellOut().visit(self.definition)
+        self.globals |= spell_out(source, self.globals)
         self.webs: Webs = split_webs(self.definition, self.static_test, RESERVED)
         self.scope = _Scope()
         self.callees: dict[Any, ir.Function] = {}
@@ -232,7 +231,7 @@ class _Builder:
 
     def argument_leaves(self, name: str, type_: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value:
         if inference.is_scalar(type_) or inference.is_array(type_):
-            own_name = len(path) == 1 and (inference.is_array(type_) or self.webs.definitions[name] == 1)
+            own_name = len(path) == 1 and self.webs.definitions[name] == 1
             leaf = name if own_name else self.names.fresh(f"{name}_0" if len(path) == 1 else name)
             arguments.append(ir.Argument(leaf, type_, path))
             return ir.Var(leaf, type_)
@@ -256,9 +255,9 @@ class _Builder:
 
     def build(self) -> ir.Function:
         self.names = _Names(set(self.webs.definitions))
-        self.returned_arrays: dict[int, ir.Var] = {}
         self.pending = []
         self.constants: dict[str, np.ndarray] = {}
+        self.references: set[str] = set()  # names that stand for one array or another
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -329,9 +328,15 @@ class _Builder:
         if isinstance(node.value, ast.Constant):
             return  # a docstring
         if isinstance(node.value, ast.Call):
-            self.value(node.value)
+            if not self.is_print(node.value):
+                self.value(node.value)
             return
         self.fail(node, "an expression whose value is not used", "remove it or assign it")
+
+    def is_print(self, call: ast.Call) -> bool:
+        """Whether a call prints: that is left to the primal."""
+        name = call.func
+        return isinstance(name, ast.Name) and name.id not in self.webs.definitions and self.value(name) == Static(print)
 
     def statement_Assign(self, node: ast.Assign) -> None:
         first = node.targets[0]
@@ -380,9 +385,6 @@ class _Builder:
         values = tuple(
             leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
         )
-        for position, value in enumerate(values):
-            if inference.is_array(value.type) and self.returned_arrays.setdefault(position, value) != value:
-                self.fail(node, "returns one of several arrays", "return the same array everywhere")
         self.emit(ir.Return(values))
 
     def statement_Break(self, node: ast.Break) -> None:
@@ -402,19 +404,16 @@ class _Builder:
 
     def statement_Assert(self, node: ast.Assert) -> None:
         condition = self.condition(node.test)
-        message = "" if node.msg is None else ast.unparse(node.msg)
-        if node.msg is not None and not isinstance(node.msg, ast.Constant):
-            self.fail(node.msg, "the message of an assert must be a plain string", "write assert condition, 'text'")
+        message = "" if node.msg is None else _message(node.msg)
         refuse = ir.Raise(f"raise AssertionError({message})", line=node.lineno)
         self.emit(ir.If(_not(condition), (refuse,)))
 
     def raise_text(self, node: ast.Raise, exception: ast.expr | None) -> str:
         name = exception.func if isinstance(exception, ast.Call) else exception
         arguments = exception.args if isinstance(exception, ast.Call) else []
-        known = isinstance(name, ast.Name) and isinstance(getattr(builtins, name.id, None), type)
-        if not known or not all(isinstance(a, ast.Constant) for a in arguments):
-            self.fail(node, "only built-in exceptions of constants can be raised", 'raise ValueError("text")')
-        return f"raise {ast.unparse(exception)}"
+        if not isinstance(name, ast.Name) or not isinstance(getattr(builtins, name.id, None), type):
+            self.fail(node, "only built-in exceptions can be raised", 'raise ValueError("text")')
+        return f"raise {name.id}({', '.join(map(_message, arguments))})"
 
     def statement_If(self, node: ast.If) -> None:
         test = self.value(node.test)
@@ -428,8 +427,6 @@ class _Builder:
         self.emit(ir.If(condition, then, orelse, line=node.lineno))
 
     def statement_While(self, node: ast.While) -> None:
-        if node.orelse:
-            self.fail(node, "else after while is not supported", "use a flag")
         self.loops.append("while")
         before, condition = self.sub_block(lambda: self.condition(node.test))
 
@@ -445,46 +442,124 @@ class _Builder:
         self.emit(ir.While(condition, statements, line=node.lineno))
 
     def statement_For(self, node: ast.For) -> None:
-        if node.orelse:
-            self.fail(node, "else after for is not supported", "use a flag")
-        if isinstance(node.iter, ast.Call):
-            called = self.value(node.iter.func)
-            if isinstance(called, Static) and called.value in (range, numba.prange):
-                self.range_loop(node, parallel=called.value is numba.prange)
-                return
-        items = self.value(node.iter)
-        if isinstance(items, ir.Var) and inference.is_array(items.type):
-            self.array_loop(node, items)
-        elif isinstance(items, Group):
+        called = self.called(node.iter)
+        if called is range or called is numba.prange:
+            self.range_loop(node, parallel=called is numba.prange)
+            return
+        items = self.iterated(node.iter)
+        if isinstance(items, Group):
             self.unrolled_loop(node, items)
-        elif isinstance(items, Static) and isinstance(items.value, (tuple, list)):
-            self.unrolled_loop(node, self.constant(tuple(items.value), node))
         else:
-            self.fail(node.iter, "this cannot be looped over", "loop over range(...), prange(...), a tuple or an array")
+            zero, one = ir.Const(0, types.intp), ir.Const(1, types.intp)
+            self.counted_loop(node, zero, items.length, one, types.intp, False, items.item)
 
-    def range_loop(self, node: ast.For, parallel: bool) -> None:
-        call = node.iter
+    def called(self, node: ast.expr) -> Any:
+        """The function that an expression calls, if it is a call of one known now."""
+        if not isinstance(node, ast.Call):
+            return None
+        if isinstance(node.func, ast.Attribute) and not self.is_outside(node.func.value):
+            return None
+        called = self.value(node.func)
+        return called.value if isinstance(called, Static) else None
+
+    def is_outside(self, node: ast.expr) -> bool:
+        """Whether a (dotted) name does not start at a local variable."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id not in self.webs.definitions
+
+    def iterated(self, node: ast.expr) -> Group | Items:
+        """What a ``for`` goes through: a group of values known now, or numbered items."""
+        called = self.called(node)
+        if called is range:
+            return self.range_items(node)
+        if called is enumerate:
+            return self.enumerated(node)
+        if called is zip:
+            return self.zipped(node)
+        items = self.value(node)
+        if isinstance(items, ir.Var) and inference.is_array(items.type):
+            length = ir.Size(items, 0, types.intp)
+            return Items(length, lambda number: self.subscript(node, items, (number,), None))
+        if isinstance(items, Static) and isinstance(items.value, (tuple, list)):
+            items = self.constant(tuple(items.value), node)
+        if not isinstance(items, Group):
+            self.fail(node, "this cannot be looped over", "loop over range(...), prange(...), a tuple or an array")
+        return items
+
+    def range_items(self, node: ast.Call) -> Items:
+        """``range`` inside of ``zip`` or ``enumerate``."""
+        start, stop, step, type_ = self.range_bounds(node)
+        if not isinstance(step, ir.Const):
+            self.fail(node, "a range with a step that is not constant in zip or enumerate", "loop over the range alone")
+        low, high = (start, stop) if step.value > 0 else (stop, start)
+        span = self.binary(node, ast.Sub(), high, low)
+        size = ir.Const(abs(step.value), types.int64)
+        rounded = self.binary(node, ast.Add(), span, ir.Const(size.value - 1, types.int64))
+        trips = self.operation(node, "max", max, self.binary(node, ast.FloorDiv(), rounded, size), _ZERO)
+
+        def item(number: ir.Expr) -> ir.Expr:
+            moved = self.binary(node, ast.Mult(), number, step)
+            return cast(self.binary(node, ast.Add(), start, moved), type_)
+
+        return Items(trips, item)
+
+    def enumerated(self, node: ast.Call) -> Group | Items:
+        arguments = {k.arg: k.value for k in node.keywords}
+        if not 1 <= len(node.args) <= 2 or set(arguments) - {"start"} or len(node.args) + len(arguments) > 2:
+            self.fail(node, "enumerate takes what is looped over, and where to start", "write enumerate(x, start)")
+        start_node = node.args[1] if len(node.args) == 2 else arguments.get("start")
+        items = self.iterated(node.args[0])
+        start: ir.Expr = ir.Const(0, types.int64) if start_node is None else self.scalar(start_node)
+        if not isinstance(start.type, types.Integer):
+            self.fail(node, f"enumerate from a {start.type}", "use an integer")
+        start = start if isinstance(start, ir.Const) else self.temporary("start", start)
+        number = lambda k: self.binary(node, ast.Add(), start, k)
+        if isinstance(items, Group):
+            counted = [Group((number(ir.Const(k, types.int64)), item)) for k, item in enumerate(items.items)]
+            return Group(tuple(counted))
+        return Items(items.length, lambda k: Group((number(k), items.item(k))))
+
+    def zipped(self, node: ast.Call) -> Group | Items:
+        if node.keywords or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
+            self.fail(node, "zip takes plain arguments here", "write zip(x, y)")
+        parts = [self.iterated(a) for a in node.args]
+        groups = [p for p in parts if isinstance(p, Group)]
+        if len(groups) == len(parts):
+            return Group(tuple(Group(together) for together in zip(*(p.items for p in parts))))
+        if groups:
+            parts = [self.numbered(node, p) if isinstance(p, Group) else p for p in parts]
+        length = parts[0].length
+        for part in parts[1:]:
+            length = self.operation(node, "min", min, length, part.length)
+        return Items(length, lambda k: Group(tuple(part.item(k) for part in parts)))
+
+    def numbered(self, node: ast.AST, group: Group) -> Items:
+        array = self.as_array(node, group)
+        length = ir.Const(len(group.items), types.intp)
+        return Items(length, lambda number: self.subscript(node, array, (number,), None))
+
+    def range_bounds(self, call: ast.Call) -> tuple[ir.Expr, ir.Expr, ir.Expr, types.Type]:
+        """Start, stop and step of a range, and the type of its items."""
         if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
             self.fail(call, "range takes one to three plain arguments")
         bounds = self.operands(*[lambda a=a: self.scalar(a) for a in call.args])
         for argument, bound in zip(call.args, bounds, strict=True):
             if not isinstance(bound.type, types.Integer):
                 self.fail(argument, f"range of a {bound.type}", "use integers")
-        iterated = inference.result_type(range, tuple(b.type for b in bounds))
-        if not isinstance(node.target, ast.Name):
-            self.fail(node.target, "the loop variable must be a name")
-        type_ = iterated.dtype
+        type_ = inference.result_type(range, tuple(b.type for b in bounds)).dtype
         start = bounds[0] if len(bounds) > 1 else ir.Const(0, type_)
         stop = bounds[0] if len(bounds) == 1 else bounds[1]
         step = bounds[2] if len(bounds) == 3 else ir.Const(1, type_)
         if step == ir.Const(0, type_):
             self.fail(call, "range with a step of 0")
-        self.counted_loop(node, start, stop, step, type_, parallel, None)
+        return start, stop, step, type_
 
-    def array_loop(self, node: ast.For, array: ir.Var) -> None:
-        zero, one, stop = ir.Const(0, types.intp), ir.Const(1, types.intp), ir.Size(array, 0, types.intp)
-        item = lambda var: self.subscript(node, array, (var,), None)
-        self.counted_loop(node, zero, stop, one, types.intp, False, item)
+    def range_loop(self, node: ast.For, parallel: bool) -> None:
+        start, stop, step, type_ = self.range_bounds(node.iter)
+        if not isinstance(node.target, ast.Name):
+            self.fail(node.target, "the loop variable must be a name")
+        self.counted_loop(node, start, stop, step, type_, parallel, None)
 
     def counted_loop(
         self,
@@ -549,12 +624,21 @@ class _Builder:
             earlier = set(targets[:number])
             if isinstance(item, ir.Expr) and inference.is_scalar(item.type) and number and self.depends(item, earlier):
                 items[number] = self.temporary("value", item)
-            elif (isinstance(item, ir.Var) and item.name in earlier) or (isinstance(item, Group) and number):
-                items[number] = self.map_leaves(
-                    item, lambda x: self.temporary("value", x) if inference.is_scalar(x.type) else x
-                )
+            elif (isinstance(item, ir.Var) and item.name in self.references) or (isinstance(item, Group) and number):
+                items[number] = self.map_leaves(item, self.kept)
         for element, item in zip(target.elts, items, strict=True):
             self.assign(element, item)
+
+    def kept(self, value: ir.Expr) -> ir.Expr:
+        """A value under a name that no assignment changes."""
+        if inference.is_scalar(value.type):
+            return self.temporary("value", value)
+        if not (isinstance(value, ir.Var) and value.name in self.references):
+            return value
+        target = ir.Var(self.names.fresh("array"), value.type)
+        self.references.add(target.name)
+        self.emit(ir.Alias(target, value, ()))
+        return target
 
     def depends(self, value: ir.Expr, names: set[str]) -> bool:
         """Whether assigning to these variables or to elements of these arrays could change ``value``."""
@@ -594,7 +678,9 @@ class _Builder:
         self.emit(ir.Assign(ir.Var(name, type_), cast(value, type_)))
 
     def bind_array(self, node: ast.AST, name: str, value: ir.Var) -> None:
-        self.single_definition(node, name)
+        if self.webs.definitions.get(name, 1) > 1 or value.name in self.references:
+            self.bind_reference(node, name, value)
+            return
         lasting = value.name in self.lasting or value.name in self.constants or value.name == name
         if self.loops and not lasting:
             target = ir.Var(self.names.fresh(name) if self.unrolling else name, value.type)
@@ -602,13 +688,18 @@ class _Builder:
             value = target
         self.scope.kinds[name] = Named(value)
 
-    def single_definition(self, node: ast.AST, name: str) -> None:
-        if self.webs.definitions.get(name, 1) > 1:
-            self.fail(
-                node,
-                f"array '{name}' is one of several arrays, depending on the way taken",
-                "give each array its own name; swap arrays outside of the kernel",
-            )
+    def bind_reference(self, node: ast.AST, name: str, value: ir.Var) -> None:
+        """A name that stands for one array or another; ``references`` finds out which."""
+        old = self.scope.kinds.get(name)
+        single = self.webs.definitions.get(name, 1) == 1
+        known = old.var.type if isinstance(old, Named) and not single else value.type
+        type_ = inference.unify(known, value.type) if inference.is_array(known) else None
+        if type_ is None or not (old is None or isinstance(old, Named)):
+            self.fail(node, f"'{name}' is {_show(old)} elsewhere and {value.type} here", "use two names")
+        target = ir.Var(self.names.fresh(name) if single and self.unrolling else name, type_)
+        self.references.add(target.name)
+        self.emit(ir.Alias(target, value, ()))
+        self.scope.kinds[name] = Named(target)
 
     def bind_group(self, node: ast.AST, name: str, value: Group) -> None:
         old = self.scope.kinds.get(name)
@@ -778,11 +869,24 @@ class _Builder:
         return Group(tuple(items), group.cls)
 
     def value_Tuple(self, node: ast.Tuple) -> Value:
-        if any(isinstance(e, ast.Starred) for e in node.elts):
-            self.fail(node, "* in a tuple is not supported", "write the elements out")
-        return Group(tuple(self.operands(*[lambda e=e: self.value(e) for e in node.elts])))
+        return Group(tuple(self.spread(node.elts)))
 
     value_List = value_Tuple
+
+    def spread(self, nodes: list[ast.expr]) -> list[Value]:
+        """The values of expressions, ``*t`` for a tuple being several."""
+        plain = [n.value if isinstance(n, ast.Starred) else n for n in nodes]
+        values: list[Value] = []
+        for node, value in zip(nodes, self.operands(*[lambda n=n: self.value(n) for n in plain]), strict=True):
+            if not isinstance(node, ast.Starred):
+                values.append(value)
+                continue
+            if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+                value = self.constant(tuple(value.value), node)
+            if not isinstance(value, Group):
+                self.fail(node, "only a tuple can be spread with *", "write the elements out")
+            values.extend(value.items)
+        return values
 
     def value_UnaryOp(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
@@ -843,6 +947,9 @@ class _Builder:
                 values[number] = self.temporary("value", values[number])
         parts = []
         for op, left, right in zip(node.ops, values, values[1:], strict=False):
+            if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, Group):
+                parts.append(self.contained(node, op, left, right))
+                continue
             if type(op) not in COMPARE:
                 self.fail(node, f"'{_describe(op)}' is not supported in a kernel", "compare numbers")
             for value in (left, right):
@@ -853,6 +960,19 @@ class _Builder:
         for part in parts[1:]:
             result = ir.Op("and", (result, part), types.boolean)
         return result
+
+    def contained(self, node: ast.AST, op: ast.cmpop, value: Value, group: Group) -> ir.Expr:
+        """``value in (a, b)``."""
+        for item in (value, *group.items):
+            if not (isinstance(item, ir.Expr) and inference.is_scalar(item.type)):
+                self.fail(node, "only numbers can be looked for, and only among numbers", "loop over the elements")
+        if not isinstance(value, (ir.Const, ir.Var)):
+            value = self.temporary("value", value)
+        result: ir.Expr = ir.Const(False, types.boolean)
+        for item in group.items:
+            same = self.compare(node, ast.Eq(), value, item)
+            result = same if result == ir.Const(False, types.boolean) else ir.Op("or", (result, same), types.boolean)
+        return result if isinstance(op, ast.In) else _not(result)
 
     def compare(self, node: ast.AST, op: ast.cmpop, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         name, function = COMPARE[type(op)]
@@ -1081,10 +1201,9 @@ class _Builder:
             return self.named_tuple(node, function)
         if inspect.isfunction(function) and intrinsics.lookup(function) is None:
             self.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
-        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            self.fail(node, "keyword and * arguments are only supported for kernels", "pass plain positional arguments")
-        arguments = self.operands(*[lambda a=a: self.value(a) for a in node.args])
-        return self.call(node, function, arguments)
+        if node.keywords:
+            self.fail(node, "keyword arguments are only supported for kernels", "pass plain positional arguments")
+        return self.call(node, function, self.spread(node.args))
 
     def method(self, node: ast.Call) -> Value | None:
         """Methods of scalars and arrays."""
@@ -1111,12 +1230,10 @@ class _Builder:
 
     def call_values(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
         """The values of positional and keyword arguments."""
-        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
-            self.fail(node, "* and ** in a call are not supported", "pass the arguments one by one")
-        values = self.operands(
-            *[lambda a=a: self.value(a) for a in node.args], *[lambda k=k: self.value(k.value) for k in node.keywords]
-        )
-        number = len(node.args)
+        if any(k.arg is None for k in node.keywords):
+            self.fail(node, "** in a call is not supported", "pass the arguments one by one")
+        values = self.spread([*node.args, *(k.value for k in node.keywords)])
+        number = len(values) - len(node.keywords)
         return values[:number], {k.arg: v for k, v in zip(node.keywords, values[number:], strict=True)}
 
     def call(self, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
@@ -1125,6 +1242,8 @@ class _Builder:
             return self.length(node, arguments[0])
         if function in (min, max) and len(arguments) == 1 and isinstance(arguments[0], Group):
             arguments = list(arguments[0].items)
+        if function is sum and arguments and isinstance(arguments[0], Group):
+            return self.total(node, arguments[0], *arguments[1:])
         if function is divmod:
             arguments = [a if isinstance(a, (ir.Var, ir.Const)) else self.temporary("value", a) for a in arguments]
             return Group(
@@ -1155,6 +1274,15 @@ class _Builder:
         if type_ is None:
             self.fail(node, f"{_name_of(function)} of a {value.type}", "take .real first")
         return cast(value, type_)
+
+    def total(self, node: ast.Call, group: Group, start: Value | None = None) -> Value:
+        """``sum`` of a tuple."""
+        total = _ZERO if start is None else start
+        for item in group.items:
+            if not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in (total, item)):
+                self.fail(node, "sum of a tuple that holds other things than numbers")
+            total = self.binary(node, ast.Add(), total, item)
+        return total
 
     def intrinsic(self, node: ast.Call, function: Any, arguments: list[ir.Expr]) -> ir.Expr:
         name = intrinsics.lookup(function)
@@ -1269,6 +1397,8 @@ class _Builder:
         callee = self.callee(node, function, tuple(given))
         return inline(self, callee, arguments, node, hint)
 
+    references_of = staticmethod(references)
+
     def assemble(self, structure: Any, leaves: Iterator[ir.Expr]) -> Value:
         """The value of a call from the leaves of its result."""
         if structure is None:
@@ -1304,6 +1434,7 @@ class _Builder:
 # ------------------------------------------------------------------------------------------------------- helpers
 
 TRUE = ir.Const(True, types.boolean)
+_ZERO = ir.Const(0, types.int64)
 _PARAMETER = inspect.Parameter
 _SIGNATURES = {
     "empty": "shape dtype",
@@ -1492,8 +1623,7 @@ _ADVICE = {
     "ListComp": "allocate an array with np.empty and fill it in a loop",
     "GeneratorExp": "write a loop that adds up",
     "Dict": "pass a named tuple",
-    "Lambda": "write an @ampi.kernel and call it",
-    "FunctionDef": "move it out and decorate it with @ampi.kernel",
+    "Lambda": "give it a name first, or write an @ampi.kernel",
     "NamedExpr": "assign on a line of its own",
     "Import": "import at the top of the module",
     "ImportFrom": "import at the top of the module",
@@ -1502,6 +1632,11 @@ _ADVICE = {
     "Nonlocal": "return the value instead",
     "Match": "use if and elif",
 }
+
+
+def _message(node: ast.expr) -> str:
+    """What a generated program gives an exception: constants as they are, of others the text."""
+    return ast.unparse(node if isinstance(node, ast.Constant) else ast.Constant(ast.unparse(node)))
 
 
 def _describe(node: ast.AST) -> str:

@@ -24,6 +24,7 @@ from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
 from ampi.kernel.lower import lower
 from ampi.kernel.parse import parse
+from ampi.kernel.references import resolve
 from ampi.kernel.scalarise import scalarise
 from ampi.kernel.simplify import simplify
 from ampi.kernel.unroll import unroll
@@ -87,6 +88,7 @@ class Kernel:
         self.py_func = function
         self.options = options
         self._signature = inspect.signature(function)
+        self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
 
     def __repr__(self) -> str:
@@ -107,7 +109,7 @@ class Kernel:
     # ------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
+        if kwargs or self._keyword_only:
             args = self.bind(args, kwargs)
         if tape.living:
             from ampi.kernel.contract import record
@@ -170,7 +172,7 @@ class Kernel:
 
     def ir_of(self, argument_types: tuple[types.Type, ...]) -> ir.Function:
         """The kernel's IR for arguments of these types, ready to be differentiated."""
-        function = lower(parse(self.py_func, argument_types))
+        function = resolve(lower(parse(self.py_func, argument_types)))
         for change in (simplify, unroll, simplify, scalarise):
             function = change(function)
         return function
@@ -214,7 +216,8 @@ class Kernel:
 def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
     """The function, or a copy of it where its globals and closure variables are changed like this."""
     cells = function.__closure__ or ()
-    used = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    named = cache.names_in(function.__code__)
+    used = {name: function.__globals__[name] for name in named if name in function.__globals__}
     new = {name: change(value) for name, value in used.items()}
     new_cells = tuple(CellType(change(c.cell_contents)) for c in cells)
     same = all(new[name] is used[name] for name in used)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ampi.errors import KernelError
@@ -41,6 +42,9 @@ class Source:
 
 def read_source(function: Any) -> Source:
     """Find and parse the source of a Python function (decorators and nesting do not matter)."""
+    known = getattr(function, "__ampi_source__", None)
+    if known is not None:  # made from a part of another one's source
+        return replace(known, definition=copy.deepcopy(known.definition))
     code = function.__code__
     name, filename = function.__name__, code.co_filename
     try:

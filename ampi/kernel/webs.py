@@ -12,6 +12,8 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ampi.kernel.spelling import bound_names
+
 Environment = dict[str, frozenset[int]]
 StaticTest = Callable[[ast.expr, Callable[[str], bool]], "bool | None"]
 
@@ -40,15 +42,6 @@ def split_webs(definition: ast.FunctionDef, static_test: StaticTest, reserved: f
     """
     flow = _Flow(definition, static_test)
     return flow.rename(reserved)
-
-
-def bound_names(definition: ast.FunctionDef) -> set[str]:
-    """All names that a function binds: its local variables."""
-    arguments = definition.args
-    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    names = {a.arg for a in parameters}
-    names |= {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return names
 
 
 @dataclass

@@ -7,13 +7,13 @@ floating arguments to all floating arrays after the call and all floating result
 import itertools
 import math
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
 from numba import prange
 
-from ampi.kernel import adjoint, emit, lower, parse, tangent
+from ampi.kernel import adjoint, contract, emit, lower, parse, references, tangent
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
 CASES = {}
@@ -521,12 +521,12 @@ def make_arguments(name, dtype=np.float64, seed=1):
 
 
 def kernel_ir(function, arguments):
-    return lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments)))
+    return references.resolve(lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments))))
 
 
 def load(function, jit=False, **options):
     """The callable that a generated function is, compiled or as plain Python."""
-    namespace = {}
+    namespace = dict(function.constants)
     text = emit.HEADER + "\n" + emit.source(function)
     exec(compile(text, "<generated>", "exec"), namespace)
     call = namespace[function.name]
@@ -566,6 +566,12 @@ def pairing(a, b):
     return sum(float(np.sum((np.conj(x) * y).real)) for x, y in zip(a, b))
 
 
+def derivative(build, code, active, options):
+    """A derivative of a kernel whose constant arrays are globals again."""
+    built = build(contract.with_constants(code), active, options)
+    return replace(built, function=contract.without_constants(built.function, code))
+
+
 class Check:
     """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled."""
 
@@ -577,8 +583,8 @@ class Check:
         renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
         self.names = tuple(renamed[n] for n in self.names)
         self.active = active = tuple(renamed[n] for n in active)
-        self.adjoint = adjoint.build(code, active, options)
-        self.tangent = tangent.build(code, active, options)
+        self.adjoint = derivative(adjoint.build, code, active, options)
+        self.tangent = derivative(tangent.build, code, active, options)
         self.run_adjoint = load(self.adjoint.function, jit)
         self.run_tangent = load(self.tangent.function, jit)
         self.value = dict(zip(self.names, arguments))

@@ -1,0 +1,350 @@
+"""Kernels in Python's many forms, with example arguments."""
+
+import cmath
+import math
+from collections import namedtuple
+
+import numba
+import numpy as np
+
+import ampi
+
+SCALE = 2.5
+WEIGHTS = (1.0, 0.5, 0.25)
+Pair = namedtuple("Pair", "left right")
+x = np.array([0.7, 0.8, 1.3, 0.4])
+y = np.array([1.1, 0.4, 0.3, 0.9])
+CASES = {}
+
+
+def case(*arguments):
+    def register(function):
+        CASES[function.__name__] = function, arguments
+        return function
+
+    return register
+
+
+def outer(exponent, count):
+    def closure_over_constants(a):
+        s = 0.0
+        for i in range(count):
+            s += a[i] ** exponent * SCALE
+        return s
+
+    return closure_over_constants
+
+
+case(x)(outer(1.5, 3))
+
+
+# ------------------------------------------------------------------------------------------------ functions inside
+
+
+@case(x, 0.3)
+def functions_inside(a, c):
+    def weighted(t, k=2):
+        return c * t**k
+
+    square = lambda t: t * t
+
+    def both(t):
+        return weighted(square(t)) + weighted(t, 3)
+
+    c = c + 1.0
+    return both(a[0]) + weighted(a[1], 1)
+
+
+@case(x, y)
+def function_inside_that_writes(a, b):
+    def move(i, j):
+        b[i] += a[j] * a[i]
+        return b[i] * SCALE
+
+    s = 0.0
+    for i in range(len(a) - 1):
+        s += move(i, i + 1)
+    return s
+
+
+@numba.njit
+def spread_out(a, b, c):
+    return a * b + c
+
+
+@case(x)
+def tuples_are_spread(a):
+    pair = a[0], a[1]
+    both = (*pair, a[2])
+    return spread_out(*both) + spread_out(a[3], *pair) + sum(both) + max(*pair)
+
+
+# ------------------------------------------------------------------------------------------------ loops
+
+
+@case(x)
+def enumerated(a):
+    s = 0.0
+    for i, v in enumerate(a):
+        s += i * v * v
+    for i, v in enumerate(a, 2):
+        s += v / i
+    for i, w in enumerate(WEIGHTS):
+        s += w * a[i] ** i
+    return s
+
+
+@case(x, y)
+def zipped(a, b):
+    s = 0.0
+    for u, v in zip(a, b):
+        s += u * v * s + u
+    for i, (u, v) in enumerate(zip(a, b)):
+        s += i * u * v
+    for u, k in zip(a, range(7, 0, -2)):
+        s += u * k
+    for (u, v), w in zip(zip(a, b), WEIGHTS):
+        s *= u * v + w
+    for w, v in zip(WEIGHTS, (a[0], a[1], b[1])):
+        s += w * v
+    return s
+
+
+@case(np.outer(x, y), x)
+def rows_and_their_elements(m, a):
+    s = 0.0
+    for row, v in zip(m, a):
+        for w in row:
+            s += w * v
+        row[1] = v * s
+    return s
+
+
+@case(x, 3, -1)
+def steps(a, n, down):
+    s = 1.0
+    for i in range(n, -1, down):
+        s = s * a[i] + a[i]
+    for i in range(0, n, 2):
+        s *= a[i]
+    for i in range(n, 0, -2):
+        s += a[i] * s
+    return s
+
+
+@case(x)
+def endless(a):
+    s, n = a[0], 0
+    while True:
+        s *= a[1]
+        n += 1
+        if n > 50:
+            return s * 2
+        if s < 0.3:
+            break
+        if n < 2:
+            continue
+        s += a[2]
+        if s > 100.0:
+            break
+    return s + n
+
+
+@case(x, 1.0)
+def found_or_not(a, limit):
+    for i in range(len(a)):
+        if a[i] > limit:
+            s = a[i] * 3
+            break
+    else:
+        s = a[0]
+    for i in range(len(a)):
+        if a[i] > 10 * limit:
+            s += 1000.0
+            break
+    else:
+        s *= a[1]
+    n = 0
+    while n < 3:
+        n += 1
+        s *= a[n]
+    else:
+        s += a[0]
+    return s
+
+
+# ------------------------------------------------------------------------------------------------ expressions
+
+
+@case(x, np.array([1, 2, 3], np.int32))
+def integers_and_booleans(a, index):
+    n, mask, any_large = 0, np.int32(0), False
+    for k in index:
+        n += k
+        mask ^= np.int32(k << 1)
+        any_large = any_large or k > 2
+    n //= 2
+    n %= 5
+    n |= 8
+    n &= 11
+    n <<= 1
+    n >>= 2
+    return a[n % 3] * mask * any_large, n, any_large
+
+
+@case(x)
+def augmented(a):
+    s = a[0]
+    s *= a[1]
+    s /= a[2]
+    s -= a[3]
+    s **= 2
+    t = np.empty(2)
+    t[0] = s
+    t[1] = a[1]
+    t[0] *= a[1]
+    t[0] /= a[2]
+    t[1] **= 3
+    t[0] -= t[1]
+    t[0] %= 5.0
+    return t[0] + t[1] // 1.0
+
+
+@case(x)
+def conditions(a):
+    s = 0.0
+    for v in a:
+        if 0.5 < v <= 1.0 < 2 * v + 0.9:
+            s += v**2
+        s += v if v > 0.9 else (v * v if not v > 0.5 else 1.0)
+    k = len(a)
+    if k in (3, 4) and k not in (5, 6):
+        s *= a[0]
+    return s
+
+
+@case(0.3 + 0.2j, 0.4)
+def complex_functions(z, r):
+    return cmath.exp(z) * abs(z) + cmath.sqrt(z).real * r + z.conjugate() * z.imag + complex(r, r) ** 2
+
+
+@case(x)
+def refused_values(a):
+    assert a[0] > 0, f"{a[0]} is not positive"
+    assert len(a) > 2
+    if a[1] < 0:
+        raise ValueError("negative", a[1])
+    print("never seen in a derivative")
+    return math.sqrt(a[0]) * a[1]
+
+
+@case(x)
+def tuples_of_tuples(a):
+    t = Pair((a[0], 2.0), a[1] * a[2])
+    (u, two), v = t
+    t = Pair((v, two), u)
+    return t, (t.left[0] * two, 3)
+
+
+# ------------------------------------------------------------------------------------------------ one array or another
+
+
+@case(x, y, 3)
+def swapped_buffers(u, v, n):
+    for _ in range(n):
+        for i in range(1, len(u) - 1):
+            v[i] = u[i - 1] * u[i] + 0.5 * u[i + 1]
+        u, v = v, u
+    s = 0.0
+    for i in range(len(u)):
+        s += u[i] * v[i]
+    return s
+
+
+@case(x, 4)
+def swapped_local_buffers(start, n):
+    u = np.zeros_like(start)
+    v = np.zeros_like(start)
+    for i in range(len(start)):
+        u[i] = start[i] * 2
+    for _ in range(n):
+        for i in range(len(u)):
+            left = u[i - 1] if i else u[-1]
+            v[i] = left * u[i]
+        t = u
+        u = v
+        v = t
+    return u
+
+
+@case(x, y, 5)
+def three_buffers(old, now, n):
+    new = np.empty(len(old))
+    for _ in range(n):
+        for i in range(len(old)):
+            new[i] = 1.5 * now[i] - 0.2 * old[i] * now[(i + 1) % len(now)]
+        old, now, new = now, new, old
+    return now[0] * old[1]
+
+
+@case(np.outer(x, y), 3)
+def swapped_rows(m, n):
+    u = m[0]
+    v = m[1]
+    for _ in range(n):
+        for i in range(len(u)):
+            v[i] = u[i] * u[i] + v[i]
+        u, v = v, u
+    return u[1]
+
+
+@case(x, y, True)
+def one_or_the_other(a, b, first):
+    if first:
+        z = a
+    else:
+        z = b
+    s = 0.0
+    for i in range(len(z)):
+        s += z[i] * a[i]
+        z[i] *= 2.0
+    return s
+
+
+@case(x, y)
+def until_small(u, v):
+    n = 0
+    while u[0] > 0.1 and n < 20:
+        for i in range(len(u)):
+            v[i] = 0.5 * u[i] * u[i]
+        if n % 3 < 2:
+            u, v = v, u
+        n += 1
+    return u[0] + v[1], n
+
+
+@case(x, y, 2)
+def returned_early(u, v, n):
+    for k in range(5):
+        for i in range(len(u)):
+            v[i] = u[i] * y[i]
+        if k == n:
+            return v
+        u, v = v, u
+    return u
+
+
+@ampi.kernel
+def larger(a, b):
+    if a[0] > b[0]:
+        return a
+    return b
+
+
+@case(x, y)
+def one_of_the_arguments(a, b):
+    c = larger(a, b)
+    s = 0.0
+    for v in c:
+        s += v * v
+    return s * b[1]

@@ -1,0 +1,217 @@
+"""Python's forms in kernels: each computes what plain Python does, and has the right derivatives."""
+
+import numba
+import numpy as np
+import pytest
+from kernel_cases import Check, copies, float_arguments, load
+from language_cases import CASES, larger, x
+from numba import types
+
+import ampi
+from ampi import KernelError
+from ampi.kernel import prange
+from ampi.kernel.lower import lower
+from ampi.kernel.parse import parse
+from ampi.kernel.references import resolve
+
+
+def flat(value):
+    for v in value if isinstance(value, tuple) else (value,):
+        if isinstance(v, tuple):
+            yield from flat(v)
+        else:
+            yield v
+
+
+def code_of(function, arguments):
+    return resolve(lower(parse(function, tuple(map(numba.typeof, arguments)))))
+
+
+def check(name, active):
+    function, arguments = CASES[name]
+    checked = Check(function, copies(arguments), active, code=code_of(function, arguments))
+    checked.function = lambda *a: tuple(flat(function(*a)))
+    return checked
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives(name):
+    function, arguments = CASES[name]
+    check(name, float_arguments(function, arguments)).compare(1e-11)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_argument_alone(name):
+    function, arguments = CASES[name]
+    check(name, float_arguments(function, arguments)[:1]).compare(1e-11)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_program_is_the_function(name):
+    """The IR written out again computes what Python does."""
+    function, arguments = CASES[name]
+    mine, theirs = copies(arguments), copies(arguments)
+    found = load(code_of(function, arguments))(*mine)
+    expected = function(*theirs)
+    for a, b in zip((*flat(found), *mine), (*flat(expected), *theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------ under a tape
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("name", ["swapped_local_buffers", "returned_early"])
+def test_the_array_that_is_returned(name, steps):
+    """Whether it is an argument or a local one depends on the number of steps."""
+    function, arguments = CASES[name]
+    compiled = ampi.kernel(function)
+    direction = np.array([0.3, -0.2, 0.5, 0.1])
+    with ampi.Tape() as tape:
+        a = tape.watch(arguments[0])
+        others = [ampi.numpy.array(b) for b in arguments[1:-1]]
+        result = compiled(a, *others, steps)
+    seed = np.array([1.0, 2.0, -1.0, 0.5])
+    found = tape.gradient(result, a, seed=seed) @ direction
+
+    def moved(t):
+        return function(arguments[0] + t * direction, *copies(arguments[1:-1]), steps) @ seed
+
+    h = 1e-4
+    expected = (8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["functions_inside", "zipped", "tuples_are_spread", "refused_values"])
+def test_compiled(name):
+    function, arguments = CASES[name]
+    compiled = ampi.kernel(function)
+    np.testing.assert_allclose(compiled(*arguments), function(*arguments), rtol=1e-14)
+    h = 1e-5
+    with ampi.Tape() as tape:
+        a = tape.watch(arguments[0])
+        result = compiled(a, *arguments[1:])
+    found = tape.gradient(result, a)
+    for k in range(len(a)):
+        e = h * np.eye(len(a))[k]
+        expected = (function(x + e, *arguments[1:]) - function(x - e, *arguments[1:])) / (2 * h)
+        np.testing.assert_allclose(found[k], expected, rtol=1e-8, atol=1e-8)
+
+
+@ampi.kernel
+def powers(a, p=2.0, *, shift=0.0, largest=None):
+    s = 0.0
+    for v in a:
+        s += (v + shift) ** p
+    if largest is not None:
+        s = min(s, largest)
+    return s
+
+
+@pytest.mark.parametrize("keywords", [{}, {"p": 3.0}, {"shift": 0.5, "p": 1.5}, {"largest": 1e3}, {"largest": 1e-3}])
+def test_defaults_and_keywords(keywords):
+    expected = powers.py_func(x, **keywords)
+    np.testing.assert_allclose(powers(x, **keywords), expected, rtol=1e-14)
+    with ampi.Tape() as tape:
+        a = tape.watch(x)
+        result = powers(a=a, **keywords)
+    p, shift = keywords.get("p", 2.0), keywords.get("shift", 0.0)
+    derivative = 0.0 if keywords.get("largest") == 1e-3 else p * (x + shift) ** (p - 1)
+    np.testing.assert_allclose(tape.gradient(result, a), derivative * np.ones(4), rtol=1e-14)
+
+
+def test_exceptions_are_raised_while_recording():
+    function, _ = CASES["refused_values"]
+    compiled = ampi.kernel(function)
+    with ampi.Tape() as tape:
+        a = tape.watch(np.array([1.0, -1.0, 1.0]))
+        with pytest.raises(ValueError, match="negative"):
+            compiled(a)
+        a[0] = -1.0
+        with pytest.raises(AssertionError, match="is not positive"):
+            compiled(a)
+        b = a * 2.0
+    np.testing.assert_array_equal(tape.gradient(b, a, seed=np.ones(3)), [0.0, 2.0, 2.0])  # a[0] was overwritten
+
+
+LIMIT = 1.0
+
+
+def test_globals_of_functions_inside_count(monkeypatch):
+    """Compiled code is looked up by everything that it depends on."""
+
+    def make():
+        def limited(a):
+            def low(v):
+                return min(v, LIMIT)
+
+            return low(a[0]) + a[1]
+
+        return ampi.kernel(limited)
+
+    assert make()(np.array([2.0, 1.0])) == 2.0
+    monkeypatch.setitem(globals(), "LIMIT", 1.5)
+    assert make()(np.array([2.0, 1.0])) == 2.5
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def fresh_every_time(a, n):
+    u = a
+    for _ in range(n):
+        new = np.empty_like(u)
+        for i in range(len(u)):
+            new[i] = 2 * u[i]
+        u = new
+    return u[0]
+
+
+def swapped_in_parallel(a, b):
+    u, v = a, b
+    for i in prange(len(a)):
+        u[i] = v[i]
+        u, v = v, u
+    return u[0]
+
+
+def calls_itself_inside(a):
+    def fall(v):
+        return fall(v / 2)
+
+    return fall(a[0])
+
+
+def passed_inside(a):
+    def half(v):
+        return v / 2
+
+    return larger(half, a)
+
+
+def keywords_inside(a):
+    def power(v, k=2):
+        return v**k
+
+    return power(a[0], k=3)
+
+
+@pytest.mark.parametrize(
+    "function, count, problem, advice",
+    [
+        (fresh_every_time, 1, "made again in the next iteration", "swap them"),
+        (swapped_in_parallel, 2, "prange", "use range"),
+        (calls_itself_inside, 1, "calls itself", "loop"),
+        (keywords_inside, 1, "keywords", "by position"),
+        (passed_inside, 1, "is a function defined inside", "call it"),
+    ],
+)
+def test_refused(function, count, problem, advice):
+    arguments = (types.float64[::1],) * count
+    if function is fresh_every_time:
+        arguments = (*arguments, types.int64)
+    with pytest.raises(KernelError) as raised:
+        resolve(lower(parse(function, arguments)))
+    text = str(raised.value)
+    assert text.startswith(f"{__file__}:")
+    assert problem in text and advice in text
