@@ -28,6 +28,7 @@ from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
+from ampi.kernel.gather import in_gather_form
 from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.loads import loads_before_branches
@@ -80,9 +81,9 @@ class Options:
     """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
 
     ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
-    out of loops; ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised (``strips`` needs a program
-    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``, and
-    ``reassociate`` that it is with ``fastmath=True``.
+    out of loops; ``gather`` puts adjoints of stencils in gather form; ``sums``, ``branches`` and ``strips`` make loops
+    fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the program
+    is compiled with ``parallel=True``, and ``reassociate`` that it is with ``fastmath=True``.
     """
 
     activity: bool = True
@@ -92,6 +93,7 @@ class Options:
     sums: bool = True
     allocations: bool = True
     branches: bool = True
+    gather: bool = True
     strips: bool = True
     threads: bool = False
     reassociate: bool = False
@@ -231,6 +233,9 @@ class _Adjoint(Builder):
         """The program with its innermost loops in a form that compilers vectorise."""
         if self.options.sums:
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
+        if self.options.gather:
+            generated, facts = in_gather_form(generated, self.names)
+            self.facts += facts
         generated, facts = parallel.decide(generated, self.names, self.options.threads)
         self.facts += facts
         if self.options.allocations:

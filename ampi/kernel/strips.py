@@ -219,7 +219,7 @@ class _Strips(InnermostLoops):
 
     def slice(self, atoms: tuple[Expr, ...], body: tuple[Stmt, ...]) -> list[ir.Assign]:
         """The statements of a body that compute some atoms."""
-        names = {a.name for a in atoms if isinstance(a, Var)}
+        names = {n.name for a in atoms for n in ir.walk(a) if isinstance(n, Var)}
         found: list[ir.Assign] = []
         for t in reversed(body):
             if isinstance(t, ir.Assign) and t.target.name in names:

@@ -198,6 +198,10 @@ def affine(e: Expr, accesses: Accesses) -> Form:
             definition = accesses.value.get(name)
             combined = _affine_operation(definition, accesses) if isinstance(definition, Op) else None
             return Form(terms={(name, ""): Fraction(1)}) if combined is None else combined
+        case Op():
+            combined = _affine_operation(e, accesses)
+            if combined is not None:
+                return combined
     return Form(terms={(repr(e), ""): Fraction(1)})
 
 

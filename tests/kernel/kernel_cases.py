@@ -166,6 +166,33 @@ def stencil(u, new, c):
         new[i] = u[i] + c * (u[i + 1] - 2.0 * u[i] + u[i - 1]) * u[i]
 
 
+@case(vector(9), vector(9), scalar())
+def linear_stencil(u, new, c):
+    for i in prange(2, u.shape[0] - 1):
+        new[i] = u[i] + c * (u[i + 1] - 2.0 * u[i] + u[i - 2])
+
+
+@case(vector(5, 6), vector(5, 6), vector(5, 6))
+def linear_stencil_in_two_dimensions(u, new, k):
+    for i in range(1, u.shape[0] - 1):
+        for j in range(2, u.shape[1] - 1):
+            new[i, j] = k[i, j] * (u[i - 1, j] + u[i + 1, j + 1] + 2.0 * u[i, j - 2]) + u[i, j]
+
+
+@case(vector(2), vector(2), vector(3), vector(3))
+def stencils_without_middle(u, new, v, other):
+    for i in range(1, u.shape[0] - 1):  # no iteration
+        new[i] = u[i - 1] + u[i + 1]
+    for i in range(1, v.shape[0] - 1):  # one iteration
+        other[i] = v[i - 1] + 3.0 * v[i + 1]
+
+
+@case(vector(3, 8), vector(8), complex_too=False)
+def periodic_stencil(u, new):
+    for i in range(new.shape[0]):
+        new[i] = 2.0 * u[1, i] - u[1, i - 1] + (0.5 * u[2, i] if u[1, i] > 1.0 else 0.0)
+
+
 @case(vector(4, 5), vector(4, 5), vector(5))
 def two_dimensions(a, out, w):
     for i in prange(a.shape[0]):

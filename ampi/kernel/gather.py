@@ -1,0 +1,422 @@
+"""Adjoints of stencils in gather form.
+
+The adjoint of ``new[i] = f(u[i - 1], u[i], u[i + 1])`` adds to three elements of ``u_bar`` in each iteration.  In
+gather form the loop runs over the elements of ``u_bar``, and adds to each of them, once, what the iterations around it
+have for it.  Each element is then written by one iteration only: the loop can be vectorised and run on several threads,
+and passes over memory once.  This pays where the amounts are cheap to compute from the adjoints that they come from,
+since they are computed anew for each neighbour: for stencils that are linear, or nearly so.
+
+A nest of loops becomes
+
+* the nest over the elements that it adds to, with all neighbours where they are all there, and otherwise with
+  those that are;
+* the nest as it was with what else it does (setting adjoints of overwritten elements to zero, for one).
+
+The method is that of Hückelheim et al., "Automatic differentiation for adjoint stencil loops" (2019).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir, tbr
+from ampi.kernel.branches import flatten
+from ampi.kernel.intrinsics import TABLE, constant
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ssa import INT, Block, Branch, Builder, Loop, Names, names_read
+
+MOST_WORK = 8  # operations and loads that may be done for each neighbour
+WIDEST = 4  # distance of the neighbours in one direction
+
+Offset = tuple[int, ...]  # from an iteration to the element that it adds to, in each loop's direction
+
+
+def in_gather_form(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
+    """The function (in single assignment form) with such nests in gather form where that pays; what was done."""
+    pass_ = _Gather(function, names)
+    return replace(function, body=pass_.visit(function.body)), pass_.facts
+
+
+@dataclass
+class Nest:
+    """Loops around one body, which may be run in any order; ``between`` are the statements that begin their bodies."""
+
+    loops: list[Loop]
+    between: list[tuple[Stmt, ...]]
+    body: tuple[Stmt, ...]
+    values: dict[str, Expr]
+
+
+@dataclass
+class Target:
+    """An array with its increments, and for each of its dimensions which loop's counter the index is made of (None: it
+    is the same in all iterations)."""
+
+    array: Var
+    increments: list[tuple[ir.Accumulate, Offset]]
+    dimensions: tuple[int | None, ...]
+
+    def reach(self, k: int) -> tuple[int, int]:
+        """The smallest and largest offset in the direction of loop k."""
+        offsets = [offset[k] for _, offset in self.increments]
+        return min(offsets), max(offsets)
+
+
+class _Gather(Builder):
+    def __init__(self, function: ir.Function, names: Names) -> None:
+        super().__init__(names)
+        self.accesses = tbr.collect(function)
+        self.facts: list[str] = []
+
+    def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                changed = self.nest(s)
+                out += changed if changed is not None else [replace(s, body=self.visit(s.body))]
+            elif isinstance(s, Branch):
+                out.append(replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse)))
+            else:
+                out.append(s)
+        return tuple(out)
+
+    def nest(self, s: Loop) -> list[Stmt] | None:
+        """A nest of loops in gather form; None where that is not possible or does not pay."""
+        nest = self.perfect(s)
+        if nest is None:
+            return None
+        targets = [t for t in self.targets(nest) if self.pays(t, nest)]
+        if not targets:
+            return None
+        out: list[Stmt] = []
+        for target in targets:
+            self.stack = [Block()]
+            self.line = s.line
+            _Writer(self, nest, target).write()
+            out += self.block.statements
+            neighbours = len(target.increments)
+            self.facts.append(f"line {s.line}: {target.array.name} in gather form, from {neighbours} neighbours")
+        gathered = {id(x) for target in targets for x, _ in target.increments}
+        return out + self.rest(nest, gathered)
+
+    # which nests
+
+    def perfect(self, s: Loop) -> Nest | None:
+        """The loops from ``s`` inwards if they are independent and nothing but arithmetic stands between them."""
+        nest = Nest([], [], (), {})
+        inside: set[str] = set()
+        while True:
+            simple = s.independent and s.step == 1 and not s.carried and s.condition is None
+            if not simple or inside & {e.name for e in (s.start, s.stop) if isinstance(e, Var)}:
+                return None
+            nest.loops.append(s)
+            inside.add(s.var.name)
+            body = flatten(s.body, self.names)
+            inner = [t for t in body if isinstance(t, Loop)]
+            plain = tuple(t for t in body if not isinstance(t, Loop))
+            nest.values |= {t.target.name: t.value for t in plain if isinstance(t, ir.Assign)}
+            inside |= nest.values.keys()
+            if not inner:
+                nest.body = body
+                known = all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body)
+                return nest if known and self.is_orderly(nest) else None
+            arithmetic = all(isinstance(t, ir.Assign) and isinstance(t.value, Op) for t in plain)
+            if len(inner) > 1 or body[-1] is not inner[0] or not arithmetic:
+                return None
+            nest.between.append(plain)
+            (s,) = inner
+
+    def is_orderly(self, nest: Nest) -> bool:
+        """Whether increments may be done first: nothing is stored but zeros, at places that were read before."""
+        loaded: set[tuple[str, tuple[Expr, ...]]] = set()
+        stored: dict[str, tuple[Expr, ...]] = {}
+        added = {t.array.name for t in nest.body if isinstance(t, ir.Accumulate)}
+        for t in nest.body:
+            match t:
+                case ir.Assign(value=ir.Load(array=array, index=index)):
+                    if array.name in added or stored.get(array.name) is not None:
+                        return False
+                    loaded.add((array.name, index))
+                case ir.Store(array=array, index=index, value=value):
+                    if array.name in added or array.name in stored or not isinstance(value, Const) or value.value != 0:
+                        return False
+                    stored[array.name] = index
+        return all({i for name, i in loaded if name == array} <= {index} for array, index in stored.items())
+
+    # which arrays
+
+    def targets(self, nest: Nest) -> list[Target]:
+        increments: dict[str, list[ir.Accumulate]] = defaultdict(list)
+        for t in nest.body:
+            if isinstance(t, ir.Accumulate):
+                increments[t.array.name].append(t)
+        found = (self.target(group, nest) for group in increments.values())
+        return [t for t in found if t is not None]
+
+    def target(self, group: list[ir.Accumulate], nest: Nest) -> Target | None:
+        """Increments of one array, if their places differ by fixed distances."""
+        counters = [s.var.name for s in nest.loops]
+        fixed: set[tuple] = set()
+        increments = []
+        for t in group:
+            offset = [0] * len(counters)
+            dimensions: list[int | None] = []
+            pattern = []
+            for e in t.index:
+                form = tbr.affine(e, self.accesses)
+                own = [name for name, _ in form.terms if name in counters]
+                if not own:
+                    if any(self.varies(name, nest) for name, _ in form.terms):
+                        return None
+                    dimensions.append(None)
+                    pattern.append((form.constant, tuple(sorted(form.terms.items()))))
+                    continue
+                if len(form.terms) > 1 or form.terms[own[0], ""] != 1 or form.constant.denominator != 1:
+                    return None
+                k = counters.index(own[0])
+                offset[k] = int(form.constant)
+                dimensions.append(k)
+                pattern.append(None)
+            if sorted(k for k in dimensions if k is not None) != list(range(len(counters))):
+                return None
+            fixed.add((tuple(dimensions), tuple(pattern)))
+            increments.append((t, tuple(offset)))
+        if len(fixed) != 1 or len({offset for _, offset in increments}) < 2:
+            return None
+        return Target(group[0].array, increments, next(iter(fixed))[0])
+
+    def varies(self, name: str, nest: Nest) -> bool:
+        return any(loop.name == nest.loops[0].name for loop in self.accesses.depth.get(name, ()))
+
+    def pays(self, target: Target, nest: Nest) -> bool:
+        reach = [target.reach(k) for k in range(len(nest.loops))]
+        if any(high - low > WIDEST for low, high in reach):
+            return False
+        work = sum(self.work(x.value, nest, set()) for x, _ in target.increments)
+        return work <= MOST_WORK * len(target.increments)
+
+    def work(self, e: Expr, nest: Nest, seen: set[str]) -> int:
+        """Loads and operations that it takes to compute a value in some iteration."""
+        if not isinstance(e, Var) or e.name in seen or e.name not in nest.values:
+            return 0
+        seen.add(e.name)
+        value = nest.values.get(e.name)
+        if isinstance(value, ir.Load):
+            return 1 + 2 * sum(self.is_load(i, nest) for i in value.index)
+        if isinstance(value, Op) and not isinstance(value.type, types.Integer):
+            return TABLE[value.name].cost + sum(self.work(a, nest, seen) for a in value.args)
+        return 0 if isinstance(e.type, types.Integer) else MOST_WORK * 1000
+
+    def is_load(self, e: Expr, nest: Nest) -> bool:
+        """Whether an index comes from an array of indices."""
+        if not isinstance(e, Var):
+            return False
+        value = nest.values.get(e.name)
+        if isinstance(value, Op):
+            return any(self.is_load(a, nest) for a in value.args)
+        return isinstance(value, ir.Load)
+
+    # what remains
+
+    def rest(self, nest: Nest, gathered: set[int]) -> list[Stmt]:
+        """The nest without the increments that have been gathered."""
+        body = self.needed([t for t in nest.body if id(t) not in gathered])
+        if not body:
+            return []
+        for s, before in zip(nest.loops[::-1], [(), *nest.between[::-1]]):
+            body = (replace(s, body=body if s is nest.loops[-1] else (*before, *body)),)
+        return list(body)
+
+    @staticmethod
+    def needed(body: list[Stmt]) -> tuple[Stmt, ...]:
+        """Statements without the values that are not used any more."""
+        names: set[str] = set()
+        kept: list[Stmt] = []
+        for t in reversed(body):
+            if not isinstance(t, ir.Assign) or t.target.name in names:
+                names |= names_read(t)
+                kept.append(t)
+        return tuple(reversed(kept))
+
+
+class _Writer:
+    """Writes the nest that adds to one array."""
+
+    def __init__(self, to: _Gather, nest: Nest, target: Target) -> None:
+        self.to, self.nest, self.target = to, nest, target
+        self.counters = [s.var.name for s in nest.loops]
+        self.places: list[Var] = []
+
+    def op(self, name: str, a: Expr, b: Expr, ty: Any = INT) -> Expr:
+        return self.to.value(Op(name, (a, b), ty))
+
+    def moved(self, e: Expr, by: int) -> Expr:
+        if not by:
+            return e
+        return self.op("add" if by > 0 else "sub", e, constant(abs(by), INT))
+
+    def write(self) -> None:
+        runs: Expr = Const(True, types.boolean)
+        for s in self.nest.loops:
+            some = self.op("lt", s.start, s.stop, types.boolean)
+            runs = some if runs == Const(True, types.boolean) else self.op("and", runs, some, types.boolean)
+        with self.to.nested() as block:
+            self.level(Const(True, types.boolean))
+        self.to.emit(Branch(runs, tuple(block.statements), line=self.to.line))
+
+    def level(self, inside: Expr) -> None:
+        """The loop in the next direction; ``inside``: in the directions so far all neighbours are there."""
+        k = len(self.places)
+        s = self.nest.loops[k]
+        low, high = self.target.reach(k)
+        first, end = self.moved(s.start, low), self.moved(s.stop, high)
+        if k == len(self.nest.loops) - 1:
+            self.innermost(s, first, end, inside)
+            return
+        place = self.to.inner(s.var.name, INT)
+        with self.to.nested() as block:
+            self.places.append(place)
+            if low != high:
+                for here in (
+                    self.op("ge", place, self.moved(s.start, high), types.boolean),
+                    self.op("lt", place, self.moved(s.stop, low), types.boolean),
+                ):
+                    inside = here if isinstance(inside, Const) else self.op("and", inside, here, types.boolean)
+            self.level(inside)
+            self.places.pop()
+        self.emit_loop(s, place, first, end, block.statements)
+
+    def emit_loop(self, s: Loop, place: Var, first: Expr, end: Expr, body: list[Stmt]) -> None:
+        parallel = s.parallel and s is self.nest.loops[0]
+        loop = Loop(place.name, place, first, end, tuple(body), parallel=parallel, independent=True, line=s.line)
+        self.to.emit(loop)
+
+    def innermost(self, s: Loop, first: Expr, end: Expr, inside: Expr) -> None:
+        if isinstance(inside, Const):
+            self.row(s, first, end)
+            return
+        with self.to.nested() as all_there:
+            self.row(s, first, end)
+        with self.to.nested() as some_there:
+            self.edge(s)
+        self.to.emit(Branch(inside, tuple(all_there.statements), tuple(some_there.statements), line=s.line))
+
+    def row(self, s: Loop, first: Expr, end: Expr) -> None:
+        """A row with all neighbours in the other directions: both ends, and what is between them."""
+        low, high = self.target.reach(len(self.places))
+        if low == high:
+            self.segment(s, first, end, guarded=False)
+            return
+        begin = self.op("min", self.moved(s.start, high), end)
+        after = self.op("max", self.moved(s.stop, low), begin)
+        self.segment(s, first, begin, guarded=True)
+        self.segment(s, begin, after, guarded=False)
+        self.segment(s, after, end, guarded=True)
+
+    def segment(self, s: Loop, first: Expr, end: Expr, guarded: bool) -> None:
+        place = self.to.inner(s.var.name, INT)
+        with self.to.nested() as block:
+            self.places.append(place)
+            total: Expr | None = None
+            for x, offset in self.target.increments:
+                if guarded:
+                    self.guarded(s, x, offset)
+                    continue
+                amount = self.amount(x, offset)
+                total = amount if total is None else self.to.value(Op("add", (total, amount), amount.type))
+            if total is not None:
+                self.add(total)
+            self.places.pop()
+        self.emit_loop(s, place, first, end, block.statements)
+
+    def guarded(self, s: Loop, x: ir.Accumulate, offset: Offset) -> None:
+        """One increment, if its iteration is one of the loop's."""
+        place, by = self.places[-1], offset[-1]
+        there = self.op(
+            "and",
+            self.op("ge", place, self.moved(s.start, by), types.boolean),
+            self.op("lt", place, self.moved(s.stop, by), types.boolean),
+            types.boolean,
+        )
+        with self.to.nested() as block:
+            self.add(self.amount(x, offset))
+        self.to.emit(Branch(there, tuple(block.statements), line=x.line))
+
+    def edge(self, s: Loop) -> None:
+        """A row where neighbours are missing in other directions: one loop for each neighbour that is there."""
+        for x, offset in self.target.increments:
+            there: Expr | None = None
+            for place, outer, by in zip(self.places, self.nest.loops, offset):
+                for condition in (
+                    self.op("ge", place, self.moved(outer.start, by), types.boolean),
+                    self.op("lt", place, self.moved(outer.stop, by), types.boolean),
+                ):
+                    there = condition if there is None else self.op("and", there, condition, types.boolean)
+            assert there is not None
+            with self.to.nested() as branch:
+                place = self.to.inner(s.var.name, INT)
+                with self.to.nested() as block:
+                    self.places.append(place)
+                    self.add(self.amount(x, offset))
+                    self.places.pop()
+                first, end = self.moved(s.start, offset[-1]), self.moved(s.stop, offset[-1])
+                self.emit_loop(s, place, first, end, block.statements)
+            self.to.emit(Branch(there, tuple(branch.statements), line=x.line))
+
+    # one element
+
+    def add(self, amount: Expr) -> None:
+        model = self.target.increments[0][0]
+        index = tuple(
+            e if k is None else self.unsigned(self.places[k], self.all_nonnegative(d))
+            for d, (e, k) in enumerate(zip(model.index, self.target.dimensions))
+        )
+        self.to.emit(ir.Accumulate(self.target.array, index, amount, line=model.line))
+
+    def all_nonnegative(self, dimension: int) -> bool:
+        accesses = self.to.accesses
+        return all(tbr.is_nonnegative(x.index[dimension], accesses) for x, _ in self.target.increments)
+
+    def amount(self, x: ir.Accumulate, offset: Offset) -> Expr:
+        """What the iteration at this distance adds to the element."""
+        return self.at(x.value, offset, {})
+
+    def at(self, e: Expr, offset: Offset, known: dict[str, Expr]) -> Expr:
+        """A value as it is in the iteration at this distance."""
+        if not isinstance(e, Var):
+            return e
+        if e.name in self.counters:
+            k = self.counters.index(e.name)
+            return self.moved(self.places[k], -offset[k])
+        if e.name not in self.nest.values:
+            return e
+        if e.name not in known:
+            value = self.nest.values[e.name]
+            if isinstance(value, ir.Load):
+                index = tuple(self.index(i, offset, known) for i in value.index)
+                known[e.name] = self.to.load(value.array, index, e.name)
+            else:
+                assert isinstance(value, Op)
+                args = tuple(self.at(a, offset, known) for a in value.args)
+                known[e.name] = self.to.value(replace(value, args=args), e.name)
+        return known[e.name]
+
+    def index(self, e: Expr, offset: Offset, known: dict[str, Expr]) -> Expr:
+        """An index as it is in the iteration at this distance, made from the place at once where it is a neighbour."""
+        form = tbr.affine(e, self.to.accesses)
+        if len(form.terms) == 1 and form.constant.denominator == 1:
+            ((name, _), factor) = next(iter(form.terms.items()))
+            if name in self.counters and factor == 1:
+                k = self.counters.index(name)
+                place = self.moved(self.places[k], int(form.constant) - offset[k])
+                return self.unsigned(place, tbr.is_nonnegative(e, self.to.accesses))
+        return self.at(e, offset, known)
+
+    def unsigned(self, place: Expr, nonnegative: bool) -> Expr:
+        """An index that cannot be negative as unsigned: Numba then need not treat it as counting from the end."""
+        # Inside the index, since it may be negative where the element is not touched.
+        return Op("cast", (place,), types.uint64) if nonnegative else place
