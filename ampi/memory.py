@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import ActivityError
+
 
 class Storage:
     """One owned block of memory.
@@ -30,9 +32,12 @@ class Storage:
         `Tape.need` and dropped when the old values have been saved.
     volatile : bool
         Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
+    packed : int
+        Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
+        each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
     """
 
-    __slots__ = ("__weakref__", "address", "nbytes", "needs", "tape", "volatile")
+    __slots__ = ("__weakref__", "address", "nbytes", "needs", "packed", "tape", "volatile")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -40,9 +45,17 @@ class Storage:
         self.tape: Any = None
         self.needs: dict[Any, dict[tuple, Extent]] = {}
         self.volatile = False
+        self.packed = 0
 
     def __repr__(self) -> str:
         return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
+
+
+SLOT = 8
+"""Bytes of the shadow of a packed storage for each byte."""
+
+RECEIVED, PACKED = 1, 2
+"""Kinds of packed storages: bytes that may hold packed elements, and bytes that do."""
 
 
 class TrackedArray(np.ndarray):
@@ -74,8 +87,17 @@ class Region:
         )
 
     def view(self, block: np.ndarray) -> np.ndarray:
-        """This region of a block of bytes that has the storage's layout."""
+        """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
+        if self.storage.packed:
+            return self._slots(block)
         return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
+
+    def _slots(self, block: np.ndarray) -> np.ndarray:
+        """The slots of the elements' first bytes."""
+        if self.dtype.kind == "c":
+            raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
+        strides = tuple(SLOT * stride for stride in self.strides)
+        return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
 
     @property
     def nbytes(self) -> int:

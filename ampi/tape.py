@@ -29,6 +29,7 @@ import numpy as np
 
 from .errors import ActivityError, ActivityWarning, TapeError
 from .memory import (
+    SLOT,
     Extent,
     Region,
     Storage,
@@ -198,6 +199,8 @@ class Tape:
     ----------
     saved_bytes : int
         Size of all old values that were saved.
+    outputs : list of Output
+        What was written to files of active arrays, in order: `gradient` takes them as outputs.
     before_append : callable or None
         For the floors above: called before the record of any operation is appended (communication that has ended
         unseen must have its record before those of operations that use what came).
@@ -209,6 +212,7 @@ class Tape:
         self._reference = weakref.ref(self, living.discard)
         living.add(self._reference)
         self._copies: dict[tuple, np.ndarray] = {}
+        self.outputs: list[Output] = []
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
         self.before_append: Callable[[], None] | None = None
@@ -292,8 +296,9 @@ class Tape:
 
         Parameters
         ----------
-        y : ampi.ndarray, tuple or list of them, or None
-            Outputs: the memory of these arrays as it was when the tape was closed.  None on a rank without output.
+        y : ampi.ndarray, Output, tuple or list of them, or None
+            Outputs: the memory of these arrays as it was when the tape was closed, or what was written to a file
+            (from ``tape.outputs``; without being named here it contributes nothing).  None on a rank without output.
         x : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
             Watched arrays.
         seed : array_like, or a tuple like ``y``
@@ -318,7 +323,7 @@ class Tape:
         sweep = Sweep(self)
         wanted = [self._watched(leaf) for leaf in _leaves(x)]
         _plant(sweep, y, seed)
-        if any(storage_of(output).tape is None for output in _leaves(y)):
+        if any(not isinstance(output, Output) and storage_of(output).tape is None for output in _leaves(y)):
             warnings.warn(
                 "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
                 "computed after the tape was closed? (Pass None on a rank without output.)",
@@ -410,6 +415,11 @@ class Tape:
         """Append the record of the start of a communication, without calling ``before_append``."""
         self._records.append(Record(adjoint, undo or (), ()))
 
+    def append_output(self, output: Output) -> None:
+        """Append the record of something that leaves the program."""
+        self.append(output)
+        self.outputs.append(output)
+
     def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
         """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.
 
@@ -459,6 +469,39 @@ class Tape:
         )
 
 
+class Output:
+    """Active values that left the program while a tape recorded; where a seed may come in.
+
+    Attributes
+    ----------
+    operation, target, where : str
+        What wrote them, to what, and on which source line.
+    shape : tuple of int or None
+        Of the seed: the array's, or flat if only elements of it were written.  None if it cannot carry a seed.
+    """
+
+    __slots__ = ("buffer", "operation", "order", "shape", "target", "where")
+
+    def __init__(
+        self, buffer: Any, operation: str, target: str, where: str, shape: tuple[int, ...] | None, order: str = "C"
+    ) -> None:
+        self.buffer = buffer
+        self.operation = operation
+        self.target = target
+        self.where = where
+        self.shape = shape
+        self.order: Any = order  # in which the array's elements were written
+
+    def __repr__(self) -> str:
+        return f"<Output of shape {self.shape} by {self.operation} to {self.target}, {self.where}>"
+
+    def __call__(self, sweep: Sweep) -> None:
+        """What was written gets its seed."""
+        seed = sweep.state.get(self)
+        if seed is not None:
+            self.buffer.add(sweep, seed.ravel(self.order))
+
+
 class Sweep:
     """One reverse sweep of a tape: holds the shadows.
 
@@ -497,7 +540,8 @@ class Sweep:
         block = self._shadows.get(storage)
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
-            block = self._shadows[storage] = np.zeros(storage.nbytes, np.uint8)
+            size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+            block = self._shadows[storage] = np.zeros(size, np.uint8)
         return block
 
     def value(self, array: np.ndarray) -> np.ndarray:
@@ -704,6 +748,9 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
     if len(seeds) != len(outputs):
         raise TapeError(f"tape.gradient: {len(outputs)} outputs but {len(seeds)} seeds")
     for output, s in zip(outputs, seeds, strict=True):
+        if isinstance(output, Output):
+            _plant_output(sweep, output, s)
+            continue
         if not isinstance(output, np.ndarray) or storage_of(output) is None:
             raise TapeError(
                 f"tape.gradient(y, x): y is a plain {type(output).__name__}, which carries no derivative; "
@@ -711,17 +758,32 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
             )
         if not carries_derivatives(output.dtype):
             raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
-        if s is None:
-            if output.size != 1:
-                raise TapeError(
-                    f"tape.gradient(y, x): y has shape {output.shape}; pass seed= with an array of that shape"
-                )
-            s = 1.0
-        value = np.asarray(s)
-        if value.shape != output.shape and value.size != 1:
-            raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {output.shape}")
-        value = value.reshape(output.shape) if value.size == output.size else value
-        sweep.add(region_of(output), value)
+        sweep.add(region_of(output), _seed_for(output.shape, s))
+
+
+def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
+    if not any(output is known for known in sweep.tape.outputs):
+        raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
+    if output.shape is None:
+        raise TapeError(
+            f"tape.gradient(y, x): {output!r} cannot carry a seed: it has several floating-point dtypes, or bytes that "
+            "are not whole elements of the array; write each dtype by itself"
+        )
+    value = np.broadcast_to(_seed_for(output.shape, seed), output.shape).astype(output.buffer.dtype)
+    sweep.state[output] = sweep.state[output] + value if output in sweep.state else value
+
+
+def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
+    """The seed for an output of a shape."""
+    size = int(np.prod(shape))
+    if seed is None:
+        if size != 1:
+            raise TapeError(f"tape.gradient(y, x): y has shape {shape}; pass seed= with an array of that shape")
+        seed = 1.0
+    value = np.asarray(seed)
+    if value.shape != shape and value.size != 1:
+        raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {shape}")
+    return value.reshape(shape) if value.size == size else value
 
 
 def where_called() -> str:

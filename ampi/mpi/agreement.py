@@ -21,9 +21,11 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Sweep, Tape
+from .buffers import Buffer
 from .messages import Collective, Completion, Received, Sent, call_site, line_of
 from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
+from .slots import Slots
 from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, underway, wait
 
 __all__ = ["call_site", "communication_of", "line_of", "log_collective", "log_received", "log_sent", "wait"]
@@ -205,7 +207,7 @@ def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: 
     Parameters
     ----------
     buffer : Buffer
-        Needs ``count`` and ``dtype``, and ``add(sweep, flat)`` in the sweep if it is active.
+        Needs ``count``, ``dtype`` and ``nbytes``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
     log = _log_for(tape, name, comm, active, buffer)
     sent = Sent(name, log.reverse, buffer, active, dest, tag)
@@ -222,7 +224,8 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
     Parameters
     ----------
     buffer : Buffer
-        Needs ``count`` and ``dtype``; in the sweep, if it is tracked, ``zero(sweep)`` and ``first(n).take(sweep)``.
+        Needs ``count`` and ``dtype``; in the sweep, if it is tracked, ``within(nbytes)`` with ``zero(sweep)`` and
+        ``take(sweep)``.
     """
     log = _log_for(tape, name, comm, tracked, buffer)
     receive = Received(name, log.reverse, buffer, tracked, source, tag)
@@ -231,7 +234,7 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
 
 
 def log_collective(
-    tape: Tape, comm: Any, name: str, reads_active: bool, writes_tracked: bool, loses: bool = False
+    tape: Tape, comm: Any, name: str, reads_active: int, writes_tracked: bool, loses: bool = False
 ) -> Collective:
     """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
 
@@ -240,8 +243,8 @@ def log_collective(
     comm : ampi.mpi.comm.Comm
     name : str
         mpi4py's name of the operation (the blocking form's for all forms); the ranks must agree on it.
-    reads_active : bool
-        This rank contributes active values.
+    reads_active : int
+        Whether this rank contributes active values: 2, or 1 for bytes which may hold some.
     writes_tracked : bool
         This rank receives into tracked floating-point memory.
     loses : bool
@@ -262,6 +265,8 @@ def log_collective(
 
 _ACTIVE = 1
 _DROPPED = 2  # received inside ampi.passive: the derivative is dropped on purpose
+_PACKED = 4  # a message of bytes: its adjoint has a number for each
+_UNCERTAIN = 8  # bytes of which it is not known whether they hold active values
 
 
 def _agree(communication: Communication) -> None:
@@ -341,14 +346,29 @@ def _agree_messages(log: Log, partner: int, sent: list[Sent], got: list[Received
 
 def _sent_row(sent: Sent) -> tuple[int, int, int]:
     if not sent.active:
-        return sent.tag, 0, 0
-    return sent.tag, sent.buffer.count * sent.buffer.dtype.itemsize, _ACTIVE | _real(sent.buffer.dtype) << 8
+        return sent.tag, sent.nbytes, 0
+    uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
+    return sent.tag, sent.nbytes, _ACTIVE | uncertain | _form(sent.buffer)
 
 
 def _received_row(got: Received) -> tuple[int, int, int]:
     if not got.active:
         return got.tag, 0, _DROPPED if got.dropped else 0
-    return got.tag, 0, _ACTIVE | _real(got.buffer.dtype) << 8
+    return got.tag, 0, _ACTIVE | _form(got.buffer)
+
+
+def _form(buffer: Any) -> int:
+    """How the adjoint of a message travels: flag of a message of bytes, and size of a real number."""
+    return (_PACKED if buffer.packed else 0) | _real(buffer.dtype) << 8
+
+
+def _same_form(message: Sent | Received, theirs: int) -> bool:
+    """See a message of elements as bytes if the partner does; False if it is one of other elements there."""
+    if theirs & _PACKED and not message.buffer.packed:
+        if not isinstance(message.buffer, Buffer):
+            return False
+        message.buffer = Slots(message.buffer)
+    return bool(message.buffer.packed) or theirs >> 8 == _real(message.buffer.dtype)
 
 
 def _real(dtype: np.dtype) -> int:
@@ -404,16 +424,18 @@ def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[i
         if not message.active:
             continue
         flags = flags_of.get(position)
+        if flags is None and message.buffer.packed and message.buffer.uncertain():
+            continue
         if flags is None:
             problems.append(
                 f"{here}: {message.describe()} carries a derivative, but rank {partner} did not receive it while its "
                 "tape recorded"
             )
         elif flags & _ACTIVE:
-            if flags >> 8 != _real(message.buffer.dtype):
+            if not _same_form(message, flags):
                 problems.append(f"{here}: {message.describe()} of {message.buffer.dtype} is received as another dtype")
             message.back = FIRST_TAG + position % reverse.tags
-        elif not flags & _DROPPED:
+        elif not flags & _DROPPED and not (message.buffer.packed and message.buffer.uncertain()):
             problems.append(
                 f"{here}: {message.describe()} carries a derivative, but rank {partner} receives it into memory that "
                 "is not tracked; make its receive buffer with ampi.numpy, or send ampi.value(...)"
@@ -442,20 +464,20 @@ def _match_received(
                 problems.append(f"{here}: {receive.describe()} was not sent while rank {partner}'s tape recorded")
             continue
         tag, nbytes, flags = missing.pop(position)
+        receive.came = nbytes
         if not flags & _ACTIVE:
             continue
         if receive.active:
-            if flags >> 8 != _real(receive.buffer.dtype):
+            if not _same_form(receive, flags):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
             receive.back = FIRST_TAG + position % reverse.tags
-            receive.elements = nbytes // receive.buffer.dtype.itemsize
-        elif not receive.dropped:
+        elif not receive.dropped and not flags & _UNCERTAIN:
             problems.append(
                 f"{here}: {receive.describe()} brings a derivative, but into memory that is not tracked; make the "
                 "receive buffer with ampi.numpy, or receive it inside `with ampi.passive():`"
             )
     for tag, _, flags in missing.values():
-        if flags & _ACTIVE:
+        if flags & _ACTIVE and not flags & _UNCERTAIN:
             problems.append(
                 f"{here}: rank {partner} sent a message that carries a derivative with tag {tag} on {reverse.name}, "
                 "which this rank did not receive while its tape recorded"
@@ -487,7 +509,7 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
                 )
                 return
             call.happening = bool(active and tracked)
-            if active and lost:
+            if active > 1 and lost:
                 who = "this rank" if call.loses else "another rank"
                 problems.append(
                     f"rank {log.reverse.rank}: {call.describe()} carries a derivative, but {who} receives it into "

@@ -19,13 +19,15 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import ActivityError
-from ..memory import Region, Storage, TrackedArray, address_of, carries_derivatives, plain, storage_of
+from ..memory import RECEIVED, Region, Storage, TrackedArray, address_of, carries_derivatives, plain, storage_of
 from ..tape import Sweep, Tape, Undo, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
+from .slots import SLOT, Slots
 
 # Dtypes that mpi4py sends without being told a datatype.
 _AUTOMATIC = frozenset(np.dtype(c) for c in "?bBhHiIlLqQefdgFDG")
 _FLOATING = frozenset(np.dtype(c) for c in "efdgFDG")
+_BYTE = np.dtype(np.uint8)
 
 
 class Buffer:
@@ -47,6 +49,11 @@ class Buffer:
         Whether the elements can carry derivatives here: tracked memory, floating-point or complex elements.
     raw : bool
         The datatype names bytes or integers, the memory holds floating-point elements: good for copying only.
+    bytewise : bool
+        The datatype names bytes.
+    packed : bool
+        A message of memory of bytes, into which elements may have been packed: elements of the adjoint are `slots`, one
+        for each byte, and ``dtype`` is theirs.
     mixed : bool
         The message has elements of other dtypes besides.
     nbytes : int
@@ -58,12 +65,16 @@ class Buffer:
         "_extra",
         "_layout",
         "_regions",
+        "_start",
+        "_typemap",
         "array",
+        "bytewise",
         "count",
         "counts",
         "dtype",
         "mixed",
         "nbytes",
+        "packed",
         "raw",
         "storage",
         "tracked",
@@ -85,11 +96,15 @@ class Buffer:
         self.tracked = self.storage is not None and dtype in _FLOATING
         self.raw = False
         self.mixed = False
+        self.bytewise = False
+        self.packed = False
         self.nbytes = 0 if dtype is None else count * dtype.itemsize
         self._address = address  # None: that of the array
         self._layout = layout  # None: contiguous
         self._extra: Sequence[tuple[np.dtype, Piece]] = ()
         self._regions: list[Region] | None = None
+        self._typemap: Typemap | None = None  # of a mixed message: where its elements are once packed
+        self._start = 0
 
     def __repr__(self) -> str:
         what = "no memory" if self.array is None and self.storage is None else "tracked" if self.tracked else "plain"
@@ -110,6 +125,8 @@ class Buffer:
             return False
         if storage.tape is not tape._reference:
             return tape.is_active(self.array)
+        if self.packed:
+            return self.tracked and bool(storage.packed)
         if self.dtype is None:
             raise ActivityError(
                 "an active array is sent as a datatype with several floating-point dtypes, or as bytes that are not "
@@ -121,6 +138,12 @@ class Buffer:
         """The message's memory carries derivatives from now on."""
         if self.tracked:
             self.storage.tape = tape._reference
+            if self.packed:
+                self.storage.packed = self.storage.packed or RECEIVED
+
+    def uncertain(self) -> bool:
+        """Whether the message is of bytes that came from elsewhere, of which it is not known what they are."""
+        return self.packed and self.storage is not None and self.storage.packed == RECEIVED
 
     def need(self, tape: Tape) -> Callable[[], np.ndarray]:
         """Say that the adjoint wants the values the message's memory has now.
@@ -164,7 +187,7 @@ class Buffer:
             return []
         if self._address is None and self._layout is None:
             return [self.array] if self.count else []
-        dtype = self.dtype
+        dtype = self._item()
         views = [] if dtype is None else [self._memory(dtype, piece) for piece in self._pieces()]
         return views + [self._memory(other, piece) for other, piece in self._extra]
 
@@ -188,13 +211,33 @@ class Buffer:
         """The buffer of the first ``n`` elements (what a receive that came short has written)."""
         return self if n >= self.count else self.part(0, n)
 
+    def places(self) -> np.ndarray:
+        """The first byte of each element in the packed message, int64."""
+        if self._typemap is None:
+            return np.arange(self.count, dtype=np.int64) * self._item().itemsize
+        items, elements = np.divmod(self._start + np.arange(self.count), self._typemap.length)
+        first = self._typemap.places - self._item().itemsize
+        return items * self._typemap.size + first[elements]
+
+    def within(self, nbytes: int) -> Buffer:
+        """The buffer of the elements that so many bytes of the packed message hold."""
+        if self.dtype is None or nbytes >= self.nbytes:
+            return self
+        itemsize = self._item().itemsize
+        if self._typemap is None:
+            return self.first(nbytes // itemsize)
+        return self.first(int(np.searchsorted(self.places() + itemsize, nbytes, side="right")))
+
     def part(self, start: int, stop: int) -> Buffer:
         """The buffer of elements ``start`` to ``stop``."""
-        itemsize = self.dtype.itemsize if self.dtype is not None else 1
+        itemsize = self._item().itemsize if self.dtype is not None else 1
         part = Buffer(self.array, self.dtype, stop - start)
         part.storage = self.storage
         part.tracked = self.tracked
         part.raw, part.mixed = self.raw, self.mixed
+        part.bytewise, part.packed = self.bytewise, self.packed
+        part._typemap, part._start = self._typemap, self._start + start
+        part.nbytes = part.count * itemsize
         if self._address is None:
             self._address = 0 if self.array is None else address_of(self.array)
         if self._layout is None:
@@ -203,6 +246,13 @@ class Buffer:
             part._address = self._address
             part._layout = self._layout.part(start, stop, itemsize)
         return part
+
+    def shape(self) -> tuple[tuple[int, ...], str]:
+        """Shape and order of the elements as the user has them: those of the array, if it is sent as a whole."""
+        array = self.array
+        if array is None or self._layout is not None or array.dtype != self.dtype or array.size != self.count:
+            return (self.count,), "C"
+        return array.shape, "C" if array.flags.c_contiguous else "F"
 
     # ------------------------------------------------------------------------------------------------ in the sweep
 
@@ -231,6 +281,8 @@ class Buffer:
 
     def zero(self, sweep: Sweep) -> None:
         """The shadow becomes zero where the message is."""
+        if self.dtype is None:
+            self._zero_pieces(sweep)
         if not self.tracked or self.count == 0:
             return
         index = self._index()
@@ -266,6 +318,17 @@ class Buffer:
 
     # ------------------------------------------------------------------------------------------------ internals
 
+    def _item(self) -> Any:
+        """Dtype of the elements in memory."""
+        return _BYTE if self.packed else self.dtype
+
+    def _zero_pieces(self, sweep: Sweep) -> None:
+        """The same for elements of which no adjoint could be told: bytes of zero are zeros in any dtype."""
+        if self.storage is None or self._address is None:
+            return
+        for dtype, piece in self._extra:
+            sweep.zero(self._region(dtype, piece, self._address - self.storage.address))
+
     def _matters(self) -> bool:
         """Whether overwriting the memory can concern anybody."""
         storage = self.storage
@@ -278,7 +341,7 @@ class Buffer:
         if self.count == 0:
             return ()
         if self._layout is None:
-            return (Piece(0, (self.count,), (self.dtype.itemsize,)),)
+            return (Piece(0, (self.count,), (self._item().itemsize,)),)
         return self._layout.pieces
 
     def _covered(self) -> Sequence[Piece]:
@@ -286,27 +349,27 @@ class Buffer:
         layout = self._layout
         if layout is None or layout.index is None:
             return self._pieces()
-        return (Piece(layout.low, (layout.span,), (self.dtype.itemsize,)),)
+        return (Piece(layout.low, (layout.span,), (self._item().itemsize,)),)
 
     def _make_regions(self) -> list[Region]:
         address = self._address
         if address is None:
             address = address_of(self.array)
         offset = address - self.storage.address
-        regions = []
-        for piece in self._covered():
-            region = Region.__new__(Region)
-            region.storage = self.storage
-            region.offset = offset + piece.offset
-            region.shape = piece.shape
-            region.strides = piece.strides
-            region.dtype = self.dtype
-            regions.append(region)
-        return regions
+        return [self._region(self._item(), piece, offset) for piece in self._covered()]
+
+    def _region(self, dtype: np.dtype, piece: Piece, offset: int) -> Region:
+        region = Region.__new__(Region)
+        region.storage = self.storage
+        region.offset = offset + piece.offset
+        region.shape = piece.shape
+        region.strides = piece.strides
+        region.dtype = dtype
+        return region
 
     def _views(self) -> list[np.ndarray]:
         """Plain arrays on the memory of `_covered`."""
-        return [self._memory(self.dtype, piece) for piece in self._covered()]
+        return [self._memory(self._item(), piece) for piece in self._covered()]
 
     def _memory(self, dtype: np.dtype, piece: Piece) -> np.ndarray:
         owner = self.array
@@ -358,7 +421,7 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
         if blocks > 1 and spec.size % blocks:
             raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
         return Buffer(spec, spec.dtype, spec.size)
-    memory, count, displ, datatype = _simple_form(spec)
+    memory, count, displ, datatype = simple_form(spec)
     if _is_nothing(count, displ, datatype):
         return NOTHING
     if _is_bottom(memory):
@@ -383,6 +446,39 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
 def _is_plain_sequence(array: np.ndarray) -> bool:
     dtype = array.dtype
     return dtype in _FLOATING or (dtype in _AUTOMATIC and storage_of(array) is None)
+
+
+def parse_bytes(spec: Any) -> Buffer:
+    """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
+    return as_packed(parse(spec))
+
+
+def parse_moved(spec: Any, blocks: int = 0) -> Buffer:
+    """The same for a collective operation, whose ranks must see a message of bytes in one way: all of them as slots."""
+    return _moved_form(parse(spec, blocks))
+
+
+def parse_vector_moved(spec: Any, blocks: int) -> Buffer:
+    """The same for a message with one count per rank."""
+    return _moved_form(parse_vector(spec, blocks))
+
+
+def parse_types_moved(spec: Any, blocks: int) -> list[Buffer]:
+    """The same for a message with one datatype per rank."""
+    return [_moved_form(buffer) for buffer in parse_types(spec, blocks)]
+
+
+def as_packed(buffer: Buffer) -> Buffer:
+    """A message of memory of bytes in the form in which it may carry derivatives; others as they are."""
+    if buffer.bytewise and not buffer.raw and not buffer.mixed:
+        buffer.packed = True
+        buffer.dtype = SLOT
+        buffer.tracked = buffer.storage is not None and not buffer.storage.volatile
+    return buffer
+
+
+def _moved_form(buffer: Buffer) -> Any:
+    return Slots(buffer) if buffer.bytewise and buffer.raw else as_packed(buffer)
 
 
 def parse_vector(spec: Any, blocks: int) -> Buffer:
@@ -553,7 +649,7 @@ def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displ
         dtype = blocks[0].dtype
         layout = Layout(pieces, dtype.itemsize)
         buffer = Buffer(array, dtype, layout.count, address_of(array), layout)
-        buffer.raw, buffer.mixed = blocks[0].raw, typemap.mixed
+        buffer.raw, buffer.mixed, buffer.bytewise = blocks[0].raw, typemap.mixed, blocks[0].bytewise
     buffer._extra = [(d, _moved(p, block._address - address_of(array))) for block in blocks for d, p in block._extra]
     buffer.counts = [block.count for block in blocks]
     buffer.nbytes = sum(block.nbytes for block in blocks)
@@ -579,8 +675,10 @@ def _buffer_at(array: np.ndarray, typemap: Typemap, count: int, address: int) ->
             return _raw(array, typemap, count, address, memory)
     layout = None if typemap.contiguous else typemap.layout(count)
     buffer = Buffer(array, dtype, count * typemap.length, address, layout)
+    buffer.bytewise = dtype.itemsize == 1
     if typemap.mixed:
         buffer.mixed = True
+        buffer._typemap = typemap
         buffer.nbytes = count * typemap.size
         buffer._extra = _extra(typemap, count)
     return buffer
@@ -596,6 +694,7 @@ def _raw(array: np.ndarray, typemap: Typemap, count: int, address: int, dtype: n
     layout = None if typemap.contiguous else Layout(compress(offsets, size), size)
     buffer = Buffer(array, dtype, count * typemap.size // size, address, layout)
     buffer.raw = True
+    buffer.bytewise = typemap.dtype.itemsize == 1
     return buffer
 
 
@@ -655,50 +754,35 @@ def _is_nothing(count: Any, displ: Any, datatype: Any) -> bool:
     return count == 0 and not displ and isinstance(datatype, MPI.Datatype) and datatype == MPI.DATATYPE_NULL
 
 
-def _simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Memory, count, displacement and datatype of a message with one count."""
-    count = displ = datatype = None
+def _form(spec: Any, pairs: type | tuple[type, ...]) -> tuple[Any, Any, Any, Any]:
+    """Memory, counts, displacements and datatype of a message; ``(counts, displs)`` is one of the types in pairs."""
     if not isinstance(spec, (list, tuple)):
         if not _is_memory(spec):
             raise TypeError("message: expecting buffer or list/tuple")
         return spec, None, None, None
-    if len(spec) == 2:
-        memory, count = spec
-        if _is_datatype(count):
-            count, datatype = None, count
-    elif len(spec) == 3:
-        memory, count, datatype = spec
-    elif len(spec) == 4:
-        memory, count, displ, datatype = spec
-        return memory, count, displ, datatype
-    else:
+    if not 2 <= len(spec) <= 4:
         raise ValueError("message: expecting 2 to 4 items")
-    if isinstance(count, (list, tuple)):
-        count, displ = count
-    return memory, count, displ, datatype
+    memory, counts, *rest = spec
+    displs = datatype = None
+    if len(spec) == 4:
+        return memory, counts, *rest
+    if len(spec) == 3:
+        (datatype,) = rest
+    elif _is_datatype(counts):
+        counts, datatype = None, counts
+    if isinstance(counts, pairs):
+        counts, displs = counts
+    return memory, counts, displs, datatype
+
+
+def simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Memory, count, displacement and datatype of a message with one count."""
+    return _form(spec, (list, tuple))
 
 
 def _vector_form(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Memory, counts, displacements and datatype of a message with one count per rank."""
-    counts = displs = datatype = None
-    if not isinstance(spec, (list, tuple)):
-        if not _is_memory(spec):
-            raise TypeError("message: expecting buffer or list/tuple")
-        return spec, None, None, None
-    if len(spec) == 2:
-        memory, counts = spec
-        if _is_datatype(counts):
-            counts, datatype = None, counts
-    elif len(spec) == 3:
-        memory, counts, datatype = spec
-    elif len(spec) == 4:
-        memory, counts, displs, datatype = spec
-        return memory, counts, displs, datatype
-    else:
-        raise ValueError("message: expecting 2 to 4 items")
-    if isinstance(counts, tuple):  # mpi4py: a list here has one count per rank
-        counts, displs = counts
-    return memory, counts, displs, datatype
+    return _form(spec, tuple)  # mpi4py: a list has one count per rank
 
 
 def _per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> list[int]:

@@ -20,7 +20,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..tape import Sweep, Tape, Undo, _recording, current, living
 from .agreement import line_of, log_collective
-from .buffers import NOTHING, Buffer, is_in_place, parse, parse_types, parse_vector
+from .buffers import NOTHING, Buffer, is_in_place, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
 from .reductions import Reduction, Steps, known, pair_of, unscan
 from .requests import persistent, recorded
@@ -75,15 +75,17 @@ class Call:
 
     def before(self, tape: Tape, comm: Any) -> list[Undo]:
         """Before the primal starts: check and log it, save what it overwrites."""
-        active = tracked = loses = False
+        tracked = loses = False
+        active = 0
         for buffer in self.reads:
-            active = buffer.active(tape) or active
+            if buffer.active(tape):
+                active = max(active, 1 if buffer.uncertain() else 2)
         for buffer in self.writes:
             if buffer.nbytes:
                 tracked = tracked or buffer.tracked
                 loses = loses or not buffer.tracked
         if active:
-            self._check(loses)
+            self._check(loses and active > 1)
         self.token = log_collective(tape, comm, self.name, active, tracked, loses)
         if self.needed is not None:
             self.values = self.needed.need(tape)
@@ -213,7 +215,7 @@ def _add_blocks(sweep: Sweep, blocks: Sequence[Buffer], came: np.ndarray) -> Non
 
 
 def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
-    buffer = parse(buf)
+    buffer = parse_moved(buf)
     if comm.Get_rank() == root:
         return Call("Bcast", (buffer,), (), _adjoint_of_bcast_at_root(buffer, root))
     return Call("Bcast", (), (buffer,), _adjoint_of_bcast_elsewhere(buffer, root))
@@ -236,17 +238,17 @@ def _adjoint_of_bcast_elsewhere(buffer: Buffer, root: int) -> Callable:
 
 
 def _gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gather", parse, comm, sendbuf, recvbuf, root)
+    return _plan_gather("Gather", parse_moved, comm, sendbuf, recvbuf, root)
 
 
 def _gatherv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gatherv", parse_vector, comm, sendbuf, recvbuf, root)
+    return _plan_gather("Gatherv", parse_vector_moved, comm, sendbuf, recvbuf, root)
 
 
 def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     rank, size = comm.Get_rank(), comm.Get_size()
     if rank != root:
-        sent = parse(sendbuf)
+        sent = parse_moved(sendbuf)
 
         def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
             came = np.empty(nbytes_of(sent), np.uint8)
@@ -257,7 +259,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
 
     received = form(recvbuf, size)
     in_place = is_in_place(sendbuf)
-    sent = NOTHING if in_place else parse(sendbuf)
+    sent = NOTHING if in_place else parse_moved(sendbuf)
     blocks = Blocks(received, size, rank if in_place else None)
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -269,17 +271,17 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
 
 
 def _scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatter", parse, comm, sendbuf, recvbuf, root)
+    return _plan_scatter("Scatter", parse_moved, comm, sendbuf, recvbuf, root)
 
 
 def _scatterv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatterv", parse_vector, comm, sendbuf, recvbuf, root)
+    return _plan_scatter("Scatterv", parse_vector_moved, comm, sendbuf, recvbuf, root)
 
 
 def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     rank, size = comm.Get_rank(), comm.Get_size()
     if rank != root:
-        received = parse(recvbuf)
+        received = parse_moved(recvbuf)
 
         def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
             yield [comm.Igatherv(_bytes(received.take(sweep)), None, root)]
@@ -288,7 +290,7 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
 
     sent = form(sendbuf, size)
     in_place = is_in_place(recvbuf)
-    received = NOTHING if in_place else parse(recvbuf)
+    received = NOTHING if in_place else parse_moved(recvbuf)
     blocks = Blocks(sent, size, rank if in_place else None)
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -301,17 +303,17 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
 
 
 def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgather", parse, comm, sendbuf, recvbuf)
+    return _plan_allgather("Allgather", parse_moved, comm, sendbuf, recvbuf)
 
 
 def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgatherv", parse_vector, comm, sendbuf, recvbuf)
+    return _plan_allgather("Allgatherv", parse_vector_moved, comm, sendbuf, recvbuf)
 
 
 def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
     rank, size = comm.Get_rank(), comm.Get_size()
     received = form(recvbuf, size)
-    sent = _own_block(received, rank, size) if is_in_place(sendbuf) else parse(sendbuf)
+    sent = _own_block(received, rank, size) if is_in_place(sendbuf) else parse_moved(sendbuf)
     counts = counts_of(received, size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -323,11 +325,11 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
 
 
 def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoall", parse, comm.Get_size(), sendbuf, recvbuf)
+    return plan_alltoall("Alltoall", parse_moved, comm.Get_size(), sendbuf, recvbuf)
 
 
 def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoallv", parse_vector, comm.Get_size(), sendbuf, recvbuf)
+    return plan_alltoall("Alltoallv", parse_vector_moved, comm.Get_size(), sendbuf, recvbuf)
 
 
 def plan_alltoall(name: str, form: Callable, size: int, sendbuf: Any, recvbuf: Any) -> Call:
@@ -350,8 +352,8 @@ def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
 
 def plan_alltoallw(size: int, sendbuf: Any, recvbuf: Any) -> Call:
     """An Alltoallw with so many ranks."""
-    received = parse_types(recvbuf, size)
-    sent = received if is_in_place(sendbuf) else parse_types(sendbuf, size)
+    received = parse_types_moved(recvbuf, size)
+    sent = received if is_in_place(sendbuf) else parse_types_moved(sendbuf, size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         going = np.concatenate([_bytes(block.take(sweep)) for block in received])

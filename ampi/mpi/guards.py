@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..memory import storage_of
 from ..tape import _recording, current, living, overwrite
-from .requests import AcceptsBase, Handles, persistent
+from .requests import persistent
 from .rules import TABLE, Operation, Treatment, enter
 
 # Buffers that a method writes; all others it reads.
@@ -106,12 +106,3 @@ def guard(owner: str, cls: type) -> None:
         if operation is not None:
             enter(operation)
             setattr(cls, name, _guarded(operation, member))
-
-
-class File(Handles, mpi.File, metaclass=AcceptsBase):
-    """File I/O context."""
-
-    _base = mpi.File
-
-
-guard("File", File)

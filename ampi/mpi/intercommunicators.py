@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import Sweep
 from . import collectives
-from .buffers import NOTHING, Buffer, parse, parse_vector
+from .buffers import NOTHING, Buffer, parse, parse_moved, parse_vector_moved
 from .collectives import Call, add_bytes, between_groups, nbytes_of, plan_alltoall, plan_alltoallw, plan_reduction
 from .reductions import COLLECTIVE_TAG, Reduction, Steps
 from .reverse import reverse_of
@@ -33,7 +33,7 @@ def _outside(name: str, adjoint: Callable[[Any], mpi.Request]) -> Call:
 def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
     if root == mpi.PROC_NULL:
         return _outside("Bcast", lambda comm: comm.Ireduce(None, None, mpi.SUM, mpi.PROC_NULL))
-    buffer = parse(buf)
+    buffer = parse_moved(buf)
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
         total = np.zeros(buffer.count, buffer.dtype)
@@ -47,11 +47,11 @@ def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
 
 
 def _gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gather", parse, comm, sendbuf, recvbuf, root)
+    return _plan_gather("Gather", parse_moved, comm, sendbuf, recvbuf, root)
 
 
 def _gatherv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gatherv", parse_vector, comm, sendbuf, recvbuf, root)
+    return _plan_gather("Gatherv", parse_vector_moved, comm, sendbuf, recvbuf, root)
 
 
 def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -64,7 +64,7 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
             yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], None, mpi.ROOT)]
 
         return Call(name, (), blocks.parts, adjoint_at_root)
-    sent = parse(sendbuf)
+    sent = parse_moved(sendbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(nbytes_of(sent), np.uint8)
@@ -75,11 +75,11 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
 
 
 def _scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatter", parse, comm, sendbuf, recvbuf, root)
+    return _plan_scatter("Scatter", parse_moved, comm, sendbuf, recvbuf, root)
 
 
 def _scatterv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatterv", parse_vector, comm, sendbuf, recvbuf, root)
+    return _plan_scatter("Scatterv", parse_vector_moved, comm, sendbuf, recvbuf, root)
 
 
 def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -94,7 +94,7 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
             return partial(blocks.add, sweep, came)
 
         return Call(name, blocks.parts, (), adjoint_at_root)
-    received = parse(recvbuf)
+    received = parse_moved(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         yield [comm.Igatherv(received.take(sweep).view(np.uint8), None, root)]
@@ -103,17 +103,17 @@ def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: A
 
 
 def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgather", parse, comm, sendbuf, recvbuf)
+    return _plan_allgather("Allgather", parse_moved, comm, sendbuf, recvbuf)
 
 
 def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgatherv", parse_vector, comm, sendbuf, recvbuf)
+    return _plan_allgather("Allgatherv", parse_vector_moved, comm, sendbuf, recvbuf)
 
 
 def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
     """MPI's Reduce_scatter wants as much data from one group as from the other; an Allgather does not give that."""
     size = comm.Get_remote_size()
-    sent = parse(sendbuf)
+    sent = parse_moved(sendbuf)
     blocks = collectives.Blocks(form(recvbuf, size), size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -210,11 +210,11 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
 
 
 def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoall", parse, comm.Get_remote_size(), sendbuf, recvbuf)
+    return plan_alltoall("Alltoall", parse_moved, comm.Get_remote_size(), sendbuf, recvbuf)
 
 
 def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoallv", parse_vector, comm.Get_remote_size(), sendbuf, recvbuf)
+    return plan_alltoall("Alltoallv", parse_vector_moved, comm.Get_remote_size(), sendbuf, recvbuf)
 
 
 def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:

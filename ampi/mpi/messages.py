@@ -14,6 +14,7 @@ from .reverse import Reverse
 from .waiting import outbox_of, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
+_ALL = 1 << 62  # bytes of a message that is not known to have come short
 
 
 class Sent:
@@ -22,13 +23,27 @@ class Sent:
     ``where`` is the call site.  ``back`` is the tag of its adjoint, or None if none comes; known after the agreement.
     """
 
-    __slots__ = ("active", "back", "buffer", "cancelled", "dest", "flight", "name", "reverse", "tag", "where", "wild")
+    __slots__ = (
+        "active",
+        "back",
+        "buffer",
+        "cancelled",
+        "dest",
+        "flight",
+        "name",
+        "nbytes",
+        "reverse",
+        "tag",
+        "where",
+        "wild",
+    )
     reads_memory = False
 
     def __init__(self, name: str, reverse: Reverse, buffer: Any, active: bool, dest: int, tag: int) -> None:
         self.name = name
         self.reverse = reverse
         self.active = active
+        self.nbytes = buffer.nbytes
         self.buffer = buffer if active else None
         self.dest = dest
         self.tag = tag
@@ -74,8 +89,8 @@ class Received:
 
     ``source`` and ``tag`` are what the receive was posted with until it has completed, then what it matched.
     ``active`` says that it overwrites tracked floating-point memory (whether the sender was active is not known before
-    the agreement), ``dropped`` that it was received inside `ampi.passive`.  ``elements`` is the length of its adjoint,
-    ``back`` the adjoint's tag, or None if none goes back; known after the agreement.
+    the agreement), ``dropped`` that it was received inside `ampi.passive`.  ``came`` is the length of the message in
+    bytes, ``back`` the tag of its adjoint, or None if none goes back; known after the agreement.
     """
 
     __slots__ = (
@@ -83,9 +98,9 @@ class Received:
         "at_completion",
         "back",
         "buffer",
+        "came",
         "cancelled",
         "dropped",
-        "elements",
         "flight",
         "name",
         "request",
@@ -111,7 +126,7 @@ class Received:
         self.cancelled = False
         self.dropped = False
         self.back: int | None = None
-        self.elements = 0
+        self.came = _ALL
         self.flight: Any = None
 
     def describe(self) -> str:
@@ -125,10 +140,11 @@ class Received:
         if self.flight is sweep or self.cancelled:
             return
         self.flight = sweep  # done in this sweep
+        overwritten = self.buffer.within(self.came)
         if self.back is None:
-            self.buffer.zero(sweep)
+            overwritten.zero(sweep)
             return
-        adjoint = self.buffer.first(self.elements).take(sweep)
+        adjoint = overwritten.take(sweep)
         outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), self.source, self.back, self.waiting)
 
     def completed(self) -> bool:
@@ -189,13 +205,15 @@ class Collective:
     ----------
     reverse : Reverse
         ``token.reverse.comm`` is the communicator of the reverse traffic.
+    reads_active : int
+        This rank contributes active values: 2; bytes that may hold some: 1.
     passed : bool
         In a sweep: the next reversed collective of the communicator may begin.
     """
 
     __slots__ = ("happening", "loses", "name", "passed", "reads_active", "reverse", "where", "writes_tracked")
 
-    def __init__(self, name: str, reverse: Reverse, reads_active: bool, writes_tracked: bool, loses: bool) -> None:
+    def __init__(self, name: str, reverse: Reverse, reads_active: int, writes_tracked: bool, loses: bool) -> None:
         self.name = name
         self.reverse = reverse
         self.reads_active = reads_active

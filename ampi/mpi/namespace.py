@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from . import comm as _comm
-from .guards import File
+from .files import File
 from .operations import Op
 from .point_to_point import Message
 from .requests import Prequest, Request

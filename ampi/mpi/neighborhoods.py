@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..tape import Sweep, living
-from .buffers import Buffer, parse, parse_types, parse_vector
+from .buffers import Buffer, parse_moved, parse_types_moved, parse_vector_moved
 from .collectives import Call, add_bytes, add_forms, counts_of, describe, nbytes_of, perform
 from .reductions import COLLECTIVE_TAG, Steps
 from .reverse import reverse_of
@@ -79,27 +79,27 @@ def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> lis
 
 
 def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Neighbor_allgather", parse, comm, sendbuf, recvbuf)
+    return _plan_allgather("Neighbor_allgather", parse_moved, comm, sendbuf, recvbuf)
 
 
 def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Neighbor_allgatherv", parse_vector, comm, sendbuf, recvbuf)
+    return _plan_allgather("Neighbor_allgatherv", parse_vector_moved, comm, sendbuf, recvbuf)
 
 
 def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
     edges = edges_of(comm)
     slots = comm.indegree
-    sent = parse(sendbuf)
+    sent = parse_moved(sendbuf)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(name, edges, [sent] * len(edges.leaving), received, (sent,))
 
 
 def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Neighbor_alltoall", parse, comm, sendbuf, recvbuf)
+    return _plan_alltoall("Neighbor_alltoall", parse_moved, comm, sendbuf, recvbuf)
 
 
 def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Neighbor_alltoallv", parse_vector, comm, sendbuf, recvbuf)
+    return _plan_alltoall("Neighbor_alltoallv", parse_vector_moved, comm, sendbuf, recvbuf)
 
 
 def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
@@ -112,8 +112,8 @@ def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: 
 
 def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
     edges = edges_of(comm)
-    sent = parse_types(sendbuf, comm.outdegree)
-    received = parse_types(recvbuf, comm.indegree)
+    sent = parse_types_moved(sendbuf, comm.outdegree)
+    received = parse_types_moved(recvbuf, comm.indegree)
     sent = [sent[slot] for slot, _ in edges.leaving]
     received = [received[slot] for slot, _ in edges.arriving]
     return _plan("Neighbor_alltoallw", edges, sent, received, sent)

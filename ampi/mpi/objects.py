@@ -56,6 +56,8 @@ class Bundle:
 
     __slots__ = ("count", "dtype", "regions")
 
+    packed = False
+
     def __init__(self, arrays: Iterable[np.ndarray] = ()) -> None:
         self.fill(arrays)
 
@@ -70,7 +72,7 @@ class Bundle:
         """Bytes of the message of adjoints."""
         return self.count * self.dtype.itemsize
 
-    def first(self, n: int) -> Bundle:
+    def within(self, nbytes: int) -> Bundle:
         """Objects arrive as a whole."""
         return self
 

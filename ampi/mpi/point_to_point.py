@@ -9,7 +9,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import Tape, Undo, _recording, current, living, overwrite
 from .agreement import log_received, log_sent
-from .buffers import NOTHING, Buffer, parse
+from .buffers import NOTHING, Buffer, parse_bytes
 from .messages import Received, Sent, call_site
 from .objects import MatchedObjects
 from .requests import AcceptsBase, Handles, persistent, recorded
@@ -307,7 +307,7 @@ def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
 
 def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
     tape = _recording[-1]
-    buffer = parse(buf)
+    buffer = parse_bytes(buf)
     active = buffer.active(tape) and current() is not None
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
@@ -318,7 +318,7 @@ def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
 
 def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
     """Before a receive: save what it overwrites, and log it if a tape is open."""
-    buffer = parse(buf)
+    buffer = parse_bytes(buf)
     undo = overwrite(*buffer.overwritten())
     if not _recording:
         return None
@@ -354,7 +354,7 @@ def _post_matched(name: str, message: Any, buf: Any) -> Received | None:
     """Before a matched message is received."""
     if message == mpi.MESSAGE_NO_PROC:
         return None
-    buffer = parse(buf)
+    buffer = parse_bytes(buf)
     undo = overwrite(*buffer.overwritten())
     receive = getattr(message, "_receive", None)
     if not _recording or receive is None:

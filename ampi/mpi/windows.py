@@ -24,7 +24,7 @@ from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of, carries_derivatives, plain, storage_of, track_block
 from ..tape import Sweep, Tape, at_opening, current, living, opened, overwrite
 from .agreement import call_site, communication_of, line_of, wait
-from .buffers import Buffer, _as_array, _inferred, _simple_form, _typemap, parse
+from .buffers import Buffer, _as_array, _inferred, _typemap, parse, simple_form
 from .datatypes import Typemap, datatype_named, regrouped, typemap_of
 from .messages import Collective
 from .requests import AcceptsBase, Handles
@@ -330,7 +330,7 @@ def _datatype(datatype: Any) -> mpi.Datatype:
 
 def _items(spec: Any) -> tuple[int, Typemap]:
     """Number of items of an origin argument and their typemap."""
-    memory, count, displ, datatype = _simple_form(spec)
+    memory, count, displ, datatype = simple_form(spec)
     array = _as_array(memory)
     typemap = _typemap(array, datatype)
     if count is None:
