@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ActivityError
-from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
+from .memory import PACKED, Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
 from .rules.elementwise import unbroadcast
 from .tape import Sweep, Tape, Undo, Zero, current, overwrite
 
@@ -22,7 +22,24 @@ _BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
 
 def is_active(tape: Tape | None, x: Any) -> bool:
     """Whether a value is an array of floating-point or complex numbers that carries derivatives on the tape."""
-    return tape is not None and isinstance(x, np.ndarray) and carries_derivatives(x.dtype) and tape.is_active(x)
+    if tape is None or not isinstance(x, np.ndarray):
+        return False
+    if carries_derivatives(x.dtype):
+        return tape.is_active(x)
+    if x.dtype.itemsize == 1 and is_packed(tape, x) and storage_of(x).packed == PACKED:  # type: ignore[union-attr]
+        raise ActivityError(
+            "bytes into which active values were packed are used in a computation, where their derivatives would be "
+            "lost; they can be sent, received, unpacked, copied by b[...] = a and a.copy(); or pass ampi.value(a)"
+        )
+    return False
+
+
+def is_packed(tape: Tape | None, x: Any) -> bool:
+    """Whether a value is an array of bytes that may hold packed active values."""
+    if tape is None or not isinstance(x, np.ndarray) or x.dtype.itemsize != 1:
+        return False
+    storage = storage_of(x)
+    return storage is not None and bool(storage.packed) and tape.is_active(x)
 
 
 def plain_of(x: Any) -> Any:
@@ -106,6 +123,9 @@ def assign(target: np.ndarray, value: Any, what: str = "item assignment", castin
     source = plain_of(value)
     action = lambda: np.copyto(view, source, casting=casting)
     tape = current()
+    if is_packed(tape, value) and target.dtype.itemsize == 1:
+        _assign_packed(tape, target, value, action, what)
+        return
     if not is_active(tape, value):
         write_constants([target], action)
         return
@@ -117,6 +137,21 @@ def assign(target: np.ndarray, value: Any, what: str = "item assignment", castin
     _, undo = write([target], action)
     tape.append(_Assign(region_of(target), region_of(value)), undo)
     tape.activate(target)
+
+
+def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[], Any], what: str) -> None:
+    """The same for bytes that hold packed values."""
+    source, storage = storage_of(value), storage_of(target)
+    assert source is not None
+    if storage is None and source.packed != PACKED:
+        action()  # bytes that came from elsewhere: most likely they hold nothing
+        return
+    require_tracked(target, what)
+    assert storage is not None
+    _, undo = write([target], action)
+    tape.append(_Assign(region_of(target), region_of(value)), undo)
+    tape.activate(target)
+    storage.packed = max(storage.packed, source.packed)
 
 
 # --------------------------------------------------------------------------------------------------------- copies
@@ -139,10 +174,13 @@ def copied(source: np.ndarray, result: np.ndarray) -> Any:
     """Record that a new array holds the elements of another, one by one in C order; gives the result."""
     result = wrapped(result)
     tape = current()
-    if is_active(tape, source) and is_inexact(result):
+    packed = is_packed(tape, source) and result.dtype.itemsize == 1
+    if packed or (is_active(tape, source) and is_inexact(result)):
         assert tape is not None
         tape.activate(result)
         tape.append(_Copy(region_of(source), region_of(result)), created=(result,))
+        if packed:
+            storage_of(result).packed = storage_of(source).packed  # type: ignore[union-attr]
     return result
 
 

@@ -234,7 +234,13 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
 
 
 def log_collective(
-    tape: Tape, comm: Any, name: str, reads_active: int, writes_tracked: bool, loses: bool = False
+    tape: Tape,
+    comm: Any,
+    name: str,
+    reads_active: bool,
+    writes_tracked: bool,
+    loses: bool = False,
+    certain: bool = True,
 ) -> Collective:
     """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
 
@@ -243,12 +249,14 @@ def log_collective(
     comm : ampi.mpi.comm.Comm
     name : str
         mpi4py's name of the operation (the blocking form's for all forms); the ranks must agree on it.
-    reads_active : int
-        Whether this rank contributes active values: 2, or 1 for bytes which may hold some.
+    reads_active : bool
+        This rank contributes active values.
     writes_tracked : bool
         This rank receives into tracked floating-point memory.
     loses : bool
         This rank receives into memory that is not tracked, where a derivative would be lost.
+    certain : bool
+        The values that it contributes are not just bytes which may hold active ones.
 
     Returns
     -------
@@ -256,7 +264,7 @@ def log_collective(
         ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
     """
     log = _log_for(tape, name, comm, reads_active or writes_tracked)
-    collective = Collective(name, log.reverse, reads_active, writes_tracked, loses)
+    collective = Collective(name, log.reverse, reads_active, writes_tracked, loses, certain)
     log.collectives.append(collective)
     return collective
 
@@ -496,7 +504,8 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
         facts = np.zeros((least, 5), np.int64)
         for k in range(least):
             code = _code(calls[k].name)
-            facts[k] = code, -code, calls[k].reads_active, calls[k].writes_tracked, calls[k].loses
+            active = calls[k].reads_active * (1 + calls[k].certain)
+            facts[k] = code, -code, active, calls[k].writes_tracked, calls[k].loses
         yield from _all_max(log.reverse, facts)
         for k in range(least):
             call = calls[k]

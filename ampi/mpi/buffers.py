@@ -268,10 +268,13 @@ class Buffer:
             return np.zeros(self.count, self.dtype)
         index = self._index()
         if index is not None:
-            return sweep.shadow(self._regions[0])[index]
-        if len(self._regions) == 1:
-            return sweep.shadow(self._regions[0]).flatten()
-        return np.concatenate([sweep.shadow(region).reshape(-1) for region in self._regions])
+            adjoint = sweep.shadow(self._regions[0])[index]
+        elif len(self._regions) == 1:
+            adjoint = sweep.shadow(self._regions[0]).flatten()
+        else:
+            adjoint = np.concatenate([sweep.shadow(region).reshape(-1) for region in self._regions])
+        # Slots are doubles, whatever real numbers packed bytes are looked at as.
+        return adjoint if adjoint.dtype == self.dtype else adjoint.astype(self.dtype)
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
@@ -426,7 +429,7 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
         return NOTHING
     if _is_bottom(memory):
         return _at_addresses(datatype, (count or 0) * max(blocks, 1), displ or 0)
-    array = _as_array(memory)
+    array = as_array(memory)
     typemap = _typemap(array, datatype)
     displ = 0 if displ is None else operator.index(displ)
     if displ < 0:
@@ -506,7 +509,7 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
     memory, counts, displs, datatype = _vector_form(spec)
     if _is_bottom(memory):
         return _vector_at_addresses(datatype, counts, displs, blocks)
-    array = _as_array(memory)
+    array = as_array(memory)
     typemap = _typemap(array, datatype)
     if counts is None:
         whole, rest = divmod(_inferred(array.nbytes, typemap.extent), blocks)
@@ -553,7 +556,7 @@ def parse_types(spec: Any, blocks: int) -> list[Buffer]:
             _at_addresses(datatype, count, 0, displ)
             for count, displ, datatype in zip(counts, displs, types, strict=True)
         ]
-    array = _as_array(memory)
+    array = as_array(memory)
     return [
         _buffer_at(array, _typemap(array, datatype), count, address_of(array) + displ)
         for count, displ, datatype in zip(counts, displs, types, strict=True)
@@ -809,7 +812,7 @@ def _inferred(nbytes: int, extent: int) -> int:
     return count
 
 
-def _as_array(memory: Any) -> np.ndarray:
+def as_array(memory: Any) -> np.ndarray:
     """A NumPy array of any memory that mpi4py takes, without a copy.
 
     What only speaks DLPack or the CUDA array interface is never tracked: bytes will do.

@@ -75,18 +75,18 @@ class Call:
 
     def before(self, tape: Tape, comm: Any) -> list[Undo]:
         """Before the primal starts: check and log it, save what it overwrites."""
-        tracked = loses = False
-        active = 0
+        active = certain = tracked = loses = False
         for buffer in self.reads:
             if buffer.active(tape):
-                active = max(active, 1 if buffer.uncertain() else 2)
+                active = True
+                certain = certain or not buffer.uncertain()
         for buffer in self.writes:
             if buffer.nbytes:
                 tracked = tracked or buffer.tracked
                 loses = loses or not buffer.tracked
         if active:
-            self._check(loses and active > 1)
-        self.token = log_collective(tape, comm, self.name, active, tracked, loses)
+            self._check(loses and certain)
+        self.token = log_collective(tape, comm, self.name, active, tracked, loses, certain)
         if self.needed is not None:
             self.values = self.needed.need(tape)
         return self.overwrite()

@@ -205,20 +205,39 @@ class Collective:
     ----------
     reverse : Reverse
         ``token.reverse.comm`` is the communicator of the reverse traffic.
-    reads_active : int
-        This rank contributes active values: 2; bytes that may hold some: 1.
+    certain : bool
+        Active values that this rank contributes are no bytes of which it is not known what they hold.
     passed : bool
         In a sweep: the next reversed collective of the communicator may begin.
     """
 
-    __slots__ = ("happening", "loses", "name", "passed", "reads_active", "reverse", "where", "writes_tracked")
+    __slots__ = (
+        "certain",
+        "happening",
+        "loses",
+        "name",
+        "passed",
+        "reads_active",
+        "reverse",
+        "where",
+        "writes_tracked",
+    )
 
-    def __init__(self, name: str, reverse: Reverse, reads_active: int, writes_tracked: bool, loses: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        reverse: Reverse,
+        reads_active: bool,
+        writes_tracked: bool,
+        loses: bool,
+        certain: bool = True,
+    ) -> None:
         self.name = name
         self.reverse = reverse
         self.reads_active = reads_active
         self.writes_tracked = writes_tracked
         self.loses = loses
+        self.certain = certain
         self.where = call_site()
         self.happening = False
         self.passed = False

@@ -11,8 +11,9 @@ from mpi4py import MPI as mpi
 from . import comm as _comm
 from .files import File
 from .operations import Op
+from .packing import Datatype
 from .point_to_point import Message
-from .requests import Prequest, Request
+from .requests import Prequest, Request, predefined
 from .reverse import register
 from .windows import Win
 
@@ -20,7 +21,8 @@ BASE: dict[str, Any] = dict(vars(mpi))
 """mpi4py.MPI's namespace as mpi4py made it."""
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
-_OTHERS = {cls.__name__: cls for cls in (Request, Prequest, Message, Win, File, Op)}
+_OTHERS = {cls.__name__: cls for cls in (Request, Prequest, Message, Win, File, Datatype, Op)}
+_CONSTANTS = {**predefined(BASE, BASE["Datatype"], Datatype), **predefined(BASE, BASE["Op"], Op)}
 
 
 def _constant(name: str) -> Any:
@@ -45,6 +47,7 @@ def _make() -> types.ModuleType:
     for name in _COMMUNICATORS:
         setattr(module, name, getattr(_comm, name))
     module.__dict__.update(_OTHERS)
+    module.__dict__.update(_CONSTANTS)
     for name in (*_COMMUNICATORS, *_OTHERS):
         getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
         _document(getattr(module, name))
@@ -73,10 +76,18 @@ MPI = _make()
 def rebind_classes() -> None:
     """Let programs that write ``MPI.Request.Waitall(requests)`` against mpi4py's module reach our classes.
 
-    All but those of communicators: what the program makes of mpi4py's communicators stays mpi4py's.
+    Predefined datatypes and operations have methods that move data, so they are ours as well.  Not so communicators:
+    what the program makes of mpi4py's stays mpi4py's.
     """
-    for name in _OTHERS:
+    for name in (*_OTHERS, *_CONSTANTS):
         setattr(mpi, name, getattr(MPI, name))
+    for codes in (mpi._typedict, mpi._typedict_c, mpi._typedict_f):
+        for code, datatype in codes.items():
+            codes[code] = _CONSTANTS.get(_name_of(datatype), datatype)
+
+
+def _name_of(datatype: Any) -> str:
+    return next((name for name, value in BASE.items() if value is datatype), "")
 
 
 def install() -> None:

@@ -12,14 +12,15 @@ from ..kernel.pipeline import Kernel
 from .datatypes import typemap_of
 from .guards import guard
 from .reductions import forget, learn
-from .requests import AcceptsBase, Handles
+from .requests import AcceptsBase, Constant, Handles
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 
 
-class Op(Handles, _Op, metaclass=AcceptsBase):
+class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
     """Reduction operation."""
 
+    __slots__ = ()
     _base = _Op
 
     @classmethod

@@ -48,6 +48,33 @@ class Handles:
         return cls(cls._base.f2py(arg))  # type: ignore[call-arg]
 
 
+class Constant:
+    """Objects that are predefined: pickled by their names."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        name = constant_names.get(id(self))
+        return super().__reduce__() if name is None else name
+
+
+constant_names: dict[int, str] = {}
+"""Names of our predefined datatypes and operations, by id."""
+
+
+def predefined(base: dict[str, Any], kind: type, ours: Any) -> dict[str, Any]:
+    """Our objects for the predefined ones of a class of mpi4py's, by name."""
+    made: dict[int, Any] = {}
+    constants = {}
+    for name, value in base.items():
+        if type(value) is kind:
+            if id(value) not in made:
+                made[id(value)] = ours.__new__(ours, value)
+                constant_names[id(made[id(value)])] = name
+            constants[name] = made[id(value)]
+    return constants
+
+
 _Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
 _Prequest = mpi.Prequest
 _Wait, _Test, _wait, _test = _Request.Wait, _Request.Test, _Request.wait, _Request.test

@@ -24,7 +24,7 @@ from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of, carries_derivatives, plain, storage_of, track_block
 from ..tape import Sweep, Tape, at_opening, current, living, opened, overwrite
 from .agreement import call_site, communication_of, line_of, wait
-from .buffers import Buffer, _as_array, _inferred, _typemap, parse, simple_form
+from .buffers import Buffer, _inferred, _typemap, as_array, parse, simple_form
 from .datatypes import Typemap, datatype_named, regrouped, typemap_of
 from .messages import Collective
 from .requests import AcceptsBase, Handles
@@ -142,7 +142,7 @@ def _register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
         reference = weakref.ref(window)
         window.storage = track_block(address, nbytes, lambda: _alive(reference))
     else:
-        array = None if isinstance(memory, mpi.BottomType) else _as_array(memory)
+        array = None if isinstance(memory, mpi.BottomType) else as_array(memory)
         known = None if array is None or not carries_derivatives(_dtype_of(array)) else storage_of(array)
         address, nbytes = (0, 0) if array is None else (address_of(array), array.nbytes)
         window = Window(reverse, known, address, nbytes, unit)
@@ -150,7 +150,7 @@ def _register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
     storage = window.storage
     if storage is not None and not storage.volatile:
         tape = opened()
-        undo = overwrite(plain(_as_array(memory))) if memory is not None else []
+        undo = overwrite(plain(as_array(memory))) if memory is not None else []
         storage.volatile = True
         if tape is not None and undo:
             tape.append(None, undo)
@@ -331,7 +331,7 @@ def _datatype(datatype: Any) -> mpi.Datatype:
 def _items(spec: Any) -> tuple[int, Typemap]:
     """Number of items of an origin argument and their typemap."""
     memory, count, displ, datatype = simple_form(spec)
-    array = _as_array(memory)
+    array = as_array(memory)
     typemap = _typemap(array, datatype)
     if count is None:
         count = _inferred(array.nbytes - (displ or 0) * typemap.extent, typemap.extent)

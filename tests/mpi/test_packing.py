@@ -1,0 +1,342 @@
+"""Pack and Unpack, messages of packed bytes, and bytes views of active arrays as messages."""
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD, check, random, typeof
+
+import ampi
+import ampi.numpy as np
+from ampi.mpi import COMM_WORLD
+
+pytestmark = pytest.mark.mpi
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def partners(comm):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    return (rank + 1) % size, (rank - 1) % size
+
+
+# ------------------------------------------------------------------------------------------------------- programs
+#
+# Analytic functions of (np, comm, x), on ampi and, with complex arrays, on plain mpi4py.
+
+
+def packed_locally(np, comm, x):
+    """Two arrays behind a byte that leaves them unaligned, unpacked in another order."""
+    kind = typeof(x)
+    room = np.zeros(1 + 3 * x.nbytes, np.uint8)
+    position = kind.Pack(x * x, room, 1, comm)
+    position = kind.Pack(x, room, position, comm)
+    a, b = np.zeros_like(x), np.zeros_like(x)
+    kind.Unpack(room, 1 + x.nbytes, b, comm)
+    kind.Unpack(room, 1, a, comm)
+    return a * b + a
+
+
+def packed_with_numbers(np, comm, x):
+    """A header of integers before the values, sent as MPI.PACKED."""
+    after, before = partners(comm)
+    kind = typeof(x)
+    header = numpy.array([len(x), 7], numpy.intc)
+    room = np.zeros(MPI.INT.Pack_size(2, comm) + kind.Pack_size(len(x), comm), np.uint8)
+    position = MPI.INT.Pack(header, room, 0, comm)
+    position = kind.Pack(x * x, room, position, comm)
+    request = comm.Isend([room, position, MPI.PACKED], after, 3)
+    came = np.zeros(room.size + 16, np.uint8)  # longer than the message
+    status = MPI.Status()
+    comm.Recv([came, MPI.PACKED], before, MPI.ANY_TAG, status)
+    request.Wait()
+    numbers = numpy.zeros(2, numpy.intc)
+    position = MPI.INT.Unpack(came, 0, numbers, comm)
+    assert numbers.tolist() == [len(x), 7] and status.Get_count(MPI.BYTE) == room.size
+    y = np.zeros_like(x)
+    kind.Unpack(came, position, y, comm)
+    return y * x
+
+
+def passed_on(np, comm, x):
+    """Packed bytes go around the whole ring through ranks that never look into them."""
+    after, before = partners(comm)
+    kind = typeof(x)
+    room = np.zeros(x.nbytes, np.uint8)
+    kind.Pack(x * x, room, 0, comm)
+    total = x * 0
+    for _ in range(comm.Get_size()):
+        comm.Sendrecv_replace([room, MPI.BYTE], after, 1, before, 1)
+        y = np.zeros_like(x)
+        kind.Unpack(room, 0, y, comm)
+        total = total * x + y
+    return total
+
+
+def typed_on_one_side(np, comm, x):
+    """What is packed here is received as elements there, and the other way round."""
+    after, before = partners(comm)
+    kind = typeof(x)
+    room = np.zeros(x.nbytes, np.uint8)
+    kind.Pack(x * x, room, 0, comm)
+    requests = [comm.Isend([room, MPI.PACKED], after, 1), comm.Isend(x * x * x, after, 2)]
+    typed = np.zeros_like(x)
+    comm.Recv([typed, x.nbytes, MPI.PACKED], before, 1)
+    came = np.zeros(x.nbytes, np.uint8)
+    comm.Recv([came, MPI.PACKED], before, 2)
+    MPI.Request.Waitall(requests)
+    y = np.zeros_like(x)
+    kind.Unpack(came, 0, y, comm)
+    return typed * y * x
+
+
+def sent_twice_and_overwritten(np, comm, x):
+    """The same packed bytes go to two receivers, are overwritten in between, in part."""
+    after, before = partners(comm)
+    kind = typeof(x)
+    room = np.zeros(2 * x.nbytes, np.uint8)
+    kind.Pack(x * x, room, 0, comm)
+    kind.Pack(x, room, x.nbytes, comm)
+    first, second = np.zeros_like(room), np.zeros_like(room)
+    comm.Sendrecv([room, MPI.PACKED], after, 1, [first, MPI.PACKED], before, 1)
+    kind.Pack(x * x * x, room, 0, comm)
+    comm.Sendrecv([room, MPI.PACKED], before, 2, [second, MPI.PACKED], after, 2)
+    parts = [np.zeros_like(x) for _ in range(4)]
+    for k, came in enumerate((first, second)):
+        kind.Unpack(came, 0, parts[2 * k], comm)
+        kind.Unpack(came, x.nbytes, parts[2 * k + 1], comm)
+    room[...] = 0
+    return parts[0] * parts[1] + parts[2] * parts[3]
+
+
+def copied(np, comm, x):
+    """Packed bytes are copied as arrays."""
+    kind = typeof(x)
+    room = np.zeros(x.nbytes, np.uint8)
+    kind.Pack(x * x, room, 0, comm)
+    longer = np.zeros(2 * x.nbytes + 5, np.uint8)
+    longer[5 : 5 + x.nbytes] = room
+    longer[5 + x.nbytes :] = room.copy()
+    longer[5 : 5 + x.nbytes // len(x)] = 0  # the first element is none any more
+    y = np.zeros(2 * len(x), x.dtype)
+    kind.Unpack(longer, 5, y, comm)
+    return y[: len(x)] * y[len(x) :] + x
+
+
+def broadcast(np, comm, x):
+    kind = typeof(x)
+    room = np.zeros(x.nbytes + 3, np.uint8)
+    if comm.Get_rank() == comm.Get_size() - 1:
+        kind.Pack(x * x, room, 2, comm)
+    comm.Bcast([room, MPI.PACKED], comm.Get_size() - 1)
+    y = np.zeros_like(x)
+    kind.Unpack(room, 2, y, comm)
+    return y * x
+
+
+def gathered_and_scattered(np, comm, x):
+    kind, size = typeof(x), comm.Get_size()
+    room, everything = np.zeros(x.nbytes, np.uint8), np.zeros(size * x.nbytes, np.uint8)
+    kind.Pack(x * x, room, 0, comm)
+    comm.Gather([room, MPI.PACKED], [everything, MPI.PACKED], 0)
+    comm.Scatter([everything, MPI.PACKED], [room, MPI.PACKED], 0)
+    comm.Allgather([room, MPI.PACKED], [everything, MPI.PACKED])
+    mixed = np.zeros_like(everything)
+    comm.Ialltoall([everything, MPI.BYTE], [mixed, MPI.BYTE]).Wait()
+    y = np.zeros(size * len(x), x.dtype)
+    kind.Unpack(mixed, 0, y, comm)
+    return x * np.sum(y * y)
+
+
+def gathered_by_counts(np, comm, x):
+    """Allgatherv of bytes: what was packed, with the elements seen as bytes on one rank."""
+    kind, rank, size = typeof(x), comm.Get_rank(), comm.Get_size()
+    if rank == 0:
+        sent = (x * x).view(numpy.uint8)
+    else:
+        sent = np.zeros(x.nbytes, np.uint8)
+        kind.Pack(x * x, sent, 0, comm)
+    everything = np.zeros(size * x.nbytes, np.uint8)
+    comm.Allgatherv(sent, [everything, [x.nbytes] * size])
+    y = np.zeros(size * len(x), x.dtype)
+    kind.Unpack(everything, 0, y, comm)
+    return x * np.sum(y * y)
+
+
+def bytes_of_arrays(np, comm, x):
+    """Arrays are sent and received as views of their bytes."""
+    after, before = partners(comm)
+    u, v, w = x * x, np.zeros_like(x), np.zeros_like(x)
+    comm.Sendrecv(u.view(numpy.uint8), after, 1, [v.view(numpy.uint8), MPI.BYTE], before, 1)
+    comm.Sendrecv(memoryview(u), after, 2, memoryview(w).cast("B"), before, 2)
+    comm.Bcast(memoryview(u), 0)
+    return u * v + w * x
+
+
+def with_gaps(np, comm, x):
+    """Every second element is packed and unpacked."""
+    vector = typeof(x).Create_vector(2, 1, 2).Commit()
+    room = np.zeros(2 * x.nbytes, np.uint8)
+    u, y = np.zeros(4, x.dtype), x * 1
+    u[0:3] = x * x
+    vector.Pack(u[0:3], room, 0, comm)
+    vector.Unpack(room, 0, y, comm)
+    vector.Free()
+    return y * x
+
+
+PROGRAMS = (
+    packed_locally,
+    packed_with_numbers,
+    passed_on,
+    typed_on_one_side,
+    sent_twice_and_overwritten,
+    copied,
+    broadcast,
+    gathered_and_scattered,
+    gathered_by_counts,
+    bytes_of_arrays,
+    with_gaps,
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_gradient(program):
+    check(program, COMM_WORLD, WORLD)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("program", [packed_with_numbers, sent_twice_and_overwritten, gathered_by_counts])
+def test_dtypes(program, dtype):
+    check(program, COMM_WORLD, WORLD, dtype=dtype)
+
+
+def test_external_format():
+    """Packed in the external format, bytes in another order; against a closed form."""
+    after, before = partners(WORLD)
+    x0 = random(3)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        room = np.zeros(MPI.DOUBLE.Pack_external_size("external32", 3) + 4, np.uint8)
+        end = MPI.DOUBLE.Pack_external("external32", x * x, room, 4)
+        assert end == room.size
+        came = np.zeros_like(room)
+        COMM_WORLD.Sendrecv([room, MPI.BYTE], after, 1, [came, MPI.BYTE], before, 1)
+        y = np.zeros(3)
+        MPI.DOUBLE.Unpack_external("external32", came, 4, y)
+    seed = random(3, salt=1)
+    expected = numpy.zeros(3)
+    WORLD.Sendrecv(seed, before, 0, expected, after, 0)
+    numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), 2 * x0 * expected, rtol=1e-14)
+
+
+def test_bytes_are_read_as_numbers():
+    """Received bytes are looked at as the numbers they are, without unpacking."""
+    after, before = partners(WORLD)
+    x0 = random(3).astype("float32")
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        room = np.zeros(12, np.uint8)
+        COMM_WORLD.Sendrecv((x * x).view(numpy.uint8), after, 1, room, before, 1)
+        y = room.view(numpy.float32)
+        COMM_WORLD.Sendrecv_replace(y, after, 2, before, 2)
+        y = y * 1
+    theirs = numpy.ones(3, "float32")
+    expected = 2 * x0 * theirs
+    numpy.testing.assert_allclose(tape.gradient(y, x, seed=theirs), expected, rtol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------- what is not carried
+
+
+def test_plain_bytes_are_refused():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        for room in (bytearray(16), numpy.zeros(16, numpy.uint8)):
+            with pytest.raises(ampi.ActivityError, match="derivatives would be lost"):
+                MPI.DOUBLE.Pack(x, room, 0, WORLD)
+        assert MPI.DOUBLE.Pack(ampi.value(x), bytearray(16), 0, WORLD) == 16
+        room = np.zeros(16, np.uint8)
+        MPI.DOUBLE.Pack(x, room, 0, WORLD)
+        with pytest.raises(ampi.ActivityError, match="an array"):
+            MPI.DOUBLE.Unpack(room, 0, numpy.zeros(2), WORLD)
+        with pytest.raises(ampi.ActivityError, match="bytes"):
+            room + 1
+        with pytest.raises(ampi.ActivityError, match="bytes"):
+            np.concatenate([room, room])
+        assert ampi.value(room).tolist() == [0, 0, 0, 0, 0, 0, 0xF0, 0x3F] * 2
+
+
+def test_floating_point_memory_as_workspace():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([2.0, 3.0]))
+        room = np.zeros(4)
+        MPI.DOUBLE.Pack(x * x, room, 16, WORLD)
+        y = room * 2.0
+        with pytest.raises(ampi.ActivityError, match="another dtype"):
+            MPI.FLOAT.Pack((x * x).astype("float32"), room, 0, WORLD)
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(4)), [8.0, 12.0])
+
+
+def test_integers_in_tracked_bytes_pass_through():
+    """Bytes that came from elsewhere may be anything: they are computed with, and received into plain memory."""
+    after, before = partners(WORLD)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        flags = np.full(3, WORLD.rank + 1, np.uint8)
+        came, plain = np.zeros(3, np.uint8), numpy.zeros(3, numpy.uint8)
+        COMM_WORLD.Sendrecv(flags, after, 0, came, before, 0)
+        COMM_WORLD.Sendrecv(came, after, 0, plain, before, 0)
+        COMM_WORLD.Bcast(came if WORLD.rank == 0 else plain, 0)
+        total = numpy.zeros(3, numpy.uint8)
+        COMM_WORLD.Allreduce(came, total, MPI.MAX)
+        assert (came == came[0]).all()
+        y = x * int(total[0])
+    expected = WORLD.allreduce(int(came[0]), MPI.MAX)
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [expected] * 2)
+
+
+def test_active_bytes_into_plain_memory_are_an_error():
+    comm = COMM_WORLD.Dup()  # which no sweep can use afterwards
+    after, before = partners(WORLD)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        room = np.zeros(16, np.uint8)
+        MPI.DOUBLE.Pack(x, room, 0, WORLD)
+        comm.Sendrecv([room, MPI.PACKED], after, 0, [bytearray(16), MPI.PACKED], before, 0)
+    with pytest.raises(ampi.CommunicationError, match="not tracked"):
+        tape.gradient(x, x, seed=numpy.ones(2))
+
+
+def test_constants_unpack_over_active_values():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([2.0, 3.0]))
+        u = x * x
+        w = u * u
+        room = numpy.array([5.0, 6.0]).view(numpy.uint8)
+        MPI.DOUBLE.Unpack(room, 0, u[:1], WORLD)
+        y = u + w
+    numpy.testing.assert_array_equal(ampi.value(y), [21.0, 90.0])
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [32.0, 6.0 + 4 * 27.0])
+
+
+def test_constants_pack_over_active_values():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([2.0, 3.0]))
+        room = np.zeros(16, np.uint8)
+        MPI.DOUBLE.Pack(x, room, 0, WORLD)
+        MPI.DOUBLE.Pack(numpy.ones(1), room, 0, WORLD)
+        y = np.zeros(2)
+        MPI.DOUBLE.Unpack(room, 0, y, WORLD)
+    numpy.testing.assert_array_equal(ampi.value(y), [1.0, 3.0])
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [0.0, 1.0])
+
+
+def test_predefined_datatypes_are_ours_everywhere():
+    import pickle
+
+    assert type(MPI.DOUBLE) is type(ampi.MPI.DOUBLE) is ampi.MPI.Datatype
+    assert MPI.DOUBLE is ampi.MPI.DOUBLE
+    assert type(MPI.Datatype.fromcode("d")) is type(MPI._typedict["d"]) is ampi.MPI.Datatype
+    assert type(MPI.DOUBLE.Create_vector(2, 1, 2)) is ampi.MPI.Datatype
+    assert pickle.loads(pickle.dumps(MPI.DOUBLE)) is MPI.DOUBLE
+    assert pickle.loads(pickle.dumps(MPI.SUM)) is MPI.SUM
