@@ -46,6 +46,7 @@ class Reading:
 
     __slots__ = ("buffer", "request")
 
+    reads_memory = False
     active = False  # its completion starts no transfer
     wild = True  # the status says how much came
 

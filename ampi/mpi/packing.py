@@ -96,6 +96,7 @@ class _Moved:
     """Adjoint of moving elements from one buffer to another, one of them packed."""
 
     __slots__ = ("source", "target")
+    reads_memory = False
 
     def __init__(self, source: Any, target: Any) -> None:
         self.source = source
