@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.np import numpy_support
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
@@ -41,6 +42,8 @@ class Contract:
         Active scalars; the adjoint returns their adjoints.
     result_active : tuple of bool
         For each leaf of the result.
+    result_dtypes : tuple of str
+        For each leaf of the result, the dtype it (or its elements) has in the kernel.
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds)``, with one seed per active leaf of the result.  Shadows are updated in
         place, from the adjoint of the values after the call to that of the values before.  None if nothing is active.
@@ -54,6 +57,7 @@ class Contract:
     shadows: tuple[int, ...]
     scalars: tuple[int, ...]
     result_active: tuple[bool, ...]
+    result_dtypes: tuple[str, ...]
     adjoint: Callable[..., tuple] | None = None
 
 
@@ -89,9 +93,13 @@ def make_contract(
 
 
 def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:
-    """Numba's options for a generated program: those of its primal that are about arithmetic and threads."""
+    """Numba's options for a generated program: those of its primal that are about arithmetic and threads.
+
+    Where a derivative divides by zero it gives what IEEE arithmetic gives, whatever the primal does: what made the
+    primal raise did so before.
+    """
     kept = {k: v for k, v in options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
-    return {**kept, "parallel": parallel and bool(kept.get("parallel"))}
+    return {**kept, "error_model": "numpy", "parallel": parallel and bool(kept.get("parallel"))}
 
 
 def generate(
@@ -125,6 +133,7 @@ def generate(
         "shadows": tuple(position[n] for n in derivative.shadows),
         "scalars": tuple(position[n] for n in derivative.scalars),
         "result_active": tuple(derivative.result_active),
+        "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
     }
     shown = ", ".join(f"{a.name}: {a.type}" for a in primal.arguments)
     wanted = ", ".join(names[k] for k in sorted(active)) or "nothing"
@@ -184,6 +193,11 @@ def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
             raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {[a.name for a in leaves]}")
         wanted = [k for k, a in enumerate(leaves) if a.name in active]
     return generate(kernel, argument_types, frozenset(wanted))
+
+
+def results_of(function: ir.Function) -> tuple[ir.Expr, ...]:
+    last = function.body[-1] if function.body else None
+    return last.values if isinstance(last, ir.Return) else ()
 
 
 def element(type_: types.Type) -> types.Type:
@@ -295,8 +309,8 @@ class _Call:
             self.recording.activate(self.leaves[k])
         created: list[np.ndarray] = []
         seeds: list[Any] = []
-        flags = iter(self.contract.result_active)
-        result = self.wrap(result, flags, seeds, created)
+        facts = zip(self.contract.result_active, self.contract.result_dtypes, strict=True)
+        result = self.wrap(result, facts, seeds, created)
         written = set(self.contract.writes)
         outputs = [region for k, region in zip(self.contract.shadows, self.shadows) if k in written]
         outputs += [s for s in seeds if isinstance(s, memory.Region)]
@@ -304,17 +318,18 @@ class _Call:
         self.recording.append(adjoint, undo, created)
         return result
 
-    def wrap(self, value: Any, flags: Iterator[bool], seeds: list[Any], created: list[np.ndarray]) -> Any:
+    def wrap(self, value: Any, facts: Iterator[tuple[bool, str]], seeds: list[Any], created: list[np.ndarray]) -> Any:
         """The result for the user: active leaves as ``ampi.ndarray``."""
         if value is None:
             return None
         if isinstance(value, tuple):
-            parts = [self.wrap(v, flags, seeds, created) for v in value]
+            parts = [self.wrap(v, facts, seeds, created) for v in value]
             return arguments.rebuilt(value, parts)
-        if not next(flags):
+        is_active, dtype = next(facts)
+        if not is_active:
             return memory.tracked(value) if isinstance(value, np.ndarray) else value
         if not isinstance(value, np.ndarray):
-            wrapped = memory.tracked_copy(value)
+            wrapped = memory.tracked_copy(np.asarray(value, dtype))  # Numba gives a float32 as a Python float
         elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
             seeds.append(StandIn(value, zeros=True))
             return memory.tracked(value)

@@ -354,8 +354,11 @@ def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
         return arithmetic("mul", factor, x)
     if n == 3:
         return arithmetic("mul", factor, arithmetic("mul", x, x))
-    exponent = Const(int(n) - 1, types.int64) if n == int(n.real) else constant(n - 1, working)
-    value = arithmetic("mul", factor, Op("pow", (x, exponent), x.type))
+    if n == int(n.real) and n.real < 0:  # Numba's power raises for zero to a negative integer
+        value = arithmetic("truediv", factor, Op("pow", (x, Const(1 - int(n.real), types.int64)), x.type))
+    else:
+        exponent = Const(int(n.real) - 1, types.int64) if n == int(n.real) else constant(n - 1, working)
+        value = arithmetic("mul", factor, Op("pow", (x, exponent), x.type))
     if n.real >= 1:
         return value
     return select(Op("ne", (d, constant(0, d.type)), types.boolean), value, constant(0, value.type))

@@ -45,12 +45,23 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
     **options
-        Those of ``numba.njit``.  ``error_model`` is ``"numpy"`` unless it is given; code is always cached on disk.
+        Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
+        dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
+        never in its derivatives.
 
     Returns
     -------
     Kernel
-        Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through.
+        Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through: a
+        result that depends on them is then an `ampi.ndarray`, without dimensions for a number, of the dtype that it has
+        in the kernel.  Other results are what Numba gives (a Python float for a ``float32``).
+
+    Notes
+    -----
+    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
+    ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps (``floor``, ``sign``,
+    comparisons, conversion to integers) have derivative zero.  Where a derivative is infinite (``sqrt`` at zero) it is
+    infinite, but nothing that does not depend on it becomes nan: zero times it is zero.
 
     Raises
     ------

@@ -134,6 +134,103 @@ def test_exceptions_are_raised_while_recording():
     np.testing.assert_array_equal(tape.gradient(b, a, seed=np.ones(3)), [0.0, 2.0, 2.0])  # a[0] was overwritten
 
 
+# ------------------------------------------------------------------------------------------------ dtypes, kinks, poles
+
+
+@ampi.kernel
+def norm_and_more(a, n):
+    s = a[0] - a[0]
+    for i in range(len(a)):
+        s += a[i] * a[i]
+    return s, len(a) * n, n > 2, (a[0] * n, s * 2)
+
+
+@pytest.mark.parametrize("integer", [np.int8, np.int32, np.uint16, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_results_have_the_dtype_of_the_kernel(dtype, integer):
+    values = np.array([0.5, 1.25, -2.0]).astype(dtype)
+    n = integer(3)
+    compiled = numba.njit(norm_and_more.py_func)
+    plain = compiled(values, n)
+    numbers = compiled.nopython_signatures[0].return_type[3]
+    assert [type(v) for v in flat(norm_and_more(values, n))] == [type(v) for v in flat(plain)]
+    with ampi.Tape() as tape:
+        a = tape.watch(values)
+        s, count, large, (scaled, double) = norm_and_more(a, n)
+    assert (count, large) == (9, True) and type(count) is int and type(large) is bool
+    assert isinstance(s, ampi.ndarray) and s.dtype == dtype and s.shape == ()
+    for value, expected, gradient in ((s, plain[0], 2 * values), (double, plain[3][1], 4 * values)):
+        np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-6)
+        found = tape.gradient(value, a)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, np.conj(gradient), rtol=1e-6)
+    assert [scaled.dtype, double.dtype] == [numba.np.numpy_support.as_dtype(t) for t in numbers]
+
+
+@ampi.kernel
+def poles(v, which):
+    if which == 0:
+        return np.sqrt(v)
+    if which == 1:
+        return 1.0 / v
+    if which == 2:
+        return np.log(v)
+    if which == 3:
+        return v**0.5
+    if which == 4:
+        return np.cbrt(v)
+    if which == 5:
+        return v**-2.0
+    return np.arccos(1.0 - v)
+
+
+inf = np.inf
+POLES = [(0.0, inf), (inf, -inf), (-inf, inf), (0.0, inf), (0.0, inf), (inf, -inf), (0.0, inf)]
+
+
+@pytest.mark.parametrize("which, expected", list(enumerate(POLES)))
+def test_poles_give_what_ieee_gives(which, expected):
+    with ampi.Tape() as tape:
+        v = tape.watch(0.0)
+        result = poles(v, which)
+        nothing = result * 0.0 if np.isfinite(result) else None
+    assert (float(ampi.value(result)), float(tape.gradient(result, v))) == expected
+    if nothing is not None:  # what does not matter does not become nan
+        assert tape.gradient(nothing, v) == 0.0
+
+
+@ampi.kernel(error_model="python")
+def root_and_quotient(v, w):
+    return np.sqrt(v) + v / w
+
+
+def test_only_the_kernel_itself_raises_on_division_by_zero():
+    with ampi.Tape() as tape:
+        v = tape.watch(0.0)
+        result = root_and_quotient(v, 2.0)
+        with pytest.raises(ZeroDivisionError):
+            root_and_quotient(v, 0.0)
+    assert tape.gradient(result, v) == inf
+
+
+@ampi.kernel
+def kinks(a, b):
+    high = max(a[0], b[0])
+    low = min(a[1], b[1])
+    top = np.maximum(a[2], b[2])
+    side = a[3] if a[3] >= b[3] else 5 * b[3]
+    return high + 2 * low + 3 * top + 4 * side + abs(a[0] - b[0]) + np.sign(a[1]) + np.floor(a[2])
+
+
+def test_ties_go_to_the_first_and_kinks_to_the_right():
+    with ampi.Tape() as tape:
+        a, b = tape.watch(x), tape.watch(x)
+        result = kinks(a, b)
+    a_bar, b_bar = tape.gradient(result, [a, b])
+    np.testing.assert_array_equal(a_bar, [1.0 + 1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(b_bar, [-1.0, 0.0, 0.0, 0.0])
+
+
 LIMIT = 1.0
 
 
