@@ -350,8 +350,9 @@ class _Adjoint(Builder):
                     if target.name in scope.values:
                         self.emit(ir.Grow(scope.values[target.name], self.atom(size, scope), line=s.line))
                         self.forget(scope.values[target.name].name)
-                case ir.Raise():
-                    pass
+                case ir.Raise(own=own):
+                    if own:
+                        self.emit(s)
                 case _:
                     raise AssertionError(s)
 

@@ -17,7 +17,8 @@ from numba.np import numpy_support
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
-from ampi.kernel import adjoint, arguments, cache, emit, inline, ir
+from ampi.kernel import adjoint, arguments, cache, emit, ir
+from ampi.kernel.expand import ADVICE
 from ampi.kernel.inference import is_array
 from ampi.kernel.separate import SeparateArrays, are_separate
 
@@ -47,6 +48,9 @@ class Contract:
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds)``, with one seed per active leaf of the result.  Shadows are updated in
         place, from the adjoint of the values after the call to that of the values before.  None if nothing is active.
+    disagreement : callable or None
+        ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
+        on their being the same, or zero.  None if there is nothing to check.
     """
 
     names: tuple[str, ...]
@@ -59,6 +63,7 @@ class Contract:
     result_active: tuple[bool, ...]
     result_dtypes: tuple[str, ...]
     adjoint: Callable[..., tuple] | None = None
+    disagreement: Callable[..., int] | None = None
 
 
 FACTS = ("names", "reads", "writes", "needs", "becomes_active", "shadows", "scalars", "result_active")
@@ -89,7 +94,7 @@ def make_contract(
     if separate:
         options["pipeline_class"] = SeparateArrays
     compiled = program and cache.compiled(program, name, options)
-    return Contract(**module.CONTRACT, adjoint=compiled)
+    return Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
 
 
 def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def generate(
     separate: bool = True,
 ) -> str:
     """The text of the file: facts and adjoint program."""
-    primal = merge(kernel.ir_of(argument_types), same)
+    primal = kernel.ir_of(argument_types, same)
     names = [a.name for a in primal.arguments]
     fast = kernel.options.get("fastmath", False)
     options = adjoint.Options(
@@ -150,8 +155,20 @@ def generate(
         f"PARALLEL = {any(isinstance(n, ir.For) and n.parallel for n in ir.walk(program.body))}",
         "\n",
         emit.source(program) if active else "",
+        *disagreement(primal),
     ]
     return "\n".join(text)
+
+
+def disagreement(primal: ir.Function) -> list[str]:
+    """A function that checks sizes before a call, as Python source (nothing if there is nothing to check)."""
+    if not primal.agreeing:
+        return []
+    checks = [
+        f"    if {emit.expression(s.first)} != {emit.expression(s.second)}:\n        return {s.line}"
+        for s in primal.agreeing
+    ]
+    return [f"\ndef disagreement({', '.join(a.name for a in primal.arguments)}):", *checks, "    return 0\n"]
 
 
 def array_source(array: np.ndarray) -> str:
@@ -171,15 +188,6 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
     read = {n.name for n in ir.walk(program.body) if isinstance(n, ir.Var)}
     leaves = tuple(a for a in program.arguments if a.name not in constants)
     return replace(program, arguments=leaves, constants=tuple((n, a) for n, a in constants.items() if n in read))
-
-
-def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
-    """Arguments that are the same array, under one name in the body (the others remain as unused arguments)."""
-    if not same:
-        return function
-    leaves = function.arguments
-    one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
-    return inline.substitute(function, one)
 
 
 def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
@@ -271,7 +279,17 @@ class _Call:
             )
         if self.active and not separate:
             self.refuse_overlap(contract, places, merged)
+        if self.active and contract.disagreement is not None:
+            self.refuse_stretching(contract.disagreement(*self.leaves))
         return contract
+
+    def refuse_stretching(self, line: int) -> None:
+        """Axes of size one that fit to longer ones are only known to derivatives where the source shows them."""
+        if line:
+            raise ActivityError(
+                f"{self.kernel.py_func.__code__.co_filename}:{line}: in kernel '{self.kernel.__name__}': arrays of "
+                f"different sizes in one operation; {ADVICE}"
+            )
 
     def refuse_overlap(self, contract: Contract, places: tuple[Any, ...], merged: set[int]) -> None:
         """Arguments that overlap without being the same array cannot be analysed."""

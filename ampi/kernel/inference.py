@@ -14,6 +14,7 @@ from numba.core.typing.arraydecl import get_array_index_type
 @cache
 def context() -> Any:
     """Numba's typing context for CPU code."""
+    cpu_target.target_context.refresh()  # what is declared as an overload
     typing_context = cpu_target.typing_context
     typing_context.refresh()
     return typing_context
@@ -68,3 +69,19 @@ def is_array(type: types.Type) -> bool:
 def default_constant(type: types.Type) -> bool:
     """Whether a plain Python literal of this type has this type in Numba."""
     return type in (types.int64, types.float64, types.complex128, types.boolean)
+
+
+@cache
+def part(array: types.Array, items: tuple[types.Type, ...]) -> types.Type | None:
+    """The type of ``array[items]`` with slices, None and arrays of integers among the items, or None."""
+    index = items[0] if len(items) == 1 else types.Tuple(items)
+    try:
+        found = get_array_index_type(array, index)
+    except (numba_errors.NumbaError, NotImplementedError):
+        return None
+    return None if found is None else plain(found.result)
+
+
+def real(type: types.Type) -> types.Type:
+    """The type of the real part."""
+    return type.underlying_float if isinstance(type, types.Complex) else type

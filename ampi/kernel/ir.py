@@ -17,6 +17,8 @@ Conventions that hold after parsing
 * A scalar's ``Assign`` converts with an explicit ``cast``; ``Store`` and ``Accumulate`` convert to the array's type as
   Numba does.  A ``Const`` whose type is not that of its Python literal (``float32``) is written with its constructor.
 * ``and``, ``or`` and ``select`` evaluate only what they need.
+* ``View``, ``Elementwise`` and ``Agree`` stand for operations on parts of arrays and on whole arrays.  They are
+  statements of the parsed form only: ``views`` and ``expand`` write them as loops.
 * After ``lower`` there is no ``Break``, ``Continue`` or early ``Return``: one ``Return`` ends the function body.
 """
 
@@ -149,6 +151,42 @@ class Alias(Stmt):
 
 
 @dataclass(frozen=True)
+class View(Stmt):
+    """``target`` names a part of an array, or the same elements in another order: ``target[axes]`` is
+    ``array[index]``.  ``axes`` are variables of this statement, each from zero up to its size in ``shape``."""
+
+    target: Var
+    array: Var
+    axes: tuple[Var, ...]
+    shape: tuple[Expr, ...]
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Elementwise(Stmt):
+    """``array[index] = value`` for all ``axes``, each from zero up to its size in ``shape``, the last one fastest.
+
+    ``accumulate`` adds to the elements instead.  With ``snapshot`` all values are computed before any is stored.
+    """
+
+    array: Var
+    axes: tuple[Var, ...]
+    shape: tuple[Expr, ...]
+    index: tuple[Expr, ...]
+    value: Expr
+    accumulate: bool = False
+    snapshot: bool = True
+
+
+@dataclass(frozen=True)
+class Agree(Stmt):
+    """Two sizes are the same: an operation on whole arrays relies on it."""
+
+    first: Expr
+    second: Expr
+
+
+@dataclass(frozen=True)
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
     for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``)."""
@@ -194,9 +232,11 @@ class Return(Stmt):
 
 @dataclass(frozen=True)
 class Raise(Stmt):
-    """``raise E("...")`` or a failed ``assert``; kept as source text, constants only."""
+    """``raise E("...")`` or a failed ``assert``; kept as source text, constants only.  A derivative program leaves it
+    out, since the kernel itself has run without it, unless the exception is ``own``: of derivative programs alone."""
 
     text: str
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +262,8 @@ class Argument:
 class Function:
     """A kernel for one signature.  ``result`` says how the values of ``Return`` are put together for the caller
     (None, ``"scalar"``, ``"array"``, or ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are
-    global arrays and tables which the body reads: a ``Var`` of that name is the array; nothing writes it."""
+    global arrays and tables which the body reads: a ``Var`` of that name is the array; nothing writes it.
+    ``agreeing`` are sizes that have to be equal, in terms of the arguments."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -231,6 +272,7 @@ class Function:
     first_line: int = 1
     result: Any = None
     constants: tuple[tuple[str, Any], ...] = ()
+    agreeing: tuple[Agree, ...] = ()
 
 
 # --------------------------------------------------------------------------------------------------- walking

@@ -4,8 +4,9 @@
 statement for the given argument types.  Types flow forward through expressions (``inference``); the type of a variable
 is what Numba's unification makes of all its assignments, found by building again until nothing changes.
 
-During building an expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Group`` (a tuple
-of values) or a ``Static`` (something known now: a module, function, kernel, dtype, None, a string).
+During building an expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Lazy`` (an array
+that is an expression), a ``Group`` (a tuple of values) or a ``Static`` (something known now: a module, function,
+kernel, dtype, None, a string).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from numba import types
 from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
-from ampi.kernel import inference, intrinsics, ir
+from ampi.kernel import array_functions, array_values, extents, inference, intrinsics, ir
+from ampi.kernel.array_values import Lazy, Range, is_array
 from ampi.kernel.reductions import find_reductions
 from ampi.kernel.references import references
 from ampi.kernel.source import Source, read_source
-from ampi.kernel.spelling import spell_out
+from ampi.kernel.spelling import Augmented, spell_out
 from ampi.kernel.webs import Webs, split_webs
 
 MAX_CONSTANT_ARRAY = 100_000
@@ -258,6 +260,10 @@ class _Builder:
         self.pending = []
         self.constants: dict[str, np.ndarray] = {}
         self.references: set[str] = set()  # names that stand for one array or another
+        self.extents: dict[str, tuple[ir.Expr, ...]] = {}  # of local arrays and parts of arrays
+        self.owned: set[str] = set()  # local arrays
+        self.parts: set[str] = set()  # parts of local arrays
+        self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -303,6 +309,15 @@ class _Builder:
         self.emit(ir.Assign(target, value))
         return target
 
+    def is_lasting(self, name: str) -> bool:
+        """Whether a scalar keeps its value as long as what is made of it is used."""
+        return name in self.lasting or self.webs.definitions.get(name, 1) == 1
+
+    def lowest(self, var: ir.Var) -> int | None:
+        return self.bounds.get(var.name)
+
+    cast = staticmethod(lambda value, type_: cast(value, type_))
+
     # ------------------------------------------------------------------------------------------- statements
 
     def statements(self, body: list[ast.stmt]) -> None:
@@ -341,6 +356,9 @@ class _Builder:
     def statement_Assign(self, node: ast.Assign) -> None:
         first = node.targets[0]
         value = self.value(node.value, hint=first.id if isinstance(first, ast.Name) else None)
+        if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
+            self.scope.kinds[first.id] = Named(value)  # the same array as before
+            return
         if len(node.targets) > 1 and isinstance(value, ir.Expr) and not isinstance(value, (ir.Const, ir.Var)):
             value = self.temporary("value", value)
         for target in node.targets:
@@ -353,7 +371,12 @@ class _Builder:
     def statement_AugAssign(self, node: ast.AugAssign) -> None:
         if not isinstance(node.target, ast.Subscript):
             self.fail(node, "augmented assignment to this target is not supported", "assign to a name or an element")
-        array, index = self.element(node.target)
+        array, items = self.indexed(node.target)
+        if not self.is_element(array, items):
+            place = array_values.place(self, node.target, array, items)
+            array_values.update(self, node, node.op, place, self.value(node.value))
+            return
+        index = self.index(node.target, array, items)
         (value,) = self.operands(lambda: self.scalar(node.value))
         old = ir.Load(array, index, array.type.dtype)
         if isinstance(node.op, (ast.Add, ast.Sub)):
@@ -367,7 +390,7 @@ class _Builder:
         self.emit(ir.Store(array, index, result))
 
     def statement_Return(self, node: ast.Return) -> None:
-        value = Static(None) if node.value is None else self.value(node.value)
+        value = Static(None) if node.value is None else self.result(node, self.value(node.value))
         leaves = list(_leaves(value)) if value != Static(None) else []
         for leaf in leaves:
             if isinstance(leaf, Static):
@@ -386,6 +409,18 @@ class _Builder:
             leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
         )
         self.emit(ir.Return(values))
+
+    def result(self, node: ast.Return, value: Value) -> Value:
+        """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
+        if isinstance(value, Group):
+            return Group(tuple(self.result(node, v) for v in value.items), value.cls)
+        if isinstance(value, Lazy):
+            return array_values.computed(self, value, "result")
+        if is_array(value) and value.name in self.parts:
+            return array_values.copied(self, value, "result")
+        if is_array(value) and value.name in self.extents and value.name not in self.owned:
+            self.fail(node, "returns a part of an array", "return a copy of it: .copy()")
+        return value
 
     def statement_Break(self, node: ast.Break) -> None:
         self.require_loop(node, "break")
@@ -575,6 +610,9 @@ class _Builder:
         name = node.target.id if isinstance(node.target, ast.Name) else "item"
         direct = item is None and name in self.webs.loop_variables and not self.unrolling
         var = ir.Var(name if direct else self.names.fresh(f"{name}_at"), type_)
+        if isinstance(step, ir.Const):
+            below = extents.lowest(start if step.value > 0 else stop, self.lowest)
+            self.bounds[var.name] = below if below is None or step.value > 0 else below + 1
 
         def body() -> None:
             if direct:
@@ -651,6 +689,8 @@ class _Builder:
 
     def bind(self, node: ast.AST, name: str, value: Value) -> None:
         """``name = value`` for a local name."""
+        if isinstance(value, Lazy):
+            value = array_values.computed(self, value, name)
         if isinstance(value, Group):
             self.bind_group(node, name, value)
         elif isinstance(value, Static):
@@ -675,6 +715,8 @@ class _Builder:
         if type_ is None or not inference.is_scalar(type_):
             self.fail(node, f"'{name}' is {_show(old)} elsewhere and {value.type} here", "use two names")
         self.scope.kinds[name] = type_
+        if self.webs.definitions.get(name, 1) == 1 and isinstance(type_, types.Integer):
+            self.bounds[name] = extents.lowest(value, self.lowest)
         self.emit(ir.Assign(ir.Var(name, type_), cast(value, type_)))
 
     def bind_array(self, node: ast.AST, name: str, value: ir.Var) -> None:
@@ -685,6 +727,7 @@ class _Builder:
         if self.loops and not lasting:
             target = ir.Var(self.names.fresh(name) if self.unrolling else name, value.type)
             self.emit(ir.Alias(target, value, ()))
+            self.describe_part(target, value, 0)
             value = target
         self.scope.kinds[name] = Named(value)
 
@@ -722,10 +765,16 @@ class _Builder:
         return Leaf(leaf)
 
     def store(self, target: ast.Subscript, value: Value) -> None:
-        if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
-            self.fail(target, "only a scalar can be stored into an element", "loop over the elements")
         position = len(self.block)
-        array, index = self.element(target)
+        array, items = self.indexed(target)
+        if not self.is_element(array, items):
+            if not (is_array(value) or isinstance(value, ir.Expr)):
+                self.fail(target, "only numbers and arrays can be stored into an array")
+            array_values.assign(self, target, array_values.place(self, target, array, items), value)
+            return
+        if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
+            self.fail(target, "only a scalar can be stored into an element", "index a part of the array: a[i:j]")
+        index = self.index(target, array, items)
         if len(self.block) > position and any(isinstance(n, ir.Load) for n in ir.walk(value)):
             saved = ir.Var(self.names.fresh("value"), value.type)
             self.block.insert(position, ir.Assign(saved, value, line=self.line))
@@ -741,19 +790,16 @@ class _Builder:
         if array.name in self.constants or not array.type.mutable:
             self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
 
-    def element(self, node: ast.Subscript) -> tuple[ir.Var, tuple[ir.Expr, ...]]:
-        """The array and full index of an element that is assigned."""
+    def indexed(self, node: ast.Subscript) -> tuple[ir.Var, list[Any]]:
+        """The array and the index of what is assigned."""
         array = self.value(node.value)
         if not (isinstance(array, ir.Var) and inference.is_array(array.type)):
             self.fail(node, "only elements of arrays can be assigned", "tuples cannot change; use a local array")
-        index = self.index(node, array)
-        if len(index) != array.type.ndim:
-            self.fail(
-                node,
-                f"assignment to a part of '{array.name}' ({len(index)} of {array.type.ndim} indices)",
-                "loop over the elements",
-            )
-        return array, index
+        return array, self.index_items(node)
+
+    @staticmethod
+    def is_element(array: ir.Var, items: list[Any]) -> bool:
+        return array_values.is_simple(items) and len(items) >= array.type.ndim
 
     # ------------------------------------------------------------------------------------------- expressions
 
@@ -768,7 +814,7 @@ class _Builder:
 
     def scalar(self, node: ast.expr) -> ir.Expr:
         value = self.value(node)
-        if not isinstance(value, ir.Expr):
+        if isinstance(value, Lazy) or not isinstance(value, ir.Expr):
             self.fail(node, "a number is needed here")
         if not inference.is_scalar(value.type):
             self.fail(node, f"a number is needed here, this is an array ({value.type})", "loop over its elements")
@@ -783,6 +829,9 @@ class _Builder:
             ends.append(len(self.block))
         for number in reversed(range(len(values) - 1)):
             value = values[number]
+            if isinstance(value, Lazy) and self.writes(ends[number]):
+                statements, values[number] = self.sub_block(lambda v=value: array_values.computed(self, v, "value"))
+                self.block[ends[number] : ends[number]] = statements
             if (
                 ends[-1] > ends[number]
                 and isinstance(value, ir.Expr)
@@ -792,6 +841,13 @@ class _Builder:
                 self.block.insert(ends[number], ir.Assign(saved, value, line=self.line))
                 values[number] = saved
         return values
+
+    def writes(self, position: int) -> bool:
+        """Whether the statements from here on write into an array that they do not make themselves."""
+        nodes = list(ir.walk(tuple(self.block[position:])))
+        own = {n.target.name for n in nodes if isinstance(n, ir.Alloc)}
+        kinds = (ir.Store, ir.Accumulate, ir.Elementwise)
+        return any(isinstance(n, kinds) and n.array.name not in own for n in nodes)
 
     def value_Constant(self, node: ast.Constant) -> Value:
         return self.constant(node.value, node)
@@ -869,7 +925,8 @@ class _Builder:
         return Group(tuple(items), group.cls)
 
     def value_Tuple(self, node: ast.Tuple) -> Value:
-        return Group(tuple(self.spread(node.elts)))
+        items = self.spread(node.elts)
+        return Group(tuple(array_values.computed(self, v) if isinstance(v, Lazy) else v for v in items))
 
     value_List = value_Tuple
 
@@ -894,11 +951,23 @@ class _Builder:
             if isinstance(operand, Static):
                 return ir.Const(not operand.value, types.boolean)
             return _not(self.truth(node.operand, operand))
-        operand = self.scalar(node.operand)
+        operand = self.value(node.operand)
         name, function = UNARY[type(node.op)]
+        if is_array(operand):
+            make = self.unary_maker(node, name, function)
+            return array_values.operation(self, node, function, make, operand)
+        if not isinstance(operand, ir.Expr):
+            self.fail(node.operand, "a number is needed here")
         if name == "neg":
             return self.negated(node, operand)
         return self.operation(node, name, function, operand)
+
+    def unary_maker(self, node: ast.AST, name: str, function: Any) -> Callable[[ir.Expr], ir.Expr]:
+        if name == "neg":
+            return lambda x: self.negated(node, x)
+        if name == "invert":  # of a truth value
+            return lambda x: _not(x) if isinstance(x.type, types.Boolean) else self.operation(node, name, function, x)
+        return lambda x: self.operation(node, name, function, x)
 
     def negated(self, node: ast.AST, value: ir.Expr) -> ir.Expr:
         if isinstance(value, ir.Const) and not isinstance(value.type, types.Boolean):
@@ -906,17 +975,25 @@ class _Builder:
         return self.operation(node, "neg", operator.neg, value)
 
     def value_BinOp(self, node: ast.BinOp) -> Value:
-        if isinstance(node.op, ast.MatMult):
-            self.fail(node, "@ is not supported in a kernel", "write the loops")
         left, right = self.operands(lambda: self.value(node.left), lambda: self.value(node.right))
+        if isinstance(node.op, ast.MatMult):
+            return array_functions.matmul(self, node, left, right)
         if isinstance(left, Group) and isinstance(right, Group) and isinstance(node.op, ast.Add):
             return Group(left.items + right.items)
+        if isinstance(node, Augmented) and isinstance(left, ir.Var) and is_array(left):
+            array_values.update(self, node, node.op, array_values.whole(self, left), right)
+            return left
+        if is_array(left) or is_array(right):
+            function = BINARY[type(node.op)][1]
+            return array_values.operation(
+                self, node, function, lambda x, y: self.binary(node, node.op, x, y), left, right
+            )
         for side, value in ((node.left, left), (node.right, right)):
-            if isinstance(value, ir.Expr) and inference.is_array(value.type):
-                self.fail(side, f"arithmetic with a whole array ({value.type})", "loop over its elements")
             if not isinstance(value, ir.Expr):
                 self.fail(side, "a number is needed here")
         return self.binary(node, node.op, left, right)
+
+    value_Augmented = value_BinOp
 
     def binary(self, node: ast.AST, op: ast.operator, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         name, function = BINARY[type(op)]
@@ -940,6 +1017,10 @@ class _Builder:
                 self.fail(node, "'is' between numbers or arrays", "use ==")
             return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
         values = self.operands(*[lambda n=n: self.value(n) for n in (node.left, *node.comparators)])
+        if any(map(is_array, values)) and len(values) == 2 and type(node.ops[0]) in COMPARE:
+            function = COMPARE[type(node.ops[0])][1]
+            make = lambda x, y: self.compare(node, node.ops[0], x, y)
+            return array_values.operation(self, node, function, make, *values)
         if all(isinstance(v, Static) for v in values) and len(values) == 2:
             return self.compare_static(node, values[0].value, values[1].value)
         for number in range(1, len(values) - 1):
@@ -1054,7 +1135,9 @@ class _Builder:
         if isinstance(value, Group):
             return ir.Const(bool(value.items), types.boolean)
         if inference.is_array(value.type):
-            self.fail(node, "the truth of an array", "compare an element or a.size")
+            self.fail(
+                node, "the truth of an array", "compare an element or a.size, or write np.any(...) or np.all(...)"
+            )
         if isinstance(value.type, types.Boolean):
             return value
         if isinstance(value, ir.Const):
@@ -1065,6 +1148,8 @@ class _Builder:
 
     def value_Attribute(self, node: ast.Attribute) -> Value:
         owner = self.value(node.value)
+        if isinstance(owner, Lazy):
+            owner = array_values.computed(self, owner)
         if isinstance(owner, Static):
             return self.static_attribute(node, owner.value)
         if isinstance(owner, Group):
@@ -1096,6 +1181,11 @@ class _Builder:
                 return product
             case "dtype":
                 return Static(numpy_support.as_dtype(array.type.dtype))
+            case "T":
+                return array_functions.transpose(self, node, array)
+            case "real" | "imag" as name:
+                make = lambda x: self.part(node, name, x)
+                return array_values.operation(self, node, getattr(np, name), make, array)
         return self.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
 
     def part(self, node: ast.AST, name: str, value: ir.Expr) -> ir.Expr:
@@ -1109,9 +1199,14 @@ class _Builder:
             return self.item(node, owner)
         if isinstance(owner, Static) and isinstance(owner.value, (list, tuple)):
             return self.item(node, self.constant(tuple(owner.value), node))
+        if isinstance(owner, Lazy):
+            owner = array_values.computed(self, owner)
         if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
             self.fail(node, "only arrays and tuples can be indexed")
-        return self.subscript(node, owner, self.index(node, owner), hint)
+        items = self.index_items(node)
+        if not array_values.is_simple(items):
+            return array_values.part(self, node, owner, items, hint)
+        return self.subscript(node, owner, self.index(node, owner, items), hint)
 
     def subscript(self, node: ast.AST, array: ir.Var, index: tuple[ir.Expr, ...], hint: str | None) -> Value:
         if len(index) == array.type.ndim:
@@ -1121,30 +1216,45 @@ class _Builder:
         view = inference.element_view(array.type, len(index))
         target = ir.Var(self.new_array_name(hint or f"{array.name}_part"), view)
         self.emit(ir.Alias(target, array, index))
+        self.describe_part(target, array, len(index))
         return target
+
+    def describe_part(self, target: ir.Var, array: ir.Var, axis: int) -> None:
+        """Note what is known of a part of an array which keeps its axes from ``axis`` on."""
+        self.extents[target.name] = array_values.shape_of(self, array)[axis:]
+        if array.name in self.owned | self.parts:
+            self.parts.add(target.name)
 
     def new_array_name(self, hint: str) -> str:
         if hint in self.webs.definitions and self.webs.definitions[hint] == 1 and not self.unrolling:
             return hint
         return self.names.fresh(hint)
 
-    def index(self, node: ast.Subscript, array: ir.Var) -> tuple[ir.Expr, ...]:
+    def index_items(self, node: ast.Subscript) -> list[Any]:
+        """The items of an index: integers, arrays of integers, ``Range``, None, an ellipsis."""
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        for part in parts:
-            if isinstance(part, ast.Slice):
-                self.fail(part, "slices are not supported in a kernel", "loop over the elements, or pass the part in")
-        values: list[Value] = []
-        for value in self.operands(*[lambda p=p: self.value(p) for p in parts]):
-            values.extend(value.items if isinstance(value, Group) else [value])
-        if values == [Static(Ellipsis)]:
-            return ()
-        if len(values) > array.type.ndim:
-            self.fail(node, f"{len(values)} indices for an array of {array.type.ndim} dimensions")
-        for value in values:
-            if not (isinstance(value, ir.Expr) and isinstance(value.type, types.Integer)):
-                shown = value.type if isinstance(value, ir.Expr) else "this"
-                self.fail(node, f"an index must be an integer, not {shown}", "use integers; loop over masks")
-        return tuple(_from_end(value, array, axis) for axis, value in enumerate(values))
+        items: list[Any] = []
+        for value in self.operands(*[lambda p=p: self.index_item(p) for p in parts]):
+            items.extend(value.items if isinstance(value, Group) else [value])
+        return [v.value if v in (Static(None), Static(Ellipsis)) else v for v in items]
+
+    def index_item(self, node: ast.expr) -> Any:
+        if not isinstance(node, ast.Slice):
+            return self.value(node)
+        bounds = [None if p is None else self.value(p) for p in (node.lower, node.upper, node.step)]
+        for bound in (b for b in bounds if b is not None and b != Static(None)):
+            if not (isinstance(bound, ir.Expr) and isinstance(bound.type, types.Integer)):
+                self.fail(node, "the bounds of a slice must be integers")
+        return Range(*(None if b == Static(None) else b for b in bounds))
+
+    def index(self, node: ast.Subscript, array: ir.Var, items: list[Any]) -> tuple[ir.Expr, ...]:
+        """The index of an element, or the leading indices of a part."""
+        if len(items) > array.type.ndim:
+            self.fail(node, f"{len(items)} indices for an array of {array.type.ndim} dimensions")
+        for value in items:
+            if not isinstance(value.type, types.Integer):
+                self.fail(node, f"an index must be an integer, not {value.type}", "use integers; loop over masks")
+        return tuple(_from_end(value, array, axis) for axis, value in enumerate(items))
 
     def item(self, node: ast.Subscript, group: Group) -> Value:
         if isinstance(node.slice, ast.Slice):
@@ -1175,8 +1285,7 @@ class _Builder:
         return self.filled_array("table", group.items, types_.pop())
 
     def filled_array(self, name: str, items: tuple[ir.Expr, ...], dtype: types.Type) -> ir.Var:
-        target = ir.Var(self.new_array_name(name), types.Array(dtype, 1, "C"))
-        self.emit(ir.Alloc(target, (ir.Const(len(items), types.intp),), None))
+        target = array_values.new_array(self, name, dtype, (ir.Const(len(items), types.intp),))
         for position, item in enumerate(items):
             self.emit(ir.Store(target, (ir.Const(position, types.intp),), cast(item, dtype)))
         return target
@@ -1199,11 +1308,20 @@ class _Builder:
             return self.allocate(node, function, hint)
         if isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
             return self.named_tuple(node, function)
+        handler = array_functions.lookup(function)
+        if handler is not None:
+            values, keywords = self.call_values(node)
+            if array_functions.is_of_arrays(handler, values):
+                return array_functions.call(self, node, handler, values, keywords)
         if inspect.isfunction(function) and intrinsics.lookup(function) is None:
             self.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
         if node.keywords:
             self.fail(node, "keyword arguments are only supported for kernels", "pass plain positional arguments")
-        return self.call(node, function, self.spread(node.args))
+        arguments = self.spread(node.args)
+        if any(map(is_array, arguments)) and intrinsics.lookup(function) is not None:
+            make = lambda *values: self.call(node, function, list(values))
+            return array_values.operation(self, node, function, make, *arguments)
+        return self.call(node, function, arguments)
 
     def method(self, node: ast.Call) -> Value | None:
         """Methods of scalars and arrays."""
@@ -1213,9 +1331,21 @@ class _Builder:
         value = self.value(owner)
         if isinstance(value, ir.Expr) and inference.is_scalar(value.type) and node.func.attr in ("conjugate", "conj"):
             return self.conjugate(value)
-        if isinstance(value, ir.Var) and inference.is_array(value.type):
-            self.fail(node, f"'.{node.func.attr}()' of an array is not supported in a kernel", "loop over its elements")
+        if is_array(value):
+            handler = array_functions.METHODS.get(node.func.attr)
+            if handler is None:
+                self.fail(
+                    node, f"'.{node.func.attr}()' of an array is not supported in a kernel", "loop over its elements"
+                )
+            values, keywords = self.call_values(node)
+            return array_functions.call(self, node, handler, [value, *values], keywords)
         return None
+
+    nothing = Static(None)
+
+    def typed_group(self, values: list[Value]) -> Any:
+        """A tuple as one argument of a function, for Numba's inference."""
+        return ir.Var("", types.Tuple(tuple(v.type for v in values)))
 
     def conjugate(self, value: ir.Expr) -> ir.Expr:
         return ir.Op("conj", (value,), value.type) if isinstance(value.type, types.Complex) else value
@@ -1306,8 +1436,8 @@ class _Builder:
     def length(self, node: ast.Call, value: Value) -> ir.Expr:
         if isinstance(value, Group):
             return ir.Const(len(value.items), types.intp)
-        if isinstance(value, ir.Var) and inference.is_array(value.type):
-            return ir.Size(value, 0, types.intp)
+        if is_array(value):
+            return array_values.shape_of(self, value)[0]
         if isinstance(value, Static) and hasattr(value.value, "__len__"):
             return ir.Const(len(value.value), types.intp)
         return self.fail(node, "len of a number")
@@ -1323,9 +1453,9 @@ class _Builder:
             return self.array_of(node, bound["object"], bound.get("dtype"), hint)
         if function.__name__.endswith("_like"):
             like = bound["a"]
-            if not (isinstance(like, ir.Var) and inference.is_array(like.type)):
+            if not is_array(like):
                 self.fail(node, f"np.{function.__name__} needs an array")
-            shape = tuple(ir.Size(like, axis, types.intp) for axis in range(like.type.ndim))
+            shape = array_values.shape_of(self, like)
             default = like.type.dtype
         else:
             shape = self.shape(node, bound["shape"])
@@ -1334,9 +1464,8 @@ class _Builder:
         if function in (np.full,) and fill is not None:
             default = fill.type
         dtype = default if bound.get("dtype") is None else self.dtype(node, bound["dtype"])
-        target = ir.Var(self.new_array_name(hint or "local"), types.Array(dtype, len(shape), "C"))
-        self.emit(ir.Alloc(target, shape, None if fill is None else cast(fill, dtype)))
-        return target
+        fill = None if fill is None else cast(fill, dtype)
+        return array_values.new_array(self, hint or "local", dtype, shape, fill)
 
     def fill(self, node: ast.AST, function: Any, bound: dict[str, Value]) -> ir.Expr | None:
         kind = function.__name__.removesuffix("_like")
@@ -1381,6 +1510,8 @@ class _Builder:
         from ampi.kernel.inline import inline
 
         positional, keywords = self.call_values(node)
+        positional = [array_values.computed(self, v) if isinstance(v, Lazy) else v for v in positional]
+        keywords = {k: array_values.computed(self, v) if isinstance(v, Lazy) else v for k, v in keywords.items()}
         try:
             bound = inspect.signature(function).bind(*positional, **keywords)
         except TypeError as problem:

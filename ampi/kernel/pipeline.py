@@ -1,7 +1,7 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-The way of a kernel is ``parse -> lower -> simplify, unroll, scalarise -> adjoint.build -> emit -> numba.njit``; see
-`Kernel.lower_ir` for what ``adjoint`` is given and `Kernel.adjoint_source` for what Numba is given.
+The way of a kernel is ``parse -> lower -> as_loops -> simplify, unroll, scalarise -> adjoint.build -> emit ->
+numba.njit``; see `Kernel.lower_ir` for what ``adjoint`` is given and `Kernel.adjoint_source` for what Numba is given.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from numba.extending import typeof_impl
 from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
+from ampi.kernel.expand import expand
+from ampi.kernel.inline import substitute
 from ampi.kernel.lower import lower
 from ampi.kernel.parse import parse
 from ampi.kernel.references import resolve
 from ampi.kernel.scalarise import scalarise
 from ampi.kernel.simplify import simplify
 from ampi.kernel.unroll import unroll
+from ampi.kernel.views import resolve_views
 
 _OPTIONS = frozenset(
     "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
@@ -181,9 +184,10 @@ class Kernel:
                 "pass numbers, arrays, and (named) tuples of these"
             ) from problem
 
-    def ir_of(self, argument_types: tuple[types.Type, ...]) -> ir.Function:
-        """The kernel's IR for arguments of these types, ready to be differentiated."""
-        function = resolve(lower(parse(self.py_func, argument_types)))
+    def ir_of(self, argument_types: tuple[types.Type, ...], same: tuple[tuple[int, int], ...] = ()) -> ir.Function:
+        """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
+        are one and the same memory (later, first)."""
+        function = as_loops(merge(lower(parse(self.py_func, argument_types)), same))
         for change in (simplify, unroll, simplify, scalarise):
             function = change(function)
         return function
@@ -222,6 +226,22 @@ class Kernel:
 
         argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
+
+
+def as_loops(function: ir.Function) -> ir.Function:
+    """A function whose names each stand for one array, and which does nothing but loop over elements."""
+    for change in (resolve_views, resolve, expand):
+        function = change(function)
+    return function
+
+
+def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
+    """Arguments that are the same array, under one name in the body (the others remain as unused arguments)."""
+    if not same:
+        return function
+    leaves = function.arguments
+    one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
+    return substitute(function, one)
 
 
 def with_names(function: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Python's short forms, spelled out in the syntax tree before anything is typed.
 
-* ``x += y`` on a name is ``x = x + y``: every ``Name`` is then a use or an assignment, never both;
+* ``x += y`` on a name is ``x = x + y``: every ``Name`` is then a use or an assignment, never both (that it was an
+  update is kept: see ``Augmented``);
 * ``else`` after a loop is a condition on a flag that every ``break`` clears;
 * functions and lambdas defined inside are functions of their own, which are given what they used of the variables
   around them as further arguments.
@@ -170,6 +171,10 @@ class _Remove(ast.NodeTransformer):
 # --------------------------------------------------------------------------------------------- statements
 
 
+class Augmented(ast.BinOp):
+    """The value of what was an augmented assignment: in place for an array."""
+
+
 class _SpellOut(ast.NodeTransformer):
     def __init__(self, taken: set[str]):
         self.taken = taken
@@ -185,7 +190,7 @@ class _SpellOut(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name):
             return node
         old = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-        value = ast.copy_location(ast.BinOp(old, node.op, node.value), node)
+        value = ast.copy_location(Augmented(old, node.op, node.value), node)
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:

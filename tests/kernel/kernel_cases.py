@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from ampi.kernel import adjoint, contract, emit, lower, parse, references, tangent
+from ampi.kernel import adjoint, contract, emit, lower, parse, pipeline, tangent
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
 CASES = {}
@@ -548,7 +548,7 @@ def make_arguments(name, dtype=np.float64, seed=1):
 
 
 def kernel_ir(function, arguments):
-    return references.resolve(lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments))))
+    return pipeline.as_loops(lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments))))
 
 
 def load(function, jit=False, **options):

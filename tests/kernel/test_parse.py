@@ -539,11 +539,19 @@ def comprehension(x):
 
 
 def whole_array(x):
-    return 2 * x
+    return x[1:]
 
 
-def sliced(x):
-    x[1:] = 0.0
+def masked(x):
+    return x[x > 0.0]
+
+
+def step_of_a_variable(x):
+    x[:: x.size] = 0.0
+
+
+def two_shapes(x):
+    return np.ones(3) + np.ones(2)
 
 
 def unknown_function(x):
@@ -600,8 +608,10 @@ def with_block(x):
     ("function", "arguments", "problem", "advice"),
     [
         (comprehension, 1, "a list comprehension", "np.empty"),
-        (whole_array, 1, "whole array", "loop"),
-        (sliced, 1, "slices", "loop"),
+        (whole_array, 1, "part of an array", ".copy()"),
+        (masked, 1, "mask", "np.where"),
+        (step_of_a_variable, 1, "step", "compiled"),
+        (two_shapes, 1, "sizes 3 and 2", ""),
         (unknown_function, 1, "median", "table"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),

@@ -187,13 +187,13 @@ def test_refuses_unknown_options():
 
 def test_errors_come_at_the_first_call():
     @kernel
-    def slicing(x):
-        x[1:] = 0.0
+    def masking(x):
+        return x[x > 0.0]
 
-    with pytest.raises(KernelError, match="slices"):
-        slicing(np.zeros(3))
+    with pytest.raises(KernelError, match="mask"):
+        masking(np.zeros(3))
     with pytest.raises(KernelError, match="argument 'x' is a dict"):
-        slicing.adjoint_source({})
+        masking.adjoint_source({})
 
 
 def test_ir_and_source_can_be_looked_at():

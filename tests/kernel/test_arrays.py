@@ -1,0 +1,348 @@
+"""Parts of arrays, whole-array expressions and NumPy's functions of arrays inside kernels.
+
+Each kernel is held against Numba (what the loops compute is what the kernel computes) and its derivatives against
+differences and each other.
+"""
+
+import numba
+import numpy as np
+import pytest
+from kernel_cases import Check, float_arguments, kernel_ir, load, random_array
+
+import ampi
+from ampi.errors import ActivityError
+
+CASES = {}
+
+
+def case(*shapes, **options):
+    """Register a kernel; a tuple is the shape of a random array, anything else an argument itself."""
+
+    def register(function):
+        CASES[function.__name__] = function, shapes, options
+        return function
+
+    return register
+
+
+def arguments_of(name, dtype=np.float64):
+    rng = np.random.default_rng(3)
+    _, shapes, _ = CASES[name]
+    return [random_array(rng, dtype, s, 0.5, 1.5) if isinstance(s, tuple) else s for s in shapes]
+
+
+REAL = {"real": True}
+INDEX = np.array([0, 3, 0, 5])
+
+
+# ------------------------------------------------------------------------------------------- slices
+
+
+@case((8,), (8,), 0.3)
+def heat(u, v, c):
+    v[1:-1] = u[1:-1] + c * (u[2:] - 2 * u[1:-1] + u[:-2])
+    v[0] = v[-1] = 0.0
+
+
+@case((5, 6), (5, 6), 0.2)
+def heat_in_two_dimensions(u, v, c):
+    inner = u[1:-1, 1:-1]
+    v[1:-1, 1:-1] = inner + c * (u[2:, 1:-1] + u[:-2, 1:-1] - 4.0 * inner + u[1:-1, 2:] + u[1:-1, :-2])
+    v[0, :] = v[1, :]
+    v[:, 0] = v[:, -2]
+
+
+@case((9,), (4,))
+def steps_of_all_signs(u, x):
+    u[::2] *= u[1]
+    u[::-3] = x[:3] * u[-1:-4:-1]
+    u[-2:] += x[1:3]
+    x[2:0:-1] = u[5:100:2][:2] * x[:2]
+    u[5:2] = 7.0
+    u[-100:2] -= x[-2:]
+
+
+@case((7,), 0.1, 3)
+def upwind(u, c, n):
+    for t in range(n):
+        left = u[:-1]
+        u[1:] += c * (left - u[1:]) * u[1:]
+        u[0] = u[-1]
+
+
+@case((7,), numpy_differs=True)
+def onto_itself(u):
+    u[1:] = u[:-1]
+    u[::-1] = u
+    u[2:] = u[:-2] * u[2:]
+    u[1:] += u[:-1]  # Numba adds in place, one element after the other
+    u[:] = 2 * u
+
+
+@case((4, 5), (4,), (4,))
+def rows_and_columns(a, x, y):
+    for i in range(a.shape[0]):
+        row = a[i]
+        row[1:] -= row[0] * a[i - 1, :-1]
+        y[i] = row[-1] * x[i] + a[:, i][i]
+    a[:, 0] = a[:, -2]
+    a[..., 1] = x
+    a[0] = x[:, None][1] * a[1]
+
+
+@case((6,), (3,), 2)
+def bounds_of_variables(u, x, n):
+    for i in range(x.shape[0]):
+        u[i : i + n] *= x[i]
+        u[i - 2 : i] += x[: max(0, min(2, i))].sum()
+    u[n:] = u[n - 1 : -1] * x[n - 3 :][0]
+
+
+@case((6,), (6,))
+def names_and_updates(x, y):
+    w = x * y + np.sin(x)
+    w += y
+    for _ in range(2):
+        w *= x
+    w[::2] **= 2
+    z = w[::-2]
+    return z, -w
+
+
+def smooth(u, out):
+    out[1:-1] = 0.25 * (u[:-2] + 2 * u[1:-1] + u[2:])
+    return out[0] * u[-1]
+
+
+smooth = numba.njit(smooth)
+
+
+@case((8,), (3, 8))
+def parts_passed_on(u, a):
+    s = smooth(u[::2], a[1, 1:5])
+    s += smooth(a[0], a[2])
+    return s * smooth(a[:, 2], a[:, 3])
+
+
+# ------------------------------------------------------------------------------------------- expressions
+
+
+@case((3, 4), (4,), (3,), 0.7)
+def broadcasting(a, x, y, c):
+    b = a * x + y[:, None] * c - np.exp(x) / 2
+    a[1:] = x
+    a[:, 1:] *= y[:, np.newaxis]
+    return b, x[None] * y[:, None], -a, +a
+
+
+@case((6,), (6,), **REAL)
+def choices(x, y):
+    w = np.where(x > 1.0, x * x, y)
+    low = (x > 0.8) & ~(y < 0.7)
+    w[:] = np.where(low, w, np.minimum(w, y)) + np.where(x > y, 0.0, x[0])
+    if np.any(low) and not np.all(low):
+        w *= 2.0
+    return w, np.clip(x, 0.8, 1.2), np.maximum(np.abs(x[1:]), 0.9), np.count_nonzero(low)
+
+
+@case((6,), INDEX, (4,))
+def fancy_indices(x, idx, v):
+    y = x[idx] * v
+    x[idx] += v  # of an element that is named twice the last value stays
+    x[idx[::-1]] = x[1] * v
+    x[idx] = x[idx[::-1]] * x[-idx - 1]
+    return y
+
+
+@case((4, 5), np.array([2, 0, 2]), (3,))
+def fancy_indices_of_rows(a, idx, v):
+    a[idx, 1] *= v
+    a[1:, 2] = a[idx, 3]
+    return a[idx].sum(axis=0), a[:, idx] * v
+
+
+# ------------------------------------------------------------------------------------------- functions of arrays
+
+
+@case((6,), (3, 4))
+def sums(x, a):
+    s = np.sum(x * x) + x.sum() * a.mean() + a[:, 1].prod() + np.trace(a)
+    return s + np.vdot(x, x[::-1]), a.sum(axis=0), np.sum(a * a, axis=1), np.cumsum(x * x), np.cumprod(x)
+
+
+@case((6,), (3, 4), **REAL)
+def extremes_and_deviations(x, a):
+    s = (x[1:] - x[:-1]).max() * np.min(a) + np.std(x) + a.var() + np.linalg.norm(a[0])
+    return s * x[x.argmax()] + np.argmin(x)
+
+
+@case((3, 4), (4, 5), (4,))
+def products(a, b, x):
+    c = a @ b
+    y = np.dot(a, x)
+    z = x @ b
+    return np.dot(c, c.T), y, z, np.dot(x, z[: x.size]), np.outer(x, y)
+
+
+@case((3, 4), (6,))
+def shapes(a, x):
+    flat = a.ravel()
+    flat[1::2] = 2 * flat[::2]
+    pairs = x.reshape(2, -1)
+    pairs[0] += pairs[1]
+    turned = a.T[1:] * x[None, : a.shape[0]]
+    back = a.reshape(a.size)[::-1].copy()
+    return turned, back, np.concatenate((x, flat)), np.diff(a), np.roll(x, 1), a.T.copy().ravel(), np.flip(x).copy()
+
+
+@case((3,), 4, **REAL)
+def new_arrays(x, n):
+    t = np.linspace(0.0, x[0], n)
+    z = np.zeros((n, 2))
+    z[:, 0] = t
+    z[:, 1:] = (np.arange(n) * x[1])[:, None]
+    e = np.eye(n)
+    e *= x[2]
+    f = np.empty_like(e)
+    f.fill(x[2])
+    z *= np.ones_like(z) * 2
+    return z, e, f, np.arange(x[0], 3.0, 0.5).sum() * np.full(n, x[1])
+
+
+@case((5,), complex_only=True)
+def parts_of_complex_numbers(z):
+    return np.sum(z.real * z.imag), np.conj(z) * z, np.abs(z)
+
+
+# ------------------------------------------------------------------------------------------- checks
+
+
+def named(condition):
+    return [n for n, (_, _, options) in CASES.items() if condition(options)]
+
+
+def flat(result):
+    return list(result) if isinstance(result, tuple) else [] if result is None else [result]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loops_compute_what_the_kernel_computes(name):
+    function, _, options = CASES[name]
+    arguments = arguments_of(name, np.complex128 if "complex_only" in options else np.float64)
+    expected, found = ([a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2))
+    results = flat(numba.njit(function)(*expected))
+    same = flat(load(kernel_ir(function, arguments))(*found))
+    for a, b in zip([*found, *same], [*expected, *results], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", named(lambda o: "complex_only" not in o))
+def test_derivatives(name):
+    function, _, options = CASES[name]
+    arguments = arguments_of(name)
+    check = Check(function, arguments, tuple(float_arguments(function, arguments)))
+    check.compare(1e-12, against_differences="numpy_differs" not in options)
+
+
+@pytest.mark.parametrize("name", named(lambda o: "real" not in o))
+def test_derivatives_of_complex_numbers(name):
+    function, _, options = CASES[name]
+    arguments = arguments_of(name, np.complex128)
+    active = tuple(n for n in float_arguments(function, arguments))
+    Check(function, arguments, active).compare(1e-12, against_differences="numpy_differs" not in options)
+
+
+@pytest.mark.parametrize("name", named(lambda o: "complex_only" not in o))
+def test_each_argument_alone(name):
+    function, _, _ = CASES[name]
+    arguments = arguments_of(name)
+    for active in float_arguments(function, arguments):
+        Check(function, arguments, (active,)).compare(1e-12, against_differences=False)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["heat", "heat_in_two_dimensions", "upwind", "onto_itself"])
+def test_small_arrays(name, size):
+    """Slices are cut where the array ends."""
+    function, _, _ = CASES[name]
+    if name in ("heat", "upwind") and size == 0:
+        pytest.skip("its first element is used")
+    if name == "heat_in_two_dimensions" and size < 2:
+        pytest.skip("its second row is used")
+    cut = [a[(slice(size),) * a.ndim].copy() if isinstance(a, np.ndarray) else a for a in arguments_of(name)]
+    active = tuple(float_arguments(function, cut))
+    check = Check(function, cut, active)
+    check.compare(1e-12, against_differences=name != "onto_itself")
+    expected, found = ([a.copy() if isinstance(a, np.ndarray) else a for a in cut] for _ in range(2))
+    numba.njit(function)(*expected)
+    load(kernel_ir(function, cut))(*found)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------- on a tape
+
+
+@ampi.kernel
+def diffuse(u, v, a):
+    v[1:-1] = u[1:-1] + 0.1 * a * (u[2:] - 2 * u[1:-1] + u[:-2])
+    u[:] = v * v
+
+
+@ampi.kernel
+def weighted(u, w, out):
+    out[:] = u * w + np.sin(u)
+
+
+def gradient(kernel, *arguments):
+    """The adjoints of all arguments for the sum of the last one's squares after the call."""
+    with ampi.Tape() as tape:
+        watched = [tape.watch(a) for a in arguments]
+        kernel(*watched)
+        y = (watched[-1] * watched[-1]).sum()
+    return tape.gradient(y, watched)
+
+
+LAYOUTS = {
+    "strided": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "reversed": lambda a: a[::-1].copy()[::-1],
+    "fortran": np.asfortranarray,
+    "transposed": lambda a: a.T.copy().T,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["heat_in_two_dimensions", "rows_and_columns"])
+def test_layouts(name, layout):
+    function, _, _ = CASES[name]
+    arguments = [LAYOUTS[layout](a) if isinstance(a, np.ndarray) else a for a in arguments_of(name)]
+    Check(function, arguments, tuple(float_arguments(function, arguments))).compare(1e-12)
+
+
+def test_one_array_for_two_arguments():
+    """Values are computed before they are stored, also where the source does not show that the arrays are one."""
+    rng = np.random.default_rng(0)
+    u, a, d = (rng.uniform(0.5, 1.5, 9) for _ in range(3))
+
+    def after(u, coefficient):
+        u = u.copy()
+        u[1:-1] = u[1:-1] + 0.1 * coefficient * (u[2:] - 2 * u[1:-1] + u[:-2])
+        return np.sum((u * u) ** 2)
+
+    with ampi.Tape() as tape:
+        x, c = tape.watch(u), tape.watch(0.7)
+        diffuse(x, x, c)
+        y = (x * x).sum()
+    np.testing.assert_allclose(y, after(u, 0.7), rtol=1e-14)
+    h = 1e-5
+    expected = (after(u + h * d, 0.7 + h) - after(u - h * d, 0.7 - h)) / (2 * h)
+    u_bar, c_bar = tape.gradient(y, [x, c])
+    np.testing.assert_allclose(u_bar @ d + c_bar, expected, rtol=1e-9)
+
+
+def test_an_axis_of_size_one_that_stretches_unseen_is_refused():
+    u, out = np.linspace(0.5, 1.5, 4), np.zeros(4)
+    w_bar = gradient(weighted, u, u, out)[1]
+    assert w_bar.shape == (4,)
+    with pytest.raises(ActivityError, match=r"test_arrays.py:\d+: in kernel 'weighted'.*x\[0\]"):
+        gradient(weighted, u, np.ones(1), out)
