@@ -9,17 +9,17 @@ A buffer keeps no handle of MPI: the user may free the datatype.  After `Buffer.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..census import tracked_arrays
 from ..errors import ActivityError
-from ..memory import RECEIVED, Region, Storage, TrackedArray, address_of, carries_derivatives, plain, storage_of
+from ..memory import RECEIVED, Region, Storage, address_of, carries_derivatives, plain, storage_of
 from ..tape import Sweep, Tape, Undo, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
 from .slots import SLOT, Slots
@@ -592,7 +592,7 @@ def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buff
     typemap = typemap_of(datatype_named(datatype) if isinstance(datatype, str) else datatype)
     address = start + displ * typemap.extent
     low, high = _bounds(typemap, count, address)
-    found = [array for array in _tracked_arrays() if _overlaps(storage_of(array), low, high)]
+    found = [array for array in tracked_arrays() if _overlaps(storage_of(array), low, high)]
     storages = {id(storage_of(array)): storage_of(array) for array in found}
     if not storages:
         return NOTHING
@@ -622,13 +622,6 @@ def _elements(typemap: Typemap) -> list[tuple[np.dtype, Piece]]:
     """The elements of one item."""
     pieces = [] if typemap.dtype is None else [(typemap.dtype, piece) for piece in typemap.pieces(1)]
     return [*pieces, *typemap.extra]
-
-
-def _tracked_arrays() -> Iterator[TrackedArray]:
-    """All tracked arrays there are.  Only messages from ``MPI.BOTTOM`` have to look for theirs."""
-    for item in gc.get_objects():
-        if issubclass(type(item), TrackedArray):
-            yield item
 
 
 def _overlaps(storage: Storage | None, low: int, high: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import types
 from typing import Any
@@ -76,11 +77,13 @@ MPI = _make()
 def rebind_classes() -> None:
     """Let programs that write ``MPI.Request.Waitall(requests)`` against mpi4py's module reach our classes.
 
-    Predefined datatypes and operations have methods that move data, so they are ours as well.  Not so communicators:
-    what the program makes of mpi4py's stays mpi4py's.
+    Predefined datatypes and operations have methods that move data, so they are ours as well. ``isinstance`` takes
+    objects of mpi4py's classes for instances of ours, and they are pickled as before.
     """
-    for name in (*_OTHERS, *_CONSTANTS):
+    for name in (*_COMMUNICATORS, *_OTHERS, *_CONSTANTS):
         setattr(mpi, name, getattr(MPI, name))
+    for name in (*_COMMUNICATORS, *_OTHERS):
+        copyreg.pickle(BASE[name], _reduce_base)
     for codes in (mpi._typedict, mpi._typedict_c, mpi._typedict_f):
         for code, datatype in codes.items():
             codes[code] = _CONSTANTS.get(_name_of(datatype), datatype)
@@ -90,8 +93,21 @@ def _name_of(datatype: Any) -> str:
     return next((name for name, value in BASE.items() if value is datatype), "")
 
 
+def _reduce_base(instance: Any) -> Any:
+    """How an object of mpi4py's own class is pickled while the name of its class is rebound."""
+    reduced = instance.__reduce__()
+    if isinstance(reduced, str) or reduced[1][:1] != (type(instance),):
+        return reduced
+    return _rebuild_base, (type(instance).__name__, *reduced[1][1:])
+
+
+def _rebuild_base(name: str, *arguments: Any) -> Any:
+    cls = BASE[name]
+    return cls.__new__(cls, *arguments)
+
+
 def install() -> None:
     """Put our communicators and classes in the place of mpi4py's, for programs that are not to be changed."""
     rebind_classes()
-    for name in (*_COMMUNICATORS, "COMM_WORLD", "COMM_SELF"):
+    for name in ("COMM_WORLD", "COMM_SELF"):
         setattr(mpi, name, getattr(MPI, name))

@@ -14,7 +14,7 @@ from ampi.mpi.datatypes import typemap_of
 from ampi.tape import Sweep
 
 SELF = MPI.Intracomm(MPI.COMM_SELF)
-WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+WORLD = MPI.COMM_WORLD
 FIELD = (6, 8)
 
 

@@ -16,7 +16,7 @@ from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 
-WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+WORLD = MPI.COMM_WORLD
 OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 TOLERANCES = {"float32": 2e-4, "complex64": 2e-4, "float64": 1e-7, "complex128": 1e-7}

@@ -242,7 +242,7 @@ def test_neighbours_in_two_communicators_at_once():
 
 
 def test_communicator_that_ampi_did_not_see_made():
-    stranger = WORLD.Dup()
+    stranger = MPI.COMM_WORLD.Dup()
     comm = ampi.MPI.Intracomm(stranger)
     k = numpy.zeros(1, int)
     comm.Sendrecv_replace(k, comm.rank, 0, comm.rank)

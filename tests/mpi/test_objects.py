@@ -17,7 +17,7 @@ from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 
-WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+WORLD = MPI.COMM_WORLD
 
 
 @dataclasses.dataclass

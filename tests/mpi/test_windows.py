@@ -13,7 +13,7 @@ from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
 
-WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+WORLD = MPI.COMM_WORLD
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 
 
