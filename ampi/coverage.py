@@ -55,7 +55,7 @@ MOVES_NO_DATA: dict[str, frozenset[str]] = {
             "Get_status Get_status_any Get_status_all Get_status_some",
             "get_status get_status_any get_status_all get_status_some",
         ),
-        "Prequest": ("Start Startall Pready Pready_range Pready_list Parrived",),
+        "Prequest": ("Start Startall",),
         "Message": (_HANDLES, "Probe Iprobe probe iprobe"),
         "Win": (  # epochs are part of the operations in them
             *(_HANDLES, _CALLBACKS, _ATTRIBUTES, "Set_info Get_info Get_group"),

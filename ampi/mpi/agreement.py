@@ -201,7 +201,9 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None)
     return communication.logs.get(reverse) or communication.log(reverse)
 
 
-def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: int, tag: int) -> Sent:
+def log_sent(
+    tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: int, tag: int, kind: type[Sent] = Sent
+) -> Any:
     """Log a message; in the order of the calls that send.
 
     Parameters
@@ -210,7 +212,7 @@ def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: 
         Needs ``count``, ``dtype`` and ``nbytes``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
     log = _log_for(tape, name, comm, active, buffer)
-    sent = Sent(name, log.reverse, buffer, active, dest, tag)
+    sent = kind(name, log.reverse, buffer, active, dest, tag)
     messages = log.sent.get(dest)
     if messages is None:
         messages = log.sent[dest] = []
@@ -218,7 +220,16 @@ def log_sent(tape: Tape, name: str, comm: Any, buffer: Any, active: bool, dest: 
     return sent
 
 
-def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, source: int, tag: int) -> Received:
+def log_received(
+    tape: Tape,
+    name: str,
+    comm: Any,
+    buffer: Any,
+    tracked: bool,
+    source: int,
+    tag: int,
+    kind: type[Received] = Received,
+) -> Any:
     """Log a receive; in the order of the calls that post (for a matched probe: the probe).
 
     Parameters
@@ -228,7 +239,7 @@ def log_received(tape: Tape, name: str, comm: Any, buffer: Any, tracked: bool, s
         ``take(sweep)``.
     """
     log = _log_for(tape, name, comm, tracked, buffer)
-    receive = Received(name, log.reverse, buffer, tracked, source, tag)
+    receive = kind(name, log.reverse, buffer, tracked, source, tag)
     log.posted.append(receive)
     return receive
 
@@ -362,7 +373,7 @@ def _sent_row(sent: Sent) -> tuple[int, int, int]:
 def _received_row(got: Received) -> tuple[int, int, int]:
     if not got.active:
         return got.tag, 0, _DROPPED if got.dropped else 0
-    return got.tag, 0, _ACTIVE | _form(got.buffer)
+    return got.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
 
 
 def _form(buffer: Any) -> int:
@@ -427,6 +438,7 @@ def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[i
     here = f"rank {reverse.rank}"
     pairs = _pair([message.tag for message in sent], [tag for tag, _, _ in theirs])
     flags_of = {k: flags for k, (_, _, flags) in zip(pairs, theirs) if k >= 0}
+    parts_of = {k: parts for k, (_, parts, _) in zip(pairs, theirs) if k >= 0}
     for position, message in enumerate(sent):
         message.back = None
         if not message.active:
@@ -443,6 +455,8 @@ def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[i
             if not _same_form(message, flags):
                 problems.append(f"{here}: {message.describe()} of {message.buffer.dtype} is received as another dtype")
             message.back = FIRST_TAG + position % reverse.tags
+            if parts_of[position]:
+                message.parts_there = parts_of[position]  # type: ignore[attr-defined]
         elif not flags & _DROPPED and not (message.buffer.packed and message.buffer.uncertain()):
             problems.append(
                 f"{here}: {message.describe()} carries a derivative, but rank {partner} receives it into memory that "

@@ -12,6 +12,7 @@ from .agreement import log_received, log_sent
 from .buffers import NOTHING, Buffer, parse_bytes
 from .messages import Received, Sent, call_site
 from .objects import MatchedObjects
+from .partitioned import Partitioned
 from .requests import AcceptsBase, Handles, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
@@ -27,7 +28,7 @@ _Recv_init, _Mprobe, _Improbe = _Comm.Recv_init, _Comm.Mprobe, _Comm.Improbe
 _Message = mpi.Message
 
 
-class PointToPoint:
+class PointToPoint(Partitioned):
     """Methods of communicators that send and receive buffers."""
 
     __slots__ = ()

@@ -290,12 +290,41 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
                 _start(request)
         _Prequest.Startall(requests)
 
+    def Pready(self, partition: int) -> None:
+        """Mark a given partition as ready."""
+        _ready(self, (partition,))
+        _Prequest.Pready(self, partition)
+
+    def Pready_range(self, partition_low: int, partition_high: int) -> None:
+        """Mark a range of partitions as ready."""
+        _ready(self, range(partition_low, partition_high + 1))
+        _Prequest.Pready_range(self, partition_low, partition_high)
+
+    def Pready_list(self, partitions: Sequence[int]) -> None:
+        """Mark a sequence of partitions as ready."""
+        _ready(self, partitions)
+        _Prequest.Pready_list(self, partitions)
+
+    def Parrived(self, partition: int) -> bool:
+        """Test partial completion of a partitioned receive operation."""
+        flag = _Prequest.Parrived(self, partition)
+        arrived = getattr(getattr(self, "_start", None), "arrived", None)
+        if flag and living and arrived is not None:
+            arrived(partition)
+        return flag
+
 
 def persistent(request: mpi.Prequest, start: Callable[[], tuple[Sent | Received, ...]]) -> Prequest:
     """The request of a persistent operation; ``start()`` is called before each start while a tape exists."""
     ours = Prequest.__new__(Prequest, request)
     ours._start = start
     return ours
+
+
+def _ready(request: Any, partitions: Iterable[int]) -> None:
+    ready = getattr(getattr(request, "_start", None), "ready", None)
+    if living and ready is not None:
+        ready(partitions)
 
 
 def _start(request: mpi.Prequest) -> None:
@@ -308,7 +337,7 @@ def _start(request: mpi.Prequest) -> None:
         request._tape = opened()._reference
         request._unpack = None
         for part in parts:
-            if type(part) is not Sent:
+            if not isinstance(part, Sent):
                 _pend(opened(), request, part)
 
 
@@ -333,7 +362,7 @@ def recorded(
     ours._tape = tape._reference
     ours._unpack = unpack
     for part in parts:
-        if type(part) is not Sent:
+        if not isinstance(part, Sent):
             if unpack is None:
                 _pend(tape, ours, part)
             else:

@@ -39,11 +39,13 @@ class Reverse:
         Of a topology: from which of its neighbors' slots the edges come that arrive here.
     tags : int
         Number of tags for adjoints.
+    partitioned : dict
+        Number of partitioned requests made so far, by method, partner and tag.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
-    __slots__ = ("__weakref__", "_broken", "comm", "local", "name", "pending", "rank", "slots", "tags")
+    __slots__ = ("__weakref__", "_broken", "comm", "local", "name", "partitioned", "pending", "rank", "slots", "tags")
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
         self.comm = comm
@@ -52,6 +54,7 @@ class Reverse:
         self.tags = _tag_limit() + 1 - FIRST_TAG
         self._broken = ""
         self.pending = pending
+        self.partitioned: dict[tuple[str, int, int], int] = {}
         self.slots: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False

@@ -1,0 +1,292 @@
+"""Partitioned messages: one message for each start, whose parts are sent when they are ready and arrive one by one.
+
+What is sent of a partition is what it holds at its ``Pready``; what has arrived may be used from its ``Parrived`` on.
+The adjoint goes back by partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait, and the
+adjoint of a ``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from
+what came back for another one does not deadlock in the sweep.  Messages of one pair of requests are matched with one
+another and with no others, in the order in which the requests were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError
+from ..tape import Sweep, _recording, current, opened
+from .agreement import log_received, log_sent
+from .buffers import Buffer, as_packed, parse
+from .messages import Received, Sent, line_of
+from .requests import persistent
+from .reverse import reverse_of
+from .rules import Operation, Treatment, enter
+from .waiting import outbox_of, wait
+
+_Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
+_FIRST_KEY = -2000  # of the tags that stand for pairs of requests in the log: below all others
+_TAGS = 1 << 31
+
+
+class PartitionedSent(Sent):
+    """A started partitioned send in the log.  ``flight`` has what has come of the adjoint."""
+
+    __slots__ = ("parts", "parts_there", "user_tag")
+
+    def describe(self) -> str:
+        """For error messages."""
+        tag = self.user_tag
+        return f"{self.name} to rank {self.dest} with tag {tag} on {self.reverse.name}, {line_of(self.where)}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: the adjoints of partitions may come, in any order."""
+        if self.back is None or self.flight is not None:
+            return
+        size = self.buffer.count // self.parts_there
+        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (size,))])
+        arrays = [np.empty(1, header) for _ in range(self.parts_there)]
+        self.flight = (
+            [(self.reverse.comm.Irecv(array.view(np.uint8), self.dest, self.back), array) for array in arrays],
+            {},
+        )
+
+    def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
+        """The adjoint of one partition."""
+        self.begin(sweep)
+        flights, came = self.flight
+        size, size_there = self.buffer.count // self.parts, self.buffer.count // self.parts_there
+        start = part * size
+        pieces = []
+        for there in range(start // size_there, -(-(start + size) // size_there)):
+            while there not in came:
+                self._next(flights, came)
+            offset = there * size_there
+            pieces.append(came[there][max(start - offset, 0) : start + size - offset])
+        return np.concatenate(pieces)
+
+    def _next(self, flights: list, came: dict[int, np.ndarray]) -> None:
+        # Messages with one tag come in the order in which they were sent.
+        request, array = flights.pop(0)
+        wait(request, self.waiting)
+        came[int(array["part"][0])] = array["adjoint"][0]
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start."""
+        self.flight = None
+
+
+class _Ready:
+    """Record of a Pready: x̄ of the partition += what came."""
+
+    __slots__ = ("part", "sent")
+    reads_memory = False
+
+    def __init__(self, sent: PartitionedSent, part: int) -> None:
+        self.sent = sent
+        self.part = part
+
+    def __call__(self, sweep: Sweep) -> None:
+        sent = self.sent
+        if sent.back is not None:
+            adjoint = sent.adjoint(sweep, self.part)
+            _part(sent.buffer, sent.parts, self.part).add(sweep, adjoint)
+
+
+class PartitionedReceived(Received):
+    """A started partitioned receive in the log.  ``early`` are the partitions seen to arrive by themselves."""
+
+    __slots__ = ("early", "parts", "user_tag")
+
+    def describe(self) -> str:
+        """For error messages."""
+        tag = self.user_tag
+        return f"{self.name} from rank {self.source} with tag {tag} on {self.reverse.name}, {line_of(self.where)}"
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        self.request = None
+        if self.at_completion is not None:
+            self.at_completion(self)
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: x̄ of all partitions that were not used before it."""
+        if self.flight is sweep:
+            return
+        self.flight = sweep
+        for part in range(self.parts):
+            if part not in self.early:
+                self.send(sweep, part)
+
+    def send(self, sweep: Sweep, part: int) -> None:
+        """x̄ of a partition goes back, and is zero here."""
+        overwritten = _part(self.buffer, self.parts, part)
+        if self.back is None:
+            overwritten.zero(sweep)
+            return
+        adjoint = overwritten.take(sweep)
+        message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
+        message["part"], message["adjoint"] = part, adjoint
+        outbox_of(sweep).send(self.reverse.comm, message.view(np.uint8), self.source, self.back, self.waiting)
+
+
+class _Arrived:
+    """Record of a Parrived that said yes."""
+
+    __slots__ = ("part", "received")
+    reads_memory = False
+
+    def __init__(self, received: PartitionedReceived, part: int) -> None:
+        self.received = received
+        self.part = part
+
+    def __call__(self, sweep: Sweep) -> None:
+        self.received.send(sweep, self.part)
+
+
+def _part(buffer: Buffer, parts: int, part: int) -> Buffer:
+    size = buffer.count // parts
+    return buffer.part(part * size, (part + 1) * size)
+
+
+# ------------------------------------------------------------------------------------------------------ requests
+
+
+class _Partitioned:
+    """What a partitioned request is for; called when it is started."""
+
+    __slots__ = ("buf", "comm", "key", "message", "name", "partitions", "partner", "user_tag")
+
+    def __init__(self, name: str, comm: Any, buf: Any, partitions: int, partner: int, tag: int) -> None:
+        self.name = name
+        self.comm = comm
+        self.buf = buf
+        self.partitions = partitions
+        self.partner = partner
+        self.user_tag = tag
+        self.key = _key(comm, name, partner, tag)
+        self.message: Any = None
+
+    def buffer(self) -> Buffer:
+        """The memory of all partitions."""
+        return as_packed(parse(self.buf, self.partitions))
+
+
+class _Sending(_Partitioned):
+    __slots__ = ()
+
+    def __call__(self) -> tuple[PartitionedSent, ...]:
+        """Log the message."""
+        self.message = None
+        if not _recording:
+            return ()
+        sent = log_sent(
+            _recording[-1], self.name, self.comm, self.buffer(), False, self.partner, self.key, PartitionedSent
+        )
+        sent.parts, sent.parts_there, sent.user_tag = self.partitions, 1, self.user_tag
+        self.message = sent, _recording[-1]._reference
+        return (sent,)
+
+    def ready(self, parts: Iterable[int]) -> None:
+        """What partitions hold now is sent."""
+        tape = current()
+        if tape is None:
+            return
+        buffer = self.buffer()
+        if not buffer.active(tape):
+            return
+        if self.message is None or self.message[1] is not tape._reference:
+            raise ActivityError(
+                "Pready: a partition holds active values, but the request was started before this tape began to record"
+            )
+        sent = self.message[0]
+        if not sent.active:
+            sent.active = True
+            sent.buffer = buffer.detach()
+            tape.append_start(sent)
+        for part in parts:
+            tape.append(_Ready(sent, part))
+
+
+class _Receiving(_Partitioned):
+    __slots__ = ()
+
+    def __call__(self) -> tuple[PartitionedReceived, ...]:
+        """Log the message, and save what it overwrites."""
+        self.message = None
+        buffer = self.buffer()
+        undo = buffer.overwrite()
+        tape = opened()
+        if tape is None:
+            return ()
+        active = buffer.tracked and current() is not None
+        received = log_received(tape, self.name, self.comm, buffer, active, self.partner, self.key, PartitionedReceived)
+        received.dropped = current() is None
+        received.parts, received.user_tag, received.early = self.partitions, self.user_tag, set()
+        received.wild = False
+        if active:
+            buffer.activate(tape)
+            tape.append_start(received, undo)
+        elif undo:
+            tape.append_start(None, undo)
+        buffer.detach()
+        self.message = received, tape._reference
+        return (received,)
+
+    def arrived(self, part: int) -> None:
+        """A partition has arrived."""
+        tape = current()
+        if tape is None or self.message is None or self.message[1] is not tape._reference:
+            return
+        received = self.message[0]
+        if received.active and part not in received.early:
+            received.early.add(part)
+            tape.append(_Arrived(received, part))
+
+
+def _key(comm: Any, name: str, partner: int, tag: int) -> int:
+    """What stands for a pair of requests in the log: their tag, and which of those with that tag they are."""
+    reverse = reverse_of(comm)
+    if reverse is None:
+        return 0
+    count = reverse.partitioned.get((name, partner, tag), 0)
+    reverse.partitioned[name, partner, tag] = count + 1
+    return _FIRST_KEY - tag - count * _TAGS
+
+
+class Partitioned:
+    """Methods of communicators that make partitioned requests."""
+
+    __slots__ = ()
+
+    def Psend_init(
+        self, buf: Any, partitions: int, dest: int, tag: int = 0, info: mpi.Info = mpi.INFO_NULL
+    ) -> mpi.Prequest:
+        """Create request for a partitioned send operation."""
+        request = _Comm.Psend_init(self, buf, partitions, dest, tag, info)
+        if dest == mpi.PROC_NULL:
+            return request
+        return persistent(request, _Sending("Psend_init", self, buf, partitions, dest, tag))
+
+    def Precv_init(
+        self,
+        buf: Any,
+        partitions: int,
+        source: int = mpi.ANY_SOURCE,
+        tag: int = mpi.ANY_TAG,
+        info: mpi.Info = mpi.INFO_NULL,
+    ) -> mpi.Prequest:
+        """Create request for a partitioned recv operation."""
+        request = _Comm.Precv_init(self, buf, partitions, source, tag, info)
+        if source < 0 or tag < 0:  # to nobody; MPI has no wildcards here
+            return request
+        return persistent(request, _Receiving("Precv_init", self, buf, partitions, source, tag))
+
+
+enter(
+    Operation("Comm", "Psend_init", Treatment.DIFFERENTIATED, ("buf",), (), "by partition: Recv t; x̄ += t"),
+    Operation("Comm", "Precv_init", Treatment.DIFFERENTIATED, (), ("buf",), "by partition: Send x̄; x̄ = 0"),
+)
+for _name in ("Pready", "Pready_range", "Pready_list", "Parrived"):
+    enter(Operation("Prequest", _name, Treatment.DIFFERENTIATED, adjoint="says when the partition's adjoint travels"))
