@@ -588,6 +588,7 @@ def _finish(communication: Communication, sweep: Sweep, error: BaseException | N
         underway.clear()
         return
     listening.clear()
+    stranded.extend(underway)
     underway.clear()
     text = notice_of(error)
     stranded.append(outbox_of(sweep).flights)

@@ -402,6 +402,18 @@ def is_in_place(spec: Any) -> bool:
     return spec is None or spec is MPI.IN_PLACE
 
 
+def lasting(spec: Any) -> Any:
+    """A message argument with typemaps for its datatypes: a program may free these before it starts the request."""
+    if type(spec) in (list, tuple):
+        return type(spec)(lasting(item) for item in spec)
+    if isinstance(spec, MPI.Datatype) and spec != MPI.DATATYPE_NULL and not spec.is_predefined:
+        try:
+            return typemap_of(spec)
+        except NotImplementedError:  # said when the request starts while a tape records
+            return spec
+    return spec
+
+
 def parse(spec: Any, blocks: int = 0) -> Buffer:
     """The buffer that a message argument means.
 
@@ -570,7 +582,7 @@ def _vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) -
         [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
     )
     for count, displ in zip(counts, displs):
-        if _at_addresses(datatype, count, displ) is not NOTHING:
+        if _at_addresses(datatype, count, displ).array is not None:
             raise ActivityError(
                 "a message from MPI.BOTTOM with one count per rank touches an array that ampi tracks; name the array"
             )
@@ -595,7 +607,9 @@ def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buff
     found = [array for array in tracked_arrays() if _overlaps(storage_of(array), low, high)]
     storages = {id(storage_of(array)): storage_of(array) for array in found}
     if not storages:
-        return NOTHING
+        elsewhere = Buffer(None, None, 0)
+        elsewhere.nbytes = count * typemap.size
+        return elsewhere
     (storage, *others) = storages.values()
     if others or low < storage.address or high > storage.address + storage.nbytes:
         raise ActivityError(
@@ -738,7 +752,7 @@ def _is_memory(spec: Any) -> bool:
 
 
 def _is_datatype(item: Any) -> bool:
-    return isinstance(item, (MPI.Datatype, str))
+    return isinstance(item, (MPI.Datatype, Typemap, str))
 
 
 def _is_bottom(memory: Any) -> bool:
@@ -823,6 +837,8 @@ def as_array(memory: Any) -> np.ndarray:
 
 
 def _typemap(array: np.ndarray, datatype: Any) -> Typemap:
+    if isinstance(datatype, Typemap):
+        return datatype
     if datatype is None:
         datatype = datatype_named(array.dtype.char)
     elif isinstance(datatype, str):

@@ -20,7 +20,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..tape import Sweep, Tape, Undo, _recording, current, living
 from .agreement import line_of, log_collective
-from .buffers import NOTHING, Buffer, is_in_place, parse, parse_moved, parse_types_moved, parse_vector_moved
+from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
 from .reductions import Reduction, Steps, known, pair_of, unscan
 from .requests import persistent, recorded
@@ -232,7 +232,8 @@ def _adjoint_of_bcast_at_root(buffer: Buffer, root: int) -> Callable:
 
 def _adjoint_of_bcast_elsewhere(buffer: Buffer, root: int) -> Callable:
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        yield [comm.Ireduce(buffer.take(sweep), None, mpi.SUM, root)]
+        taken = buffer.take(sweep)  # has a name: requests of mpi4py's reductions do not keep buffers alive
+        yield [comm.Ireduce(taken, None, mpi.SUM, root)]
 
     return adjoint
 
@@ -317,8 +318,8 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
     counts = counts_of(received, size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        mine = np.empty(counts[rank], received.dtype)
-        yield [comm.Ireduce_scatter(received.take(sweep), mine, counts, mpi.SUM)]
+        taken, mine = received.take(sweep), np.empty(counts[rank], received.dtype)
+        yield [comm.Ireduce_scatter(taken, mine, counts, mpi.SUM)]
         return partial(sent.add, sweep, mine)
 
     return Call(name, (sent,), (received,), adjoint)
@@ -569,9 +570,11 @@ def _persistent(name: str, plan: Callable[..., Call], primal: Callable[..., mpi.
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Prequest:
         request = primal(self, *arguments, **keywords)
         keywords.pop("info", None)
+        given = [lasting(argument) for argument in arguments[:n]]
+        named = {key: lasting(argument) for key, argument in keywords.items()}
 
         def start() -> tuple[Started, ...]:
-            started = _start(name, self, plan, arguments[:n], keywords)
+            started = _start(name, self, plan, given, named)
             return () if started is None else (started,)
 
         return persistent(request, start)

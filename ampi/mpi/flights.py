@@ -20,7 +20,7 @@ from .agreement import communication_of
 from .buffers import NOTHING
 from .messages import Collective
 from .reductions import Steps
-from .waiting import underway, wait
+from .waiting import stranded, underway, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 
@@ -59,11 +59,15 @@ class Flight:
 
     def finish(self, describe: Callable[[], str]) -> None:
         """Wait for the end, and add what came to the adjoints."""
-        self.advance()
-        while not self.finished:
-            for request in self.requests:
-                wait(request, describe)
+        try:
             self.advance()
+            while not self.finished:
+                for request in self.requests:
+                    wait(request, describe)
+                self.advance()
+        except BaseException:
+            stranded.append(self)  # with its buffers
+            raise
         if self.result is not None:
             self.result()
 

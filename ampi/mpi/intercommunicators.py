@@ -41,7 +41,8 @@ def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
         return partial(buffer.add, sweep, total)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        yield [comm.Ireduce(buffer.take(sweep), None, mpi.SUM, root)]
+        taken = buffer.take(sweep)  # has a name: requests of mpi4py's reductions do not keep buffers alive
+        yield [comm.Ireduce(taken, None, mpi.SUM, root)]
 
     return Call("Bcast", (buffer,), (), adjoint_at_root) if root == mpi.ROOT else Call("Bcast", (), (buffer,), adjoint)
 
@@ -178,8 +179,8 @@ def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call
     x, y = parse(sendbuf), parse(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        g = np.empty(x.count, x.dtype)
-        yield [comm.Iallreduce(y.take(sweep), g, mpi.SUM)]
+        taken, g = y.take(sweep), np.empty(x.count, x.dtype)
+        yield [comm.Iallreduce(taken, g, mpi.SUM)]
         return g
 
     return _plan("Allreduce", comm, op, x, y, adjoint)

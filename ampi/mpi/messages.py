@@ -20,7 +20,8 @@ _ALL = 1 << 62  # bytes of a message that is not known to have come short
 class Sent:
     """A message in the log of its sender, and the adjoint of sending it.
 
-    ``where`` is the call site.  ``back`` is the tag of its adjoint, or None if none comes; known after the agreement.
+    ``where`` is the call site.  ``pair`` is a request of mpi4py's that belongs to the one that the user has, or None.
+    ``back`` is the tag of its adjoint, or None if none comes; known after the agreement.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Sent:
         "flight",
         "name",
         "nbytes",
+        "pair",
         "reverse",
         "tag",
         "where",
@@ -49,12 +51,16 @@ class Sent:
         self.tag = tag
         self.where = call_site(4)
         self.wild = False  # becomes True when somebody tries to cancel it
+        self.pair: mpi.Request | None = None
         self.cancelled = False
         self.back: int | None = None
         self.flight: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The send has completed."""
+        if self.pair is not None:
+            self.pair.Wait()
+            self.pair = None
         if self.wild and status is not None and status.Is_cancelled():
             self.cancelled = True
 
@@ -169,7 +175,7 @@ class Received:
         self.request = None
         if self.at_completion is not None:
             self.at_completion(self)
-        if status is None:
+        if status is None or not self.wild:
             return
         if status.Is_cancelled():
             self.cancelled = True

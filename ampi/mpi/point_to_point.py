@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI as mpi
 
+from ..memory import plain
 from ..tape import Tape, Undo, _recording, current, living, overwrite
 from .agreement import log_received, log_sent
-from .buffers import NOTHING, Buffer, parse_bytes
+from .buffers import NOTHING, Buffer, lasting, parse_bytes
 from .messages import Received, Sent, call_site
 from .objects import MatchedObjects
 from .partitioned import Partitioned
@@ -155,6 +157,8 @@ class PointToPoint(Partitioned):
         if not living:
             return _Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
         parts = _exchange("Isendrecv", self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        if _is_wild(parts):
+            return _two_requests(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, parts)
         return _recorded(_Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag), parts)
 
     def Isendrecv_replace(
@@ -169,6 +173,8 @@ class PointToPoint(Partitioned):
         if not living:
             return _Isendrecv_replace(self, buf, dest, sendtag, source, recvtag)
         parts = _exchange("Isendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
+        if _is_wild(parts):
+            return _two_requests(self, _copied(buf), dest, sendtag, buf, source, recvtag, parts)
         return _recorded(_Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), parts)
 
     # ------------------------------------------------------------------------------------------- persistent requests
@@ -194,6 +200,7 @@ class PointToPoint(Partitioned):
         request = _Recv_init(self, buf, source, tag)
         if source == _PROC_NULL:
             return request
+        buf = lasting(buf)
         return persistent(request, lambda: _some(_post("Recv_init", self, buf, source, tag)))
 
     # ----------------------------------------------------------------------------------------------- matched probes
@@ -299,6 +306,7 @@ def _send_init(
     request = primal(comm, buf, dest, tag)
     if dest == _PROC_NULL:
         return request
+    buf = lasting(buf)
     return persistent(request, lambda: _some(_log_send(name, comm, buf, dest, tag) if _recording else None))
 
 
@@ -374,6 +382,32 @@ def _exchange(
     sent = _log_send(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
     receive = _post(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
     return sent, receive
+
+
+def _is_wild(parts: tuple[Sent | None, Received | None]) -> bool:
+    return parts[1] is not None and parts[1].wild
+
+
+def _two_requests(
+    comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int, parts: tuple
+) -> mpi.Request:
+    """A nonblocking exchange with wildcards as a send and a receive of their own.
+
+    MPICH 5.0 does not say in the status of Isendrecv what was matched.
+    """
+    sent, _ = parts
+    pair = _Isend(comm, sendbuf, dest, sendtag)
+    request = _Irecv(comm, recvbuf, source, recvtag)
+    if sent is not None:
+        sent.pair = pair
+    return _recorded(request, parts)
+
+
+def _copied(spec: Any) -> Any:
+    """A message argument with a copy of its memory."""
+    if isinstance(spec, (list, tuple)):
+        return [_copied(spec[0]), *spec[1:]]
+    return plain(np.asarray(spec if isinstance(spec, np.ndarray) else memoryview(spec))).copy(order="K")
 
 
 def _status_for(receive: Received | None, status: mpi.Status | None) -> mpi.Status | None:

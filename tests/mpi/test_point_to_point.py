@@ -144,6 +144,25 @@ def test_short_receive():
 # ------------------------------------------------------------------------------------------------------- exchanges
 
 
+@pytest.mark.parametrize("length", [0, 1])
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_short_message_without_derivatives(length, nonblocking):
+    """What the message did not reach keeps its adjoint."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = x * x
+        if nonblocking:
+            request = comm.Irecv(v, before)
+            comm.Send(numpy.ones(length, x.dtype), after)
+            request.Wait()
+        else:
+            comm.Sendrecv(numpy.ones(length, x.dtype), after, 0, v, before)
+        return v
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
 @pytest.mark.parametrize("nonblocking", [False, True])
 def test_sendrecv(nonblocking):
     def program(np, comm, x):

@@ -306,6 +306,49 @@ def test_persistent(mode):
         MPI.Detach_buffer()
 
 
+def test_persistent_with_datatypes_that_are_freed():
+    """MPI keeps them for the request; so does ampi."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        y, v, w = x * x, np.zeros(3 * x.size, x.dtype), np.zeros(comm.size, x.dtype)
+        spread = MPI._typedict[x.dtype.char].Create_vector(x.size, 1, 2).Commit()
+        requests = [comm.Send_init(y, after), comm.Recv_init([v, 1, spread], before)]
+        pair = MPI._typedict[x.dtype.char].Create_contiguous(1).Commit()
+        requests.append(comm.Allgather_init([y, 1, pair], [w, 1, pair]))
+        spread.Free()
+        pair.Free()
+        for _ in range(2):
+            MPI.Prequest.Startall(requests)
+            Request.Waitall(requests)
+            y *= v[: 2 * x.size : 2] * w[0]
+        for request in requests:
+            request.Free()
+        return y
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+@pytest.mark.parametrize("form", ["Isendrecv", "Isendrecv_replace"])
+@pytest.mark.parametrize(
+    "source, tag", [(MPI.ANY_SOURCE, 5), (None, MPI.ANY_TAG), (MPI.ANY_SOURCE, MPI.ANY_TAG), (None, 5)]
+)
+def test_nonblocking_exchange_with_wildcards_and_statuses(form, source, tag):
+    def program(np, comm, x):
+        after, before = around(comm)
+        u, v = x * x, np.zeros(x.size + 1, x.dtype)
+        v[: x.size] = u
+        expected = before if source is None else source
+        if form == "Isendrecv":
+            request = comm.Isendrecv(u, after, 5, v, expected, tag)
+        else:
+            request = comm.Isendrecv_replace([v, MPI.BYTE], after, 5, expected, tag)
+        Request.Waitall([request], [MPI.Status()])
+        return v * v
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
 def test_persistent_with_wildcards_made_before_the_tape():
     comm = ampi.COMM_WORLD
     u, v = ampi.numpy.zeros(2), ampi.numpy.zeros(2)
