@@ -1,0 +1,215 @@
+"""What a generated program is made of beside MPI, and the check of its gradient; see generated_programs.py.
+
+A program is a function ``program(np, MPI, comm, x)`` of ampi.numpy or NumPy, of ampi's or mpi4py's namespace, of the
+world's communicator and of this rank's inputs.  It returns its outputs, and what is to be freed after the sweeps.
+This file stands alone: a script that `scripts/fuzz` writes begins with it.
+"""
+
+import gc
+import math
+import sys
+
+import numpy
+from mpi4py import MPI as rebound
+
+import ampi
+import ampi.numpy
+
+MPI = sys.modules["ampi.mpi.original"]  # mpi4py's own
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)
+LENGTH = 24  # of every array
+WIDE = [numpy.float64, numpy.float64, numpy.complex128, numpy.complex128]
+NARROW = [numpy.float64, numpy.float32, numpy.complex128, numpy.complex64]
+TOLERANCES = {numpy.float64: 1e-8, numpy.float32: 5e-4}
+ROUNDING = {numpy.float64: 1e-12, numpy.float32: 1e-4}
+
+
+# ------------------------------------------------------------------------------------------- what programs are made of
+
+
+def smooth(u):
+    """Less than 1 in size, and differentiable everywhere, also as a function of a complex number's two parts."""
+    return u / numpy.sqrt(1.0 + (u * numpy.conj(u)).real)
+
+
+def fold(np, g):
+    """One row of a table of rows that came from everywhere; each counts differently."""
+    return np.sum(g / (1.0 + numpy.arange(len(g)))[:, None], axis=0)
+
+
+def typeof(a):
+    """The MPI datatype of an array's elements."""
+    return MPI._typedict[a.dtype.char]
+
+
+def pairs_of(np, u, location):
+    """Values with a location, and their MPI datatype."""
+    pairs = np.zeros(u.size, numpy.dtype([("value", u.dtype), ("location", "i4")], align=True))
+    pairs["value"] = u
+    pairs["location"] = location
+    return [pairs, {4: MPI.FLOAT_INT, 8: MPI.DOUBLE_INT}[u.itemsize]]
+
+
+@ampi.kernel
+def mix(a, b):
+    """A local step."""
+    for i in range(a.size):
+        a[i] = a[i] * math.cos(b[i]) + 0.3 * math.sin(a[i] * b[i])
+
+
+@ampi.kernel
+def hypot(a, b):
+    """A commutative reduction."""
+    for i in range(b.size):
+        b[i] = math.sqrt(1.0 + a[i] * a[i] + b[i] * b[i])
+
+
+@ampi.kernel
+def compose(a, b):
+    """A reduction that is not commutative: b(a(t)) for the function t -> slope t + offset, in pairs."""
+    for i in range(b.size // 2):
+        b[2 * i + 1] = a[2 * i + 1] * b[2 * i] + b[2 * i + 1]
+        b[2 * i] = a[2 * i] * b[2 * i]
+
+
+def call(np, kernel, *arrays):
+    (kernel if np is ampi.numpy else kernel.py_func)(*arrays)
+
+
+def reduction(np, kernel, commute):
+    """A reduction operation of ours, or the same of mpi4py's."""
+
+    def combine(inbuf, inoutbuf, datatype):
+        kernel.py_func(*(numpy.frombuffer(buffer, numpy.float64) for buffer in (inbuf, inoutbuf)))
+
+    return ampi.Op.Create(kernel, commute) if np is ampi.numpy else MPI.Op.Create(combine, commute)
+
+
+def between(MPI, comm, low):
+    """An intercommunicator between the ranks below `low` and the others."""
+    half = comm.Split(comm.rank < low)
+    inter = half.Create_intercomm(0, comm, low if comm.rank < low else 0)
+    half.Free()
+    return inter
+
+
+def root_of(MPI, inter, first):
+    """The last rank of one group of an intercommunicator as the root, in the words of this rank."""
+    world = inter.Get_group().Translate_ranks([0], MPI.COMM_WORLD.Get_group())[0]
+    other = inter.Get_remote_group().Translate_ranks([0], MPI.COMM_WORLD.Get_group())[0]
+    if (world < other) != first:
+        return inter.remote_size - 1
+    return MPI.ROOT if inter.rank == inter.size - 1 else MPI.PROC_NULL
+
+
+# ---------------------------------------------------------------------------------------------------------- the check
+
+
+def inputs(dtypes, salt):
+    generator = numpy.random.default_rng([WORLD.rank, salt])
+    values = [generator.uniform(-1, 1, (LENGTH, 2)) @ [1, 1j] for _ in dtypes]
+    return [(v if numpy.dtype(t).kind == "c" else v.real).astype(t) for v, t in zip(values, dtypes)]
+
+
+def inner(a, b):
+    return sum(float(numpy.vdot(p, q).real) for p, q in zip(a, b))
+
+
+def total(value):
+    return WORLD.allreduce(value)
+
+
+def plainly(program, np, namespace, comm, x):
+    """The program's outputs without a tape."""
+    outputs, leftover = program(np, namespace, comm, x)
+    outputs = [numpy.array(ampi.value(y)) for y in outputs]
+    free(leftover)
+    return outputs
+
+
+def free(leftover):
+    for thing in leftover:
+        thing.Free()
+    leftover.clear()
+
+
+def check(program, narrow=False):
+    """Compare the sweep with differences, with a second sweep, and the values with those without a tape.
+
+    Collective.  Returns the complaints of all ranks, the same on every rank; none if all is well.
+    """
+    dtypes = NARROW if narrow else WIDE
+    single = numpy.float32 if narrow else numpy.float64
+    ours = ampi.COMM_WORLD.Dup()
+    x0 = inputs(dtypes, 0)
+    expected = plainly(program, ampi.numpy, ampi.MPI, ours, [ampi.numpy.array(x) for x in x0])
+    with ampi.Tape() as tape:
+        x = [tape.watch(leaf) for leaf in x0]
+        y, leftover = program(ampi.numpy, ampi.MPI, ours, x)
+    values = [numpy.array(ampi.value(leaf)) for leaf in y]
+    seed = inputs([leaf.dtype for leaf in y], 1)
+    problems = []
+    try:
+        x_bar = tape.gradient(y, x, seed=seed)
+        again = tape.gradient(y, x, seed=seed)
+    except Exception as error:
+        problems.append(f"{type(error).__name__} in the sweep: {error}")
+    after = [numpy.array(ampi.value(leaf)) for leaf in y]
+    if not WORLD.allreduce(bool(problems), MPI.LOR):
+        problems += compared("the values with a tape", values, expected, ROUNDING[single])
+        problems += [] if same_bits(values, after) else ["the outputs are not the same after the sweep"]
+        problems += [] if same_bits(x_bar, again) else ["a second sweep gives another gradient"]
+        problems += against_differences(program, x0, x_bar, seed, expected, single)
+    del tape, x, y
+    free([*leftover, ours])
+    gc.collect()
+    return agreed(problems)
+
+
+def agreed(problems):
+    """The complaints of all ranks, without repetitions."""
+    found = WORLD.allgather(problems)
+    return list(dict.fromkeys(f"rank {rank}: {text}" for rank, texts in enumerate(found) for text in texts))
+
+
+def against_differences(program, x0, x_bar, seed, expected, single):
+    problems = []
+    wide = [a.astype(t) for a, t in zip(x0, WIDE)]
+    x_dot = inputs(WIDE, 2)
+    wide_seed = [numpy.asarray(s, complex) for s in seed]
+
+    def value(h):
+        return plainly(program, numpy, MPI, WORLD, [a + h * d for a, d in zip(wide, x_dot)])
+
+    problems += compared("the values", expected, value(0.0), ROUNDING[single])
+    rough = [total(inner(wide_seed, value(h)) - inner(wide_seed, value(-h))) / (2 * h) for h in (4e-4, 2e-4, 1e-4)]
+    coarse, fine = (4 * rough[1] - rough[0]) / 3, (4 * rough[2] - rough[1]) / 3
+    found = total(inner(x_bar, x_dot))
+    scale = total(sum(float(numpy.sum(abs(g) * abs(d))) for g, d in zip(x_bar, x_dot)))
+    scale = max(scale, abs(fine), 1.0)
+    tolerance = TOLERANCES[single]
+    if not abs(coarse - fine) <= 0.3 * tolerance * scale:
+        return problems  # a kink, where MIN or MAX changes hands: nothing to compare with
+    if not abs(found - fine) <= tolerance * scale:
+        problems.append(
+            f"the sweep gives {found:.12g} for the derivative in a direction, differences give {fine:.12g} "
+            f"(scale {scale:.2g}, relative difference {abs(found - fine) / scale:.1e}, allowed {tolerance:.0e})"
+        )
+    return problems
+
+
+def compared(what, found, expected, tolerance):
+    for k, (a, b) in enumerate(zip(found, expected)):
+        size = max(1.0, float(numpy.max(abs(b))))
+        if not numpy.max(abs(a - b)) <= tolerance * size:
+            return [f"{what}: output {k} differs by {numpy.max(abs(a - b)):.1e} where its size is {size:.1e}"]
+    return []
+
+
+def same_bits(a, b):
+    return all(p.tobytes() == q.tobytes() for p, q in zip(a, b))
+
+
+def attach_buffer():
+    """For buffered sends."""
+    rebound.Attach_buffer(rebound.Alloc_mem(1 << 20))

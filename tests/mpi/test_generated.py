@@ -1,0 +1,58 @@
+"""Generated programs: whole MPI programs, their sweeps held against differences; `scripts/fuzz` goes on from here."""
+
+import functools
+
+import hypothesis
+import pytest
+from generated_check import WORLD, attach_buffer, check
+from generated_programs import KINDS, Program, function, programs, source
+
+from ampi.mpi.namespace import BASE
+
+NUMBER = 16
+
+
+@functools.cache
+def drawn():
+    """Programs for this number of ranks, the same on every rank and in every run; collective."""
+    found = []
+
+    @hypothesis.settings(
+        max_examples=4 * NUMBER,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(programs(WORLD.size, least=20))
+    def collect(program):
+        found.append(program)
+
+    if WORLD.rank == 0:
+        collect()
+    return WORLD.bcast(found[-NUMBER:])
+
+
+@pytest.fixture
+def buffered():
+    attach_buffer()
+    yield
+    BASE["Detach_buffer"]()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(WORLD.size > 4, reason="programs are for 2 to 4 ranks")
+@pytest.mark.parametrize("number", range(NUMBER))
+def test_generated(number, buffered):
+    program = drawn()[number]
+    text = source(program)
+    problems = check(function(text), program.narrow)
+    assert not problems, "\n".join([*problems, f"narrow: {program.narrow}", text])
+
+
+def test_any_numbers_make_a_program():
+    """Each kind of step stands alone, with any choices and with none."""
+    for kind in KINDS:
+        for choices in ((), *((k,) * 14 for k in range(1, 30))):
+            compile(source(Program(3, ((kind, choices),) * 2)), "program", "exec")
