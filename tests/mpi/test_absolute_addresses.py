@@ -61,7 +61,8 @@ def test_several_arrays_in_one_message_are_refused():
 def test_memory_that_nobody_tracks_passes():
     plain = numpy.ones(4)
     datatype = at(plain)
-    assert parse([MPI.BOTTOM, 1, datatype]) is NOTHING
+    nothing = parse([MPI.BOTTOM, 1, datatype])
+    assert nothing.array is None and nothing.nbytes == datatype.size
     assert parse([MPI.BOTTOM, 0, MPI.DOUBLE]) is NOTHING
     assert parse_vector([MPI.BOTTOM, [1], [0], datatype], 1).count == 0
     with ampi.Tape():
