@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import inspect
 import sys
 import types
 from typing import Any
@@ -62,7 +63,8 @@ def _make() -> types.ModuleType:
 
 
 def _document(cls: type) -> None:
-    """Give methods the docstrings of mpi4py's, which start with the signature."""
+    """Give methods mpi4py's docstrings, which start with the signature; the class's stands without indentation."""
+    cls.__doc__ = inspect.cleandoc(cls.__doc__ or "")
     base = cls._base  # type: ignore[attr-defined]
     for part in cls.__mro__[: cls.__mro__.index(base)]:
         for name, member in vars(part).items():

@@ -49,9 +49,14 @@ class Handles:
 
 
 class Constant:
-    """Objects that are predefined: pickled by their names."""
+    """Objects that are predefined: pickled by their names, never freed."""
 
     __slots__ = ()
+
+    def free(self) -> None:
+        """Free the object if it is not predefined or null."""
+        if id(self) not in constant_names:
+            super().free()  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         name = constant_names.get(id(self))

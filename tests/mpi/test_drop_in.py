@@ -1,5 +1,6 @@
 """Three ways into a program: its communicator replaced, `from ampi import MPI`, and nothing changed at all."""
 
+import pickle
 import textwrap
 
 import numpy
@@ -150,3 +151,25 @@ def test_idle_calls_return_what_mpi4py_returns():
     assert comm.Iprobe() is False and comm.Improbe() is None
     request = comm.Irecv(b, MPI.PROC_NULL)
     assert request.Test() is True
+
+
+@pytest.mark.parametrize("name", ["DOUBLE", "SUM"])
+def test_predefined_handles_are_not_freed(name):
+    constant = getattr(ampi.MPI, name)
+    constant.free()
+    assert constant
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_handles_of_rebound_classes_are_pickled(protocol):
+    for constant in (MPI.REQUEST_NULL, MPI.WIN_NULL, MPI.SUM, MPI.COMM_NULL):
+        assert pickle.loads(pickle.dumps(constant, protocol)) is constant
+        copy = type(constant)(constant)
+        again = pickle.loads(pickle.dumps(copy, protocol))
+        assert type(again) is type(constant) and again == constant
+
+
+def test_names_of_topologies_are_those_of_what_is_made():
+    cart = ampi.COMM_SELF.Create_cart([1])
+    assert type(cart) is MPI.Cartcomm is ampi.MPI.Cartcomm
+    cart.Free()
