@@ -47,6 +47,8 @@ living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empt
 _passive = 0
 at_opening: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape begins to record."""
+at_closing: list[Callable[[Tape], None]] = []
+"""For the floors above: called when a tape ends to record."""
 
 MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
@@ -204,6 +206,8 @@ class Tape:
     before_append : callable or None
         For the floors above: called before the record of any operation is appended (communication that has ended
         unseen must have its record before those of operations that use what came).
+    observer : object or None
+        For the floors above: its ``append(record)`` takes the place of the tape's own.
     """
 
     def __init__(self) -> None:
@@ -216,6 +220,7 @@ class Tape:
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
         self.before_append: Callable[[], None] | None = None
+        self.observer: Any = None
         self.saved_bytes = 0
 
     def __enter__(self) -> Tape:
@@ -229,6 +234,8 @@ class Tape:
     def __exit__(self, *exception: Any) -> None:
         if _recording[-1] is not self:
             raise TapeError("tapes must be closed in the reverse order of their opening")
+        for callback in at_closing:
+            callback(self)
         _recording.pop()
         self._closed = True
 
@@ -274,7 +281,7 @@ class Tape:
             return array
         self.activate(array)
         self._watches.append(region)
-        self._records.append(Record(_Watch(region), (), ()))
+        self._append(Record(_Watch(region), (), ()))
         return array
 
     def _require_same_value(self, region: Region) -> None:
@@ -409,11 +416,11 @@ class Tape:
         if self.before_append is not None:
             self.before_append()
         storages = tuple(s for s in map(storage_of, created) if s is not None)
-        self._records.append(Record(adjoint, undo, storages))
+        self._append(Record(adjoint, undo, storages))
 
     def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
         """Append the record of the start of a communication, without calling ``before_append``."""
-        self._records.append(Record(adjoint, undo or (), ()))
+        self._append(Record(adjoint, undo or (), ()))
 
     def append_output(self, output: Output) -> None:
         """Append the record of something that leaves the program."""
@@ -441,6 +448,12 @@ class Tape:
 
     # ------------------------------------------------------------------------------------------------- internals
 
+    def _append(self, record: Record) -> None:
+        if self.observer is None:
+            self._records.append(record)
+        else:
+            self.observer.append(record)
+
     def _constant(self, view: np.ndarray) -> np.ndarray:
         if not _may_change(view):
             return view
@@ -455,7 +468,7 @@ class Tape:
         if undo or zeroed:
             if self.before_append is not None:
                 self.before_append()
-            self._records.append(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
+            self._append(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
     def _watched(self, x: Any) -> Region:
         if isinstance(x, TrackedArray):
@@ -511,11 +524,14 @@ class Sweep:
     tape : Tape
     state : dict
         What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
+    guards : dict
+        For volatile storages: called each time before their adjoint is touched.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.state: dict[Any, Any] = {}
+        self.guards: dict[Storage, Callable[[], None]] = {}
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
@@ -525,7 +541,10 @@ class Sweep:
         self._ends: list[Callable[[BaseException | None], None]] = []
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error."""
+        """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error.
+
+        The last one comes first.
+        """
         self._ends.append(callback)
 
     def has_shadow(self, region: Region) -> bool:
@@ -538,6 +557,8 @@ class Sweep:
 
     def block(self, storage: Storage) -> np.ndarray:
         """The adjoint of all of a storage, as bytes in place; zeros at first use."""
+        if storage.volatile and storage in self.guards:
+            self.guards[storage]()
         block = self._shadows.get(storage)
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
@@ -639,10 +660,10 @@ class Sweep:
                 for storage in record.created:
                     if storage not in self._kept:
                         self._shadows.pop(storage, None)
-            for callback in self._ends:
+            for callback in reversed(self._ends):
                 callback(None)
         except BaseException as error:
-            for callback in self._ends:
+            for callback in reversed(self._ends):
                 callback(error)
             raise
         finally:
@@ -652,6 +673,7 @@ class Sweep:
             _sweeping.pop()
             _passive = outer
             self._ends.clear()  # they refer to the sweep, which holds the shadows
+            self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
         self._shadows.clear()
 

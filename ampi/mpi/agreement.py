@@ -46,7 +46,7 @@ class Log:
         In the order of the calls.
     """
 
-    __slots__ = ("agreed", "agreed_collectives", "collectives", "posted", "reverse", "sent", "touched")
+    __slots__ = ("agreed", "agreed_collectives", "collectives", "posted", "reverse", "sent", "stirred", "touched")
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
@@ -56,10 +56,13 @@ class Log:
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0
         self.touched = False  # of a window: this rank has made calls on it
+        self.stirred: Callable[[], bool] | None = None  # of a window: whether others have used it without a call here
 
     def says_nothing(self) -> bool:
         """Whether there is no more in it than that a window exists."""
-        return not (self.touched or self.sent or self.posted) and all(call.name == "Win" for call in self.collectives)
+        if self.touched or self.sent or self.posted or (self.stirred is not None and self.stirred()):
+            return False
+        return all(call.name == "Win" for call in self.collectives)
 
     def partners(self) -> set[int]:
         """Ranks that messages went to or came from."""
@@ -140,7 +143,7 @@ class Communication:
         """Record the completion of receives that ended unseen, before anything that may use what came."""
         ended = [receive for receive in self.pending if receive.completed()]
         for receive in ended:
-            self.end(receive)
+            receive.resolve(None)
         if ended:
             self.tape().append_start(Completion(ended))  # type: ignore[union-attr]
 

@@ -97,7 +97,7 @@ class PointToPoint(Partitioned):
         status = _status_for(receive, status)
         _Recv(self, buf, source, tag, status)
         if receive is not None:
-            receive.resolve(status)
+            _received(receive, status)
 
     def Irecv(self, buf: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
         """Nonblocking receive."""
@@ -124,7 +124,7 @@ class PointToPoint(Partitioned):
         status = _status_for(receive, status)
         _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         if receive is not None:
-            receive.resolve(status)
+            _received(receive, status)
 
     def Sendrecv_replace(
         self,
@@ -142,7 +142,7 @@ class PointToPoint(Partitioned):
         status = _status_for(receive, status)
         _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
         if receive is not None:
-            receive.resolve(status)
+            _received(receive, status)
 
     def Isendrecv(
         self,
@@ -280,15 +280,28 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
 
     def Recv(self, buf: Any, status: mpi.Status | None = None) -> None:
         """Blocking receive of the matched message."""
-        if living:
-            _post_matched("Mrecv", self, buf)
+        receive = _post_matched("Mrecv", self, buf) if living else None
         _Message.Recv(self, buf, status)
+        if receive is not None:
+            _look()
 
     def Irecv(self, buf: Any) -> mpi.Request:
         """Nonblocking receive of the matched message."""
         receive = _post_matched("Imrecv", self, buf) if living else None
         request = _Message.Irecv(self, buf)
         return request if receive is None else recorded(_recording[-1], request, receive)
+
+
+def _received(receive: Received, status: mpi.Status | None) -> None:
+    """A blocking receive has ended."""
+    receive.resolve(status)
+    _look()
+
+
+def _look() -> None:
+    observer = _recording[-1].observer
+    if observer is not None:
+        observer.look()
 
 
 def _send(name: str, primal: Callable[[Any, Any, int, int], Any], comm: Any, buf: Any, dest: int, tag: int) -> Any:

@@ -1,8 +1,9 @@
 """One-sided communication: windows, what is done through them, and epochs.
 
 The target of a Put or Get makes no call that a tape could record.  In a sweep every rank of a window therefore exposes
-the adjoint of its window memory through a *shadow window*, and the origin alone does the adjoint of what it did:
-fetches x̄ for a Put, accumulates x̄ for a Get.  Epochs are mirrored, each kind in its own way.
+the adjoint of its window memory through a *shadow window* (`shadows`), and the origin alone does the adjoint of what it
+did.  Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, and an order of their
+own (`turns`).
 
 Two things follow for window memory.  Others overwrite it unseen, so values that an adjoint needs are copied when they
 are used (`Storage.volatile`), and it counts as active from the beginning of a tape.  And others add to its adjoint:
@@ -12,9 +13,9 @@ mirrored epoch, when the rank does not touch its shadow.
 
 from __future__ import annotations
 
-import pickle
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,20 +23,18 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of, carries_derivatives, plain, storage_of, track_block
-from ..tape import Sweep, Tape, at_opening, current, living, opened, overwrite
+from ..tape import Sweep, Tape, at_closing, at_opening, current, living, opened, overwrite
 from .agreement import call_site, communication_of, line_of, wait
-from .buffers import Buffer, _inferred, _typemap, as_array, parse, simple_form
-from .datatypes import Typemap, datatype_named, regrouped, typemap_of
+from .buffers import Buffer, as_array, parse
+from .datatypes import datatype_named
 from .messages import Collective
-from .requests import AcceptsBase, Handles
-from .reverse import FIRST_TAG, Reverse, name_of
+from .requests import AcceptsBase, Handles, recorded
+from .reverse import Reverse, name_of
 from .rules import Operation, Treatment, enter
-from .waiting import Patience, outbox_of, stranded
+from .shadows import NONLINEAR, Access, Completed, Fence, Handshake, Shadow, close_all, target_of
+from .turns import Observer, Order
 
 _Win, _Comm, _Group = mpi.Win, mpi.Comm, mpi.Group  # mpi4py's own: the names in its module are rebound
-
-# Tags on a window's reverse communicator: of Wait, of Start, and of what a fence delivers.
-_READY, _DONE, _LATER = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 
 
 class Window:
@@ -55,8 +54,12 @@ class Window:
         Whether the memory of each rank is tracked.
     posted, started : list of int
         Ranks of the present epochs of Post and Start.
-    locked : set of int
-        Ranks of the present epochs of Lock and Lock_all.
+    locked : dict
+        Kinds of the present locks, by rank; that of Lock_all under `_ALL`.
+    order : Order
+        Of accesses in lock epochs.
+    incomplete : list of Access
+        In lock epochs, with the tapes' traces.
     segments : set of int
         Addresses of other ranks' memory that is shared and known here.
     freed : bool
@@ -65,9 +68,11 @@ class Window:
     __slots__ = (
         "__weakref__",
         "freed",
+        "incomplete",
         "locked",
         "nbytes",
         "offset",
+        "order",
         "posted",
         "reverse",
         "segments",
@@ -82,14 +87,20 @@ class Window:
         self.storage = storage
         self.offset = 0 if storage is None else address - storage.address
         self.nbytes = nbytes
+        self.order = Order(reverse.comm)
         facts = reverse.comm.allgather((unit, storage is not None))
         self.units = [fact[0] for fact in facts]
         self.tracked = [fact[1] for fact in facts]
         self.posted: list[int] = []
         self.started: list[int] = []
-        self.locked: set[int] = set()
+        self.locked: dict[int, int] = {}
+        self.incomplete: list[tuple[Trace, Access]] = []
         self.segments: set[int] = set()
         self.freed = False
+
+    def is_locked(self, rank: int) -> bool:
+        """Whether this rank has an epoch of Lock or Lock_all at the target."""
+        return rank in self.locked or _ALL in self.locked
 
 
 class Elsewhere(Storage):
@@ -115,6 +126,8 @@ def _refuse_segment() -> None:
         "or `with ampi.passive():` if it is constant"
     )
 
+
+_ALL = -1  # in the place of a rank: all of them
 
 _windows: dict[int, Window] = {}  # by handle, in the order of their creation
 
@@ -183,18 +196,54 @@ class Trace:
         Why it cannot be differentiated, if it happens to be necessary.
     accesses : list of Access
         Since the last fence.
+    access_epoch, exposure : Handshake or None
+        Of Start and Post, while they last.
     epoch : bool
         An epoch was opened while the tape recorded.
+    tickets : dict
+        Tickets drawn in lock epochs, by target; negative for updates.
+    announced : bool
+        The other ranks can see that the window is used in lock epochs.
+    joined : bool
+        All ranks have swept it.
     """
 
-    __slots__ = ("accesses", "epoch", "refused", "token", "window")
+    __slots__ = (
+        *(
+            "access_epoch",
+            "accesses",
+            "announced",
+            "epoch",
+            "exposure",
+            "joined",
+            "refused",
+            "tape",
+            "tickets",
+            "token",
+        ),
+        "window",
+    )
 
     def __init__(self, tape: Tape, window: Window) -> None:
+        self.tape = tape._reference
         self.window = window
         self.token = self.log(tape, "Win", False, window.storage is not None)
         self.refused = ""
         self.accesses: list[Access] = []
+        self.access_epoch: Handshake | None = None
+        self.exposure: Handshake | None = None
         self.epoch = False
+        self.tickets: dict[int, list[int]] = {}
+        self.announced = False
+        self.joined = False
+        communication_of(tape).log(window.reverse).stirred = self.stirred
+
+    def stirred(self) -> bool:
+        """Whether any rank has used the window in lock epochs: all have to take part in the sweep.
+
+        An announcement may come before this rank's tape begins: what counts is what it knew at the last common sweep.
+        """
+        return self.joined or self.window.order.uses != self.window.order.known
 
     def log(self, tape: Tape, name: str, active: bool, tracked: bool) -> Collective:
         """Log something collective."""
@@ -202,43 +251,104 @@ class Trace:
         communication_of(tape).log(self.window.reverse).collectives.append(token)
         return token
 
+    def begin(self, access: Access) -> None:
+        """An access in a lock epoch begins."""
+        if not self.announced:
+            self.announced = True
+            self.window.order.announce()
+        self.window.incomplete.append((self, access))
+
     def refuse(self, text: str) -> None:
         """The sweep cannot reverse what happens here."""
         self.refused = self.refused or f"{text}, {line_of(call_site())}"
+
+    def draw(self, rank: int, accesses: list[Access]) -> None:
+        """Accesses to a target's memory are completed: draw a ticket, and record it."""
+        tape, window = self.tape(), self.window
+        if tape is None:
+            return
+        ticket = window.order.ticket(rank)
+        sign = -1 if any(access.updates for access in accesses) else 1
+        self.tickets.setdefault(rank, []).append(sign * ticket)
+        tape.append_start(Completed(window, rank, ticket, accesses))
+        for access in accesses:
+            if access.request is not None:
+                access.request.end()
+
+    def problem(self) -> str:
+        """Why the window cannot be swept; empty if it can."""
+        here = f"rank {self.window.reverse.rank}"
+        if self.refused:
+            return f"{here}: {self.refused}"
+        unfinished = [access for trace, access in self.window.incomplete if trace is self] + self.accesses
+        if unfinished:
+            return (
+                f"{here}: {unfinished[0].describe()}, belongs to an epoch that is still open; complete it (Fence, "
+                "Complete, Unlock or Flush) before the gradient is asked for"
+            )
+        epoch = self.access_epoch or self.exposure
+        if epoch is not None:
+            return f"{here}: {epoch.describe()}, began an epoch that is still open; end it before the sweep"
+        return ""
 
 
 class Traces:
     """What a rank did with windows while a tape recorded; called at the beginning of each sweep."""
 
-    __slots__ = ("of",)
+    __slots__ = ("observer", "of")
 
-    def __init__(self) -> None:
+    def __init__(self, tape: Tape) -> None:
         self.of: dict[Window, Trace] = {}
+        self.observer = Observer(tape)
 
     def __call__(self, sweep: Sweep) -> None:
         """Expose the adjoints of window memory; collective over each window that was used."""
         shadows: dict[Window, Shadow] = {}
         sweep.state["windows"] = shadows
-        sweep.at_end(lambda error: _close(shadows, error))
+        sweep.at_end(lambda error: close_all(shadows, error))
         logs = communication_of(sweep.tape).logs
+        happening = {}
         for window, trace in self.of.items():
-            if not trace.token.happening:
-                logs.pop(window.reverse, None)  # agreed, and not concerned by what happens from now on
+            if trace.token.happening:
+                happening[window] = trace
             else:
-                if trace.refused:
-                    raise ActivityError(f"rank {window.reverse.rank}: {trace.refused}")
-                shadows[window] = Shadow(sweep, window)
+                logs.pop(window.reverse, None)  # agreed, and not concerned by what happens from now on
+        facts = {window: _agreed(trace) for window, trace in happening.items()}
+        problems = [text for window, (wrong, _) in facts.items() if wrong for text in _problems(happening[window])]
+        if problems:
+            raise CommunicationError("\n".join(problems))
+        for window, trace in happening.items():
+            tickets = trace.tickets if facts[window][1] else None
+            shadows[window] = Shadow(sweep, window, tickets, self.observer.seen[window])
+        problems = [text for shadow in shadows.values() if shadow.turns is not None for text in shadow.turns.problems]
+        if problems:
+            raise CommunicationError("\n".join(problems))
+
+
+def _agreed(trace: Trace) -> tuple[bool, bool]:
+    """Whether any rank of a window has a problem, and whether any has drawn tickets."""
+    reverse = trace.window.reverse
+    trace.joined = True
+    trace.window.order.known = trace.window.order.uses  # no other tape can begin to use it before the sweep has ended
+    facts = np.array([bool(trace.problem()), bool(trace.tickets)])
+    wait(reverse.comm.Iallreduce(mpi.IN_PLACE, facts, mpi.LOR), lambda: f"the beginning of the sweep in {reverse.name}")
+    return bool(facts[0]), bool(facts[1])
+
+
+def _problems(trace: Trace) -> list[str]:
+    return [text for text in trace.window.reverse.comm.allgather(trace.problem()) if text]
 
 
 def _trace(tape: Tape, window: Window) -> Trace:
     communication_of(tape)  # the ranks agree before windows are opened
     traces = tape._sweep_starts.get("windows")
     if traces is None:
-        traces = Traces()
+        traces = Traces(tape)
         tape.at_sweep_start("windows", traces)
     trace = traces.of.get(window)  # type: ignore[attr-defined]
     if trace is None:
         trace = traces.of[window] = Trace(tape, window)  # type: ignore[attr-defined]
+        traces.observer.watch(window)  # type: ignore[attr-defined]
         storage = window.storage
         if storage is not None and (storage.tape is None or storage.tape() is None or storage.tape() is not opened()):
             storage.tape = tape._reference
@@ -252,361 +362,14 @@ def _begin(tape: Tape) -> None:
             _trace(tape, window)
 
 
+def _end(tape: Tape) -> None:
+    """A tape ends to record."""
+    if tape.observer is not None:
+        tape.observer.close()
+
+
 at_opening.append(_begin)
-
-
-class Target:
-    """Which elements of a target's window an operation touches.
-
-    Attributes
-    ----------
-    rank : int
-    start : int
-        Byte in the window.
-    count : int
-        Number of basic elements of ``dtype``.
-    offsets : ndarray or None
-        Byte offsets of the elements from ``start``; None: one after the other.
-    """
-
-    __slots__ = ("count", "dtype", "offsets", "rank", "start", "stop")
-
-    def __init__(self, rank: int, start: int, count: int, dtype: np.dtype, offsets: np.ndarray | None) -> None:
-        self.rank = rank
-        self.start = start
-        self.count = count
-        self.dtype = dtype
-        self.offsets = offsets
-        reach = (
-            count * dtype.itemsize if offsets is None else int(offsets.max(initial=-dtype.itemsize)) + dtype.itemsize
-        )
-        self.stop = start + reach
-
-    def overlaps(self, other: Target) -> bool:
-        """Whether both may touch one location (never denied if they do)."""
-        return self.rank == other.rank and self.start < other.stop and other.start < self.stop
-
-
-def _target(window: Window, rank: int, spec: Any, origin: Any, dtype: np.dtype) -> Target:
-    """The elements of the dtype that a target argument of mpi4py's means."""
-    displacement, count, datatype = 0, None, None
-    if isinstance(spec, (list, tuple)):
-        displacement, count, datatype = (*spec, *(0, None, None)[len(spec) :])
-    elif spec is not None:
-        displacement = spec
-    own_count, own_typemap = _items(origin)
-    typemap = own_typemap if datatype is None else typemap_of(_datatype(datatype))
-    count = own_count if count is None else count
-    start = displacement * window.units[rank]
-    if typemap.dtype == dtype and typemap.contiguous:
-        return Target(rank, start, count * typemap.length, dtype, None)
-    offsets = typemap.layout(count).offsets() if typemap.dtype == dtype else _regrouped(typemap, count, dtype)
-    return (
-        Target(rank, start, len(offsets), dtype, offsets - offsets[:1].sum())
-        if False
-        else _placed(rank, start, dtype, offsets)
-    )
-
-
-def _placed(rank: int, start: int, dtype: np.dtype, offsets: np.ndarray) -> Target:
-    low = int(offsets.min(initial=0)) if len(offsets) else 0
-    low = int(offsets.min()) if len(offsets) else 0
-    return Target(rank, start + low, len(offsets), dtype, offsets - low)
-
-
-def _regrouped(typemap: Typemap, count: int, dtype: np.dtype) -> np.ndarray:
-    offsets = None if typemap.dtype is None else regrouped(typemap, count, dtype.itemsize)
-    if offsets is None:
-        raise ActivityError(
-            f"the target's datatype in one-sided communication is not made of whole elements of {dtype}; "
-            "use the datatype of the elements"
-        )
-    return offsets
-
-
-def _datatype(datatype: Any) -> mpi.Datatype:
-    return datatype_named(datatype) if isinstance(datatype, str) else datatype
-
-
-def _items(spec: Any) -> tuple[int, Typemap]:
-    """Number of items of an origin argument and their typemap."""
-    memory, count, displ, datatype = simple_form(spec)
-    array = as_array(memory)
-    typemap = _typemap(array, datatype)
-    if count is None:
-        count = _inferred(array.nbytes - (displ or 0) * typemap.extent, typemap.extent)
-    return count, typemap
-
-
-class Access:
-    """One operation on a target's memory, and its adjoint.
-
-    Attributes
-    ----------
-    origin : Buffer or None
-        What was read here, if it is active.
-    result : Buffer or None
-        What was received here.
-    updates, overwrites, fetches : bool
-        Whether the target's memory is changed, whether its old value is lost, and whether that is part of the result of
-        an atomic step.
-    """
-
-    __slots__ = ("fetches", "name", "origin", "overwrites", "result", "target", "updates", "where", "window")
-
-    def __init__(
-        self,
-        name: str,
-        window: Window,
-        target: Target,
-        origin: Buffer | None,
-        result: Buffer | None,
-        updates: bool,
-        overwrites: bool,
-        fetches: bool,
-    ) -> None:
-        self.name = name
-        self.window = window
-        self.target = target
-        self.origin = origin
-        self.result = result
-        self.updates = updates
-        self.overwrites = overwrites
-        self.fetches = fetches
-        self.where = call_site()
-
-    def __call__(self, sweep: Sweep) -> None:
-        """Add the result's adjoint to the target's, from which the origin's comes; zero what was overwritten."""
-        shadow = shadow_of(sweep, self.window)
-        if shadow is None:
-            if self.result is not None:
-                self.result.zero(sweep)
-            return
-        going = None if self.result is None else self.result.take(sweep)
-        if not self.updates and not self.fetches:
-            if going is not None:
-                shadow.later.append((self.target, going))
-            return
-        shadow.add_what_precedes(self.target, self.waiting)
-        if self.overwrites:
-            going = np.zeros(self.target.count, self.target.dtype) if going is None else going
-            op = mpi.REPLACE
-        else:
-            op = mpi.NO_OP if going is None else mpi.SUM
-        came = shadow.exchange(self.target, going, op, self.waiting)
-        if self.origin is not None:
-            self.origin.add(sweep, came)
-
-    def describe(self) -> str:
-        """For error messages."""
-        return f"{self.name} with target rank {self.target.rank} in {self.window.reverse.name}, {line_of(self.where)}"
-
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the adjoint of {self.describe()}"
-
-
-# --------------------------------------------------------------------------------------------------- in the sweep
-
-
-class Shadow:
-    """A window on the adjoint of window memory, for the time of a sweep.
-
-    Attributes
-    ----------
-    later : list of (Target, ndarray)
-        Adjoints that are added to targets' at the end of the mirrored epoch.
-    """
-
-    __slots__ = ("block", "later", "win", "window")
-
-    def __init__(self, sweep: Sweep, window: Window) -> None:
-        self.window = window
-        if window.storage is None:
-            block = np.zeros(window.nbytes, np.uint8)
-        else:
-            block = sweep.block(window.storage)[window.offset : window.offset + window.nbytes]
-        self.block = block
-        self.win = _Win.Create(block, 1, comm=window.reverse.comm)
-        self.win.Lock_all()
-        self.later: list[tuple[Target, np.ndarray]] = []
-
-    def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
-        """Combine an array with the target's adjoint, in one atomic step; what was there before."""
-        came = np.zeros(target.count, target.dtype)
-        if not target.count:
-            return came
-        going = came.copy() if going is None else going
-        datatype = datatype_named(target.dtype.char)
-        spec: tuple[Any, ...] = (target.start, target.count, datatype)
-        if target.offsets is not None:
-            derived = datatype.Create_hindexed_block(1, target.offsets.tolist()).Commit()
-            spec = (target.start, 1, derived)
-        request = self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
-        wait(request, describe)
-        self.win.Flush(target.rank)
-        if target.offsets is not None:
-            derived.Free()
-        return came
-
-    def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:
-        """Add now what this rank received from the same place later in the program."""
-        now = [entry for entry in self.later if entry[0].overlaps(target)]
-        if now:
-            self.later = [entry for entry in self.later if not entry[0].overlaps(target)]
-            self.add(now, describe)
-
-    def add(self, entries: Sequence[tuple[Target, np.ndarray]], describe: Callable[[], str]) -> None:
-        """Add adjoints to targets'."""
-        for target, going in entries:
-            if target.rank == self.window.reverse.rank and target.offsets is None:
-                adjoint = np.ndarray((target.count,), target.dtype, self.block, target.start)
-                adjoint += going
-            else:
-                self.exchange(target, going, mpi.SUM, describe)
-
-    def deliver(self, sweep: Sweep, describe: Callable[[], str]) -> None:
-        """Send what had to wait to its targets, who add it in the order of the ranks; collective."""
-        comm = self.window.reverse.comm
-        going: dict[int, list[tuple[Target, np.ndarray]]] = {}
-        for entry in self.taken_later():
-            going.setdefault(entry[0].rank, []).append(entry)
-        counts, coming = np.zeros(comm.size, np.int64), np.zeros(comm.size, np.int64)
-        counts[list(going)] = 1
-        wait(comm.Ialltoall(counts, coming), describe)
-        for rank, entries in going.items():
-            self.tell(sweep, rank, _LATER, entries, describe)
-        for rank in np.flatnonzero(coming).tolist():
-            self.add(self.hear(rank, _LATER, describe), describe)
-
-    def tell(
-        self,
-        sweep: Sweep,
-        partner: int,
-        tag: int,
-        entries: list[tuple[Target, np.ndarray]],
-        describe: Callable[[], str],
-    ) -> None:
-        """Send adjoints to the rank that adds them."""
-        message = np.frombuffer(pickle.dumps(entries), np.uint8)
-        outbox_of(sweep).send(self.window.reverse.comm, message, partner, tag, describe)
-
-    def hear(self, partner: int, tag: int, describe: Callable[[], str]) -> list[tuple[Target, np.ndarray]]:
-        """Receive adjoints to be added here."""
-        comm, status, patience = self.window.reverse.comm, mpi.Status(), Patience()
-        while (message := comm.Improbe(partner, tag, status)) is None:
-            patience.pause(describe)
-        came = np.empty(status.Get_count(mpi.BYTE), np.uint8)
-        message.Recv(came)
-        return pickle.loads(came.tobytes())
-
-    def taken_later(self) -> list[tuple[Target, np.ndarray]]:
-        """Hand out what had to wait for the end of the mirrored epoch."""
-        entries, self.later = self.later, []
-        return entries
-
-    def barrier(self, describe: Callable[[], str]) -> None:
-        """All ranks of the window have come here, and see each other's updates."""
-        self.win.Sync()
-        wait(self.window.reverse.comm.Ibarrier(), describe)
-        self.win.Sync()
-
-
-def shadow_of(sweep: Sweep, window: Window) -> Shadow | None:
-    """The shadow window of a window; None if nothing differentiable happened through it."""
-    return sweep.state["windows"].get(window)
-
-
-def _close(shadows: dict[Window, Shadow], error: BaseException | None) -> None:
-    if error is not None:
-        stranded.append(shadows)
-        return
-    for shadow in shadows.values():
-        shadow.barrier(lambda: "the end of the other ranks' sweep")
-        shadow.win.Unlock_all()
-        shadow.win.Free()
-
-
-class Fence:
-    """Record of a fence: closes an epoch of all ranks, opens another."""
-
-    __slots__ = ("accesses", "token", "window")
-
-    def __init__(self, window: Window, token: Collective, accesses: list[Access]) -> None:
-        self.window = window
-        self.token = token
-        self.accesses = accesses
-
-    def __call__(self, sweep: Sweep) -> None:
-        """The same the other way round: closes the mirror of the epoch that it opened."""
-        shadow = shadow_of(sweep, self.window)
-        if shadow is None:
-            return
-        shadow.win.Sync()
-        shadow.deliver(sweep, self.waiting)
-        shadow.barrier(self.waiting)
-        if self.token.happening:
-            self._check_order()
-
-    def _check_order(self) -> None:
-        """Operations that update and fetch at once depend on their order, which nobody knows if ranks concurred."""
-        mine = [(a.target.rank, a.target.start, a.target.stop, a.fetches) for a in self.accesses]
-        everybody = self.window.reverse.comm.allgather(mine)
-        for rank, accesses in enumerate(everybody):
-            for target, start, stop, fetches in accesses:
-                if not fetches:
-                    continue
-                for other, others in enumerate(everybody):
-                    for t, s, e, _ in others:
-                        if other != rank and t == target and s < stop and start < e:
-                            raise CommunicationError(
-                                f"ranks {rank} and {other} update the same memory of rank {target} in one epoch of "
-                                f"{self.window.reverse.name} and fetch what was there; in which order is not known, so "
-                                f"it cannot be reversed; put a fence between them ({line_of(self.token.where)})"
-                            )
-
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the mirror of {self.token.describe()}"
-
-
-class Handshake:
-    """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
-
-    __slots__ = ("name", "partners", "where", "window")
-
-    def __init__(self, name: str, window: Window, partners: list[int]) -> None:
-        self.name = name
-        self.window = window
-        self.partners = partners
-        self.where = call_site()
-
-    def __call__(self, sweep: Sweep) -> None:
-        """Tell the other side, or wait for it."""
-        shadow = shadow_of(sweep, self.window)
-        if shadow is None:
-            return
-        shadow.win.Sync()
-        if self.name == "Wait":
-            for origin in self.partners:
-                shadow.tell(sweep, origin, _READY, [], self.waiting)
-        elif self.name == "Complete":
-            for target in self.partners:
-                shadow.hear(target, _READY, self.waiting)
-        elif self.name == "Start":
-            # The target adds it: it alone knows when it does not touch its shadow.
-            later = shadow.taken_later()
-            for target in self.partners:
-                entries = [entry for entry in later if entry[0].rank == target]
-                shadow.tell(sweep, target, _DONE, entries, self.waiting)
-        else:
-            for origin in self.partners:
-                shadow.add(shadow.hear(origin, _DONE, self.waiting), self.waiting)
-        shadow.win.Sync()
-
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the mirror of {self.name} in {self.window.reverse.name}, {line_of(self.where)}"
+at_closing.append(_end)
 
 
 # ---------------------------------------------------------------------------------------------- recording operations
@@ -614,7 +377,7 @@ class Handshake:
 
 def _record(
     win: Any, name: str, rank: int, spec: Any, reads: Any = None, writes: Any = None, op: mpi.Op | None = None
-) -> None:
+) -> tuple[Trace, Access] | None:
     """Record an operation, before it starts, while some tape exists.
 
     Parameters
@@ -625,9 +388,14 @@ def _record(
         Buffer arguments: what is read and what is received on this rank; None if there is none.
     op : MPI.Op
         What is done to the target's memory; None: nothing.
+
+    Returns
+    -------
+    (Trace, Access) or None
+        None if the operation has no adjoint.
     """
     if rank == mpi.PROC_NULL:
-        return
+        return None
     tape, window = opened(), _windows.get(win.handle)
     source = None if reads is None else parse(reads)
     sink = None if writes is None else parse(writes)
@@ -635,14 +403,26 @@ def _record(
         _refuse_unknown(name, tape, source, sink)
     undo = [] if sink is None else sink.overwrite()
     if tape is None:
-        return
+        return None
     trace = None if window is None else _trace(tape, window)
-    adjoint = None if trace is None else _adjoint(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
-    if adjoint is not None or undo:
-        tape.append(adjoint, undo)
+    access = None
+    if trace is not None:
+        access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
+    if access is None:
+        cut = sink is not None and sink.tracked and window is not None
+        if cut or undo:
+            tape.append(sink.detach().zero if cut else None, undo)  # type: ignore[union-attr]
+        return None
+    locked = window.is_locked(rank)  # type: ignore[union-attr]
+    tape.append(access.collect if locked else access, undo)
+    if locked:
+        trace.begin(access)  # type: ignore[union-attr]
+    else:
+        _note_epoch(trace, access)  # type: ignore[arg-type]
+    return trace, access  # type: ignore[return-value]
 
 
-def _adjoint(
+def _access(
     trace: Trace,
     tape: Tape,
     name: str,
@@ -652,12 +432,11 @@ def _adjoint(
     source: Buffer | None,
     sink: Buffer | None,
     op: mpi.Op | None,
-) -> Callable[[Sweep], None] | None:
+) -> Access | None:
     """What the sweep has to do for an operation; says to the agreement what the operation means."""
     window, token = trace.window, trace.token
     dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
     updates = op is not None and op != mpi.NO_OP
-    overwrites = op == mpi.REPLACE
     recording = current() is not None
     active = updates and recording and source.active(tape)  # type: ignore[union-attr]
     if not window.tracked[rank]:
@@ -666,7 +445,7 @@ def _adjoint(
                 f"{name}: an active array goes into window memory of rank {rank} that is not tracked, where its "
                 "derivative would be lost; make the memory with ampi.numpy or Win.Allocate, or send ampi.value(...)"
             )
-        return None if sink is None or not sink.tracked else sink.detach().zero
+        return None
     if dtype is None:
         raise ActivityError(
             f"{name}: a datatype with several floating-point dtypes, or bytes that are not whole elements, on a window "
@@ -677,7 +456,7 @@ def _adjoint(
             return None
         if sink is not None and recording:
             token.loses = True  # bytes of what may be floating-point numbers
-        if not overwrites:
+        if op != mpi.REPLACE:
             return None
     elif sink is not None and recording:
         token.reads_active = True
@@ -686,40 +465,110 @@ def _adjoint(
         elif sink.nbytes:
             token.loses = True
     result = sink if sink is not None and sink.tracked and recording else None
-    if updates and op not in (mpi.SUM, mpi.REPLACE):
-        text = f"{name} with another operation than SUM, REPLACE and NO_OP has no derivative rule"
+    nonlinear = op in NONLINEAR and not source.raw and not source.mixed  # type: ignore[union-attr]
+    if updates and not nonlinear and op not in (mpi.SUM, mpi.REPLACE):
+        text = f"{name} has no derivative rule for this operation and datatype"
         if active:
-            raise ActivityError(f"{text}; send ampi.value(...)")
+            raise ActivityError(f"{text}; send ampi.value(...), or use SUM, PROD, MIN, MAX, REPLACE or NO_OP")
         trace.refuse(text)
         token.reads_active = True
-    if not (active or overwrites or result is not None):
+    if not (active or nonlinear or op == mpi.REPLACE or result is not None):
         return None
     token.reads_active = token.reads_active or carries_derivatives(dtype)
-    target = _target(window, rank, spec, given[0] if given[1] is None else given[1], dtype)
-    fetches = sink is not None and op is not None
-    access = Access(name, window, target, source if active else None, result, updates, overwrites, fetches)
-    _note_epoch(trace, access)
+    target = target_of(rank, window.units[rank], spec, given[0] if given[1] is None else given[1], dtype)
+    access = Access(name, window, target, op, source if active else None, result)
+    access.fetches = sink is not None and op is not None
+    if nonlinear:
+        access.keep(source, sink)  # type: ignore[arg-type]
     communication_of(tape).log(window.reverse).touched = True
+    if result is not None:
+        result.activate(tape)
     for buffer in (source, result):
-        if buffer is not None:
-            if buffer is result:
-                buffer.activate(tape)
+        if buffer is not None and buffer is not access.old:
             buffer.detach()
     return access
 
 
 def _note_epoch(trace: Trace, access: Access) -> None:
-    window = trace.window
-    if window.locked:
-        trace.refuse(f"{access.name} in an epoch of Lock or Lock_all cannot be reversed yet; use Fence")
+    if trace.access_epoch is not None:
+        trace.access_epoch.accesses.append(access)
     elif not trace.epoch:
         trace.refuse(
             f"{access.name} belongs to an epoch that was opened before the tape recorded; open it (Fence, Start) inside"
         )
-    elif window.started and access.fetches and access.updates:
-        trace.refuse(f"{access.name} in an epoch of Start cannot be reversed: its order is not known; use Fence")
-    if access.updates or access.fetches:
+    else:
         trace.accesses.append(access)
+
+
+class Requested:
+    """What a request of Rget or Rget_accumulate completes: like a receive, for `requests`."""
+
+    __slots__ = ("access", "active", "at_completion", "buffer", "request", "wild", "win")
+
+    def __init__(self, win: Any, access: Access) -> None:
+        self.win = win
+        self.access = access
+        self.buffer = access.result
+        self.active = True
+        self.wild = False
+        self.request: Any = None
+        self.at_completion: Callable[[Requested], None] | None = None
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed, and with it all that this rank has done there before."""
+        if self.active:
+            _complete(self.access.window, self.access.target.rank)
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        return not self.request
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: see `Completed`."""
+
+    def end(self) -> None:
+        """The access is complete."""
+        self.active = False
+        if self.at_completion is not None:
+            self.at_completion(self)
+
+
+def _complete(window: Window, rank: int = -1, primal: Callable[[], None] | None = None) -> None:
+    """Complete this rank's accesses to a target's memory (to all of them) in lock epochs.
+
+    The tickets are drawn before: others may be let in at once.
+    """
+    done: dict[tuple[Trace, int], list[Access]] = {}
+    for trace, access in window.incomplete:
+        if rank in (_ALL, access.target.rank):
+            done.setdefault((trace, access.target.rank), []).append(access)
+    if done:
+        window.incomplete = [(t, a) for t, a in window.incomplete if (t, a.target.rank) not in done]
+        for (trace, target), accesses in done.items():
+            trace.draw(target, accesses)
+    if primal is not None:
+        primal()
+    for accesses in done.values():
+        for access in accesses:
+            access.complete()
+
+
+@contextlib.contextmanager
+def _in_order(win: Any, recorded_access: tuple[Trace, Access] | None) -> Iterator[None]:
+    """Do an atomic operation; in an epoch of a shared lock at once, with a ticket of its own."""
+    if recorded_access is None:
+        yield
+        return
+    window, rank = recorded_access[1].window, recorded_access[1].target.rank
+    if not window.is_locked(rank) or window.locked.get(rank) == mpi.LOCK_EXCLUSIVE:
+        yield
+        return
+    window.order.enter(rank)
+    try:
+        yield
+        _complete(window, rank, lambda: _Win.Flush(win, rank))
+    finally:
+        window.order.leave(rank)
 
 
 def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer | None) -> None:
@@ -742,11 +591,22 @@ def _ranks_of(win: Any, group: mpi.Group) -> list[int]:
 
 def _handshake(win: Any, name: str, partners: list[int]) -> None:
     tape, window = opened(), _windows.get(win.handle)
-    if tape is not None and window is not None:
-        trace = _trace(tape, window)
-        trace.epoch = trace.epoch or name == "Start"
-        communication_of(tape).log(window.reverse).touched = True
-        tape.append(Handshake(name, window, partners))
+    if tape is None or window is None:
+        return
+    trace = _trace(tape, window)
+    communication_of(tape).log(window.reverse).touched = True
+    record = Handshake(name, window, partners)
+    if name == "Start":
+        trace.epoch, trace.access_epoch = True, record
+    elif name == "Complete" and trace.access_epoch is not None:
+        for access in trace.access_epoch.accesses:
+            access.complete()
+        trace.access_epoch = None
+    elif name == "Post":
+        trace.exposure = record
+    else:
+        trace.exposure = None
+    tape.append(record)
 
 
 # ----------------------------------------------------------------------------------------------------- the methods
@@ -797,6 +657,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Win.Free(self)
         if window is not None:
             window.freed = True
+            window.order.cells.free()
 
     # ---------------------------------------------------------------------------------------------- operations
 
@@ -814,25 +675,34 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> None:
         """Accumulate data into the target process."""
-        if living:
-            _record(self, "Accumulate", target_rank, target, reads=origin, op=op)
-        _Win.Accumulate(self, origin, target_rank, target, op)
+        if not living:
+            return _Win.Accumulate(self, origin, target_rank, target, op)
+        access = _record(self, "Accumulate", target_rank, target, reads=origin, op=op)
+        with _in_order(self, access):
+            if _wants_old(access):
+                _Win.Get_accumulate(self, origin, _old(access), target_rank, target, op)
+            else:
+                _Win.Accumulate(self, origin, target_rank, target, op)
 
     def Get_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> None:
         """Fetch-and-accumulate data into the target process."""
+        access = None
         if living:
-            _record(self, "Get_accumulate", target_rank, target, _read(origin, op), result, op)
-        _Win.Get_accumulate(self, origin, result, target_rank, target, op)
+            access = _record(self, "Get_accumulate", target_rank, target, _read(origin, op), result, op)
+        with _in_order(self, access):
+            _Win.Get_accumulate(self, origin, result, target_rank, target, op)
 
     def Fetch_and_op(
         self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: mpi.Op = mpi.SUM
     ) -> None:
         """Perform one-sided read-modify-write."""
+        access = None
         if living:
-            _record(self, "Fetch_and_op", target_rank, target_disp, _read(origin, op), result, op)
-        _Win.Fetch_and_op(self, origin, result, target_rank, target_disp, op)
+            access = _record(self, "Fetch_and_op", target_rank, target_disp, _read(origin, op), result, op)
+        with _in_order(self, access):
+            _Win.Fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap."""
@@ -854,37 +724,46 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Get data from a memory window on a remote process, with a request."""
-        if living:
-            _record(self, "Rget", target_rank, target, writes=origin)
-        return _Win.Rget(self, origin, target_rank, target)
+        access = _record(self, "Rget", target_rank, target, writes=origin) if living else None
+        return _requested(self, access, _Win.Rget(self, origin, target_rank, target))
 
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> mpi.Request:
         """Accumulate data into the target process, with a request."""
-        if living:
-            _record(self, "Raccumulate", target_rank, target, reads=origin, op=op)
-        return _Win.Raccumulate(self, origin, target_rank, target, op)
+        access = _record(self, "Raccumulate", target_rank, target, reads=origin, op=op) if living else None
+        with _in_order(self, access):
+            if _wants_old(access):
+                request = _Win.Rget_accumulate(self, origin, _old(access), target_rank, target, op)
+            else:
+                request = _Win.Raccumulate(self, origin, target_rank, target, op)
+        return request
 
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> mpi.Request:
         """Fetch-and-accumulate data into the target process, with a request."""
+        access = None
         if living:
-            _record(self, "Rget_accumulate", target_rank, target, _read(origin, op), result, op)
-        return _Win.Rget_accumulate(self, origin, result, target_rank, target, op)
+            access = _record(self, "Rget_accumulate", target_rank, target, _read(origin, op), result, op)
+        with _in_order(self, access):
+            request = _Win.Rget_accumulate(self, origin, result, target_rank, target, op)
+        return _requested(self, access, request)
 
     # -------------------------------------------------------------------------------------------------- epochs
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization; collective."""
         tape, window = opened(), _windows.get(self.handle)
+        accesses: list[Access] = []
         if tape is not None and window is not None:
             trace = _trace(tape, window)
-            fetched = any(access.fetches for access in trace.accesses)
-            token = trace.log(tape, "Fence", fetched, fetched)
-            tape.append(Fence(window, token, trace.accesses))
-            trace.accesses = []
+            accesses, trace.accesses = trace.accesses, []
+            ordered = any(access.ordered for access in accesses)
+            token = trace.log(tape, "Fence", ordered, ordered)
+            tape.append(Fence(window, token, accesses))
             trace.epoch = True
         _Win.Fence(self, assertion)
+        for access in accesses:
+            access.complete()
 
     def Post(self, group: mpi.Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
@@ -913,22 +792,55 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
         _Win.Lock(self, rank, lock_type, assertion)
-        _lock(self, rank)
+        window = _windows.get(self.handle)
+        if window is not None:
+            window.locked[rank] = lock_type
 
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
-        _Win.Unlock(self, rank)
-        _unlock(self, rank)
+        window = _windows.get(self.handle)
+        if window is None:
+            return _Win.Unlock(self, rank)
+        _complete(window, rank, lambda: _Win.Unlock(self, rank))
+        window.locked.pop(rank, None)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
         _Win.Lock_all(self, assertion)
-        _lock(self, _ALL)
+        window = _windows.get(self.handle)
+        if window is not None:
+            window.locked[_ALL] = mpi.LOCK_SHARED
 
     def Unlock_all(self) -> None:
         """Complete an RMA access epoch at all processes."""
-        _Win.Unlock_all(self)
-        _unlock(self, _ALL)
+        window = _windows.get(self.handle)
+        if window is None:
+            return _Win.Unlock_all(self)
+        _complete(window, _ALL, lambda: _Win.Unlock_all(self))
+        window.locked.pop(_ALL, None)
+
+    def Flush(self, rank: int) -> None:
+        """Complete all outstanding RMA operations at a target."""
+        self._flush(rank, lambda: _Win.Flush(self, rank))
+
+    def Flush_all(self) -> None:
+        """Complete all outstanding RMA operations at all targets."""
+        self._flush(_ALL, lambda: _Win.Flush_all(self))
+
+    def Flush_local(self, rank: int) -> None:
+        """Complete locally all outstanding RMA operations to a target."""
+        self._flush(rank, lambda: _Win.Flush_local(self, rank))
+
+    def Flush_local_all(self) -> None:
+        """Complete locally all outstanding RMA operations to all targets."""
+        self._flush(_ALL, lambda: _Win.Flush_local_all(self))
+
+    def _flush(self, rank: int, primal: Callable[[], None]) -> None:
+        window = _windows.get(self.handle)
+        if window is None or not window.incomplete:
+            primal()
+        else:
+            _complete(window, rank, primal)
 
     def Wait(self) -> Any:
         """Complete an RMA exposure epoch begun with Post."""
@@ -944,26 +856,30 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         return done
 
 
-_ALL = -1  # in the place of a rank: all of them
-
-
-def _lock(win: Any, rank: int) -> None:
-    window = _windows.get(win.handle)
-    if window is not None:
-        window.locked.add(rank)
-
-
-def _unlock(win: Any, rank: int) -> None:
-    window = _windows.get(win.handle)
-    if window is not None:
-        window.locked.discard(rank)
-
-
 def _end_exposure(win: Any) -> None:
     window = _windows.get(win.handle)
     if window is not None:
         _handshake(win, "Wait", window.posted)
         window.posted = []
+
+
+def _wants_old(access: tuple[Trace, Access] | None) -> bool:
+    return access is not None and access[1].old is not None
+
+
+def _old(access: Any) -> Any:
+    """The result argument where the target's old value has to be fetched."""
+    old = access[1].old
+    return [old, datatype_named(old.dtype.char)]
+
+
+def _requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Request) -> mpi.Request:
+    """The request of an operation that brings a result."""
+    if access is None or access[1].result is None or access not in access[1].window.incomplete:
+        return request
+    trace, operation = access
+    operation.request = Requested(win, operation)
+    return recorded(trace.tape(), request, operation.request)
 
 
 def _read(origin: Any, op: mpi.Op) -> Any:

@@ -364,17 +364,16 @@ def test_untracked_target_of_active_data():
     win.Free()
 
 
-def sweeps_with(match, use, before=()):
+def sweeps_with(match, use, after=lambda win: None):
     """A program whose sweep is refused on every rank."""
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(1))
         memory = ampi.numpy.zeros(1)
         win = ampi.Win.Create(memory, 8, comm=COMM_WORLD.Dup())
-        for action in before:
-            action(win)
         y = use(win, x)
     with pytest.raises(ampi.AmpiError, match=match):
         tape.gradient(memory if y is None else y, x)
+    after(win)
     win.Free()
 
 
@@ -390,28 +389,35 @@ def test_plain_receive_buffer():
 def test_operation_without_a_rule():
     def use(win, x):
         win.Fence()
-        win.Accumulate(numpy.ones(1), right(WORLD), op=MPI.MAX)
-        win.Accumulate(numpy.ones(1), right(WORLD), op=MPI.REPLACE)
-        with pytest.raises(ampi.ActivityError, match="SUM, REPLACE"):
-            win.Accumulate(x, right(WORLD), op=MPI.PROD)
+        pair = numpy.zeros(1, "d,i4")
+        with pytest.raises(ampi.ActivityError, match="use SUM, PROD"):
+            win.Accumulate([x, MPI.LONG], right(WORLD), op=MPI.PROD)
+        if WORLD.rank == 0:
+            win.Accumulate([pair, 1, MPI.DOUBLE_INT], 0, op=MPI.MAXLOC)
         win.Fence()
         win.Put(x, right(WORLD))
         win.Fence()
 
-    sweeps_with("SUM, REPLACE", use)
+    sweeps_with("rank 0: Accumulate has no derivative rule", use)
 
 
-@pytest.mark.parametrize("all_of_them", [False, True])
-def test_locks(all_of_them):
-    def use(win, x):
+@pytest.mark.mpi(min_size=2)
+def test_fences_and_handshakes_left_open():
+    def put(win, x):
         win.Fence()
+        if WORLD.rank == 1:
+            win.Put(x, 0)
+
+    def start(win, x):
         win.Fence()
-        win.Lock_all() if all_of_them else win.Lock(right(WORLD))
         win.Put(x, right(WORLD))
-        win.Unlock_all() if all_of_them else win.Unlock(right(WORLD))
-        WORLD.Barrier()
+        win.Fence()
+        if WORLD.rank == 1:
+            group = WORLD.Get_group()
+            win.Post(group.Incl([]))
 
-    sweeps_with("epoch of Lock", use)
+    sweeps_with(r"rank 1: Put with target rank 0 .*still open", put, after=lambda win: win.Fence())
+    sweeps_with(r"rank 1: Post .*still open", start, after=lambda win: win.Wait() if WORLD.rank == 1 else None)
 
 
 def test_epoch_opened_before_the_tape():

@@ -1,0 +1,519 @@
+"""What is done through windows, as a tape has it, and its adjoint on the shadow window.
+
+In a sweep each window has a *shadow window* on the adjoint of its memory.  The origin of an operation alone does the
+adjoint of what it did: it fetches x̄ for a Put, and adds x̄ for a Get.
+
+Operations whose derivatives depend on values (PROD, MIN, MAX) fetch the target's old value along with the primal.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError, CommunicationError
+from ..tape import Sweep
+from .agreement import call_site, line_of, wait
+from .buffers import Buffer, _inferred, _typemap, as_array, simple_form
+from .datatypes import Typemap, datatype_named, regrouped, typemap_of
+from .messages import Collective
+from .reverse import FIRST_TAG
+from .turns import Turns
+from .waiting import Patience, outbox_of, stranded
+
+_Win = mpi.Win  # mpi4py's own: the name in its module is rebound
+
+# Tags on a window's reverse communicator: of Wait, of Start, and of what a fence delivers.
+_READY, _DONE, _LATER = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
+
+NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX)
+"""Operations whose derivatives depend on values."""
+
+
+class Target:
+    """Which elements of a target's window an operation touches.
+
+    Attributes
+    ----------
+    rank : int
+    start, stop : int
+        Range of bytes in the window; of addresses in a dynamic window.
+    count : int
+        Number of basic elements of ``dtype``.
+    offsets : ndarray or None
+        Byte offsets of the elements from ``start``; None: one after the other.
+    """
+
+    __slots__ = ("count", "dtype", "offsets", "rank", "start", "stop")
+
+    def __init__(self, rank: int, start: int, count: int, dtype: np.dtype, offsets: np.ndarray | None) -> None:
+        self.rank = rank
+        self.count = count
+        self.dtype = dtype
+        if offsets is None:
+            self.start, reach = start, count * dtype.itemsize
+        else:
+            low, high = (int(offsets.min()), int(offsets.max()) + dtype.itemsize) if len(offsets) else (0, 0)
+            self.start, reach = start + low, high - low
+            offsets = offsets - low
+        self.offsets = offsets
+        self.stop = self.start + reach
+
+    def overlaps(self, other: Target) -> bool:
+        """Whether both may touch one location (never denied if they do)."""
+        return self.rank == other.rank and self.start < other.stop and other.start < self.stop
+
+
+def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> Target:
+    """The elements of the dtype that a target argument of mpi4py's means.
+
+    Parameters
+    ----------
+    unit : int
+        Displacement unit of the target.
+    spec
+        The target argument; what it does not say is as in the origin argument.
+    """
+    displacement, count, datatype = 0, None, None
+    if isinstance(spec, (list, tuple)):
+        displacement, count, datatype = (*spec, *(0, None, None)[len(spec) :])
+    elif spec is not None:
+        displacement = spec
+    own_count, own_typemap = _items(origin)
+    typemap = own_typemap if datatype is None else typemap_of(_datatype(datatype))
+    count = own_count if count is None else count
+    start = displacement * unit
+    if typemap.dtype == dtype and typemap.contiguous:
+        return Target(rank, start, count * typemap.length, dtype, None)
+    offsets = typemap.layout(count).offsets() if typemap.dtype == dtype else _regrouped(typemap, count, dtype)
+    return Target(rank, start, len(offsets), dtype, offsets)
+
+
+def _regrouped(typemap: Typemap, count: int, dtype: np.dtype) -> np.ndarray:
+    offsets = None if typemap.dtype is None else regrouped(typemap, count, dtype.itemsize)
+    if offsets is None:
+        raise ActivityError(
+            f"the target's datatype in one-sided communication is not made of whole elements of {dtype}; "
+            "use the datatype of the elements"
+        )
+    return offsets
+
+
+def _datatype(datatype: Any) -> mpi.Datatype:
+    return datatype_named(datatype) if isinstance(datatype, str) else datatype
+
+
+def _items(spec: Any) -> tuple[int, Typemap]:
+    """Number of items of an origin argument and their typemap."""
+    memory, count, displ, datatype = simple_form(spec)
+    array = as_array(memory)
+    typemap = _typemap(array, datatype)
+    if count is None:
+        count = _inferred(array.nbytes - (displ or 0) * typemap.extent, typemap.extent)
+    return count, typemap
+
+
+# ------------------------------------------------------------------------------------------------- what was recorded
+
+
+class Access:
+    """One operation on a target's memory, and its adjoint.
+
+    Attributes
+    ----------
+    op : MPI.Op or None
+        What is done to the target's memory; None: nothing.
+    origin : Buffer or None
+        What was read here, if it is active.
+    result : Buffer or None
+        What was received here, if it is tracked.
+    fetches : bool
+        The target's old value is part of the result of an atomic step.
+    old : Buffer or ndarray or None
+        Of a nonlinear operation: where the target's old value arrives.
+    request : object or None
+        Of an operation with a request that brings a result: the request's part.
+    """
+
+    __slots__ = (
+        *("_came", "_partials", "_values", "fetches", "name", "old", "op", "origin", "request", "result"),
+        *("target", "where", "window"),
+    )
+
+    def __init__(
+        self, name: str, window: Any, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
+    ) -> None:
+        self.name = name
+        self.window = window
+        self.target = target
+        self.op = op
+        self.origin = origin
+        self.result = result
+        self.fetches = False
+        self.old: Any = None
+        self.request: Any = None
+        self.where = call_site()
+        self._values: np.ndarray | None = None
+        self._partials: tuple[Any, Any] = (1, 1)
+        self._came: np.ndarray | None = None
+
+    @property
+    def updates(self) -> bool:
+        """Whether the target's memory is changed."""
+        return self.op is not None and self.op != mpi.NO_OP
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the derivative depends on values."""
+        return self.op in NONLINEAR
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the adjoint depends on the order of this operation and others' on the same memory."""
+        return self.fetches or self.nonlinear
+
+    def keep(self, source: Buffer, sink: Buffer | None) -> None:
+        """Before a nonlinear operation starts: keep what its derivative needs."""
+        self._values = source.values()
+        self.old = np.empty(source.count, source.dtype) if sink is None else sink
+
+    def complete(self) -> None:
+        """The operation has completed: the target's old value is here."""
+        if self._values is None:
+            return
+        x, old = self._values, self.old.values() if isinstance(self.old, Buffer) else self.old
+        if self.op == mpi.PROD:
+            self._partials = (None if self.origin is None else old.conj(), x.conj())
+        else:
+            won = x > old if self.op == mpi.MAX else x < old
+            self._partials = (won, ~won)
+        self._values = self.old = None
+
+    def take(self, sweep: Sweep) -> np.ndarray | None:
+        """The result's adjoint, which is zero from here on."""
+        return None if self.result is None else self.result.take(sweep)
+
+    def exchange(self, shadow: Shadow, going: np.ndarray | None) -> None:
+        """Add the result's adjoint to the target's, and fetch from there what the origin's gets."""
+        target = self.target
+        if self.op is None:
+            shadow.exchange(target, going, mpi.SUM, self.waiting)
+        elif self.op == mpi.REPLACE:
+            going = np.zeros(target.count, target.dtype) if going is None else going
+            self._came = shadow.exchange(target, going, mpi.REPLACE, self.waiting)
+        elif self.nonlinear:
+            after = shadow.exchange(target, None, mpi.NO_OP, self.waiting)
+            of_origin, of_target = self._partials
+            before = after * of_target
+            if going is not None:
+                before += going
+            shadow.exchange(target, before, mpi.REPLACE, self.waiting)
+            self._came = None if self.origin is None else after * of_origin
+        else:
+            self._came = shadow.exchange(target, going, mpi.NO_OP if going is None else mpi.SUM, self.waiting)
+
+    def collect(self, sweep: Sweep) -> None:
+        """Mirror of the start in a lock epoch, the exchange having taken place at the mirror of the completion."""
+        if self.origin is not None and self._came is not None:
+            self.origin.add(sweep, self._came)
+        self._came = None
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoint in an epoch of Fence or Start."""
+        going = self.take(sweep)
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        if self.op is None:
+            if going is not None:
+                shadow.later.append((self.target, going))
+            return
+        shadow.add_what_precedes(self.target, self.waiting)
+        self.exchange(shadow, going)
+        self.collect(sweep)
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} with target rank {self.target.rank} in {self.window.reverse.name}, {line_of(self.where)}"
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"
+
+
+class Completed:
+    """Record of the completion of accesses to one target in a lock epoch: their ticket has its turn."""
+
+    __slots__ = ("accesses", "rank", "ticket", "window")
+
+    def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
+        self.window = window
+        self.rank = rank
+        self.ticket = ticket
+        self.accesses = accesses
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoints of the accesses, one after the other."""
+        going = [(access, access.take(sweep)) for access in reversed(self.accesses)]
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.turns.begin(self.rank, self.ticket, self.waiting)
+        for access, adjoint in going:
+            access.exchange(shadow, adjoint)
+        shadow.turns.end(self.rank, self.ticket)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"its turn for {self.accesses[-1].waiting()}"
+
+
+class Fence:
+    """Record of a fence: closes an epoch of all ranks, opens another."""
+
+    __slots__ = ("accesses", "token", "window")
+
+    def __init__(self, window: Any, token: Collective, accesses: list[Access]) -> None:
+        self.window = window
+        self.token = token
+        self.accesses = accesses
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The same the other way round: closes the mirror of the epoch that it opened."""
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.win.Sync()
+        shadow.deliver(sweep, self.waiting)
+        shadow.barrier(self.waiting)
+        if self.token.happening:
+            _check_order(
+                enumerate(self.window.reverse.comm.allgather(footprints(self.accesses))),
+                f"{self.window.reverse.name} ({line_of(self.token.where)})",
+            )
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.token.describe()}"
+
+
+def footprints(accesses: Sequence[Access]) -> list[tuple[int, int, int, bool]]:
+    """Where accesses touch targets' memory, those that the order of updates matters for."""
+    return [
+        (access.target.rank, access.target.start, access.target.stop, access.ordered)
+        for access in accesses
+        if access.updates or access.fetches
+    ]
+
+
+def _check_order(everybody: Any, place: str) -> None:
+    """Some operations' adjoints depend on their order, which nobody knows if ranks concurred."""
+    everybody = list(everybody)
+    for rank, accesses in everybody:
+        for target, start, stop, ordered in accesses:
+            if not ordered:
+                continue
+            for other, others in everybody:
+                for t, s, e, _ in others:
+                    if other != rank and t == target and s < stop and start < e:
+                        raise CommunicationError(
+                            f"ranks {rank} and {other} update the same memory of rank {target} in one epoch of "
+                            f"{place}, and fetch what was there or combine by PROD, MIN or MAX; in which order is not "
+                            "known, so it cannot be reversed; put a fence between them, or use Lock and Unlock"
+                        )
+
+
+class Handshake:
+    """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
+
+    __slots__ = ("accesses", "name", "partners", "where", "window")
+
+    def __init__(self, name: str, window: Any, partners: list[int]) -> None:
+        self.name = name
+        self.window = window
+        self.partners = partners
+        self.accesses: list[Access] = []
+        self.where = call_site()
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Tell the other side, or wait for it."""
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.win.Sync()
+        if self.name == "Wait":
+            for origin in self.partners:
+                shadow.tell(sweep, origin, _READY, ([], []), self.waiting)
+        elif self.name == "Complete":
+            for target in self.partners:
+                shadow.hear(target, _READY, self.waiting)
+        elif self.name == "Start":
+            # The target adds it: it alone knows when it does not touch its shadow.
+            later = shadow.taken_later()
+            touched = footprints(self.accesses)
+            for target in self.partners:
+                entries = [entry for entry in later if entry[0].rank == target]
+                shadow.tell(sweep, target, _DONE, (entries, [t for t in touched if t[0] == target]), self.waiting)
+        else:
+            came = [(origin, shadow.hear(origin, _DONE, self.waiting)) for origin in self.partners]
+            shadow.settle()
+            for _, (entries, _) in came:
+                shadow.add(entries, self.waiting)
+            place = f"Post and Wait in {self.window.reverse.name} ({line_of(self.where)})"
+            _check_order(((origin, touched) for origin, (_, touched) in came), place)
+        shadow.win.Sync()
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} in {self.window.reverse.name}, {line_of(self.where)}"
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.describe()}"
+
+
+# --------------------------------------------------------------------------------------------------- in the sweep
+
+
+class Shadow:
+    """A window on the adjoint of window memory, for the time of a sweep.
+
+    Attributes
+    ----------
+    later : list of (Target, ndarray)
+        Adjoints that are added to targets' at the end of the mirrored epoch.
+    turns : Turns or None
+        Of the tickets that were drawn in lock epochs; None if there are none.
+    """
+
+    __slots__ = ("block", "later", "turns", "win", "window")
+
+    def __init__(self, sweep: Sweep, window: Any, tickets: dict[int, list[int]] | None, seen: int) -> None:
+        self.window = window
+        if window.storage is None:
+            block = np.zeros(window.nbytes, np.uint8)
+        else:
+            block = sweep.block(window.storage)[window.offset : window.offset + window.nbytes]
+        self.block = block
+        self.win = _Win.Create(block, 1, comm=window.reverse.comm)
+        self.win.Lock_all()
+        self.later: list[tuple[Target, np.ndarray]] = []
+        self.turns: Any = None
+        if tickets is not None:
+            self.turns = Turns(window.reverse.comm, window.reverse.name, tickets, seen, bool(block.any()))
+            if window.storage is not None:
+                others = sweep.guards.get(window.storage)  # of another window on the same memory
+                sweep.guards[window.storage] = self.settle if others is None else _both(others, self.settle)
+
+    def settle(self) -> None:
+        """Before this rank touches the adjoint of its memory."""
+        if self.turns is not None:
+            self.turns.settle()
+            self.win.Sync()
+
+    def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
+        """Combine an array with the target's adjoint, in one atomic step; what was there before."""
+        came = np.zeros(target.count, target.dtype)
+        if not target.count:
+            return came
+        going = came.copy() if going is None else going
+        datatype = datatype_named(target.dtype.char)
+        spec: tuple[Any, ...] = (target.start, target.count, datatype)
+        if target.offsets is not None:
+            derived = datatype.Create_hindexed_block(1, target.offsets.tolist()).Commit()
+            spec = (target.start, 1, derived)
+        request = self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
+        wait(request, describe)
+        self.win.Flush(target.rank)
+        if target.offsets is not None:
+            derived.Free()
+        return came
+
+    def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:
+        """Add now what this rank received from the same place later in the program."""
+        now = [entry for entry in self.later if entry[0].overlaps(target)]
+        if now:
+            self.later = [entry for entry in self.later if not entry[0].overlaps(target)]
+            self.add(now, describe)
+
+    def add(self, entries: Sequence[tuple[Target, np.ndarray]], describe: Callable[[], str]) -> None:
+        """Add adjoints to targets'."""
+        for target, going in entries:
+            if target.rank == self.window.reverse.rank and target.offsets is None:
+                adjoint = np.ndarray((target.count,), target.dtype, self.block, target.start)
+                adjoint += going
+            else:
+                self.exchange(target, going, mpi.SUM, describe)
+
+    def deliver(self, sweep: Sweep, describe: Callable[[], str]) -> None:
+        """Send what had to wait to its targets, who add it in the order of the ranks; collective."""
+        comm = self.window.reverse.comm
+        going: dict[int, list[tuple[Target, np.ndarray]]] = {}
+        for entry in self.taken_later():
+            going.setdefault(entry[0].rank, []).append(entry)
+        counts, coming = np.zeros(comm.size, np.int64), np.zeros(comm.size, np.int64)
+        counts[list(going)] = 1
+        wait(comm.Ialltoall(counts, coming), describe)
+        for rank, entries in going.items():
+            self.tell(sweep, rank, _LATER, entries, describe)
+        for rank in np.flatnonzero(coming).tolist():
+            self.add(self.hear(rank, _LATER, describe), describe)
+
+    def tell(self, sweep: Sweep, partner: int, tag: int, what: Any, describe: Callable[[], str]) -> None:
+        """Send adjoints to the rank that adds them."""
+        message = np.frombuffer(pickle.dumps(what), np.uint8)
+        outbox_of(sweep).send(self.window.reverse.comm, message, partner, tag, describe)
+
+    def hear(self, partner: int, tag: int, describe: Callable[[], str]) -> Any:
+        """Receive what another rank tells."""
+        comm, status, patience = self.window.reverse.comm, mpi.Status(), Patience()
+        while (message := comm.Improbe(partner, tag, status)) is None:
+            patience.pause(describe)
+        came = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+        message.Recv(came)
+        return pickle.loads(came.tobytes())
+
+    def taken_later(self) -> list[tuple[Target, np.ndarray]]:
+        """Hand out what had to wait for the end of the mirrored epoch."""
+        entries, self.later = self.later, []
+        return entries
+
+    def barrier(self, describe: Callable[[], str]) -> None:
+        """All ranks of the window have come here, and see each other's updates."""
+        self.win.Sync()
+        wait(self.window.reverse.comm.Ibarrier(), describe)
+        self.win.Sync()
+
+    def free(self) -> None:
+        """The sweep is over; collective."""
+        self.barrier(lambda: "the end of the other ranks' sweep")
+        self.win.Unlock_all()
+        self.win.Free()
+        if self.turns is not None:
+            self.turns.cells.free()
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def settle() -> None:
+        first()
+        second()
+
+    return settle
+
+
+def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
+    """The shadow window of a window; None if nothing differentiable happened through it."""
+    return sweep.state["windows"].get(window)
+
+
+def close_all(shadows: dict[Any, Shadow], error: BaseException | None) -> None:
+    """At the end of a sweep."""
+    if error is not None:
+        stranded.append(shadows)
+        return
+    for shadow in shadows.values():
+        shadow.free()

@@ -1,0 +1,341 @@
+"""In which order accesses of passive-target epochs happened, and their adjoints the other way round.
+
+The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
+the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
+accesses that the program orders, by locks, messages or barriers, the later one has the higher ticket.  Accesses that
+it does not order commute, except for atomic updates that fetch, whose order is that of chance: they are carried out one
+at a time, each with a ticket of its own.
+
+The target looks at its counter whenever something is recorded on its tape, and so knows between which tickets its own
+loads and stores lie.
+
+In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has come to the
+ticket, which the target says by lowering a limit; and the target does not touch the adjoint of its memory before the
+turns of all tickets that were drawn later have ended.  Nobody waits for anything but what happened later in the
+program, so what did not deadlock does not deadlock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..tape import Record, Sweep, Tape
+from .waiting import Patience, underway
+
+_Win = mpi.Win  # mpi4py's own: the name in its module is rebound
+
+
+class Cells:
+    """Integers of every rank, which all ranks update atomically.
+
+    Attributes
+    ----------
+    own : ndarray of int64
+        Those of this rank.
+    """
+
+    __slots__ = ("_open", "own", "rank", "win")
+
+    def __init__(self, comm: mpi.Comm, values: list[int]) -> None:
+        self.win = _Win.Allocate(8 * len(values), 8, comm=comm)
+        self.own = np.asarray(memoryview(self.win.tomemory())).view(np.int64)
+        self.own[:] = values
+        self.rank = comm.Get_rank()
+        self._open = False
+        comm.Barrier()  # the values are there before others use them
+
+    def add(self, rank: int, cell: int, value: int) -> int:
+        """Add; the value before."""
+        return self._exchange(rank, cell, value, mpi.SUM)
+
+    def read(self, rank: int, cell: int) -> int:
+        """The present value."""
+        return self._exchange(rank, cell, 0, mpi.NO_OP)
+
+    def write(self, rank: int, cell: int, value: int) -> None:
+        """Replace."""
+        self._exchange(rank, cell, value, mpi.REPLACE)
+
+    def swap(self, rank: int, cell: int, expected: int, value: int) -> bool:
+        """Replace the expected value by another one; whether it was there."""
+        self._ready()
+        before = np.zeros(1, np.int64)
+        self.win.Compare_and_swap(np.array([value]), np.array([expected]), before, rank, cell)
+        self.win.Flush(rank)
+        return int(before[0]) == expected
+
+    def free(self) -> None:
+        """Free the window; collective.  The last values of this rank stay."""
+        self.own = self.own.copy()
+        if self._open:
+            self.win.Unlock_all()
+        self.win.Free()
+
+    def _ready(self) -> None:
+        if not self._open:
+            self.win.Lock_all()
+            self._open = True
+
+    def _exchange(self, rank: int, cell: int, value: int, op: mpi.Op) -> int:
+        self._ready()
+        before = np.zeros(1, np.int64)
+        self.win.Fetch_and_op(np.array([value]), before, rank, cell, op)
+        self.win.Flush(rank)
+        return int(before[0])
+
+
+# ------------------------------------------------------------------------------------------------- while recording
+
+_TICKETS, _ATOMIC, _USES = 0, 1, 2  # tickets drawn; somebody is updating; tapes that have drawn tickets anywhere
+
+
+class Order:
+    """The counters of a window, from its creation to its end.
+
+    ``known`` is the number of uses at the last sweep.
+    """
+
+    __slots__ = ("cells", "known", "size")
+
+    def __init__(self, comm: mpi.Comm) -> None:
+        self.cells = Cells(comm, [0, 0, 0])
+        self.known = 0
+        self.size = comm.Get_size()
+
+    @property
+    def drawn(self) -> int:
+        """Number of tickets that have been drawn for this rank's memory."""
+        return int(self.cells.own[_TICKETS])
+
+    @property
+    def uses(self) -> int:
+        """Changes when a rank draws its first ticket for any rank's memory on a tape."""
+        return int(self.cells.own[_USES])
+
+    def announce(self) -> None:
+        """Let every rank know that the window is used."""
+        for rank in range(self.size):
+            self.cells.add(rank, _USES, 1)
+
+    def ticket(self, rank: int) -> int:
+        """Draw a ticket for the memory of a rank."""
+        return self.cells.add(rank, _TICKETS, 1) + 1
+
+    def enter(self, rank: int) -> None:
+        """Wait until nobody else updates the memory of a rank."""
+        while not self.cells.swap(rank, _ATOMIC, 0, 1):
+            os.sched_yield()
+
+    def leave(self, rank: int) -> None:
+        """Let others update the memory of a rank."""
+        self.cells.write(rank, _ATOMIC, 0)
+
+
+class Observer:
+    """Marks on a tape which tickets for this rank's memory had been drawn when.
+
+    ``seen`` has for each window the number of tickets up to the last mark.
+    """
+
+    __slots__ = ("records", "seen")
+
+    def __init__(self, tape: Tape) -> None:
+        self.records = tape._records
+        self.seen: dict[Any, int] = {}
+        tape.observer = self
+
+    def watch(self, window: Any) -> None:
+        """Begin with a window: of all that is recorded from now on it will be known."""
+        self.seen[window] = drawn = window.order.drawn
+        self.records.append(_record(Mark(window, drawn, drawn)))
+
+    def append(self, record: Record) -> None:
+        """Append a record, with the marks that belong before and after it."""
+        for window, seen in self.seen.items():
+            if window.order.drawn != seen:
+                break
+        else:
+            self.records.append(record)
+            return
+        if _communicates(record):
+            self.records.append(record)
+            self.look()
+        else:
+            self.close()
+            self.records.append(record)
+
+    def look(self) -> None:
+        """Mark what is new at the end of a communication, whose record is the last one.
+
+        It may have lasted for some time.  What others did meanwhile has nothing to do with its memory, but perhaps with
+        its partner's progress: neither waits for the other in the sweep.
+        """
+        position = len(self.records) - 1
+        for window, seen in self._news():
+            self.records.insert(position, _record(Mark(window, None, seen)))
+            self.records.append(_record(Mark(window, seen, None)))
+
+    def close(self) -> None:
+        """Mark what is new now, before local work or at the end of the tape."""
+        for window, seen in self._news():
+            self.records.append(_record(Mark(window, seen, seen)))
+
+    def _news(self) -> list[tuple[Any, int]]:
+        news = [(window, seen) for window, seen in self.seen.items() if window.order.drawn != seen]
+        for window, _ in news:
+            self.seen[window] = window.order.drawn
+        return news
+
+
+def _record(adjoint: Callable[[Sweep], None]) -> Record:
+    return Record(adjoint, (), ())
+
+
+def _communicates(record: Record) -> bool:
+    """Whether a record's adjoint may wait for other ranks: all that this floor records."""
+    return type(record.adjoint).__module__.startswith(_FLOOR)
+
+
+_FLOOR = __name__.rpartition(".")[0] + "."
+
+
+# --------------------------------------------------------------------------------------------------- in the sweep
+
+_TURN, _LIMIT = 0, 1  # whose turn it is, or one of the two below; tickets up to the limit must still wait
+_BUSY, _HELD = -1, -2  # in the place of a turn: it has begun; the rank itself works on the adjoint of its memory
+
+
+class Mark:
+    """Record of how many tickets for this rank's memory had been drawn.
+
+    Attributes
+    ----------
+    limit : int or None
+        In the sweep tickets above it may have their turns from here on.
+    bound : int or None
+        From here on the adjoint of the memory is touched only when all tickets above it have had theirs.
+    """
+
+    __slots__ = ("bound", "limit", "window")
+
+    def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
+        self.window = window
+        self.limit = limit
+        self.bound = bound
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Lower the limit or the bound."""
+        shadow = sweep.state["windows"].get(self.window)
+        if shadow is not None and shadow.turns is not None:
+            shadow.turns.lower(self.limit, self.bound)
+
+
+class Turns:
+    """Tickets of a window in a sweep.
+
+    In the sweep the tickets of each target are numbered from 1, without those of other tapes.
+
+    Attributes
+    ----------
+    cells : Cells
+        Turn and limit of each rank.
+    numbers : dict
+        Number of each of this rank's tickets, by target and ticket.
+    problems : list of str
+        Of all ranks: why they cannot be swept.
+    """
+
+    __slots__ = ("_bound", "_drawn", "_held", "_limit", "_name", "_settled", "cells", "numbers", "problems")
+
+    def __init__(self, comm: mpi.Comm, name: str, tickets: dict[int, list[int]], seen: int, touched: bool) -> None:
+        came = comm.alltoall([tickets.get(rank, []) for rank in range(comm.size)])
+        self._drawn = sorted(abs(ticket) for theirs in came for ticket in theirs)
+        late = [ticket for theirs in came for ticket in theirs if -ticket > seen]
+        back = comm.alltoall([[self._number(abs(ticket)) for ticket in theirs] for theirs in came])
+        self.numbers = {
+            (rank, abs(ticket)): number
+            for rank, mine in tickets.items()
+            for ticket, number in zip(mine, back[rank], strict=True)
+        }
+        self._name = name
+        self._bound = self._limit = self._number(seen)
+        self._held = 0
+        self._settled = False
+        self.cells = Cells(comm, [len(self._drawn), self._limit])
+        underway.append(self.release)
+        problem = ""
+        if late and touched:
+            problem = (
+                f"rank {self.cells.rank}: another rank wrote to this rank's memory in {name} after this rank's tape "
+                "had been closed, and that memory is an output; put a barrier before the end of the tape"
+            )
+        self.problems = [text for text in comm.allgather(problem) if text]
+
+    def _number(self, ticket: int) -> int:
+        """Number of the last ticket up to one."""
+        return bisect.bisect_right(self._drawn, ticket)
+
+    # ------------------------------------------------------------------------------------------- of others' memory
+
+    def begin(self, rank: int, ticket: int, describe: Callable[[], str]) -> None:
+        """Wait for the turn of one of this rank's tickets."""
+        number = self.numbers[rank, ticket]
+        patience = Patience()
+        while self.cells.read(rank, _LIMIT) >= number or not self.cells.swap(rank, _TURN, number, _BUSY):
+            patience.pause(describe)
+
+    def end(self, rank: int, ticket: int) -> None:
+        """The turn is over."""
+        self.cells.write(rank, _TURN, self.numbers[rank, ticket] - 1)
+
+    # --------------------------------------------------------------------------------------------- of one's own memory
+
+    def lower(self, limit: int | None, bound: int | None) -> None:
+        """The sweep has come to a mark."""
+        self.release()
+        if limit is not None:
+            self._limit = self._number(limit)
+            self.cells.write(self.cells.rank, _LIMIT, self._limit)
+        if bound is not None:
+            self._bound = self._number(bound)
+        self._settled = False
+
+    def settle(self) -> None:
+        """Before this rank touches the adjoint of its memory: wait for the turns that come first."""
+        if self._settled:
+            return
+        patience = Patience()
+        while not self._may_touch():
+            patience.pause(self._waiting)
+        self._settled = True
+
+    def _may_touch(self) -> bool:
+        turn = int(self.cells.own[_TURN])
+        if not 0 <= turn <= self._bound:
+            return False
+        if self._limit >= turn:
+            return True  # the next one has to wait for this rank
+        if self.cells.swap(self.cells.rank, _TURN, turn, _HELD):
+            self._held = turn
+            return True
+        return False
+
+    def release(self) -> None:
+        """Let others begin their turns, if this rank has held them up: it waits, or has come to a mark."""
+        if self._held:
+            self.cells.write(self.cells.rank, _TURN, self._held)
+            self._held = 0
+            self._settled = False
+
+    def finished(self) -> bool:
+        """Whether all turns of this rank's memory are over."""
+        return int(self.cells.own[_TURN]) == 0
+
+    def _waiting(self) -> str:
+        return f"other ranks' accesses to this rank's memory in {self._name}, before it works on its adjoint"
