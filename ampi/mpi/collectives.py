@@ -373,19 +373,28 @@ def plan_reduction(
 ) -> Call:
     """A reduction of contributions x with its result in y."""
     rule = known(op)
-    refused = ""
-    if rule is None:
-        refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
-        if _is_own(op):
-            refused += ", or make the operation of a kernel: ampi.Op.Create(kernel)"
-    elif x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
-        refused = "an active array is reduced as another datatype than its own; send ampi.value(...)"
+    refused = refusal(op, rule, x)
     needed: Any = None
     if not refused and rule.needs_values:
-        needed = _Pairs(x) if rule.located else x
+        needed = values_of(rule, x)
     call = Call(name, (x,), (y,), partial(adjoint, rule), needed, refused)
     call.overlaps = rule is not None and not rule.needs_values and name not in _IN_STEPS
     return call
+
+
+def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
+    """Why a reduction of active values in a buffer has no adjoint; empty if it has one."""
+    if rule is None:
+        refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
+        return refused + (", or make the operation of a kernel: ampi.Op.Create(kernel)" if _is_own(op) else "")
+    if x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
+        return "an active array is reduced as another datatype than its own; send ampi.value(...)"
+    return ""
+
+
+def values_of(rule: Reduction, x: Buffer) -> Any:
+    """What has the values that a rule wants: with ``need(tape)``."""
+    return _Pairs(x) if rule.located else x
 
 
 _IN_STEPS = ("Reduce_scatter", "Scan", "Exscan")

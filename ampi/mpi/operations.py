@@ -1,4 +1,4 @@
-"""Reduction operations: a subclass of mpi4py's that makes them of kernels."""
+"""Reduction operations: a subclass of mpi4py's that makes them of kernels, and reductions of local buffers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from .. import numpy as anp
+from ..errors import ActivityError
 from ..kernel.pipeline import Kernel
+from ..tape import Sweep, current, living
+from .buffers import Buffer, parse
+from .collectives import refusal, values_of
 from .datatypes import typemap_of
-from .guards import guard
-from .reductions import forget, learn
+from .reductions import Reduction, forget, known, learn
 from .requests import AcceptsBase, Constant, Handles
+from .rules import Operation, Treatment, enter
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 
@@ -47,18 +52,83 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
         _Op.Free(self)
         forget(handle)
 
+    def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
+        """Apply a reduction operation to local data."""
+        if living:
+            _reduce_local(self, inbuf, inoutbuf)
+        else:
+            _Op.Reduce_local(self, inbuf, inoutbuf)
 
-def _combining(kernel: Kernel) -> Callable[[Any, Any, Any], None]:
+
+class _Local:
+    """Adjoint of b = a ∘ b."""
+
+    __slots__ = ("a", "b", "rule", "values")
+
+    def __init__(self, rule: Reduction, a: Buffer, b: Buffer, values: Any) -> None:
+        self.rule = rule
+        self.a = a
+        self.b = b
+        self.values = values
+
+    def __call__(self, sweep: Sweep) -> None:
+        if self.rule.partials is None:  # a sum
+            self.a.add(sweep, self.b.peek(sweep))
+            return
+        a_bar, b_bar = self.rule.partials(*(value() for value in self.values), self.b.take(sweep))
+        self.a.add(sweep, a_bar)
+        self.b.add(sweep, b_bar)
+
+
+def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
+    """Reduce local data while some tape exists."""
+    tape = current()
+    a, b = parse(inbuf), parse(inoutbuf)
+    if tape is None or not (a.active(tape) | b.active(tape)):
+        undo = b.overwrite()
+        _Op.Reduce_local(op, inbuf, inoutbuf)
+        if tape is not None and undo:
+            tape.append(None, undo)
+        return
+    rule = known(op)
+    refused = refusal(op, rule, b)
+    if not refused and not b.tracked:
+        refused = "active values are combined into memory that is not tracked; make the array with ampi.numpy"
+    if refused:
+        raise ActivityError(f"Op.Reduce_local: {refused}")
+    assert rule is not None
+    values = [values_of(rule, x).need(tape) for x in (a, b)] if rule.partials is not None else None
+    undo = b.overwrite()
+    _Op.Reduce_local(op, inbuf, inoutbuf)
+    b.activate(tape)
+    tape.append(_Local(rule, a.detach(), b.detach(), values), undo)
+
+
+def _combining(kernel: Kernel) -> Callable[..., Any]:
     """A kernel as the function that mpi4py calls."""
 
-    def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
+    def function(inbuf: Any, inoutbuf: Any, datatype: Any = None) -> Any:
+        if datatype is None:  # the operation is called, or objects are reduced
+            result = anp.array(inoutbuf, ndmin=1)
+            kernel(anp.array(inbuf, ndmin=1), result)
+            return result.reshape(np.shape(inoutbuf))
         typemap = typemap_of(datatype)
         if not typemap.contiguous:
             raise NotImplementedError(f"{kernel.__name__} combines arrays; the datatype has gaps or several dtypes")
         a, b = (np.asarray(memoryview(buffer)).view(typemap.dtype) for buffer in (inbuf, inoutbuf))
         kernel.dispatcher(a, b)
+        return None
 
     return function
 
 
-guard("Op", Op)
+enter(
+    Operation(
+        "Op",
+        "Reduce_local",
+        Treatment.DIFFERENTIATED,
+        ("inbuf", "inoutbuf"),
+        ("inoutbuf",),
+        "the partial derivatives of one combination",
+    )
+)

@@ -152,3 +152,102 @@ def test_handles_of_freed_operations_are_forgotten():
         with pytest.raises(ampi.ActivityError, match="user-defined"):
             COMM_WORLD.Allreduce(x, ampi.numpy.zeros(2), other)
     other.Free()
+
+
+# -------------------------------------------------------------------------------------------------- local reductions
+
+
+@ampi.kernel
+def norm_of_both(a, b):
+    for i in range(a.size):
+        b[i] = math.sqrt(a[i] * a[i] + b[i] * b[i])
+
+
+LOCAL = ["SUM", "PROD", "MIN", "MAX", "kernel"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", LOCAL)
+def test_reduce_local(name, dtype):
+    """Twice, into a buffer whose values are needed before and after; finite differences on plain arrays."""
+
+    def combine(np, a, b):
+        if name == "kernel" and np is numpy:
+            b[...] = numpy.sqrt(a * a + b * b)
+        elif name == "kernel":
+            op = ampi.Op.Create(norm_of_both)
+            op.Reduce_local(a, b)
+            op.Free()
+        else:
+            getattr(MPI, name).Reduce_local(a, b)
+
+    def case(np, comm, u):
+        a, b = u * u, u[::-1] * 3
+        before = b * b
+        combine(np, a, b)
+        combine(np, u, b)
+        return b * b + before * a
+
+    blocking.check(blocking.world, dtype, case)
+
+
+@pytest.mark.parametrize("op", ["MINLOC", "MAXLOC"])
+def test_reduce_local_with_locations(op):
+    def case(np, comm, u):
+        dtype = numpy.dtype([("value", u.dtype), ("location", "i4")], align=True)
+        a, b = np.zeros(u.size, dtype), np.zeros(u.size, dtype)
+        a["value"], a["location"] = u * u, 1
+        b["value"], b["location"] = u[::-1] * 2, 2
+        kind = {4: MPI.FLOAT_INT, 8: MPI.DOUBLE_INT}[u.itemsize]
+        getattr(MPI, op).Reduce_local([a, kind], [b, kind])
+        return b["value"] * b["location"]
+
+    blocking.check(blocking.world, "float64", case)
+
+
+def test_reduce_local_of_some_elements():
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(1.0, 5))
+        b = ampi.numpy.full(4, 2.0)
+        MPI.PROD.Reduce_local([x, 3, MPI.DOUBLE], [b, 3, MPI.DOUBLE])
+        y = b * x
+    numpy.testing.assert_array_equal(ampi.value(b), [2, 4, 6, 2])
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(4)), [4, 8, 12, 2])
+
+
+def test_reduce_local_refuses_what_has_no_rule():
+    own = MPI.Op.Create(lambda a, b, datatype: None)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        with pytest.raises(ampi.ActivityError, match="not tracked"):
+            MPI.SUM.Reduce_local(x, numpy.zeros(2))
+        with pytest.raises(ampi.ActivityError, match="kernel"):
+            own.Reduce_local(x, ampi.numpy.zeros(2))
+        own.Free()
+        total = numpy.zeros(2)
+        MPI.SUM.Reduce_local(numpy.ones(2), total)
+        flags = ampi.numpy.array([1, 2])
+        MPI.BOR.Reduce_local(numpy.array([4, 4]), flags)
+        assert flags.tolist() == [5, 6] and total.tolist() == [1, 1]
+
+
+def test_operations_are_called_on_objects():
+    """An operation is a function of two objects as well, and so are reductions of objects with it."""
+    kernel_op = ampi.Op.Create(norm_of_both)
+    x0 = numpy.array([3.0, 1.0]) + RANK
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        a, b = x[0], x[1]
+        values = [MPI.SUM(a, b), MPI.PROD(a, b), MPI.MAX(a, b), MPI.MIN(a, b), kernel_op(a, b)]
+        best = MPI.MAXLOC((a, 0), (b, 1))
+        values.append(best[0] * best[0])
+        total = COMM_WORLD.allreduce(x, kernel_op)
+        y = values[0] * 1.0
+        for value in values[1:]:
+            y = y + value
+        y = y + ampi.numpy.sum(total) / SIZE
+    kernel_op.Free()
+    u, v = x0
+    everything = numpy.sqrt(sum((numpy.array([3.0, 1.0]) + r) ** 2 for r in range(SIZE)))
+    expected = numpy.array([1 + v + 1 + u / numpy.hypot(u, v) + 2 * u, 1 + u + 1 + v / numpy.hypot(u, v)])
+    numpy.testing.assert_allclose(tape.gradient(y, x), expected + x0 / everything, rtol=1e-12)
