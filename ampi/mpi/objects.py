@@ -29,6 +29,7 @@ from .messages import Received, call_site
 from .neighborhoods import Edges, edges_of, go_back
 from .reductions import Steps
 from .requests import recorded
+from .reverse import reverse_of
 from .rules import Operation, Treatment, enter
 
 _PROC_NULL = mpi.PROC_NULL
@@ -431,7 +432,11 @@ class Objects:
 
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM, root: int = 0) -> Any:
         """Combine objects of all ranks on one, in the order of the ranks."""
-        if _tape_for(self, "reduce", sendobj) is None or not 0 <= root < self.Get_size():
+        if _tape_for(self, "reduce", sendobj) is None:
+            return _Comm.reduce(self, sendobj, op, root)
+        if self.Is_inter():
+            return _reduce_between(self, sendobj, op, root)
+        if not 0 <= root < self.Get_size():
             return _Comm.reduce(self, sendobj, op, root)
         messages = _Messages(self, "reduce")
         result = _on_rank_0(messages, sendobj, op)
@@ -447,6 +452,8 @@ class Objects:
         tape = _tape_for(self, "allreduce", sendobj)
         if tape is None:
             return _Comm.allreduce(self, sendobj, op)
+        if self.Is_inter():
+            return _allreduce_between(tape, self, sendobj, op)
         messages = _Messages(self, "allreduce")
         return _bcast(tape, self, _on_rank_0(messages, sendobj, op), 0, messages.comm)
 
@@ -656,11 +663,13 @@ def _add_bytes(sweep: Sweep, sent: Sequence[Bundle], total: np.ndarray) -> None:
 
 
 def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
-    """The tape that records a collective of objects; None if mpi4py does it alone."""
+    """The tape that records a reduction of objects; None if mpi4py does it alone."""
     tape = current()
     if tape is not None and comm.Is_inter():
-        _refuse(f"{name} on an intercommunicator", obj)
-        return None
+        reverse = reverse_of(comm)
+        if reverse is None or reverse.group is None:
+            _refuse(f"{name} on an intercommunicator that was made by Idup", obj)
+            return None
     return tape
 
 
@@ -676,7 +685,7 @@ def _refuse(name: str, obj: Any) -> None:
     tape = current()
     if tape is not None and _packed(tape, obj)[1].count:
         raise ActivityError(
-            f"{name} has no derivative rule, and the object has active arrays in it; send ampi.value(...)"
+            f"{name} has no derivative rule, and the object has active arrays in it; send ampi.value(...) or use Dup"
         )
 
 
@@ -728,6 +737,41 @@ def _copied(obj: Any) -> Any:
     return copy
 
 
+class _Group(mpi.Intracomm):
+    """The ranks of one group of an intercommunicator: mpi4py's communicator for them, with a reverse side."""
+
+
+def _messages_between(comm: Any, name: str) -> tuple[_Messages, _Messages]:
+    """Messages inside a reduction on an intercommunicator: to the other group, and in this one."""
+    between, tag, local, _ = mpi._commctx_inter(comm)
+    group = _Group(local)
+    group._reverse = reverse_of(comm).group  # type: ignore[union-attr, attr-defined]
+    return _Messages(comm, name, between, tag), _Messages(group, name, local, tag)
+
+
+def _reduce_between(comm: Any, sendobj: Any, op: Callable[[Any, Any], Any], root: int) -> Any:
+    """Rank 0 of the group that contributes sends the result to the root."""
+    if not (root in _OF_ROOTS_GROUP or 0 <= root < comm.Get_remote_size()):
+        return _Comm.reduce(comm, sendobj, op, root)
+    between, local = _messages_between(comm, "reduce")
+    if root == mpi.ROOT:
+        return between.receive(0)
+    if root != mpi.PROC_NULL:
+        result = _on_rank_0(local, sendobj, op)
+        if local.rank == 0:
+            between.send(result, root)
+    return None
+
+
+def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
+    """The ranks 0 exchange what their groups contribute, and tell the others."""
+    between, local = _messages_between(comm, "allreduce")
+    result = _on_rank_0(local, sendobj, op)
+    if local.rank == 0:
+        result = between.exchange(result, 0)
+    return _bcast(tape, local.logged, result, 0, local.comm)
+
+
 class _Messages:
     """The messages inside a reduction.
 
@@ -737,8 +781,10 @@ class _Messages:
 
     __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
 
-    def __init__(self, comm: Any, name: str) -> None:
-        self.comm, self.tag = mpi._commctx_intra(comm)
+    comm: Any
+
+    def __init__(self, comm: Any, name: str, transport: Any = None, tag: int = 0) -> None:
+        self.comm, self.tag = mpi._commctx_intra(comm) if transport is None else (transport, tag)
         self.logged = comm
         self.name = name
         self.rank = comm.Get_rank()

@@ -35,6 +35,8 @@ class Reverse:
         The communicator's, for messages.
     local : mpi4py.MPI.Intracomm or None
         Of an intercommunicator: the ranks of this group.
+    group : Reverse or None
+        Of an intercommunicator: for messages inside this group, which reductions of objects send.
     slots : list of int or None
         Of a topology: from which of its neighbors' slots the edges come that arrive here.
     tags : int
@@ -45,7 +47,19 @@ class Reverse:
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
-    __slots__ = ("__weakref__", "_broken", "comm", "local", "name", "partitioned", "pending", "rank", "slots", "tags")
+    __slots__ = (
+        "__weakref__",
+        "_broken",
+        "comm",
+        "group",
+        "local",
+        "name",
+        "partitioned",
+        "pending",
+        "rank",
+        "slots",
+        "tags",
+    )
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
         self.comm = comm
@@ -57,6 +71,7 @@ class Reverse:
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.slots: list[int] | None = None
         self.local: mpi.Intracomm | None = None
+        self.group: Reverse | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
 
     @property
@@ -95,6 +110,7 @@ def register(comm: Any) -> Reverse:
     if _Comm.Is_inter(comm):
         merged = _Intercomm.Merge(comm)
         reverse.local = merged.Create(group)
+        reverse.group = Reverse(merged.Create(group), reverse.rank, f"this rank's group of {reverse.name}")
         merged.Free()
         weakref.finalize(reverse, _unused.append, (reverse.local, None)).atexit = False
     group.Free()

@@ -259,7 +259,20 @@ def objects_alltoall(np, comm, u):
     return w
 
 
-OBJECTS = [objects_bcast, objects_gather, objects_scatter, objects_allgather, objects_alltoall]
+def objects_reduce(np, comm, u):
+    total = comm.reduce(u[:4] * u[1], MPI.PROD, rooted(comm, False))
+    return u[:4] if total is None else total * u[:4]
+
+
+def objects_allreduce(np, comm, u):
+    last = comm.allreduce((u[:4], u[0]), lambda a, b: (a[0] * b[1] + b[0], b[1]))
+    return last[0] * u[1] + comm.allreduce(u[0] * u[1]) * u[:4] * comm.allreduce(2)
+
+
+OBJECTS = [
+    *(objects_bcast, objects_gather, objects_scatter, objects_allgather, objects_alltoall),
+    *(objects_reduce, objects_allreduce),
+]
 
 
 @pytest.mark.parametrize("make_comm", [uneven, halves])
@@ -269,11 +282,14 @@ def test_objects(case, make_comm):
 
 
 @pytest.mark.parametrize("method", ["reduce", "allreduce"])
-def test_reductions_of_objects_refuse_active_arrays(method):
-    inter = halves(COMM_WORLD)
+def test_reductions_of_objects_on_a_communicator_by_idup_refuse_active_arrays(method):
+    halved = halves(COMM_WORLD)
+    inter, request = halved.Idup()
+    request.Wait()
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(2))
-        with pytest.raises(ampi.ActivityError, match=f"{method} on an intercommunicator"):
+        with pytest.raises(ampi.ActivityError, match=f"{method} on an intercommunicator that was made by Idup"):
             getattr(inter, method)(x)
         assert inter.allreduce(1) == inter.Get_remote_size()
     inter.Free()
+    halved.Free()
