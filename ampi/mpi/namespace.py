@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from . import comm as _comm
+from . import pkl5
 from .files import File
 from .operations import Op
 from .packing import Datatype
@@ -74,6 +75,7 @@ def _document(cls: type) -> None:
 
 
 MPI = _make()
+pkl5.install(sys.modules["ampi.mpi.original"])
 
 
 def rebind_classes() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copyreg
 import numbers
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -224,10 +225,10 @@ def _send(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest: int,
     if sent.active:
         tape.append(sent)
     request = primal(comm, payload, dest, tag)
-    return request if request is None or not sent.active else recorded(tape, request, sent)
+    return recorded(tape, request, sent) if sent.active and isinstance(request, mpi.Request) else request
 
 
-def _posted(name: str, comm: Any, source: int, tag: int) -> Received:
+def posted(name: str, comm: Any, source: int, tag: int) -> Received:
     """Log the receive of an object."""
     passive = current() is None
     receive = log_received(_recording[-1], name, comm, Bundle(), not passive, source, tag)
@@ -235,7 +236,7 @@ def _posted(name: str, comm: Any, source: int, tag: int) -> Received:
     return receive
 
 
-def _receive(tape: Tape, receive: Received, message: Any) -> Any:
+def received(tape: Tape, receive: Received, message: Any) -> Any:
     """The object of a receive has arrived."""
     if not receive.dropped:
         _, arrays = _unpacked(tape, message)
@@ -252,41 +253,44 @@ class Objects:
 
     __slots__ = ()
 
+    _primal: Any = _Comm
+    """Whose methods move the pickled objects."""
+
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in standard mode."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.send(self, obj, dest, tag)
-        return _send("send", _Comm.send, self, obj, dest, tag)
+            return self._primal.send(self, obj, dest, tag)
+        return _send("send", self._primal.send, self, obj, dest, tag)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in buffered mode.  With active arrays in it, it takes some hundred bytes more than pickled."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.bsend(self, obj, dest, tag)
-        return _send("bsend", _Comm.bsend, self, obj, dest, tag)
+            return self._primal.bsend(self, obj, dest, tag)
+        return _send("bsend", self._primal.bsend, self, obj, dest, tag)
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.ssend(self, obj, dest, tag)
-        return _send("ssend", _Comm.ssend, self, obj, dest, tag)
+            return self._primal.ssend(self, obj, dest, tag)
+        return _send("ssend", self._primal.ssend, self, obj, dest, tag)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.isend(self, obj, dest, tag)
-        return _send("isend", _Comm.isend, self, obj, dest, tag)
+            return self._primal.isend(self, obj, dest, tag)
+        return _send("isend", self._primal.isend, self, obj, dest, tag)
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object in buffered mode."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.ibsend(self, obj, dest, tag)
-        return _send("ibsend", _Comm.ibsend, self, obj, dest, tag)
+            return self._primal.ibsend(self, obj, dest, tag)
+        return _send("ibsend", self._primal.ibsend, self, obj, dest, tag)
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
-            return _Comm.issend(self, obj, dest, tag)
-        return _send("issend", _Comm.issend, self, obj, dest, tag)
+            return self._primal.issend(self, obj, dest, tag)
+        return _send("issend", self._primal.issend, self, obj, dest, tag)
 
     def recv(
         self,
@@ -297,11 +301,11 @@ class Objects:
     ) -> Any:
         """Receive an object."""
         if not _recording or source == _PROC_NULL:
-            return _Comm.recv(self, buf, source, tag, status)
+            return self._primal.recv(self, buf, source, tag, status)
         tape = _recording[-1]
-        receive = _posted("recv", self, source, tag)
+        receive = posted("recv", self, source, tag)
         status = _status_for(receive, status)
-        message = _receive(tape, receive, _Comm.recv(self, buf, source, tag, status))
+        message = received(tape, receive, self._primal.recv(self, buf, source, tag, status))
         receive.resolve(status)
         if receive.buffer.count:
             tape.append(receive)
@@ -310,13 +314,13 @@ class Objects:
     def irecv(self, buf: Any = None, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
         """Nonblocking receive of an object."""
         if not _recording or source == _PROC_NULL:
-            return _Comm.irecv(self, buf, source, tag)
+            return self._primal.irecv(self, buf, source, tag)
         tape = _recording[-1]
-        receive = _posted("irecv", self, source, tag)
+        receive = posted("irecv", self, source, tag)
         if not receive.dropped:
             tape.append(receive)
-        request = _Comm.irecv(self, buf, source, tag)
-        return recorded(tape, request, receive, unpack=lambda message: _receive(tape, receive, message))
+        request = self._primal.irecv(self, buf, source, tag)
+        return recorded(tape, request, receive, unpack=lambda message: received(tape, receive, message))
 
     def sendrecv(
         self,
@@ -330,7 +334,7 @@ class Objects:
     ) -> Any:
         """Send and receive an object."""
         if not _recording:
-            return _Comm.sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+            return self._primal.sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         going = self.isend(sendobj, dest, sendtag)
         message = self.recv(recvbuf, source, recvtag, status)
         going.wait()
@@ -342,17 +346,17 @@ class Objects:
         """Broadcast an object."""
         tape = current()
         if tape is None:
-            return _Comm.bcast(self, obj, root)
-        return _bcast(tape, self, obj, root, self)
+            return self._primal.bcast(self, obj, root)
+        return _bcast(tape, self, obj, root, partial(self._primal.bcast, self))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather objects."""
         tape = current()
         if tape is None:
-            return _Comm.gather(self, sendobj, root)
+            return self._primal.gather(self, sendobj, root)
         receives_only = root in _OF_ROOTS_GROUP
         payload, sent = (None, _EMPTY) if receives_only else _packed(tape, sendobj)
-        messages = _Comm.gather(self, payload, root)
+        messages = self._primal.gather(self, payload, root)
         came, arrays = _unpacked_each(tape, messages or ())
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -368,10 +372,10 @@ class Objects:
         tape = current()
         sends = _is_root(self, root)
         if tape is None or (sends and sendobj is None):
-            return _Comm.scatter(self, sendobj, root)
+            return self._primal.scatter(self, sendobj, root)
         packed = [_packed(tape, item) for item in sendobj] if sends else []  # type: ignore[union-attr]
         sent = [bundle for _, bundle in packed]
-        message = _Comm.scatter(self, [payload for payload, _ in packed] if sends else None, root)
+        message = self._primal.scatter(self, [payload for payload, _ in packed] if sends else None, root)
         came, arrays = _unpacked(tape, message)
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -388,9 +392,9 @@ class Objects:
         """Gather objects on all ranks."""
         tape = current()
         if tape is None:
-            return _Comm.allgather(self, sendobj)
+            return self._primal.allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
-        messages = _Comm.allgather(self, payload)
+        messages = self._primal.allgather(self, payload)
         came, arrays = _unpacked_each(tape, messages)
 
         def adjoint_between_groups(sweep: Sweep, comm: Any) -> Steps:
@@ -413,10 +417,10 @@ class Objects:
         """Send an object from each rank to each."""
         tape = current()
         if tape is None or sendobj is None:
-            return _Comm.alltoall(self, sendobj)
+            return self._primal.alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
         sent = [bundle for _, bundle in packed]
-        messages = _Comm.alltoall(self, [payload for payload, _ in packed])
+        messages = self._primal.alltoall(self, [payload for payload, _ in packed])
         came, arrays = _unpacked_each(tape, messages)
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -433,11 +437,11 @@ class Objects:
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM, root: int = 0) -> Any:
         """Combine objects of all ranks on one, in the order of the ranks."""
         if _tape_for(self, "reduce", sendobj) is None:
-            return _Comm.reduce(self, sendobj, op, root)
+            return self._primal.reduce(self, sendobj, op, root)
         if self.Is_inter():
             return _reduce_between(self, sendobj, op, root)
         if not 0 <= root < self.Get_size():
-            return _Comm.reduce(self, sendobj, op, root)
+            return self._primal.reduce(self, sendobj, op, root)
         messages = _Messages(self, "reduce")
         result = _on_rank_0(messages, sendobj, op)
         if root != 0:
@@ -451,11 +455,11 @@ class Objects:
         """Combine objects of all ranks on all, in the order of the ranks."""
         tape = _tape_for(self, "allreduce", sendobj)
         if tape is None:
-            return _Comm.allreduce(self, sendobj, op)
+            return self._primal.allreduce(self, sendobj, op)
         if self.Is_inter():
             return _allreduce_between(tape, self, sendobj, op)
         messages = _Messages(self, "allreduce")
-        return _bcast(tape, self, _on_rank_0(messages, sendobj, op), 0, messages.comm)
+        return _bcast(tape, self, _on_rank_0(messages, sendobj, op), 0, partial(_Comm.bcast, messages.comm))
 
 
 class IntracommObjects:
@@ -502,29 +506,29 @@ class MatchedObjects:
 
     def recv(self, status: mpi.Status | None = None) -> Any:
         """Blocking receive of the matched message."""
-        receive = _matched(self, "mrecv")
+        receive = matched(self, "mrecv")
         message = _Message.recv(self, status)
         if receive is None:
             return message
         tape = _recording[-1]
-        message = _receive(tape, receive, message)
+        message = received(tape, receive, message)
         if receive.buffer.count:
             tape.append(receive)
         return message
 
     def irecv(self) -> mpi.Request:
         """Nonblocking receive of the matched message."""
-        receive = _matched(self, "imrecv")
+        receive = matched(self, "imrecv")
         request = _Message.irecv(self)
         if receive is None:
             return request
         tape = _recording[-1]
         if not receive.dropped:
             tape.append(receive)
-        return recorded(tape, request, receive, unpack=lambda message: _receive(tape, receive, message))
+        return recorded(tape, request, receive, unpack=lambda message: received(tape, receive, message))
 
 
-def _matched(message: Any, name: str) -> Received | None:
+def matched(message: Any, name: str) -> Received | None:
     """The probe's entry in the log, made that of the receive of an object."""
     receive = getattr(message, "_receive", None)
     if not _recording or receive is None:
@@ -689,10 +693,10 @@ def _refuse(name: str, obj: Any) -> None:
         )
 
 
-def _bcast(tape: Tape, comm: Any, obj: Any, root: int, transport: Any) -> Any:
+def _bcast(tape: Tape, comm: Any, obj: Any, root: int, primal: Callable[[Any, int], Any]) -> Any:
     sends = _is_root(comm, root)
     payload, sent = _packed(tape, obj) if sends else (None, _EMPTY)
-    message = _Comm.bcast(transport, payload, root)
+    message = primal(payload, root)
     came, arrays = _unpacked(tape, message)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -769,7 +773,7 @@ def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, A
     result = _on_rank_0(local, sendobj, op)
     if local.rank == 0:
         result = between.exchange(result, 0)
-    return _bcast(tape, local.logged, result, 0, local.comm)
+    return _bcast(tape, local.logged, result, 0, partial(_Comm.bcast, local.comm))
 
 
 class _Messages:
@@ -823,14 +827,14 @@ class _Messages:
 
     def _receive(self, source: int, going: Iterable[mpi.Request]) -> Any:
         tape = _recording[-1]
-        receive = _posted(self.name, self.logged, source, _INNER_TAG)
+        receive = posted(self.name, self.logged, source, _INNER_TAG)
         length = np.empty(1, np.int64)
         self.comm.Recv([length, 1, mpi.COUNT], source, self.tag)
         data = bytearray(int(length[0]))
         self.comm.Recv([data, mpi.BYTE], source, self.tag)
         for request in going:
             request.Wait()
-        message = _receive(tape, receive, mpi.pickle.loads(data))
+        message = received(tape, receive, mpi.pickle.loads(data))
         receive.resolve(None)
         if receive.buffer.count:
             tape.append(receive)

@@ -1,0 +1,122 @@
+"""`mpi4py.util.pkl5`: communicators whose lowercase methods pickle with protocol 5, big buffers apart.
+
+They are made of a communicator, ``pkl5.Intracomm(comm)``, and written in Python on top of mpi4py's own methods, so no
+override of ours would be called.  What is made of a communicator of ours is therefore an object of a subclass here: the
+uppercase methods are ours, and the lowercase ones are ours with those of pkl5 as transport.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI as mpi
+from mpi4py.util import pkl5
+
+from ..tape import _recording, current
+from .agreement import log_received
+from .buffers import NOTHING
+from .comm import Communicator, Intracommunicator
+from .messages import Received
+from .objects import matched, received
+from .reverse import reverse_of
+
+_Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
+
+
+class Pkl5Objects:
+    """Lowercase methods with pkl5 as transport."""
+
+    _primal: Any = pkl5.Comm
+    irecv = pkl5.Comm.irecv  # unsupported there
+
+    def mprobe(
+        self: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> pkl5.Message:
+        """Blocking test for a matched message."""
+        status = mpi.Status() if status is None else status
+        return _logged("mprobe", self, pkl5.Comm.mprobe(self, source, tag, status), status)
+
+    def improbe(
+        self: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
+    ) -> pkl5.Message | None:
+        """Nonblocking test for a matched message."""
+        status = mpi.Status() if status is None else status
+        return _logged("improbe", self, pkl5.Comm.improbe(self, source, tag, status), status)
+
+
+class Pkl5Intracomm(Pkl5Objects, Intracommunicator, pkl5.Intracomm):
+    """Intracommunicator."""
+
+    _base = pkl5.Intracomm
+
+
+class Pkl5Intercomm(Pkl5Objects, Communicator, pkl5.Intercomm):
+    """Intercommunicator."""
+
+    _base = pkl5.Intercomm
+
+
+class Message(pkl5.Message):
+    """A message that was matched while a tape records."""
+
+    _receive: Received | None = None
+
+    def recv(self, status: mpi.Status | None = None) -> Any:
+        """Blocking receive of matched message."""
+        receive = matched(self, "mrecv")
+        message = super().recv(status)
+        if receive is None:
+            return message
+        tape = _recording[-1]
+        message = received(tape, receive, message)
+        if receive.buffer.count:
+            tape.append(receive)
+        return message
+
+    def irecv(self) -> pkl5.Request:
+        """Nonblocking receive of matched message."""
+        receive = matched(self, "imrecv")
+        request = super().irecv()
+        if receive is not None:
+            if not receive.dropped:
+                _recording[-1].append(receive)
+            receive.request = request
+            request._received = receive, _recording[-1]
+        return request
+
+
+def _logged(name: str, comm: Any, message: Any, status: mpi.Status) -> Any:
+    """A matched message, in the log from here on if a tape records."""
+    if message is None or not _recording or message[0] == mpi.MESSAGE_NO_PROC:
+        return message
+    ours = Message(message)
+    ours._receive = log_received(_recording[-1], name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
+    return ours
+
+
+def _loaded(request: Any) -> Any:
+    """What a completed request has received."""
+    message = _load(request)
+    receive, tape = request.__dict__.pop("_received", (None, None))
+    if receive is not None:
+        if current() is not None or receive.dropped:
+            message = received(tape, receive, message)
+        receive.resolve(None)
+    return message
+
+
+_load = pkl5._req_load
+_OURS = {pkl5.Intracomm: Pkl5Intracomm, pkl5.Intercomm: Pkl5Intercomm}
+
+
+def _new(cls: type, comm: Any = None) -> Any:
+    """Create and return a new communicator."""
+    known = comm is not None and reverse_of(comm) is not None
+    return _Comm.__new__(_OURS.get(cls, cls) if known else cls, comm)
+
+
+def install(original: Any) -> None:
+    """Have pkl5 make communicators of ours; what it sends itself goes by mpi4py's own methods, and is not seen."""
+    pkl5.Comm.__new__ = staticmethod(_new)  # type: ignore[assignment]
+    pkl5._req_load = _loaded
+    pkl5.MPI = original
