@@ -185,6 +185,21 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             tape._records.append(Record(None, [saved], ()))
 
 
+class Need:
+    """Where an array lies whose values are needed again and again."""
+
+    __slots__ = ("extent", "place", "storage")
+
+    def __init__(self, storage: Storage, view: np.ndarray) -> None:
+        self.storage = storage
+        self.place = _place_of(view)
+        self.extent = Extent(view)
+
+
+def _place_of(view: np.ndarray) -> tuple[Any, ...]:
+    return address_of(view), view.shape, view.strides, view.dtype.itemsize
+
+
 class Tape:
     """Records what this rank computes and communicates, for `gradient`.
 
@@ -391,10 +406,23 @@ class Tape:
         needs = storage.needs.get(self._reference)
         if needs is None:
             needs = storage.needs[self._reference] = {}
-        key = (address_of(view), view.shape, view.strides, view.dtype.itemsize)
+        key = _place_of(view)
         if key not in needs:
             needs[key] = Extent(view)
         return view
+
+    def need_again(self, array: np.ndarray, need: Need) -> np.ndarray:
+        """`need` for an array of which it is known where it lies."""
+        needs = need.storage.needs.get(self._reference)
+        if needs is None:
+            needs = need.storage.needs[self._reference] = {}
+        needs.setdefault(need.place, need.extent)
+        return plain(array)
+
+    @property
+    def reference(self) -> Any:
+        """A weak reference, which `Storage.tape` of active memory is."""
+        return self._reference
 
     def append(
         self,

@@ -63,6 +63,43 @@ def kind(value: Any) -> Any:
     return value if value is None or callable(value) else type(value)
 
 
+def identity(bound: tuple[Any, ...], tape: Any) -> Any:
+    """What tells whether two calls are given the same arrays, equally active on a tape (by reference), and numbers of
+    the same types; None if that takes a closer look."""
+    parts: list[Any] = []
+    for value in bound:
+        if isinstance(value, np.ndarray):
+            storage = memory.storage_of(value)
+            dtype: Any = value.dtype
+            if dtype.num < _FIRST_FLEXIBLE:
+                dtype = dtype.str
+            if storage is None:
+                reference = None
+            elif storage.volatile:
+                return None
+            else:
+                reference = storage.tape
+                if reference is not None and reference is not tape and reference() is not None:
+                    return None
+            layout = value.flags.num & _LAYOUT
+            if value.ndim == 0 and isinstance(value, memory.TrackedArray):
+                parts.append((dtype, reference is tape))
+                continue
+            address = memory.address_of(value)
+            parts.append((storage, address, value.shape, value.strides, dtype, layout, reference is tape))
+        elif isinstance(value, tuple):
+            inner = identity(value, tape)
+            if inner is None:
+                return None
+            parts.append((type(value), inner))
+        else:
+            parts.append(value if value is None or callable(value) else type(value))
+    return tuple(parts)
+
+
+_FIRST_FLEXIBLE = 17  # dtypes with a smaller number are told by their string
+
+
 def place(leaf: Any) -> Any:
     """First and last byte of an array, and what else tells whether two arrays are the same elements."""
     if not isinstance(leaf, np.ndarray) or is_scalar(leaf):

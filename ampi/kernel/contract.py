@@ -248,6 +248,32 @@ def is_watched(leaf: Any) -> bool:
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What calls with the same arrays have in common; it keeps none of them alive.
+
+    Attributes
+    ----------
+    contract : Contract
+    active : frozenset of int
+        The array leaves that are active before the call.
+    values : tuple
+        For each leaf: a `StandIn`, `NUMBER`, `NEEDED` (by the adjoint), or what `Tape.need_again` takes.
+    shadows, outputs : tuple of Region
+        Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
+    """
+
+    contract: Contract
+    active: frozenset[int]
+    values: tuple[Any, ...] = ()
+    shadows: tuple[memory.Region, ...] = ()
+    outputs: tuple[memory.Region, ...] = ()
+
+
+NUMBER, NEEDED = "number", "needed"
+MOST_PLANS = 64  # of a kernel
+
+
 class _Call:
     """One call that a tape records."""
 
@@ -255,7 +281,21 @@ class _Call:
         self.kernel = kernel
         self.recording = recording
         self.leaves = leaves
-        self.active = frozenset(
+        key = None if recording is None else arguments.identity(bound, recording.reference)
+        plan = kernel.plans.get(key)
+        if plan is None:
+            plan = self.make_plan(bound)
+            if key is not None:
+                if len(kernel.plans) >= MOST_PLANS:
+                    kernel.plans.clear()
+                kernel.plans[key] = plan
+        self.plan = plan
+        self.contract = plan.contract
+        self.active = plan.active
+
+    def make_plan(self, bound: tuple[Any, ...]) -> Plan:
+        recording, leaves = self.recording, self.leaves
+        active = frozenset(
             k
             for k, leaf in enumerate(leaves)
             if recording is not None
@@ -263,21 +303,40 @@ class _Call:
             and recording.is_active(leaf)
             and memory.carries_derivatives(leaf.dtype)
         )
-        self.contract = self.find_contract(bound)
+        contract = self.find_contract(bound, active)
+        if not active:
+            return Plan(contract, active)
+        for k in contract.becomes_active:
+            if memory.storage_of(leaves[k]) is None:
+                raise ActivityError(
+                    f"{self.kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
+                    "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
+                )
+        shadows = tuple(memory.region_of(leaves[k]) for k in contract.shadows)
+        outputs = tuple(region for k, region in zip(contract.shadows, shadows) if k in contract.writes)
+        values = tuple(self.source(leaf, k in contract.needs) for k, leaf in enumerate(leaves))
+        return Plan(contract, active, values, shadows, outputs)
 
-    def find_contract(self, bound: tuple[Any, ...]) -> Contract:
+    def source(self, leaf: Any, needed: bool) -> Any:
+        """Where the adjoint gets the value of an argument from."""
+        if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
+            return NUMBER
+        if not needed:
+            return StandIn(leaf)
+        storage = memory.storage_of(leaf)
+        return NEEDED if storage is None or storage.volatile else tape.Need(storage, memory.plain(leaf))
+
+    def find_contract(self, bound: tuple[Any, ...], active: frozenset[int]) -> Contract:
         places = tuple(map(arguments.place, self.leaves))
         same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
         merged = {k for k, _ in same}
         separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], self.leaves)
-        key = kinds, self.active, same, separate
+        key = kinds, active, same, separate
         contract = self.kernel.contracts.get(key)
         if contract is None:
             argument_types = self.kernel.types_of(tuple(map(arguments.plain, bound)))
-            contract = self.kernel.contracts[key] = make_contract(
-                self.kernel, argument_types, self.active, same, separate
-            )
-        if self.active and not separate:
+            contract = self.kernel.contracts[key] = make_contract(self.kernel, argument_types, active, same, separate)
+        if active and not separate:
             self.refuse_overlap(contract, places, merged)
         if self.active and contract.disagreement is not None:
             self.refuse_stretching(contract.disagreement(*self.leaves))
@@ -305,21 +364,16 @@ class _Call:
 
     def prepare(self) -> None:
         """Before the primal runs: what the adjoint will need."""
-        for k in self.contract.becomes_active:
-            if memory.storage_of(self.leaves[k]) is None:
-                raise ActivityError(
-                    f"{self.kernel.__name__}() at {tape.where_called()}: argument '{self.contract.names[k]}' is a "
-                    "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
-                )
-        kept = set(self.contract.needs)
-        self.values = [
-            arguments.plain(leaf) if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf)
-            else self.recording.need(leaf) if k in kept
-            else StandIn(leaf)
-            for k, leaf in enumerate(self.leaves)
-        ]  # fmt: skip
-        self.shadows = [memory.region_of(self.leaves[k]) for k in self.contract.shadows]
+        self.values = list(map(self.value, self.leaves, self.plan.values))
         self.scalars = [memory.region_of(self.leaves[k]) for k in self.contract.scalars]
+
+    def value(self, leaf: Any, source: Any) -> Any:
+        if type(source) is StandIn:
+            return source
+        if source is NUMBER:
+            return arguments.plain(leaf)
+        assert self.recording is not None
+        return self.recording.need(leaf) if source is NEEDED else self.recording.need_again(leaf, source)
 
     def finish(self, result: Any, undo: list[tape.Undo]) -> Any:
         """After the primal ran: activity of what it wrote, and the record."""
@@ -327,12 +381,12 @@ class _Call:
             self.recording.activate(self.leaves[k])
         created: list[np.ndarray] = []
         seeds: list[Any] = []
-        facts = zip(self.contract.result_active, self.contract.result_dtypes, strict=True)
-        result = self.wrap(result, facts, seeds, created)
-        written = set(self.contract.writes)
-        outputs = [region for k, region in zip(self.contract.shadows, self.shadows) if k in written]
-        outputs += [s for s in seeds if isinstance(s, memory.Region)]
-        adjoint = _Adjoint(self.contract.adjoint, self.values, self.shadows, self.scalars, seeds, outputs)
+        outputs = self.plan.outputs
+        if result is not None:
+            facts = zip(self.contract.result_active, self.contract.result_dtypes, strict=True)
+            result = self.wrap(result, facts, seeds, created)
+            outputs = (*outputs, *(s for s in seeds if isinstance(s, memory.Region)))
+        adjoint = _Adjoint(self.contract.adjoint, self.values, self.plan.shadows, self.scalars, seeds, outputs)
         self.recording.append(adjoint, undo, created)
         return result
 
@@ -392,10 +446,10 @@ class _Adjoint:
         self,
         program: Any,
         values: list[Any],
-        shadows: list[Any],
+        shadows: tuple[memory.Region, ...],
         scalars: list[Any],
         seeds: list[Any],
-        outputs: list[Any],
+        outputs: tuple[memory.Region, ...],
     ):
         self.program = program
         self.values = values

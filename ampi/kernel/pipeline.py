@@ -104,6 +104,7 @@ class Kernel:
         self._signature = inspect.signature(function)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
+        self.plans: dict[Any, Any] = {}  # and for which arrays
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"
