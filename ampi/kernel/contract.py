@@ -292,6 +292,8 @@ class _Call:
         self.plan = plan
         self.contract = plan.contract
         self.active = plan.active
+        if plan.active and plan.contract.disagreement is not None:
+            self.refuse_stretching(plan.contract.disagreement(*leaves))
 
     def make_plan(self, bound: tuple[Any, ...]) -> Plan:
         recording, leaves = self.recording, self.leaves
@@ -338,8 +340,6 @@ class _Call:
             contract = self.kernel.contracts[key] = make_contract(self.kernel, argument_types, active, same, separate)
         if active and not separate:
             self.refuse_overlap(contract, places, merged)
-        if self.active and contract.disagreement is not None:
-            self.refuse_stretching(contract.disagreement(*self.leaves))
         return contract
 
     def refuse_stretching(self, line: int) -> None:
