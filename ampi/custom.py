@@ -27,8 +27,12 @@ class custom_vjp:
 
     ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with
     the adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go
-    out as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays.  Adjoints are those of
-    the real inner product Re⟨x̄, ẋ⟩.
+    out as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays and numbers.  Adjoints
+    are those of the real inner product Re⟨x̄, ẋ⟩.
+
+    `f` may be a kernel (``@ampi.custom_vjp`` above ``@ampi.kernel``).  Other kernels can then call it if `forward` and
+    `backward` are kernels too; a call of `f` inside of these two is the plain function.  There, arrays of the caller
+    that `forward` overwrites must be part of its result.
 
     What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and
     returned is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when
@@ -123,7 +127,8 @@ class _Custom:
 
 def _taken(sweep: Sweep, region: Region) -> np.ndarray:
     g = sweep.take(region)
-    return np.zeros(region.shape, region.dtype) if g is None else g
+    g = np.zeros(region.shape, region.dtype) if g is None else g
+    return g if region.shape else g[()]
 
 
 def _kept(tape: Tape, x: Any, undo: list[Undo]) -> Any:

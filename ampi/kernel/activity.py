@@ -14,7 +14,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import TABLE, is_differentiable
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import Branch, Loop, definitions, every
+from ampi.kernel.ssa import Branch, Custom, Loop, definitions, every
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ def _close(names: set[str], flows: list[tuple[str, tuple[str, ...]]], forward: b
 def _flows(body: tuple[Stmt, ...]) -> Iterable[tuple[str, tuple[str, ...]]]:
     """For each value or array that can carry a derivative, the names whose derivatives flow into it."""
     for s in every(body):
+        if isinstance(s, Custom):
+            names = tuple(n for e in s.inputs if (n := _name(e)) is not None)
+            yield from ((n, names) for e in s.results if (n := _name(e)) is not None and is_differentiable(e.type))
         match s:
             case ir.Assign(target=target, value=value):
                 yield from _flow(target, value)
@@ -80,6 +83,11 @@ def _flows(body: tuple[Stmt, ...]) -> Iterable[tuple[str, tuple[str, ...]]]:
                 for j in joins:
                     yield from _flow(j.var, j.then)
                     yield from _flow(j.var, j.orelse)
+
+
+def _name(e: Expr) -> str | None:
+    """The scalar, or the array that a value is a part of."""
+    return e.name if isinstance(e, Var) else e.array.name if isinstance(e, ir.Load) else None
 
 
 def _flow(target: Var, value: Expr) -> Iterable[tuple[str, tuple[str, ...]]]:

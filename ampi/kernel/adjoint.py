@@ -15,7 +15,7 @@ The adjoint of array memory is a second array, its shadow, updated in place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
 from ampi.kernel.gather import in_gather_form
-from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, select
+from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, is_differentiable, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.loads import loads_before_branches
 from ampi.kernel.slice import live_part
@@ -40,12 +40,14 @@ from ampi.kernel.ssa import (
     Branch,
     Builder,
     Carried,
+    Custom,
     Join,
     Loop,
     Names,
     construct,
     definitions,
     every,
+    instance,
     reads,
     written,
 )
@@ -293,17 +295,7 @@ class _Adjoint(Builder):
     def add_array(self, target: Var, source: Var) -> None:
         """``target += source``, element by element."""
 
-        def level(index: tuple[Expr, ...]) -> None:
-            axis = len(index)
-            if axis == target.type.ndim:
-                self.accumulate(target, index, self.load(source, index))
-                return
-            i = self.inner("i", INT)
-            with self.nested({target.name}) as block:
-                level((*index, i))
-            self.emit(Loop(i.name, i, ZERO, Size(source, axis, INT), tuple(block.statements), line=self.line))
-
-        level(())
+        self.over(source, lambda i: self.accumulate(target, i, self.load(source, i)), {target.name})
 
     def working_copy(self, a: ir.Argument) -> Var:
         copied = self.fresh(f"{a.name}_now", a.type.copy(layout="C", readonly=False))
@@ -342,6 +334,9 @@ class _Adjoint(Builder):
                         self.accumulate(scope.values[array.name], self.atoms(index, scope), self.atom(value, scope))
                 case ir.Alloc():
                     self.allocate(s, scope)
+                case Custom():
+                    self.forward(s.then, scope, top)
+                    scope.values.update({j.var.name: self.atom(j.then, scope) for j in s.joins})
                 case Branch():
                     self.forward_branch(s, scope, top)
                 case Loop():
@@ -540,6 +535,10 @@ class _Adjoint(Builder):
     def allocate_shadows(self, body: tuple[Stmt, ...], scope: Scope) -> None:
         """Zero shadows for the local arrays that a block allocates."""
         for s in body:
+            if isinstance(s, Custom):
+                results = {e.array.name for e in s.results if isinstance(e, ir.Load)}
+                made = (t for t in s.then if isinstance(t, ir.Alloc) and t.target.name in results)
+                self.allocate_shadows(tuple(made), scope)
             if isinstance(s, ir.Alloc) and s.target.name in self.activity.active:
                 array = scope.values[s.target.name]
                 shadow = self.fresh(f"{s.target.name}_bar", s.target.type)
@@ -564,6 +563,8 @@ class _Adjoint(Builder):
                     if array.name in self.shadow and self.is_active(value):
                         g = self.load(self.shadow[array.name], self.atoms(index, scope), _bar(value))
                         self.contribute(adjoints, value, g)
+                case Custom():
+                    self.backward_custom(s, scope, adjoints)
                 case Branch():
                     self.backward_branch(s, scope, adjoints)
                 case Loop():
@@ -618,6 +619,76 @@ class _Adjoint(Builder):
             adjoints[name] = var
         if then or orelse or joins:
             self.emit(Branch(condition, then, orelse, tuple(joins), line=s.line))
+
+    def backward_custom(self, s: Custom, scope: Scope, adjoints: Adjoints) -> None:
+        """Put the author's adjoint in the place of a call."""
+        numbers = {j.var.name: adjoints.pop(j.var.name, None) for j in s.joins}
+        shadows = [self.shadow.get(e.array.name) for e in s.results if isinstance(e, ir.Load)]
+        if not any(shadows) and all(g is None for g in numbers.values()):
+            return
+        given = [self.whole(e, scope) for e in s.residuals]
+        for e in s.results:
+            if isinstance(e, ir.Load) and is_differentiable(e.type):
+                given.append(self.taken(e, scope))
+            elif isinstance(e, Var) and is_differentiable(e.type):
+                g = numbers[e.name]
+                given.append(constant(0, e.type) if g is None else convert(g, e.type))
+        function = construct(s.rule.backward)
+        named = {a.name: self.value(v) for a, v in zip(function.arguments, given, strict=True)}
+        body, values = instance(function, named, self.names)
+        for statement in body:
+            self.emit(statement)
+        for e, position in zip(s.inputs, s.rule.positions, strict=True):
+            if position is None:
+                continue
+            if isinstance(e, ir.Load):
+                self.add_part(e, values[position], scope)
+            else:
+                self.contribute(adjoints, e, values[position])
+
+    def whole(self, e: Expr, scope: Scope) -> Expr:
+        """A number or a whole array."""
+        return self.atom(e.array if isinstance(e, ir.Load) else e, scope)
+
+    def taken(self, e: ir.Load, scope: Scope) -> Var:
+        """The adjoint of an array, or of a part, as an array of its own; the shadow becomes zero."""
+        shadow = self.shadow.get(e.array.name)
+        like = self.whole(e, scope) if shadow is None else shadow
+        index = self.atoms(e.index, scope)
+        shape = tuple(Size(like, k, INT) for k in range(len(index), like.type.ndim))
+        target = self.fresh(_bar(e.array), types.Array(e.type.dtype, e.type.ndim, "C"))
+        self.emit(ir.Alloc(target, shape, constant(0, e.type.dtype) if shadow is None else None, line=self.line))
+
+        def move(inner: tuple[Expr, ...]) -> None:
+            self.store(target, inner, self.load(shadow, (*index, *inner)))
+            self.store(shadow, (*index, *inner), constant(0, shadow.type.dtype))
+
+        if shadow is not None:
+            self.over(target, move, {target.name, shadow.name})
+        return target
+
+    def add_part(self, e: ir.Load, amount: Var, scope: Scope) -> None:
+        """Add an array to the shadow of an array or of a part."""
+        shadow = self.shadow.get(e.array.name)
+        index = self.atoms(e.index, scope)
+        if shadow is not None:
+            add = lambda inner: self.accumulate(shadow, (*index, *inner), self.load(amount, inner))
+            self.over(amount, add, {shadow.name})
+
+    def over(self, array: Var, body: Callable[[tuple[Expr, ...]], None], overwritten: set[str]) -> None:
+        """Loops over all elements of an array."""
+
+        def level(index: tuple[Expr, ...]) -> None:
+            if len(index) == array.type.ndim:
+                body(index)
+                return
+            i = self.inner("i", INT)
+            with self.nested(overwritten) as block:
+                level((*index, i))
+            stop = Size(array, len(index), INT)
+            self.emit(Loop(i.name, i, ZERO, stop, tuple(block.statements), independent=True, line=self.line))
+
+        level(())
 
     def type_of(self, name: str) -> Any:
         return self.types[name]
@@ -758,6 +829,9 @@ class _Adjoint(Builder):
             t.value.array.name for t in every(s.body) if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load)
         }
         arrays |= {w.name for t in every(s.body) if (w := written(t)) is not None}
+        for t in every(s.body):
+            if isinstance(t, Custom):
+                arrays |= {e.array.name for e in t.inputs if isinstance(e, ir.Load)}
         return {self.shadow[name].name for name in arrays if name in self.shadow}
 
     def restore(self, s: Loop, scope: Scope) -> None:

@@ -30,6 +30,7 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 
+from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 
 try:
@@ -202,6 +203,11 @@ class _Identity:
                 yield name, cell.cell_contents
 
     def of_value(self, value: Any, code: python_types.CodeType) -> Any:
+        if isinstance(value, custom_vjp):
+            parts = (value.f, value.forward, value.backward)
+            return "rule", [
+                f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
+            ]
         if hasattr(value, "py_func"):
             return self.of_function(value.py_func, getattr(value, "options", getattr(value, "targetoptions", None)))
         if isinstance(value, python_types.ModuleType):

@@ -171,6 +171,12 @@ class _Writer:
                 self.block(body)
             case ir.If():
                 self.branch(s, "if")
+            case ir.Custom():
+                for inner in s.body:
+                    self.statement(inner)
+                for output, value in zip(s.outputs, s.results):
+                    if output != value:
+                        self.line(f"{output.name} = {expression(value)}", s.line)
             case ir.Return(values=values):
                 self.result(values, s.line)
             case ir.Break():

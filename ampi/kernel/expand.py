@@ -57,6 +57,8 @@ class _Expansion:
                 return self.elementwise(s)
             case ir.Agree():
                 return self.agree(s)
+            case ir.Custom():
+                return (replace(s, body=self.block(s.body)),)
             case ir.If():
                 return (replace(s, then=self.block(s.then), orelse=self.block(s.orelse)),)
             case ir.While():

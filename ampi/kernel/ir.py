@@ -214,6 +214,23 @@ class If(Stmt):
 
 
 @dataclass(frozen=True)
+class Custom(Stmt):
+    """``body``, whose adjoint is not that of its statements but its author's: ``rule``.
+
+    ``inputs`` are the arguments' leaves that can carry derivatives; ``results`` are numbers and arrays that the body
+    computes, the former assigned to ``outputs`` (an array stands for itself there).  ``residuals`` are what the rule
+    takes besides the adjoints of the results.
+    """
+
+    body: tuple[Stmt, ...]
+    inputs: tuple[Expr, ...]
+    results: tuple[Expr, ...]
+    outputs: tuple[Var, ...]
+    residuals: tuple[Expr, ...]
+    rule: Any
+
+
+@dataclass(frozen=True)
 class Break(Stmt):
     pass
 

@@ -26,6 +26,7 @@ from numba import types
 from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
+from ampi.custom import custom_vjp
 from ampi.kernel import array_functions, array_values, extents, inference, intrinsics, ir
 from ampi.kernel.array_values import Lazy, Range, is_array
 from ampi.kernel.reductions import find_reductions
@@ -392,8 +393,9 @@ class _Builder:
     def statement_Return(self, node: ast.Return) -> None:
         value = Static(None) if node.value is None else self.result(node, self.value(node.value))
         leaves = list(_leaves(value)) if value != Static(None) else []
+        nothing = Static(None)
         for leaf in leaves:
-            if isinstance(leaf, Static):
+            if isinstance(leaf, Static) and leaf != nothing:
                 self.fail(node, f"returns {leaf.value!r}", "kernels return scalars, arrays and tuples of these")
         kind = _kind(value)
         old = self.scope.results
@@ -404,7 +406,8 @@ class _Builder:
             if merged is None:
                 self.fail(node, "returns of different structure", "return the same everywhere")
             self.scope.results = merged
-        wanted = [] if self.scope.results == Static(None) else list(_leaves(self.scope.results))
+        leaves = [leaf for leaf in leaves if leaf != nothing]
+        wanted = [kind for kind in _leaves(self.scope.results) if kind != nothing]
         values = tuple(
             leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
         )
@@ -1301,6 +1304,12 @@ class _Builder:
         if not isinstance(called, Static):
             self.fail(node, "this cannot be called")
         function = called.value
+        if isinstance(function, custom_vjp):
+            from ampi.kernel import rules
+
+            if not rules.is_inside(function, self.callers):
+                return rules.call(self, function, node, hint)
+            function = function.f
         python_function = kernel_function(function)
         if python_function is not None:
             return self.call_kernel(node, python_function, hint)
@@ -1509,24 +1518,21 @@ class _Builder:
         """Inline the call of another kernel."""
         from ampi.kernel.inline import inline
 
+        arguments = self.bound(node, function)
+        callee = self.callee(node, function, tuple(self.type_of(node, v) for v in arguments))
+        return inline(self, callee, arguments, node, hint)
+
+    def bound(self, node: ast.Call, function: Any) -> list[Value]:
+        """The values of a call's arguments in the order of the function's parameters, defaults as `Static`."""
         positional, keywords = self.call_values(node)
         positional = [array_values.computed(self, v) if isinstance(v, Lazy) else v for v in positional]
         keywords = {k: array_values.computed(self, v) if isinstance(v, Lazy) else v for k, v in keywords.items()}
+        signature = inspect.signature(function)
         try:
-            bound = inspect.signature(function).bind(*positional, **keywords)
+            found = signature.bind(*positional, **keywords).arguments
         except TypeError as problem:
             self.fail(node, f"{function.__name__}(): {problem}")
-        arguments, given = [], []
-        for parameter in inspect.signature(function).parameters.values():
-            value = bound.arguments.get(parameter.name)
-            if value is None:
-                value = Static(parameter.default)
-                given.append(types.Omitted(parameter.default))
-            else:
-                given.append(self.type_of(node, value))
-            arguments.append(value)
-        callee = self.callee(node, function, tuple(given))
-        return inline(self, callee, arguments, node, hint)
+        return [found.get(p.name, Static(p.default)) for p in signature.parameters.values()]
 
     references_of = staticmethod(references)
 

@@ -20,6 +20,7 @@ from numba.core.errors import NumbaError
 from numba.extending import typeof_impl
 
 from ampi import memory, tape
+from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
 from ampi.kernel.expand import expand
@@ -286,6 +287,12 @@ def _rebuild(module: str, qualname: str) -> Kernel:
     for part in qualname.split("."):
         value = getattr(value, part)
     return value
+
+
+@typeof_impl.register(custom_vjp)
+def _typeof_rule(value: custom_vjp, context: Any) -> types.Type:
+    """Inside of a kernel, a function with a rule of its own is the function."""
+    return numba.typeof(value.f)
 
 
 @typeof_impl.register(Kernel)

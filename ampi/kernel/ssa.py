@@ -77,6 +77,19 @@ class Branch(Stmt):
     joins: tuple[Join, ...] = ()
 
 
+@dataclass(frozen=True)
+class Custom(Branch):
+    """``ir.Custom``: ``then`` is the body, always run; the joins are the results that are numbers.
+
+    Inputs and results that are arrays, or parts of arrays, are ``Load``s with fewer indices than dimensions.
+    """
+
+    inputs: tuple[Expr, ...] = ()
+    results: tuple[Expr, ...] = ()
+    residuals: tuple[Expr, ...] = ()
+    rule: Any = None
+
+
 # --------------------------------------------------------------------------------------------- looking at statements
 
 
@@ -115,7 +128,8 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
         case Loop(start=start, stop=stop, carried=carried):
             return (start, stop, *(c.init for c in carried), *(c.next for c in carried))
         case Branch(condition=condition, joins=joins):
-            return (condition, *(j.then for j in joins), *(j.orelse for j in joins))
+            more = (*s.inputs, *s.results, *s.residuals) if isinstance(s, Custom) else ()
+            return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
         case ir.Raise():
             return ()
     raise AssertionError(s)
@@ -172,6 +186,8 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
                            carried=carried, condition=condition, body=block(s.body))  # fmt: skip
         case Branch():
             joins = tuple(Join(variable(j.var), expression(j.then), expression(j.orelse)) for j in s.joins)
+            if isinstance(s, Custom):
+                s = replace(s, inputs=many(s.inputs), results=many(s.results), residuals=many(s.residuals))
             return replace(
                 s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
             )
@@ -213,12 +229,26 @@ def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ..
 
 def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
     """A copy of statements in which all that they define has new names."""
+    return tuple(_with_loop_names(s) for s in substitute(body, new_names(body, names)))
+
+
+def new_names(body: tuple[Stmt, ...], names: Names) -> dict[str, Expr]:
+    """A new variable for every one that statements define."""
     new: dict[str, Expr] = {}
     for s in every(body):
         for v in definitions(s):
             if v.name not in new:
                 new[v.name] = Var(names.fresh(v.name), v.type)
-    return tuple(_with_loop_names(s) for s in substitute(body, new))
+    return new
+
+
+def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) -> tuple[tuple[Stmt, ...], list[Expr]]:
+    """The statements of a function in this form and the values it returns, for atoms and arrays as its arguments."""
+    *body, last = function.body
+    assert isinstance(last, ir.Return)
+    new = {**new_names(tuple(body), names), **arguments}
+    statements = tuple(_with_loop_names(s) for s in substitute(tuple(body), new))
+    return statements, [map_expression(v, lambda v: new.get(v.name, v)) for v in last.values]
 
 
 def _with_loop_names(s: Stmt) -> Stmt:
@@ -466,6 +496,8 @@ def assigned(body: tuple[Stmt, ...]) -> set[str]:
             found.add(node.target.name)
         elif isinstance(node, ir.For):
             found.add(node.var.name)
+        elif isinstance(node, ir.Custom):
+            found.update(v.name for v in node.outputs if not isinstance(v.type, types.Array))
     return found
 
 
@@ -499,6 +531,9 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
             return live - {target.name} | used(shape) | (used(fill) if fill is not None else set())
         case ir.Alias(target=target, array=array, index=index):
             return live - {target.name} | {array.name} | used(index)
+        case ir.Custom():
+            live = live - {v.name for v in s.outputs} | used((*s.results, *s.residuals))
+            return live_before(s.body, live) | used(s.inputs)
         case ir.If(condition=condition, then=then, orelse=orelse):
             return used(condition) | live_before(then, live) | live_before(orelse, live)
         case ir.For(var=var, body=body):
@@ -626,6 +661,8 @@ class _Construction(Builder):
                 self.current[target.name] = _View(base, full)
             case ir.If():
                 self.branch(s, live)
+            case ir.Custom():
+                self.custom(s, live)
             case ir.For():
                 self.for_loop(s, live)
             case ir.While():
@@ -695,6 +732,32 @@ class _Construction(Builder):
                 continue
             joins.append(self.join(name, a, b))
         self.emit(Branch(condition, tuple(then.statements), tuple(orelse.statements), tuple(joins), line=s.line))
+
+    def custom(self, s: ir.Custom, live: set[str]) -> None:
+        inputs = tuple(map(self.part, s.inputs))
+        with self.nested() as block:  # what it computes is not at hand outside, where it would have derivatives
+            self.statements(s.body, live | used((*s.results, *s.residuals)))
+            results = tuple(map(self.part, s.results))
+            residuals = tuple(map(self.part, s.residuals))
+        joins, given = [], []
+        for output, value in zip(s.outputs, results):
+            if isinstance(output.type, types.Array):
+                given.append(value)
+                continue
+            var = self.fresh(output.name, output.type)
+            joins.append(Join(var, value, constant(0, output.type)))
+            self.current[output.name] = var
+            given.append(var)
+        true = Const(True, types.boolean)
+        body = tuple(block.statements)
+        self.emit(Custom(true, body, (), tuple(joins), inputs, tuple(given), residuals, s.rule, line=s.line))
+
+    def part(self, e: Expr) -> Expr:
+        """An atom, or an array or a part of one."""
+        if isinstance(e, Var) and isinstance(e.type, types.Array):
+            view = self.view(e)
+            return ir.Load(view.array, view.index, e.type)
+        return self.atom(e)
 
     def join(self, name: str, a: Expr | _View | None, b: Expr | _View | None) -> Join:
         if isinstance(a, _View) or isinstance(b, _View):
@@ -821,4 +884,6 @@ def _variable_types(function: ir.Function) -> dict[str, Any]:
             found[var.name] = var.type if known is None else join_types(known, var.type)
         elif isinstance(node, (ir.Alloc, ir.Alias)):
             found[node.target.name] = node.target.type
+        elif isinstance(node, ir.Custom):
+            found |= {v.name: v.type for v in node.outputs}
     return found

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from numba import types
 
+from ampi.errors import KernelError
 from ampi.kernel import activity, ir
 from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
 from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.slice import live_part
-from ampi.kernel.ssa import Branch, Builder, Carried, Join, Loop, Names, construct, definitions, every, written
+from ampi.kernel.ssa import Branch, Builder, Carried, Custom, Join, Loop, Names, construct, definitions, every, written
 
 
 def build(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -112,6 +113,11 @@ class _Tangent(Builder):
             case ir.Grow(target=target, size=size) if target.name in self.dot:
                 self.emit(ir.Grow(self.dot[target.name], size, line=s.line))
                 self.emit(s)
+            case Custom() if any(n.name in self.varied for e in s.inputs for n in ir.walk(e) if isinstance(n, Var)):
+                raise KernelError(
+                    f"{self.primal.filename}:{s.line}: '{s.rule.name}' has an adjoint of its own and no tangent; "
+                    "differentiate in reverse mode"
+                )
             case Branch():
                 self.branch(s)
             case Loop():

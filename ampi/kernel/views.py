@@ -64,6 +64,8 @@ class _Views:
                 return (self.element_statement(s),)
             case ir.Store() | ir.Accumulate():
                 return (self.element_statement(replace(s, value=self.expression(s.value))),)
+            case ir.Custom():
+                return self.custom(s)
             case ir.If():
                 condition = self.expression(s.condition)
                 return (replace(s, condition=condition, then=self.block(s.then), orelse=self.block(s.orelse)),)
@@ -77,6 +79,25 @@ class _Views:
                 self.enter(s)
                 return (replace(s, body=self.block(s.body)),)
         return (mapped(s, self.resolved),)
+
+    def custom(self, s: ir.Custom) -> tuple[ir.Stmt, ...]:
+        """A call with a rule of its own takes arrays, and parts of them at leading indices, by name."""
+        before: list[ir.Stmt] = []
+        for e in (*s.inputs, *s.results):
+            view = self.view(e) if isinstance(e, ir.Var) else None
+            if view is None or self.is_whole(view) or any(n.target == e for n in before if isinstance(n, ir.Alias)):
+                continue
+            leading = view.index[: len(view.index) - len(view.axes)]
+            axes = {axis.name for axis in view.axes}
+            whole = all(self.is_whole_axis(view, k) for k in range(len(axes))) and view.index == (*leading, *view.axes)
+            if not whole or any(isinstance(n, ir.Var) and n.name in axes for i in leading for n in ir.walk(i)):
+                self.fail(f"'{s.rule.name}' has a rule of its own and is given a slice of an array; pass a copy of it")
+            before.append(ir.Alias(view.target, view.array, leading, line=s.line))
+        keep = {n.target.name for n in before if isinstance(n, ir.Alias)}
+        resolved = lambda e: e if isinstance(e, ir.Var) and e.name in keep else self.expression(e)
+        parts = {name: tuple(map(resolved, getattr(s, name))) for name in ("inputs", "results", "residuals")}
+        outputs = tuple(resolved(v) for v in s.outputs)
+        return (*before, replace(s, body=self.block(s.body), outputs=outputs, **parts))
 
     def element_statement(self, s: Any) -> Any:
         """A statement that writes elements."""
