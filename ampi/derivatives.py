@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .array import value
-from .errors import ActivityError, CommunicationError, TapeError
+from .errors import ActivityError, AmpiError, CommunicationError, TapeError
 from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 
@@ -77,6 +77,15 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None; what stands for integers and the
         like is ignored).  May be called as often as wanted,
         by all ranks alike.
+
+    Raises
+    ------
+    ActivityError
+        An argument is of an integer dtype.
+    CommunicationError
+        By ``pullback``: the ranks disagree about a message, a rank stopped with an error, or made no progress in time.
+    TapeError
+        An argument carries derivatives on a tape that records.  By ``pullback``: ``y_bar`` does not fit ``y``.
     """
     with Tape() as tape:
         watched = tuple(_watch(tape, argument) for argument in x)
@@ -86,7 +95,9 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     def pullback(y_bar: Any) -> tuple:
         seeds = _leaves(y_bar)
         if len(seeds) != len(outputs):
-            raise TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
+            error = TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
+            tape.refuse(error)
+            raise error
         pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if _is_inexact(leaf)]
         return _gradient(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
@@ -139,7 +150,11 @@ def value_and_grad(
             for k, x in zip(numbers, watched):
                 given[k] = x
             y = f(*given, **keywords)
-        seed = _seed(y, objective, _ranks(comm))
+        try:
+            seed = _seed(y, objective, _ranks(comm))
+        except Exception as error:
+            tape.refuse(error)
+            raise
         counted = [] if seed is None else [(y, seed)]
         found = _gradient(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         return value(y), found if isinstance(argnums, tuple) else found[0]
@@ -160,15 +175,14 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
 def _seed(y: Any, objective: str, comm: Any) -> float | None:
     """This rank's weight in the objective; None if its output has no part in it."""
     rank = comm.Get_rank()
-    if objective == "root":
-        if rank:
-            return None
-    elif y is None and objective == "sum" and comm.Get_size() > 1:
+    if objective == "replicated":
+        _check_replicated(y, comm)
+        return 1.0 if rank == 0 else 0.0
+    if y is None and comm.Get_size() > 1 and objective == "sum":
+        return None
+    if objective == "root" and rank:
         return None
     _check_scalar(y)
-    if objective == "replicated":
-        _check_replicated(float(plain(y).reshape(())), comm, y.dtype)
-        return 1.0 if rank == 0 else 0.0
     return 1.0
 
 
@@ -190,11 +204,22 @@ def _ranks(comm: Any) -> Any:
     return MPI.COMM_WORLD if comm is None else comm
 
 
-def _check_replicated(mine: float, comm: Any, dtype: np.dtype) -> None:
-    """Raise on every rank if the values differ by more than rounding."""
-    values = comm.allgather(mine)
+def _check_replicated(y: Any, comm: Any) -> None:
+    """Raise on every rank if the values differ by more than rounding, or if one is none."""
+    problem: Exception | None = None
+    try:
+        _check_scalar(y)
+    except AmpiError as error:
+        problem = error
+    given = comm.allgather(str(problem) if problem else float(plain(y).reshape(())))
+    if problem:
+        raise problem
+    for rank, found in enumerate(given):
+        if isinstance(found, str):
+            raise CommunicationError(f'objective="replicated": rank {rank} has no value: {found}')
+    values: list[float] = given
     low, high = min(values), max(values)
-    tolerance = 16 * float(np.finfo(dtype).eps) * max(abs(low), abs(high))
+    tolerance = 16 * float(np.finfo(y.dtype).eps) * max(abs(low), abs(high))
     if all(v != v for v in values) or high - low <= tolerance:
         return
     shown = ", ".join(f"rank {rank}: {v!r}" for rank, v in enumerate(values[:8]))

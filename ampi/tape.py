@@ -218,6 +218,8 @@ class Tape:
         Size of all old values that were saved.
     outputs : list of Output
         What was written to files of active arrays, in order: `gradient` takes them as outputs.
+    at_refusal : callable or None
+        For the floors above: called with the error that keeps a sweep from beginning on this rank.
     before_append : callable or None
         For the floors above: called before the record of any operation is appended (communication that has ended
         unseen must have its record before those of operations that use what came).
@@ -234,6 +236,7 @@ class Tape:
         self.outputs: list[Output] = []
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self._closed = False
+        self.at_refusal: Callable[[BaseException], None] | None = None
         self.before_append: Callable[[], None] | None = None
         self.observer: Any = None
         self.saved_bytes = 0
@@ -343,19 +346,30 @@ class Tape:
             A ``y`` carries no derivative on this tape.
         """
         sweep = Sweep(self)
-        wanted = [self._watched(leaf) for leaf in _leaves(x)]
-        _plant(sweep, y, seed)
+        try:
+            sweep.wanted = [self._watched(leaf) for leaf in _leaves(x)]
+            _plant(sweep, y, seed)
+            self._warn_of_constants(y)
+        except Exception as error:
+            self.refuse(error)
+            raise
+        sweep.run()
+        found = iter(sweep.results)
+        return _like(x, found)
+
+    def refuse(self, error: BaseException) -> None:
+        """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""
+        if self.at_refusal is not None:
+            self.at_refusal(error)
+
+    def _warn_of_constants(self, y: Any) -> None:
         if any(not isinstance(output, Output) and storage_of(output).tape is None for output in _leaves(y)):
             warnings.warn(
                 "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
                 "computed after the tape was closed? (Pass None on a rank without output.)",
                 ActivityWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        sweep.wanted = wanted
-        sweep.run()
-        found = iter(sweep.results)
-        return _like(x, found)
 
     # ------------------------------------------------------------------------------- for those who record operations
 

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
-from ..tape import Sweep, Tape
+from ..tape import Sweep, Tape, opened
 from .buffers import Buffer
 from .messages import Collective, Completion, Received, Sent, call_site, line_of
 from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
@@ -44,15 +44,28 @@ class Log:
         In the order of posting.
     collectives : list of Collective
         In the order of the calls.
+    passive : int
+        Number of collective calls so far inside `ampi.passive`.
     """
 
-    __slots__ = ("agreed", "agreed_collectives", "collectives", "posted", "reverse", "sent", "stirred", "touched")
+    __slots__ = (
+        "agreed",
+        "agreed_collectives",
+        "collectives",
+        "passive",
+        "posted",
+        "reverse",
+        "sent",
+        "stirred",
+        "touched",
+    )
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
         self.sent: dict[int, list[Sent]] = {}
         self.posted: list[Received] = []
         self.collectives: list[Collective] = []
+        self.passive = 0
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0
         self.touched = False  # of a window: this rank has made calls on it
@@ -67,6 +80,10 @@ class Log:
     def partners(self) -> set[int]:
         """Ranks that messages went to or came from."""
         return self.sent.keys() | {receive.source for receive in self.posted if receive.source >= 0}
+
+    def concerned(self) -> set[int] | None:
+        """Ranks whose sweeps wait for this rank's; None: all."""
+        return None if self.collectives else self.partners()
 
     def received(self) -> dict[int, list[Received]]:
         """Receives by source, in the order of posting.
@@ -160,7 +177,9 @@ class Communication:
             return  # a gradient of local work must not wait for ranks of a window that it has not touched
         sweep.at_end(lambda error: _finish(self, sweep, error))
         underway.clear()
-        listening[:] = [reverse.comm for reverse in self.logs]
+        listening[:] = self.logs
+        for log in self.logs.values():
+            log.reverse.count(log.concerned())
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
@@ -179,6 +198,16 @@ class Communication:
         for receive in self.pending:  # nothing that was recorded uses what came
             receive.begin(sweep)
 
+    def refuse(self, error: BaseException) -> None:
+        """This rank's sweep does not begin: tell those who may wait for it."""
+        if all(log.says_nothing() for log in self.logs.values()):
+            return
+        for reverse, log in self.logs.items():
+            if reverse.broken or reverse.pending is not None:
+                continue
+            reverse.count(log.concerned())
+            _tell_all(log, notice_of(error))
+
 
 def communication_of(tape: Tape) -> Communication:
     """What was said while a tape recorded."""
@@ -186,6 +215,7 @@ def communication_of(tape: Tape) -> Communication:
     if communication is None:
         communication = Communication(tape)
         tape.at_sweep_start(_KEY, communication)
+        tape.at_refusal = communication.refuse
     return communication  # type: ignore[return-value]
 
 
@@ -279,8 +309,16 @@ def log_collective(
     """
     log = _log_for(tape, name, comm, reads_active or writes_tracked)
     collective = Collective(name, log.reverse, reads_active, writes_tracked, loses, certain)
+    collective.after = log.passive
     log.collectives.append(collective)
     return collective
+
+
+def count_passive(comm: Any) -> None:
+    """A collective call inside `ampi.passive`: it must be there on all ranks."""
+    tape, reverse = opened(), reverse_of(comm)
+    if tape is not None and reverse is not None:
+        communication_of(tape).log(reverse).passive += 1
 
 
 # -------------------------------------------------------------------------------------------------- the agreement
@@ -518,20 +556,28 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
         extremes = np.array([n, -n], np.int64)
         yield from _all_max(log.reverse, extremes)
         most, least = int(extremes[0]), -int(extremes[1])
-        facts = np.zeros((least, 5), np.int64)
+        facts = np.zeros((least, 7), np.int64)
         for k in range(least):
             code = _code(calls[k].name)
             active = calls[k].reads_active * (1 + calls[k].certain)
-            facts[k] = code, -code, active, calls[k].writes_tracked, calls[k].loses
+            after = calls[k].after
+            facts[k] = code, -code, active, calls[k].writes_tracked, calls[k].loses, after, -after
         yield from _all_max(log.reverse, facts)
         for k in range(least):
             call = calls[k]
             code = _code(call.name)
-            high, low, active, tracked, lost = facts[k].tolist()
+            high, low, active, tracked, lost, most_passive, least_passive = facts[k].tolist()
             if high != code or low != -code:
                 other = _name_of(high if high != code else -low)
                 problems.append(
                     f"rank {log.reverse.rank}: where this rank called {call.describe()}, another called {other}"
+                )
+                return
+            if most_passive != -least_passive:
+                problems.append(
+                    f"rank {log.reverse.rank}: before this rank called {call.describe()}, it had made {call.after} "
+                    f"collective calls inside ampi.passive(), other ranks {-least_passive} to {most_passive}; a "
+                    "collective call must be inside it on all ranks or on none"
                 )
                 return
             call.happening = bool(active and tracked)
@@ -599,7 +645,14 @@ def _finish(communication: Communication, sweep: Sweep, error: BaseException | N
         reverse.broken = reverse.broken or text
         for messages in log.sent.values():
             stranded.extend(sent.flight for sent in messages if sent.flight is not None)
-        partners = set(range(reverse.partners)) if log.collectives else log.partners()
-        if not reverse.comm.Is_inter():
-            partners.discard(reverse.rank)
-        tell(reverse.comm, partners, text)
+        _tell_all(log, text)
+
+
+def _tell_all(log: Log, text: str) -> None:
+    reverse = log.reverse
+    partners = log.concerned()
+    if partners is None:
+        partners = set(range(reverse.partners))
+    if not reverse.comm.Is_inter():
+        partners.discard(reverse.rank)
+    tell(reverse, partners, text)

@@ -19,7 +19,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..tape import Sweep, Tape, Undo, _recording, current, living
-from .agreement import line_of, log_collective
+from .agreement import count_passive, line_of, log_collective
 from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
 from .reductions import Reduction, Steps, known, pair_of, unscan
@@ -531,6 +531,7 @@ def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: 
     tape = current()
     call = _planned(comm, plan, arguments, {})
     if tape is None:
+        count_passive(comm)
         call.overwrite()
         primal(comm, *arguments)
         return
@@ -546,6 +547,7 @@ def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[
     call = _planned(comm, plan, arguments, keywords)
     call.name = name
     if tape is None:
+        count_passive(comm)
         call.overwrite()
         return None
     if tape.before_append is not None:  # something that this one reads may have come unseen

@@ -213,11 +213,14 @@ class Collective:
         ``token.reverse.comm`` is the communicator of the reverse traffic.
     certain : bool
         Active values that this rank contributes are no bytes of which it is not known what they hold.
+    after : int
+        Number of collective calls inside `ampi.passive` that came before it.
     passed : bool
         In a sweep: the next reversed collective of the communicator may begin.
     """
 
     __slots__ = (
+        "after",
         "certain",
         "happening",
         "loses",
@@ -245,6 +248,7 @@ class Collective:
         self.loses = loses
         self.certain = certain
         self.where = call_site()
+        self.after = 0
         self.happening = False
         self.passed = False
 

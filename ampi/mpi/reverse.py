@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ class Reverse:
         Of a topology: from which of its neighbors' slots the edges come that arrive here.
     tags : int
         Number of tags for adjoints.
+    sweeps : int
+        Number of sweeps begun, or refused, that concern all ranks.
+    sweeps_with : dict
+        Number of those besides that concern one other rank, by rank.
     partitioned : dict
         Number of partitioned requests made so far, by method, partner and tag.
     broken : str
@@ -58,6 +63,8 @@ class Reverse:
         "pending",
         "rank",
         "slots",
+        "sweeps",
+        "sweeps_with",
         "tags",
     )
 
@@ -68,6 +75,8 @@ class Reverse:
         self.tags = _tag_limit() + 1 - FIRST_TAG
         self._broken = ""
         self.pending = pending
+        self.sweeps = 0
+        self.sweeps_with: dict[int, int] = {}
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.slots: list[int] | None = None
         self.local: mpi.Intracomm | None = None
@@ -81,12 +90,28 @@ class Reverse:
     @broken.setter
     def broken(self, why: str) -> None:
         self._broken = why
-        _unusable.add(self.comm.handle)
+        self.keep()
+
+    def keep(self) -> None:
+        """There may be messages on it that nobody receives: MPI must not get it back."""
+        _kept.add(self.comm.handle)
 
     @property
     def partners(self) -> int:
         """Number of ranks that a message can go to."""
         return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
+
+    def count(self, others: Collection[int] | None) -> None:
+        """A sweep begins that concerns some ranks, or all (None)."""
+        if others is None:
+            self.sweeps += 1
+            return
+        for rank in others:
+            self.sweeps_with[rank] = self.sweeps_with.get(rank, 0) + 1
+
+    def sweep_with(self, rank: int) -> int:
+        """Number of the latest sweep that concerns another rank; it counts the same sweeps."""
+        return self.sweeps + self.sweeps_with.get(rank, 0)
 
     def ready(self) -> None:
         """Complete the nonblocking creation of the reverse communicator."""
@@ -97,7 +122,7 @@ class Reverse:
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
 _unused: list[tuple[mpi.Comm, mpi.Request | None]] = []
-_unusable: set[int] = set()  # handles of those on which a sweep stopped
+_kept: set[int] = set()  # handles of those on which messages may be under way for ever
 
 
 def register(comm: Any) -> Reverse:
@@ -171,7 +196,7 @@ def _free_unused() -> None:
     # implementation waits in it for other ranks, where garbage is collected at another time.
     while _unused:
         comm, request = _unused.pop()
-        if comm.handle in _unusable:
+        if comm.handle in _kept:
             continue  # never freed: a new communicator in its place would receive what is still under way on it
         if request is not None:
             request.Wait()

@@ -19,8 +19,8 @@ STOPPED_TAG = 0
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 _TEXT = 2000  # bytes of a notice
 
-listening: list[mpi.Comm] = []
-"""Reverse communicators of the sweep that runs: where notices may come from."""
+listening: list[Any] = []
+"""Reverse sides of the communicators of the sweep that runs: where notices may come from."""
 
 underway: list[Callable[[], None]] = []
 """What the sweep that runs has begun and goes on with whenever it waits."""
@@ -103,20 +103,23 @@ def wait(request: mpi.Request, describe: Callable[[], str]) -> None:
         raise
 
 
-def tell(comm: mpi.Comm, partners: Iterable[int], text: str) -> None:
+def tell(reverse: Any, partners: Iterable[int], text: str) -> None:
     """Tell partners, who may be waiting for this rank, that it has stopped and why."""
-    notice = text.encode()[:_TEXT]
+    reverse.keep()
     for partner in partners:
-        stranded.append(comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
+        notice = f"{reverse.sweep_with(partner)} {text}".encode()[:_TEXT]
+        stranded.append(reverse.comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
 
 
 def _look_for_notices(describe: Callable[[], str]) -> None:
     status = mpi.Status()
-    for comm in listening:
-        if comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
-            notice = bytearray(status.Get_count(mpi.BYTE))
-            comm.Recv([notice, mpi.BYTE], status.Get_source(), STOPPED_TAG)
-            text = notice.decode(errors="replace")
+    for reverse in listening:
+        while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
+            notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
+            reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
+            number, _, text = notice.decode(errors="replace").partition(" ")
+            if int(number) < reverse.sweep_with(source):
+                continue  # of a sweep that this rank refused as well
             error = CommunicationError(
                 f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {describe()}, because {text}"
             )

@@ -1,0 +1,213 @@
+"""What goes wrong on one rank is reported on every rank that can tell, with the operation and its source line."""
+
+import contextlib
+import time
+
+import numpy
+import pytest
+from mpi4py import MPI
+
+import ampi
+import ampi.numpy
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+ONES = numpy.ones(2)
+LINE = r"test_nothing_hangs.py:\d+"
+
+
+@pytest.fixture
+def comm():
+    """A communicator that may be left broken."""
+    return ampi.COMM_WORLD.Dup()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setenv("AMPI_TIMEOUT", "2")
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """The test fails if a rank has to wait until its time is up."""
+    monkeypatch.setenv("AMPI_TIMEOUT", "60")
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < 40
+
+
+def ring(comm, x):
+    y = ampi.numpy.zeros(2)
+    comm.Sendrecv(x * x, (comm.rank + 1) % comm.size, 0, y, (comm.rank - 1) % comm.size)
+    return y
+
+
+def collective(comm, x):
+    y = ampi.numpy.zeros(2)
+    comm.Allreduce(x * x, y)
+    return y
+
+
+def window(comm, x):
+    memory = ampi.numpy.zeros(2)
+    win = ampi.Win.Create(memory, 8, comm=comm)
+    win.Fence()
+    win.Put(x * x, (comm.rank + 1) % comm.size)
+    win.Fence()
+    y = memory * 2
+    win.Free()
+    return y
+
+
+PROGRAMS = [ring, collective, window]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_rank_that_skips_the_sweep(comm, impatient, program):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = program(comm, x)
+    if comm.rank == 1:
+        return
+    with pytest.raises(ampi.CommunicationError, match=LINE):
+        tape.gradient(y, x, seed=ONES)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_seed_that_does_not_fit_on_one_rank(comm, at_once, program):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = program(comm, x)
+    if comm.rank == 1:
+        with pytest.raises(ampi.TapeError, match="the seed has shape"):
+            tape.gradient(y, x, seed=numpy.ones(3))
+    else:
+        with pytest.raises(ampi.CommunicationError, match=r"rank 1 of the world stopped .*the seed has shape"):
+            tape.gradient(y, x, seed=ONES)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_seed_that_fits_on_no_rank(comm, program):
+    """Nobody has waited for anybody: the tape can be swept with another one, and again."""
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = program(comm, x)
+    for _ in range(2):
+        with pytest.raises(ampi.TapeError, match="the seed has shape"):
+            tape.gradient(y, x, seed=numpy.ones(3))
+        x_bar = tape.gradient(y, x, seed=ONES)
+    assert (x_bar == {"ring": 2, "collective": 2 * comm.size, "window": 4}[program.__name__]).all()
+
+
+def test_pullback_of_another_structure_on_one_rank(comm, at_once):
+    _, pullback = ampi.vjp(lambda x: collective(comm, x), ONES)
+    if comm.rank == 1:
+        with pytest.raises(ampi.TapeError, match="y_bar"):
+            pullback((ONES, ONES))
+    else:
+        with pytest.raises(ampi.CommunicationError, match=r"rank 1 of the world stopped .*y_bar"):
+            pullback(ONES)
+
+
+@pytest.mark.parametrize("objective", ["sum", "replicated"])
+def test_objective_that_one_rank_does_not_return(comm, at_once, objective):
+    def program(x):
+        y = ampi.numpy.sum(collective(comm, x))
+        return "nothing" if comm.rank == 1 else y
+
+    with pytest.raises((ampi.TapeError, ampi.CommunicationError), match=r"rank 1|must return one real number"):
+        ampi.grad(program, objective=objective, comm=comm)(ONES)
+
+
+def test_send_that_is_never_completed_and_not_received(comm, impatient):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        if comm.rank == 0:
+            request = comm.Isend(x * x, 1, 9)
+    y = numpy.zeros(2)
+    if comm.rank == 0:
+        with pytest.raises(ampi.CommunicationError, match=rf"rank 1.*Isend to rank 1 with tag 9 .*{LINE}"):
+            tape.gradient(None, x)
+        request.Wait()
+    elif comm.rank == 1:
+        comm.Recv(y, 0, 9)
+
+
+def test_window_freed_too_early(comm, at_once):
+    """Its memory lives as long as the tape."""
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = window(comm, x)
+    assert (tape.gradient(y, x, seed=ONES) == 4).all()
+
+
+def test_buffer_that_goes_away_while_a_request_is_open(comm, at_once):
+    """The request and the tape keep it."""
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ampi.numpy.zeros(2)
+        requests = [comm.Irecv(y, (comm.rank - 1) % comm.size), comm.Isend(x * x, (comm.rank + 1) % comm.size)]
+        z = y * 1
+        del y
+        MPI.Request.Waitall(requests)
+    tape.gradient(z, x, seed=ONES)
+
+
+def test_buffer_cannot_be_resized(comm):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = x * x
+        request = comm.Isend(y, comm.rank)
+        with pytest.raises(ampi.ActivityError, match="resize"):
+            y.resize(100)
+        comm.Recv(ampi.numpy.zeros(2), comm.rank)
+        request.Wait()
+    tape.gradient(y, x, seed=ONES)
+
+
+@pytest.mark.parametrize("call", ["first", "second", "both"])
+def test_passive_on_one_rank_only(comm, impatient, call):
+    """Not even where the numbers of calls agree."""
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y, z = ampi.numpy.zeros(2), ampi.numpy.zeros(2)
+        for position, target in (("first", y), ("second", z)):
+            other = {"first": "second", "second": "first", "both": None}[call]
+            if position == call or call == "both" if comm.rank == 0 else position == other:
+                with ampi.passive():
+                    comm.Allreduce(x, target)
+            else:
+                comm.Allreduce(x, target)
+    with (
+        pytest.raises(ampi.CommunicationError, match=LINE) if comm.rank or call != "both" else contextlib.nullcontext()
+    ):
+        tape.gradient(z, x, seed=ONES)
+
+
+def test_message_received_in_passive_only_drops_its_derivative(comm, at_once):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ampi.numpy.zeros(2)
+        request = comm.Isend(x, (comm.rank + 1) % comm.size)
+        with ampi.passive():
+            comm.Recv(y, (comm.rank - 1) % comm.size)
+        request.Wait()
+        y = y + x
+    assert (tape.gradient(y, x, seed=ONES) == 1).all()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_exception_in_the_sweep_of_one_rank(comm, at_once, program):
+    def fail(sweep):
+        if comm.rank == 1:
+            raise ZeroDivisionError("the reason")
+
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = program(comm, x) * 2
+        tape.append(fail)
+    if program is ring and comm.rank > 1:  # its adjoint comes from a rank that goes on
+        tape.gradient(y, x, seed=ONES)
+        return
+    with pytest.raises(ZeroDivisionError if comm.rank == 1 else ampi.CommunicationError, match="the reason"):
+        tape.gradient(y, x, seed=ONES)
