@@ -152,8 +152,8 @@ class Observer:
 
     def watch(self, window: Any) -> None:
         """Begin with a window: of all that is recorded from now on it will be known."""
-        self.seen[window] = drawn = window.order.drawn
-        self.records.append(_record(Mark(window, drawn, drawn)))
+        self.seen[window] = window.order.drawn  # by others, perhaps, whose tapes have begun before this one
+        self.records.append(_record(Mark(window, 0, 0)))
 
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
