@@ -223,9 +223,10 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None)
     reverse = reverse_of(comm)
     if reverse is None:
         if active:
+            kind = "Intercomm" if comm.Is_inter() else "Intracomm"
             raise CommunicationError(
                 f"{name} of an active array on {name_of(comm)}, which has no reverse communicator because ampi did not "
-                "see it being made; before recording write `comm = ampi.MPI.Intracomm(comm).Dup()` on all its ranks"
+                f"see it being made; before recording write `comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks"
             )
         return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
     communication = communication_of(tape)
@@ -271,7 +272,8 @@ def log_received(
         Needs ``count`` and ``dtype``; in the sweep, if it is tracked, ``within(nbytes)`` with ``zero(sweep)`` and
         ``take(sweep)``.
     """
-    log = _log_for(tape, name, comm, tracked, buffer)
+    # On a communicator without a reverse side, no active values can have been sent.
+    log = _log_for(tape, name, comm, False, buffer)
     receive = kind(name, log.reverse, buffer, tracked, source, tag)
     log.posted.append(receive)
     return receive
@@ -307,7 +309,7 @@ def log_collective(
     Collective
         ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
     """
-    log = _log_for(tape, name, comm, reads_active or writes_tracked)
+    log = _log_for(tape, name, comm, reads_active)
     collective = Collective(name, log.reverse, reads_active, writes_tracked, loses, certain)
     collective.after = log.passive
     log.collectives.append(collective)

@@ -17,7 +17,7 @@ from .neighborhoods import Neighborhoods
 from .objects import IntracommObjects, Objects, TopocommObjects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
-from .reverse import forget, register, register_duplicate
+from .reverse import forget, register, register_duplicate, reverse_of
 
 # mpi4py's own classes: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm
@@ -41,8 +41,8 @@ def adopt(comm: Any) -> Any:
 
 
 def _ours(comm: Any) -> Any:
-    """One of our communicators for the handle of one that exists already."""
-    return _OURS[type(comm)](comm)
+    """One of our communicators for the handle of one that exists already; null communicators as they are."""
+    return _OURS[type(comm)](comm) if comm else comm
 
 
 class Communicator(PointToPoint, Collectives, Objects):
@@ -68,6 +68,16 @@ class Communicator(PointToPoint, Collectives, Objects):
     def f2py(cls, arg: int) -> Any:
         """Communicator of a Fortran handle."""
         return _ours(cls._base.f2py(arg))
+
+    @classmethod
+    def Get_parent(cls) -> Any:
+        """Parent intercommunicator of a program that was spawned; without a reverse side, as `Intracomm.Spawn`'s."""
+        return _ours(_Comm.Get_parent())
+
+    @classmethod
+    def Join(cls, fd: int) -> Any:
+        """Connect two processes by a socket; without a reverse side, as `Intracomm.Spawn`'s."""
+        return _ours(_Comm.Join(fd))
 
     # --------------------------------------------------------------------------------------------- constructors
 
@@ -196,6 +206,29 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         """Create an intercommunicator; collective over both groups."""
         return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
+    # Whether the program at the other end is one of ampi's is not known: nothing is sent to it beyond what the user
+    # says.  If it is, `Dup` on both sides makes a communicator with a reverse side.
+
+    def Spawn(self, *arguments: Any, **keywords: Any) -> Any:
+        """Spawn instances of a program; collective.
+
+        Messages on the intercommunicator pass through, and active ones are an error; on its duplicate, made on both
+        sides by ``Dup()`` of ampi's, they are differentiated.
+        """
+        return _ours(_Intracomm.Spawn(self, *arguments, **keywords))
+
+    def Spawn_multiple(self, *arguments: Any, **keywords: Any) -> Any:
+        """Spawn instances of several programs; collective.  As `Spawn`."""
+        return _ours(_Intracomm.Spawn_multiple(self, *arguments, **keywords))
+
+    def Accept(self, port_name: str, info: Any = mpi.INFO_NULL, root: int = 0) -> Any:
+        """Accept a request to form a new intercommunicator; collective.  As `Spawn`."""
+        return _ours(_Intracomm.Accept(self, port_name, info, root))
+
+    def Connect(self, port_name: str, info: Any = mpi.INFO_NULL, root: int = 0) -> Any:
+        """Request to form a new intercommunicator; collective.  As `Spawn`."""
+        return _ours(_Intracomm.Connect(self, port_name, info, root))
+
 
 class Topocommunicator(TopocommObjects, Neighborhoods, Intracommunicator):
     """What intracommunicators with a topology have besides."""
@@ -252,9 +285,15 @@ class Intercomm(Communicator, mpi.Intercomm, metaclass=AcceptsBase):
 
     _base = mpi.Intercomm
 
+    @classmethod
+    def Create_from_groups(cls, *arguments: Any, **keywords: Any) -> Any:
+        """Create an intercommunicator from groups; collective over both."""
+        return adopt(_Intercomm.Create_from_groups(*arguments, **keywords))
+
     def Merge(self, high: bool = False) -> Any:
-        """Merge both groups into one intracommunicator; collective."""
-        return adopt(_Intercomm.Merge(self, high))
+        """Merge both groups into one intracommunicator; collective.  Without a reverse side if this one has none."""
+        merged = _Intercomm.Merge(self, high)
+        return _ours(merged) if reverse_of(self) is None else adopt(merged)
 
 
 _OURS: dict[type, Any] = {

@@ -75,6 +75,16 @@ def create_group(comm):
     return comm.Create_group(group) if comm.rank < comm.size - 1 else MPI.COMM_NULL
 
 
+def create_from_group(comm):
+    return type(comm).Create_from_group(comm.group.Incl(range(comm.size)[::-1]), "ampi-test")
+
+
+def idup_with_info(comm):
+    new, request = comm.Idup_with_info(MPI.INFO_NULL)
+    request.Wait()
+    return new
+
+
 def cartesian(comm):
     return comm.Create_cart(MPI.Compute_dims(comm.size, 2), [True, False], reorder=True)
 
@@ -111,6 +121,8 @@ MADE = [
     create,
     create_some,
     create_group,
+    create_from_group,
+    idup_with_info,
     cartesian,
     cartesian_part,
     graph,
@@ -128,6 +140,60 @@ def test_made(make):
     check(ring, comm, make(WORLD))
     if comm != MPI.COMM_NULL:
         comm.Free()
+
+
+def test_session():
+    """A communicator outlives nothing: it is freed before its session ends."""
+    session = MPI.Session.Init()
+    group = session.Create_group("mpi://WORLD")
+    comm = ampi.MPI.Intracomm.Create_from_group(group, "ampi-session")
+    group.Free()
+    assert type(comm) is ampi.Intracomm
+    check(ring, comm, WORLD)
+    comm.Free()
+    gc.collect()
+    COMM_WORLD.Dup().Free()  # frees what is left of it
+    session.Finalize()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_accept_and_connect():
+    """The halves of the world meet through a port."""
+    server = WORLD.rank < WORLD.size // 2
+    part = COMM_WORLD.Split(server)
+    plain = WORLD.Split(server)
+
+    def meet(part):
+        port = MPI.Open_port() if WORLD.rank == 0 else None
+        port = WORLD.bcast(port)
+        inter = part.Accept(port) if server else part.Connect(port)
+        if WORLD.rank == 0:
+            MPI.Close_port(port)
+        return inter
+
+    try:
+        ours, theirs = meet(part), meet(plain)
+    except MPI.Exception as error:
+        pytest.skip(f"cannot connect here: {error}")
+    assert type(ours) is ampi.MPI.Intercomm
+    both, same = ours.Dup(), theirs.Dup()
+    check(lambda np, comm, x: ring(np, comm.Merge(not server), x), both, same)
+    for comm in (both, same):
+        comm.Free()
+    for comm in (ours, theirs):
+        comm.Disconnect()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_intercommunicator_from_groups():
+    groups = [WORLD.group.Incl(range(WORLD.size // 2)), WORLD.group.Excl(range(WORLD.size // 2))]
+    mine = int(WORLD.rank >= WORLD.size // 2)
+    inter = ampi.MPI.Intercomm.Create_from_groups(groups[mine], 0, groups[1 - mine], 0, "ampi-groups")
+    plain = MPI.Intercomm.Create_from_groups(groups[mine], 0, groups[1 - mine], 0, "ampi-groups")
+    assert type(inter) is ampi.MPI.Intercomm
+    check(lambda np, comm, x: ring(np, comm.Merge(bool(mine)), x), inter, plain)
+    inter.Free()
+    plain.Free()
 
 
 def test_constants():
