@@ -9,13 +9,14 @@ Operations whose derivatives depend on values (PROD, MIN, MAX) fetch the target'
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
+from ..memory import Storage, address_of
 from ..tape import Sweep
 from .agreement import call_site, line_of, wait
 from .buffers import Buffer, _inferred, _typemap, as_array, simple_form
@@ -200,6 +201,11 @@ class Access:
     def exchange(self, shadow: Shadow, going: np.ndarray | None) -> None:
         """Add the result's adjoint to the target's, and fetch from there what the origin's gets."""
         target = self.target
+        if self.origin is not None and shadow.place(target) is None:
+            raise CommunicationError(
+                f"rank {self.window.reverse.rank}: {self.describe()}, puts an active array into memory that is not "
+                f"tracked on rank {target.rank}; make the memory that is attached there with ampi.numpy"
+            )
         if self.op is None:
             shadow.exchange(target, going, mpi.SUM, self.waiting)
         elif self.op == mpi.REPLACE:
@@ -390,24 +396,47 @@ class Shadow:
         Of the tickets that were drawn in lock epochs; None if there are none.
     """
 
-    __slots__ = ("block", "later", "turns", "win", "window")
+    __slots__ = ("block", "blocks", "later", "places", "turns", "win", "window")
 
-    def __init__(self, sweep: Sweep, window: Any, tickets: dict[int, list[int]] | None, seen: int) -> None:
+    def __init__(
+        self, sweep: Sweep, window: Any, attached: Iterable[Storage], tickets: dict[int, list[int]] | None, seen: int
+    ) -> None:
         self.window = window
-        if window.storage is None:
-            block = np.zeros(window.nbytes, np.uint8)
+        comm = window.reverse.comm
+        storages = list(attached) if window.storage is None else [window.storage]
+        self.blocks = {storage: sweep.block(storage) for storage in storages}
+        self.places: list[list[tuple[int, int, int]]] | None = None
+        if window.attached is None:
+            whole = self.blocks.get(window.storage, np.zeros(window.nbytes, np.uint8))
+            self.block = whole[window.offset : window.offset + window.nbytes]
+            self.win = _Win.Create(self.block, 1, comm=comm)
         else:
-            block = sweep.block(window.storage)[window.offset : window.offset + window.nbytes]
-        self.block = block
-        self.win = _Win.Create(block, 1, comm=window.reverse.comm)
+            self.win = _Win.Create_dynamic(comm=comm)
+            for block in self._attachable():
+                self.win.Attach(block)
+            mine = [(storage.address, storage.nbytes, address_of(block)) for storage, block in self.blocks.items()]
+            self.places = comm.allgather(mine)
         self.win.Lock_all()
         self.later: list[tuple[Target, np.ndarray]] = []
         self.turns: Any = None
         if tickets is not None:
-            self.turns = Turns(window.reverse.comm, window.reverse.name, tickets, seen, bool(block.any()))
-            if window.storage is not None:
-                others = sweep.guards.get(window.storage)  # of another window on the same memory
-                sweep.guards[window.storage] = self.settle if others is None else _both(others, self.settle)
+            touched = any(block.any() for block in self.blocks.values())
+            self.turns = Turns(comm, window.reverse.name, tickets, seen, touched)
+            for storage in storages:
+                others = sweep.guards.get(storage)  # of another window on the same memory
+                sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)
+
+    def _attachable(self) -> list[np.ndarray]:
+        return [block for block in self.blocks.values() if block.nbytes]
+
+    def place(self, target: Target) -> int | None:
+        """Displacement of a target's elements in the shadow window; None if its memory was not tracked there."""
+        if self.places is None:
+            return target.start
+        for address, nbytes, shadow in self.places[target.rank]:
+            if address <= target.start and target.stop <= address + nbytes:
+                return target.start - address + shadow
+        return None
 
     def settle(self) -> None:
         """Before this rank touches the adjoint of its memory."""
@@ -418,14 +447,15 @@ class Shadow:
     def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
         """Combine an array with the target's adjoint, in one atomic step; what was there before."""
         came = np.zeros(target.count, target.dtype)
-        if not target.count:
+        start = self.place(target)
+        if not target.count or start is None:
             return came
         going = came.copy() if going is None else going
         datatype = datatype_named(target.dtype.char)
-        spec: tuple[Any, ...] = (target.start, target.count, datatype)
+        spec: tuple[Any, ...] = (start, target.count, datatype)
         if target.offsets is not None:
             derived = datatype.Create_hindexed_block(1, target.offsets.tolist()).Commit()
-            spec = (target.start, 1, derived)
+            spec = (start, 1, derived)
         request = self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
         wait(request, describe)
         self.win.Flush(target.rank)
@@ -443,7 +473,7 @@ class Shadow:
     def add(self, entries: Sequence[tuple[Target, np.ndarray]], describe: Callable[[], str]) -> None:
         """Add adjoints to targets'."""
         for target, going in entries:
-            if target.rank == self.window.reverse.rank and target.offsets is None:
+            if self.places is None and target.rank == self.window.reverse.rank and target.offsets is None:
                 adjoint = np.ndarray((target.count,), target.dtype, self.block, target.start)
                 adjoint += going
             else:
@@ -492,6 +522,9 @@ class Shadow:
         """The sweep is over; collective."""
         self.barrier(lambda: "the end of the other ranks' sweep")
         self.win.Unlock_all()
+        if self.places is not None:
+            for block in self._attachable():
+                self.win.Detach(block)
         self.win.Free()
         if self.turns is not None:
             self.turns.cells.free()

@@ -62,11 +62,14 @@ class Window:
         In lock epochs, with the tapes' traces.
     segments : set of int
         Addresses of other ranks' memory that is shared and known here.
+    attached : dict or None
+        Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
     freed : bool
     """
 
     __slots__ = (
         "__weakref__",
+        "attached",
         "freed",
         "incomplete",
         "locked",
@@ -82,13 +85,15 @@ class Window:
         "units",
     )
 
-    def __init__(self, reverse: Reverse, storage: Storage | None, address: int, nbytes: int, unit: int) -> None:
+    def __init__(
+        self, reverse: Reverse, storage: Storage | None, address: int, nbytes: int, unit: int, dynamic: bool = False
+    ) -> None:
         self.reverse = reverse
         self.storage = storage
         self.offset = 0 if storage is None else address - storage.address
         self.nbytes = nbytes
         self.order = Order(reverse.comm)
-        facts = reverse.comm.allgather((unit, storage is not None))
+        facts = reverse.comm.allgather((unit, dynamic or storage is not None))
         self.units = [fact[0] for fact in facts]
         self.tracked = [fact[1] for fact in facts]
         self.posted: list[int] = []
@@ -96,6 +101,7 @@ class Window:
         self.locked: dict[int, int] = {}
         self.incomplete: list[tuple[Trace, Access]] = []
         self.segments: set[int] = set()
+        self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.freed = False
 
     def is_locked(self, rank: int) -> bool:
@@ -160,13 +166,27 @@ def _register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
         address, nbytes = (0, 0) if array is None else (address_of(array), array.nbytes)
         window = Window(reverse, known, address, nbytes, unit)
     _windows[win.handle] = window
-    storage = window.storage
-    if storage is not None and not storage.volatile:
-        tape = opened()
-        undo = overwrite(plain(as_array(memory))) if memory is not None else []
-        storage.volatile = True
-        if tape is not None and undo:
-            tape.append(None, undo)
+    if window.storage is not None:
+        _expose(window.storage, None if memory is None else as_array(memory))
+    if opened() is not None:
+        _trace(opened(), window)
+    return win
+
+
+def _expose(storage: Storage, memory: np.ndarray | None) -> None:
+    """Others may write to the memory unseen from now on."""
+    if storage.volatile:
+        return
+    tape = opened()
+    undo = [] if memory is None else overwrite(plain(memory))
+    storage.volatile = True
+    if tape is not None and undo:
+        tape.append(None, undo)
+
+
+def _register_dynamic(win: Any, comm: Any) -> Any:
+    """Know a new window without memory; collective over it."""
+    _windows[win.handle] = window = Window(_reverse_for(win, comm), None, 0, 0, 1, True)
     if opened() is not None:
         _trace(opened(), window)
     return win
@@ -206,6 +226,8 @@ class Trace:
         The other ranks can see that the window is used in lock epochs.
     joined : bool
         All ranks have swept it.
+    attached : dict
+        Of a dynamic window: an array by storage of all that was attached at some time.
     """
 
     __slots__ = (
@@ -213,6 +235,7 @@ class Trace:
             "access_epoch",
             "accesses",
             "announced",
+            "attached",
             "epoch",
             "exposure",
             "joined",
@@ -227,7 +250,8 @@ class Trace:
     def __init__(self, tape: Tape, window: Window) -> None:
         self.tape = tape._reference
         self.window = window
-        self.token = self.log(tape, "Win", False, window.storage is not None)
+        self.attached = {} if window.attached is None else {s: arrays[0] for s, arrays in window.attached.items()}
+        self.token = self.log(tape, "Win", False, window.storage is not None or window.attached is not None)
         self.refused = ""
         self.accesses: list[Access] = []
         self.access_epoch: Handshake | None = None
@@ -319,7 +343,7 @@ class Traces:
             raise CommunicationError("\n".join(problems))
         for window, trace in happening.items():
             tickets = trace.tickets if facts[window][1] else None
-            shadows[window] = Shadow(sweep, window, tickets, self.observer.seen[window])
+            shadows[window] = Shadow(sweep, window, trace.attached, tickets, self.observer.seen[window])
         problems = [text for shadow in shadows.values() if shadow.turns is not None for text in shadow.turns.problems]
         if problems:
             raise CommunicationError("\n".join(problems))
@@ -349,10 +373,14 @@ def _trace(tape: Tape, window: Window) -> Trace:
     if trace is None:
         trace = traces.of[window] = Trace(tape, window)  # type: ignore[attr-defined]
         traces.observer.watch(window)  # type: ignore[attr-defined]
-        storage = window.storage
-        if storage is not None and (storage.tape is None or storage.tape() is None or storage.tape() is not opened()):
-            storage.tape = tape._reference
+        for storage in trace.attached if window.storage is None else (window.storage,):
+            _activate(storage, tape)
     return trace
+
+
+def _activate(storage: Storage, tape: Tape) -> None:
+    if storage.tape is None or storage.tape() is None or storage.tape() is not opened():
+        storage.tape = tape._reference
 
 
 def _begin(tape: Tape) -> None:
@@ -576,8 +604,8 @@ def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer |
         return
     if (source is not None and source.active(tape)) or (sink is not None and sink.tracked):
         raise ActivityError(
-            f"{name} of an array that may carry derivatives, through a dynamic window or one that ampi did not see "
-            "being made, has no derivative rule; use ampi.Win.Create or Allocate, or pass ampi.value(array)"
+            f"{name} of an array that may carry derivatives, through a window that ampi did not see being made, "
+            "has no derivative rule; make it by ampi.Win, or pass ampi.value(array)"
         )
 
 
@@ -636,6 +664,39 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     ) -> Any:
         """Create a window and its memory, which other ranks of the node can load from and store to; collective."""
         return _register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit)
+
+    @classmethod
+    def Create_dynamic(cls, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF) -> Any:
+        """Create a window without memory; collective."""
+        return _register_dynamic(super().Create_dynamic(info, comm), comm)
+
+    def Attach(self, memory: Any) -> None:
+        """Attach a local memory region."""
+        _Win.Attach(self, memory)
+        window = _windows.get(self.handle)
+        array = as_array(memory)
+        storage = storage_of(array) if carries_derivatives(_dtype_of(array)) else None
+        if window is None or window.attached is None or storage is None:
+            return
+        _expose(storage, array)
+        window.attached.setdefault(storage, []).append(array)
+        tape = opened()
+        if tape is not None:
+            _trace(tape, window).attached.setdefault(storage, array)
+            _activate(storage, tape)
+
+    def Detach(self, memory: Any) -> None:
+        """Detach a local memory region.  A tape that recorded with it keeps the memory alive."""
+        _Win.Detach(self, memory)
+        window = _windows.get(self.handle)
+        array = as_array(memory)
+        storage = storage_of(array)
+        if window is None or window.attached is None or storage not in window.attached:
+            return
+        arrays = window.attached[storage]
+        arrays[:] = [other for other in arrays if address_of(other) != address_of(array)]
+        if not arrays:
+            del window.attached[storage]
 
     def Shared_query(self, rank: int) -> tuple[mpi.buffer, int]:
         """Query the memory of another rank in a shared window.

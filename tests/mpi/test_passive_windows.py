@@ -22,7 +22,7 @@ def in_turns(comm):
     for rank in range(comm.size):
         if comm.rank == rank:
             yield rank
-        MPI.Intracomm.Barrier(comm)
+        comm.Barrier()
 
 
 def update(win, np, x, rank, op):

@@ -469,19 +469,63 @@ def test_fetching_updates_of_several_ranks_in_one_epoch():
     sweeps_with("update the same memory", use)
 
 
-def test_dynamic_windows():
-    memory = ampi.numpy.zeros(1)
-    win = ampi.Win.Create_dynamic(comm=COMM_WORLD)
+def attached(np, comm, win, memory):
+    """Attach an array; the addresses on all ranks."""
     win.Attach(memory)
-    address = WORLD.allgather(MPI.Get_address(memory))[right(WORLD)]
+    return comm.allgather(MPI.Get_address(memory))
+
+
+def dynamic(np, comm, x):
+    """Arrays attached, detached and attached again, by fences and by locks; a part of one array only."""
+    win = windows_of(np).Create_dynamic(comm=comm)
+    first, second = np.zeros(5, x.dtype), np.zeros(3, x.dtype)
+    first[:3] = x * x
+    where = attached(np, comm, win, first[1:])
+    win.Fence()
+    win.Put(x * 3, right(comm), where[right(comm)] + x.itemsize)
+    win.Fence()
+    y = first[:3] * first[2:]
+    elsewhere = attached(np, comm, win, second)
+    win.Fence(MPI.MODE_NOSUCCEED)
+    win.Lock_all()
+    spread = typeof(x).Create_vector(2, 1, 2).Commit()
+    win.Accumulate([x, 2, typeof(x)], right(comm), (elsewhere[right(comm)], 1, spread))
+    win.Flush_all()
+    spread.Free()
+    comm.Barrier()
+    got = np.zeros(3, x.dtype)
+    win.Get(got, right(comm, 2), elsewhere[right(comm, 2)])
+    y = y * second
+    win.Unlock_all()
+    comm.Barrier()
+    win.Detach(first[1:])
+    win.Detach(second)
+    where = attached(np, comm, win, second)
+    win.Lock(right(comm))
+    win.Put(got * x, right(comm), where[right(comm)])
+    win.Unlock(right(comm))
+    comm.Barrier()
+    y = y + second * second
+    win.Detach(second)
+    win.Free()
+    return y
+
+
+def test_dynamic_windows():
+    check(dynamic, COMM_WORLD, WORLD)
+
+
+def test_untracked_memory_in_a_dynamic_window():
+    memory = numpy.zeros(1)
+    win = ampi.Win.Create_dynamic(comm=COMM_WORLD.Dup())
+    addresses = attached(numpy, WORLD, win, memory)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(1))
         win.Fence()
-        with pytest.raises(ampi.ActivityError, match="dynamic"):
-            win.Put(x, right(WORLD), address)
-        with pytest.raises(ampi.ActivityError, match="dynamic"):
-            win.Get(memory, right(WORLD), address)
+        win.Put(x, right(WORLD), addresses[right(WORLD)])
         win.Fence()
+    with pytest.raises(ampi.AmpiError, match="not tracked on rank"):
+        tape.gradient(x, x)
     win.Detach(memory)
     win.Free()
 
