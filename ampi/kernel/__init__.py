@@ -2,6 +2,6 @@
 
 from numba import prange
 
-from ampi.kernel.pipeline import Kernel, kernel
+from ampi.kernel.pipeline import ANALYSES, Kernel, kernel
 
-__all__ = ["Kernel", "kernel", "prange"]
+__all__ = ["ANALYSES", "Kernel", "kernel", "prange"]

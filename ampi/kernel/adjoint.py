@@ -82,6 +82,8 @@ class Derivative:
 class Options:
     """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
 
+    ``activity`` finds what depends on active arguments and what results depend on; ``sources`` finds loads that need
+    not be saved (TBR) and ``slice`` leaves out what no derivative needs; ``loads`` makes loads before branches;
     ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
     out of loops; ``gather`` puts adjoints of stencils in gather form; ``sums``, ``branches`` and ``strips`` make loops
     fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the program
@@ -94,6 +96,7 @@ class Options:
     independence: bool = True
     sums: bool = True
     allocations: bool = True
+    loads: bool = True
     branches: bool = True
     gather: bool = True
     strips: bool = True
@@ -113,7 +116,7 @@ def build(function: ir.Function, active: Iterable[str], options: Options = ALL_O
     arguments.  The arguments themselves are not changed.
     """
     primal = construct(function)
-    if options.branches:
+    if options.loads:
         primal = loads_before_branches(primal)
     return _Adjoint(primal, frozenset(active), options).run()
 

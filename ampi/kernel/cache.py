@@ -3,7 +3,8 @@
 The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; where that cannot be written,
 one in the folder for temporary files.  It belongs to the user alone (mode 0700); a folder of somebody else is refused,
 since code is loaded from it.  Files are written under another name and then renamed, so none is ever seen half-written;
-a lock per kernel makes concurrent ranks wait for the one that compiles.
+a lock per kernel makes concurrent ranks wait for the one that compiles.  What has not been used for `KEPT` seconds is
+removed by the next process that compiles something.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import stat
 import sys
 import tempfile
+import time
 import types as python_types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,6 +110,44 @@ def write(path: Path, text: str) -> None:
         raise
 
 
+# --------------------------------------------------------------------------------------------------- old files
+
+DAY = 24 * 3600.0
+KEPT = 60 * DAY
+
+
+def mark_used(path: Path) -> None:
+    """Make a file young again, at most once a day (it may belong to another kind of file system: never an error)."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > DAY:
+            os.utime(path)
+
+
+@functools.cache
+def prune(root: Path) -> None:
+    """Remove the files of kernels that nothing has used for long; at most once in a process and a day."""
+    stamp = root / "pruned"
+    with contextlib.suppress(OSError):
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY:
+            return
+        stamp.touch()
+        kernels: dict[str, list[Path]] = {}
+        for path in (*root.glob("*.*"), *root.glob("__pycache__/*")):
+            kernels.setdefault(path.name.split(".")[0], []).append(path)
+        for paths in kernels.values():
+            used = [_last_use(path) for path in paths]
+            if max(used) < time.time() - KEPT:
+                for path in paths:
+                    path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process removes files, too
+        return 0.0
+
+
 # --------------------------------------------------------------------------------------------------- locks
 
 _held: dict[str, int] = {}
@@ -124,6 +164,7 @@ def locked(name: str) -> Iterator[None]:
             yield
             return
         _held[name] = 1
+        prune(folder())
         try:
             with _file_lock(folder() / f"{name}.lock"):
                 yield
@@ -305,6 +346,7 @@ class CompiledCache(caching.FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self.know_classes(sig)
+        mark_used(Path(self._cache_path) / f"{self._name}.nbi")
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # a damaged file, or one that names a class which is gone: compile again
@@ -367,6 +409,7 @@ def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], name: str, sig
 
 def load_module(path: Path) -> python_types.ModuleType:
     """Import a generated file."""
+    mark_used(path)
     name = f"ampi_generated_{path.stem}"
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path, loader=loader))

@@ -6,7 +6,7 @@ program and these facts are saved together as a readable file of Python in the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from numba.np import numpy_support
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
-from ampi.kernel import adjoint, arguments, cache, emit, ir
+from ampi.kernel import adjoint, arguments, cache, emit, ir, tangent
 from ampi.kernel.expand import ADVICE
 from ampi.kernel.inference import is_array
 from ampi.kernel.separate import SeparateArrays, are_separate
@@ -80,6 +80,7 @@ def make_contract(
 ) -> Contract:
     """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first), and
     ``separate`` that no others overlap."""
+    separate = separate and "separate" not in kernel.without
     described = tuple(map(cache.describe, argument_types))
     key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same, separate)
     name = f"{kernel.__name__}_adjoint_{key}"
@@ -123,6 +124,7 @@ def generate(
         threads=bool(kernel.options.get("parallel")),
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
     )
+    options = replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
     derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, options)
     position = {n: k for k, n in enumerate(names)}
 
@@ -140,12 +142,9 @@ def generate(
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
     }
-    shown = ", ".join(f"{a.name}: {a.type}" for a in primal.arguments)
-    wanted = ", ".join(names[k] for k in sorted(active)) or "nothing"
     program = without_constants(derivative.function, primal)
     text = [
-        f'"""Adjoint of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'
-        f"Arguments: {shown}\nActive: {wanted}\n" + "".join(f"{fact}\n" for fact in derivative.facts) + '"""\n',
+        title("Adjoint", kernel, primal, [names[k] for k in active], derivative.facts),
         emit.HEADER,
         *(f"{n} = {array_source(a)}" for n, a in program.constants),
         "CONTRACT = {",
@@ -193,14 +192,41 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
 def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
     """The text of the generated file for these active leaves (by name; all that can carry derivatives if None)."""
     leaves = kernel.ir_of(argument_types).arguments
+    names = active_leaves(kernel, leaves, active)
+    return generate(kernel, argument_types, frozenset(k for k, a in enumerate(leaves) if a.name in names))
+
+
+def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
+    """The tangent program as the text of a file, for these active leaves."""
+    primal = kernel.ir_of(argument_types)
+    names = active_leaves(kernel, primal.arguments, active)
+    options = replace(adjoint.ALL_ON, **{name: False for name in kernel.without if hasattr(adjoint.ALL_ON, name)})
+    derivative = tangent.build(with_constants(primal), names, options)
+    program = without_constants(derivative.function, primal)
+    constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
+    return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
+
+
+def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozenset[str] | None) -> frozenset[str]:
+    """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
     if active is None:
-        wanted = [k for k, a in enumerate(leaves) if isinstance(element(a.type), (types.Float, types.Complex))]
-    else:
-        unknown = active - {a.name for a in leaves}
-        if unknown:
-            raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {[a.name for a in leaves]}")
-        wanted = [k for k, a in enumerate(leaves) if a.name in active]
-    return generate(kernel, argument_types, frozenset(wanted))
+        return frozenset(a.name for a in leaves if isinstance(element(a.type), (types.Float, types.Complex)))
+    named = {"_".join(map(str, a.path)): a.name for a in leaves}  # as the user wrote them
+    unknown = active - set(named)
+    if unknown:
+        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {list(named)}")
+    return frozenset(named[n] for n in active)
+
+
+def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], facts: Iterable[str] = ()) -> str:
+    """The docstring of a generated file."""
+    shown = ", ".join(f"{a.name}: {a.type}" for a in primal.arguments)
+    wanted = ", ".join(a.name for a in primal.arguments if a.name in set(active)) or "nothing"
+    lines = "".join(f"{fact}\n" for fact in facts)
+    return (
+        f'"""{kind} of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'
+        f'Arguments: {shown}\nActive: {wanted}\n{lines}"""\n'
+    )
 
 
 def results_of(function: ir.Function) -> tuple[ir.Expr, ...]:

@@ -65,7 +65,7 @@ class _Lowering:
         if exits.returned is not None:
             start.append(ir.Assign(exits.returned, FALSE))
         body = self.block(self.function.body, exits)
-        return (*start, *body, ir.Return(self.results))
+        return (*start, *body, ir.Return(self.results, line=returns[-1].line if returns else 0))
 
     def block(self, body: tuple[ir.Stmt, ...], exits: _Exits) -> tuple[ir.Stmt, ...]:
         """Lower a block: no jump is left in it, and what a jump skips is not executed."""

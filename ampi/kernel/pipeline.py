@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from types import CellType, FunctionType, ModuleType
 from typing import Any
@@ -33,13 +34,20 @@ from ampi.kernel.simplify import simplify
 from ampi.kernel.unroll import unroll
 from ampi.kernel.views import resolve_views
 
+PASSES = {"simplify": simplify, "unroll": unroll, "scalarise": scalarise}
+ANALYSES = (
+    *PASSES,
+    *("activity", "sources", "slice", "independence", "sums", "allocations", "loads", "branches", "gather", "strips"),
+    "separate",
+)
+
 _OPTIONS = frozenset(
     "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
     "no_cpython_wrapper no_cfunc_wrapper no_rewrites".split()
 )
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, **options: Any) -> Any:
     """Compile a function with Numba, and differentiate it where a tape records.
 
     Use it as ``@ampi.kernel`` or ``@ampi.kernel(parallel=True, fastmath=True)``.
@@ -48,6 +56,9 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     ----------
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
+    without : str or iterable of str, optional
+        Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
+        names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
     **options
         Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
         dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
@@ -73,7 +84,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         At the first call with arguments of new types: the function uses what the differentiator does not know.
     """
     if function is None:
-        return functools.partial(kernel, **options)
+        return functools.partial(kernel, without=without, **options)
     if isinstance(function, Kernel):
         function = function.py_func
     function = getattr(function, "py_func", function)
@@ -84,7 +95,18 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
     options.pop("cache", None)
     options.pop("nopython", None)
-    return Kernel(function, {"error_model": "numpy", **options})
+    return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
+
+
+def switched_off(without: Any) -> frozenset[str]:
+    """The names of the analyses to leave out."""
+    given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
+    names = frozenset(n.strip() for n in (given.split(",") if isinstance(given, str) else given) if n.strip())
+    unknown = sorted(names - set(ANALYSES))
+    if unknown:
+        where = "AMPI_WITHOUT" if without is None else "without"
+        raise KernelError(f"{where}: no analysis is called {', '.join(unknown)}; there are {', '.join(ANALYSES)}")
+    return names
 
 
 class Kernel:
@@ -96,12 +118,15 @@ class Kernel:
         The Python function.
     options : dict
         Options of ``numba.njit``.
+    without : frozenset of str
+        Analyses that are switched off.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]):
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
         functools.update_wrapper(self, function)
         self.py_func = function
         self.options = options
+        self.without = without
         self._signature = inspect.signature(function)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
@@ -160,7 +185,7 @@ class Kernel:
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
-        return cache.identity(self.py_func, self.options)
+        return cache.identity(self.py_func, self.options), sorted(self.without)
 
     def _compile(self, dispatcher: Any, compile: Callable[[Any], Any], sig: Any) -> Any:
         """Compile the primal for one signature; refuse what could not be differentiated."""
@@ -190,8 +215,9 @@ class Kernel:
         """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
         are one and the same memory (later, first)."""
         function = as_loops(merge(lower(parse(self.py_func, argument_types)), same))
-        for change in (simplify, unroll, simplify, scalarise):
-            function = change(function)
+        for name in ("simplify", "unroll", "simplify", "scalarise"):
+            if name not in self.without:
+                function = PASSES[name](function)
         return function
 
     def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
@@ -228,6 +254,13 @@ class Kernel:
 
         argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
+
+    def tangent_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
+        """The tangent program for these arguments, as Python source; parameters as of `adjoint_source`."""
+        from ampi.kernel.contract import tangent_source
+
+        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
+        return tangent_source(self, argument_types, None if active is None else frozenset(active))
 
 
 def as_loops(function: ir.Function) -> ir.Function:

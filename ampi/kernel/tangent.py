@@ -48,7 +48,8 @@ class _Tangent(Builder):
         results = self.results()
         result_active = tuple(self.is_varied(v) for v in results)
         self.statements(tuple(s for s in self.primal.body if not isinstance(s, ir.Return)))
-        self.emit(ir.Return((*results, *(self.tangent(v) for v in results if self.is_varied(v)))))
+        values = (*results, *(self.tangent(v) for v in results if self.is_varied(v)))
+        self.emit(ir.Return(values, line=self.primal.body[-1].line if results else self.primal.first_line))
         leaves = (
             *arguments,
             *(ir.Argument(self.dot[a.name].name, a.type, ("shadow", a.name)) for a in shadowed),

@@ -1,0 +1,96 @@
+"""``python -m ampi.kernel script.py:function``: print the adjoint or tangent program of a kernel."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from numba.core import sigutils, types
+
+from ampi.errors import KernelError
+from ampi.kernel.contract import adjoint_source, tangent_source
+from ampi.kernel.pipeline import Kernel
+
+DESCRIPTION = """\
+Print the adjoint program of a kernel as Python source; every line says which line of the script it comes from.
+
+The arguments' types are given by --types. Without it the script is run, and the programs are printed for the types with
+which it has called the kernel."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ampi.kernel", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kernel", metavar="script.py:function", help="or package.module:function")
+    parser.add_argument("--types", metavar="TYPES", help='Numba\'s names, such as "float64[::1], float64"')
+    parser.add_argument("--tangent", action="store_true", help="the tangent program instead")
+    parser.add_argument("--active", metavar="NAMES", help="the arguments to differentiate: x,y (default: all that can)")
+    parser.add_argument("arguments", nargs="*", metavar="argument", help="of the script, where it is run")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        print(report(options), end="")
+    except (KernelError, ValueError, OSError, ImportError) as problem:
+        print(f"python -m ampi.kernel: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def report(options: argparse.Namespace) -> str:
+    """The programs that were asked for."""
+    script, _, name = options.kernel.rpartition(":")
+    if not script or not name:
+        raise ValueError(f"write script.py:function, not '{options.kernel}'")
+    kernel = find(script, name, options.arguments, run=options.types is None)
+    wanted = None if options.active is None else frozenset(n.strip() for n in options.active.split(","))
+    source = tangent_source if options.tangent else adjoint_source
+    signatures = [parsed(options.types)] if options.types is not None else called(kernel)
+    if not signatures:
+        raise ValueError(f"{script} has not called {name} from Python; give the types of its arguments with --types")
+    return "\n\n".join(source(kernel, signature, wanted) for signature in signatures)
+
+
+def find(script: str, name: str, arguments: list[str], run: bool) -> Kernel:
+    """The kernel of a script or module, which is run as a program or only imported."""
+    if script.endswith(".py"):
+        sys.argv = [script, *arguments]
+        sys.path.insert(0, str(Path(script).resolve().parent))
+        # What the script prints is none of the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            names: Any = runpy.run_path(script, run_name="__main__" if run else Path(script).stem)
+    else:
+        names = vars(importlib.import_module(script))
+    first, *rest = name.split(".")
+    if first not in names:
+        raise ValueError(f"{script} has no '{first}'")
+    value = names[first]
+    for part in rest:
+        value = getattr(value, part)
+    value = getattr(value, "f", value)  # a rule's own function
+    if not isinstance(value, Kernel):
+        raise ValueError(f"'{name}' of {script} is no @ampi.kernel but {value!r}")
+    return value
+
+
+def parsed(text: str) -> tuple[types.Type, ...]:
+    """The types that a text names."""
+    try:
+        signature, _ = sigutils.normalize_signature(f"({text},)" if text.strip() else "()")
+    except Exception as problem:
+        raise ValueError(f"--types {text!r}: {problem}") from problem
+    return tuple(signature)
+
+
+def called(kernel: Kernel) -> list[tuple[types.Type, ...]]:
+    """The types of the arguments with which a kernel has been called."""
+    return [tuple(signature) for signature in kernel.dispatcher.signatures]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Generated programs as text, and the command that prints them."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from language_cases import CASES
+
+import ampi
+from ampi.kernel.__main__ import main
+
+SCRIPT = textwrap.dedent("""\
+    import sys
+
+    import numpy as np
+
+    import ampi
+
+
+    @ampi.kernel
+    def energy(x, k=2.0):
+        s = 0.0
+        for i in range(len(x)):
+            s += k * x[i] ** 2
+        return s
+
+
+    class Model:
+        @ampi.kernel
+        def force(x):
+            return 3.0 * x
+
+
+    if __name__ == "__main__":
+        print(energy(np.ones(3)), sys.argv[1:])
+""")
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["adjoint_source", "tangent_source"])
+@pytest.mark.parametrize("name", ["swapped_buffers", "endless", "zipped", "functions_inside"])
+def test_every_line_says_where_it_comes_from(name, kind):
+    function, arguments = CASES[name]
+    text = getattr(ampi.kernel(function), kind)(*arguments)
+    first = function.__code__.co_firstlineno
+    last = max(line for *_, line in function.__code__.co_lines() if line)
+    (program,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    lines = text.splitlines()
+    for node in ast.walk(program):
+        if isinstance(node, ast.stmt) and node is not program and not isinstance(node, ast.Pass):
+            _, _, comment = lines[node.lineno - 1].partition("  # line ")
+            assert comment.isdigit(), lines[node.lineno - 1]
+            assert first <= int(comment) <= last + 30  # functions inside come after the code object's own lines
+
+
+def test_active_arguments_are_chosen_by_name():
+    function, arguments = CASES["swapped_buffers"]
+    kernel = ampi.kernel(function)
+    assert "def swapped_buffers_tangent(u_0, v_0, n, u_0_dot" in kernel.tangent_source(*arguments, active=["u"])
+    with pytest.raises(ValueError, match="has no argument"):
+        kernel.tangent_source(*arguments, active=["w"])
+
+
+def test_types_can_be_given(script, capsys):
+    assert main([f"{script}:energy", "--types", "float64[::1], float64"]) == 0
+    printed = capsys.readouterr().out
+    assert "def energy_adjoint(x, k, x_bar, s_bar):" in printed
+    assert f"{script}:8" in printed
+    assert "Active: x, k" in printed
+    assert main([f"{script}:energy", "--types", "float32[:], float64", "--tangent", "--active", "x"]) == 0
+    printed = capsys.readouterr().out
+    assert "def energy_tangent(x, k, x_dot):" in printed
+    assert "array(float32, 1d, A)" in printed
+    assert main([f"{script}:Model.force", "--types", "float64"]) == 0
+    assert "def force_adjoint(x, " in capsys.readouterr().out
+
+
+def test_types_are_those_of_the_calls_in_the_script(script):
+    command = [sys.executable, "-m", "ampi.kernel", f"{script}:energy", "first", "second"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "def energy_adjoint(x, x_bar, s_bar):" in run.stdout
+    assert "6.0 ['first', 'second']" in run.stderr and "first" not in run.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([":energy"], "script.py:function"),
+        (["energy"], "write script.py:function"),
+        (["SCRIPT:absent", "--types", "float64"], "has no 'absent'"),
+        (["SCRIPT:np", "--types", "float64"], "is no @ampi.kernel"),
+        (["SCRIPT:energy", "--types", "real[:]"], "real"),
+        (["SCRIPT:energy", "--types", "float64[:], float64", "--active", "z"], "no argument"),
+        (["SCRIPT:Model.force"], "give the types"),
+    ],
+)
+def test_mistakes_are_named(script, capsys, arguments, message):
+    assert main([a.replace("SCRIPT", str(script)) for a in arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_module_by_name(monkeypatch, capsys):
+    assert main(["ampi.kernel.special:digamma", "--types", "float64"]) == 1
+    assert "is no @ampi.kernel" in capsys.readouterr().err
+
+
+def test_the_file_in_the_cache_is_what_is_shown():
+    kernel = ampi.kernel(CASES["swapped_buffers"][0])
+    x, y, n = CASES["swapped_buffers"][1]
+    with ampi.Tape() as tape:
+        u, v = tape.watch(x), tape.watch(y)
+        kernel(u, v, n)
+    (contract,) = {id(c): c for c in kernel.contracts.values()}.values()
+    with open(contract.adjoint.py_func.__code__.co_filename) as file:
+        assert file.read() == kernel.adjoint_source(np.array(x), np.array(y), n)
