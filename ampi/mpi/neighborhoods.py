@@ -2,7 +2,8 @@
 
 An edge leaves a rank by one of its slots and arrives at another by one of that one's slots.  Between two ranks there
 may be several edges (periodic dimensions of one or two ranks); which slot meets which has been found out when the
-communicator was made (`reverse.slots_of`).  Where a Cartesian grid ends, nothing is read and nothing is overwritten.
+communicator was made (`reverse.slots_of`), since implementations differ.  Where a Cartesian grid ends, nothing is read
+and nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Edges(NamedTuple):
     known: bool
 
 
-def edges_of(comm: Any) -> Edges:
-    """The edges of a communicator with a topology at this rank."""
+def edges_of(comm: Any, started: bool = False) -> Edges:
+    """The edges of a communicator with a topology at this rank, for collectives that block or are started."""
     sources, destinations = comm.inoutedges
     reverse = reverse_of(comm)
-    slots = None if reverse is None else reverse.slots
+    slots = None if reverse is None else reverse.slots_started if started else reverse.slots
     arriving = [(slot, source) for slot, source in enumerate(sources) if source != mpi.PROC_NULL]
     if slots is not None:
         arriving.sort(key=lambda edge: slots[edge[0]])
@@ -78,40 +79,40 @@ def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> lis
     return [buffer.part(ends[slot], ends[slot + 1]) for slot, _ in edges]
 
 
-def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Neighbor_allgather", parse_moved, comm, sendbuf, recvbuf)
+def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+    return _plan_allgather("Neighbor_allgather", parse_moved, comm, sendbuf, recvbuf, started)
 
 
-def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Neighbor_allgatherv", parse_vector_moved, comm, sendbuf, recvbuf)
+def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+    return _plan_allgather("Neighbor_allgatherv", parse_vector_moved, comm, sendbuf, recvbuf, started)
 
 
-def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    edges = edges_of(comm)
+def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, started: bool) -> Call:
+    edges = edges_of(comm, started)
     slots = comm.indegree
     sent = parse_moved(sendbuf)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(name, edges, [sent] * len(edges.leaving), received, (sent,))
 
 
-def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Neighbor_alltoall", parse_moved, comm, sendbuf, recvbuf)
+def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+    return _plan_alltoall("Neighbor_alltoall", parse_moved, comm, sendbuf, recvbuf, started)
 
 
-def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_alltoall("Neighbor_alltoallv", parse_vector_moved, comm, sendbuf, recvbuf)
+def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+    return _plan_alltoall("Neighbor_alltoallv", parse_vector_moved, comm, sendbuf, recvbuf, started)
 
 
-def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    edges = edges_of(comm)
+def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, started: bool) -> Call:
+    edges = edges_of(comm, started)
     slots, ways_out = comm.indegree, comm.outdegree
     sent = _blocks(form(sendbuf, ways_out), ways_out, edges.leaving)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(name, edges, sent, received, sent)
 
 
-def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    edges = edges_of(comm)
+def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+    edges = edges_of(comm, started)
     sent = parse_types_moved(sendbuf, comm.outdegree)
     received = parse_types_moved(recvbuf, comm.indegree)
     sent = [sent[slot] for slot, _ in edges.leaving]
@@ -166,5 +167,15 @@ _NAMES = {
     _alltoallw: "Neighbor_alltoallw",
 }
 
-add_forms(Neighborhoods, _Topocomm, _NAMES)
+
+def _started(plan: Callable[..., Call]) -> Callable[..., Call]:
+    """The plan of the forms with a request."""
+
+    def started(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+        return plan(comm, sendbuf, recvbuf, started=True)
+
+    return started
+
+
+add_forms(Neighborhoods, _Topocomm, {_started(plan): name for plan, name in _NAMES.items()})
 describe(tuple(_NAMES.values()), "ȳ of each block back along its edge", "Topocomm")

@@ -38,8 +38,9 @@ class Reverse:
         Of an intercommunicator: the ranks of this group.
     group : Reverse or None
         Of an intercommunicator: for messages inside this group, which reductions of objects send.
-    slots : list of int or None
-        Of a topology: from which of its neighbors' slots the edges come that arrive here.
+    slots, slots_started : list of int or None
+        Of a topology: from which of its neighbors' slots the edges come that arrive here, in blocking collectives and
+        in those with a request. Implementations disagree where two edges join two ranks, some even with themselves.
     tags : int
         Number of tags for adjoints.
     sweeps : int
@@ -63,6 +64,7 @@ class Reverse:
         "pending",
         "rank",
         "slots",
+        "slots_started",
         "sweeps",
         "sweeps_with",
         "tags",
@@ -79,6 +81,7 @@ class Reverse:
         self.sweeps_with: dict[int, int] = {}
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.slots: list[int] | None = None
+        self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
         weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
@@ -131,7 +134,7 @@ def register(comm: Any) -> Reverse:
     group = _Comm.Get_group(comm)
     # Create, unlike Dup, calls no attribute callbacks of the user's.
     reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm))
-    reverse.slots = slots_of(comm)
+    reverse.slots, reverse.slots_started = slots_of(comm)
     if _Comm.Is_inter(comm):
         merged = _Intercomm.Merge(comm)
         reverse.local = merged.Create(group)
@@ -150,26 +153,30 @@ def register_duplicate(parent: Any, comm: Any) -> None:
     other, request = plain.Idup()
     comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
     known = reverse_of(parent)
-    comm._reverse.slots = None if known is None else known.slots
+    if known is not None:
+        comm._reverse.slots, comm._reverse.slots_started = known.slots, known.slots_started
 
 
-def slots_of(comm: Any) -> list[int] | None:
+def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
     """From which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
 
-    None without a topology, and for graphs on which MPI has no neighborhood collectives.
+    For blocking collectives, and for those with a request. None without a topology, and for graphs on which MPI has no
+    neighborhood collectives.
     """
     if not isinstance(comm, _Topocomm):
-        return None
+        return None, None
     if isinstance(comm, _Cartcomm) and comm.ndim == 0:
-        return []
+        return [], []
     if isinstance(comm, _Graphcomm) and not _is_symmetric(*_Graphcomm.Get_topo(comm)):
-        return None
+        return None, None
     arriving, leaving = comm.inoutedges
     if not isinstance(comm, (_Cartcomm, _Graphcomm)) and not _is_consistent(_Comm.allgather(comm, (arriving, leaving))):
-        return None
-    slots = np.full(len(arriving), -1, np.intc)
-    _Topocomm.Neighbor_alltoall(comm, np.arange(len(leaving), dtype=np.intc), slots)
-    return slots.tolist()
+        return None, None
+    blocking, started = np.full((2, len(arriving)), -1, np.intc)
+    numbers = np.arange(len(leaving), dtype=np.intc)
+    _Topocomm.Neighbor_alltoall(comm, numbers, blocking)
+    _Topocomm.Ineighbor_alltoall(comm, numbers, started).Wait()
+    return blocking.tolist(), started.tolist()
 
 
 def _is_consistent(edges: list[tuple[list[int], list[int]]]) -> bool:
