@@ -601,7 +601,7 @@ def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buff
     """
     if count == 0 or datatype is None:
         return NOTHING
-    typemap = typemap_of(datatype_named(datatype) if isinstance(datatype, str) else datatype)
+    typemap = _typemap(None, datatype)
     address = start + displ * typemap.extent
     low, high = _bounds(typemap, count, address)
     found = [array for array in tracked_arrays() if _overlaps(storage_of(array), low, high)]
@@ -836,7 +836,7 @@ def as_array(memory: Any) -> np.ndarray:
     return array
 
 
-def _typemap(array: np.ndarray, datatype: Any) -> Typemap:
+def _typemap(array: np.ndarray | None, datatype: Any) -> Typemap:
     if isinstance(datatype, Typemap):
         return datatype
     if datatype is None:

@@ -68,3 +68,24 @@ def test_memory_that_nobody_tracks_passes():
     with ampi.Tape():
         COMM_WORLD.Bcast([MPI.BOTTOM, 1, datatype])
     datatype.Free()
+
+
+def test_persistent_requests_outlive_the_datatype():
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(1.0, 5.0))
+        z = ampi.numpy.zeros(4)
+        sent, received = at(x), at(z)
+        requests = [
+            COMM_WORLD.Recv_init([MPI.BOTTOM, 1, received], before),
+            COMM_WORLD.Send_init([MPI.BOTTOM, 1, sent], after),
+        ]
+        sent.Free()
+        received.Free()
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        w = z * z
+    for request in requests:
+        request.Free()
+    numpy.testing.assert_array_equal(ampi.value(w), [1.0, 0.0, 9.0, 0.0])
+    numpy.testing.assert_array_equal(tape.gradient(w, x, seed=numpy.ones(4)), [2.0, 0.0, 6.0, 0.0])
