@@ -11,8 +11,15 @@ from ampi import memory
 
 
 def flatten(value: Any) -> Iterator[Any]:
-    """The leaves of arguments in the order of ``ir.Function.arguments``: arrays and scalars."""
-    if isinstance(value, (np.ndarray, float, int, complex, np.generic)):
+    """The leaves of arguments in the order of ``ir.Function.arguments``: arrays and scalars.
+
+    A structured array has one leaf for each field of numbers.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:
+        for name in value.dtype.names:
+            if value.dtype[name].names is not None or value.dtype[name].base.kind in "biufc":
+                yield from flatten(value[name])
+    elif isinstance(value, (np.ndarray, float, int, complex, np.generic)):
         yield value
     elif isinstance(value, tuple):
         for item in value:

@@ -27,8 +27,9 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.custom import custom_vjp
-from ampi.kernel import array_functions, array_values, extents, inference, intrinsics, ir
+from ampi.kernel import array_functions, array_values, extents, inference, intrinsics, ir, records
 from ampi.kernel.array_values import Lazy, Range, is_array
+from ampi.kernel.records import Records
 from ampi.kernel.reductions import find_reductions
 from ampi.kernel.references import references
 from ampi.kernel.source import Source, read_source
@@ -233,6 +234,14 @@ class _Builder:
         return tuple(arguments)
 
     def argument_leaves(self, name: str, type_: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value:
+        if records.is_structured(type_):
+            fields = tuple(
+                (f, self.argument_leaves(f"{name}_{f}", t, (*path, f), arguments))
+                for f, t in records.field_types(type_)
+            )
+            if not fields:
+                self.fail(self.definition, f"argument '{name}' has no field of numbers")
+            return Records(type_, type_.ndim, fields)
         if inference.is_scalar(type_) or inference.is_array(type_):
             own_name = len(path) == 1 and self.webs.definitions[name] == 1
             leaf = name if own_name else self.names.fresh(f"{name}_0" if len(path) == 1 else name)
@@ -370,7 +379,7 @@ class _Builder:
             self.assign(node.target, self.value(node.value))
 
     def statement_AugAssign(self, node: ast.AugAssign) -> None:
-        if not isinstance(node.target, ast.Subscript):
+        if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
             self.fail(node, "augmented assignment to this target is not supported", "assign to a name or an element")
         array, items = self.indexed(node.target)
         if not self.is_element(array, items):
@@ -417,6 +426,8 @@ class _Builder:
         """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
         if isinstance(value, Group):
             return Group(tuple(self.result(node, v) for v in value.items), value.cls)
+        if isinstance(value, Records):
+            self.fail(node, "returns a structured array or a record", "return its fields")
         if isinstance(value, Lazy):
             return array_values.computed(self, value, "result")
         if is_array(value) and value.name in self.parts:
@@ -519,6 +530,9 @@ class _Builder:
         if isinstance(items, ir.Var) and inference.is_array(items.type):
             length = ir.Size(items, 0, types.intp)
             return Items(length, lambda number: self.subscript(node, items, (number,), None))
+        if isinstance(items, Records) and items.ndim == 1 and not items.index:
+            length = array_values.shape_of(self, items.first)[0]
+            return Items(length, lambda number: records.part(self, node, items, [number]))
         if isinstance(items, Static) and isinstance(items.value, (tuple, list)):
             items = self.constant(tuple(items.value), node)
         if not isinstance(items, Group):
@@ -647,7 +661,7 @@ class _Builder:
                 self.bind(target, target.id, value)
             case ast.Tuple() | ast.List():
                 self.assign_tuple(target, value)
-            case ast.Subscript():
+            case ast.Subscript() | ast.Attribute():
                 self.store(target, value)
             case _:
                 self.fail(target, f"cannot assign to {_describe(target)}", "assign to a name or to an element")
@@ -696,7 +710,7 @@ class _Builder:
             value = array_values.computed(self, value, name)
         if isinstance(value, Group):
             self.bind_group(node, name, value)
-        elif isinstance(value, Static):
+        elif isinstance(value, (Static, Records)):
             if self.scope.kinds.setdefault(name, value) != value and not self.unrolling:
                 self.fail(node, f"'{name}' stands for different things", "use two names")
             self.scope.kinds[name] = value
@@ -767,8 +781,11 @@ class _Builder:
         self.bind(node, leaf, item)
         return Leaf(leaf)
 
-    def store(self, target: ast.Subscript, value: Value) -> None:
+    def store(self, target: ast.Subscript | ast.Attribute, value: Value) -> None:
         position = len(self.block)
+        if isinstance(value, Records):
+            records.assign(self, target, self.value(target), value)
+            return
         array, items = self.indexed(target)
         if not self.is_element(array, items):
             if not (is_array(value) or isinstance(value, ir.Expr)):
@@ -793,9 +810,16 @@ class _Builder:
         if array.name in self.constants or not array.type.mutable:
             self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
 
-    def indexed(self, node: ast.Subscript) -> tuple[ir.Var, list[Any]]:
+    def indexed(self, node: ast.Subscript | ast.Attribute) -> tuple[ir.Var, list[Any]]:
         """The array and the index of what is assigned."""
         array = self.value(node.value)
+        if isinstance(array, Records):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(self.index_items(node)[0], "value", None)
+            if not isinstance(name, str):
+                self.fail(node, "a number for a whole record", "assign to its fields")
+            return records.field(self, node, array, name), list(array.index)
+        if isinstance(node, ast.Attribute):
+            self.fail(node, "cannot assign to an attribute", "assign to a name or to an element")
         if not (isinstance(array, ir.Var) and inference.is_array(array.type)):
             self.fail(node, "only elements of arrays can be assigned", "tuples cannot change; use a local array")
         return array, self.index_items(node)
@@ -1153,6 +1177,10 @@ class _Builder:
         owner = self.value(node.value)
         if isinstance(owner, Lazy):
             owner = array_values.computed(self, owner)
+        if isinstance(owner, Records):
+            if node.attr in ("shape", "size", "ndim") and not owner.index:
+                return self.shape_of_records(owner, node.attr)
+            return records.value_of(self, node, owner, node.attr, None)
         if isinstance(owner, Static):
             return self.static_attribute(node, owner.value)
         if isinstance(owner, Group):
@@ -1191,6 +1219,12 @@ class _Builder:
                 return array_values.operation(self, node, getattr(np, name), make, array)
         return self.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
 
+    def shape_of_records(self, owner: Records, name: str) -> Value:
+        sizes = array_values.shape_of(self, owner.first)[: owner.ndim]
+        if name == "shape":
+            return Group(sizes)
+        return extents.product(sizes) if name == "size" else ir.Const(owner.ndim, types.int64)
+
     def part(self, node: ast.AST, name: str, value: ir.Expr) -> ir.Expr:
         if isinstance(value.type, types.Complex):
             return ir.Op(name, (value,), value.type.underlying_float)
@@ -1204,6 +1238,8 @@ class _Builder:
             return self.item(node, self.constant(tuple(owner.value), node))
         if isinstance(owner, Lazy):
             owner = array_values.computed(self, owner)
+        if isinstance(owner, Records):
+            return records.part(self, node, owner, self.index_items(node), hint)
         if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
             self.fail(node, "only arrays and tuples can be indexed")
         items = self.index_items(node)
@@ -1445,6 +1481,8 @@ class _Builder:
     def length(self, node: ast.Call, value: Value) -> ir.Expr:
         if isinstance(value, Group):
             return ir.Const(len(value.items), types.intp)
+        if isinstance(value, Records) and not value.index:
+            return array_values.shape_of(self, value.first)[0]
         if is_array(value):
             return array_values.shape_of(self, value)[0]
         if isinstance(value, Static) and hasattr(value.value, "__len__"):
@@ -1496,7 +1534,10 @@ class _Builder:
 
     def dtype(self, node: ast.AST, value: Value) -> types.Type:
         try:
-            return numpy_support.from_dtype(np.dtype(value.value))
+            found = numpy_support.from_dtype(np.dtype(value.value))
+            if inference.is_scalar(found):
+                return found
+            return self.fail(node, "a structured local array", "make one array for each field")
         except (AttributeError, TypeError, NumbaError):
             return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
 
@@ -1565,6 +1606,8 @@ class _Builder:
             if value.cls is not None:
                 return types.NamedTuple(parts, value.cls)
             return types.Tuple(parts)
+        if isinstance(value, Records) and value.index:
+            self.fail(node, "a record as an argument", "pass the array and the index")
         return value.type
 
 
