@@ -73,6 +73,9 @@ def _flows(body: tuple[Stmt, ...]) -> Iterable[tuple[str, tuple[str, ...]]]:
                 yield from _flow(target, value)
             case ir.Store(array=array, value=value) | ir.Accumulate(array=array, value=value):
                 yield from _flow(array, value)
+            case ir.Fill(target=target, arguments=arguments):
+                for argument in arguments:
+                    yield from _flow(target, argument)
             case ir.Alloc(target=target, fill=fill) if fill is not None:
                 yield from _flow(target, fill)
             case Loop(carried=carried):

@@ -22,7 +22,7 @@ from typing import Any
 from numba import types
 
 from ampi.errors import KernelError
-from ampi.kernel import activity, ir, parallel, tbr
+from ampi.kernel import activity, ir, matrices, parallel, tbr
 from ampi.kernel.allocations import allocate_once
 from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
@@ -164,6 +164,7 @@ class _Adjoint(Builder):
         self.active_arguments = active_arguments
         self.activity = activity.analyse(primal, active_arguments, options.activity)
         self.accesses = tbr.collect(primal)
+        tbr.require_steady(self.accesses)
         self.sources = tbr.find_sources(primal, self.accesses, options.sources)
         self.names.hints.update({n: stem(n) for n in taken})
         nests = irregular_nests(self.accesses, self.sources)
@@ -348,6 +349,11 @@ class _Adjoint(Builder):
                     if target.name in scope.values:
                         self.emit(ir.Grow(scope.values[target.name], self.atom(size, scope), line=s.line))
                         self.forget(scope.values[target.name].name)
+                case ir.Fill(target=target, arguments=arguments):
+                    if target.name in scope.values:
+                        arrays = tuple(self.array_in(a, scope) for a in (target, *arguments))
+                        self.emit(replace(s, target=arrays[0], arguments=arrays[1:]))
+                        self.forget(arrays[0].name)
                 case ir.Raise(own=own):
                     if own:
                         self.emit(s)
@@ -568,6 +574,8 @@ class _Adjoint(Builder):
                         self.contribute(adjoints, value, g)
                 case Custom():
                     self.backward_custom(s, scope, adjoints)
+                case ir.Fill():
+                    self.backward_fill(s, scope)
                 case Branch():
                     self.backward_branch(s, scope, adjoints)
                 case Loop():
@@ -596,6 +604,20 @@ class _Adjoint(Builder):
         if self.is_active(value):
             self.contribute(adjoints, value, self.load(shadow, index, _bar(value)))
         self.store(shadow, index, constant(0, shadow.type.dtype))
+
+    def array_in(self, array: Var, scope: Scope) -> Var:
+        """What an array of the primal is in a scope."""
+        found = self.atom(array, scope)
+        assert isinstance(found, Var)
+        return found
+
+    def backward_fill(self, s: ir.Fill, scope: Scope) -> None:
+        bar = self.shadow.get(s.target.name)
+        bars = [self.shadow.get(a.name) for a in s.arguments]
+        if bar is None or all(b is None for b in bars):
+            return
+        target, *arguments = (self.array_in(a, scope) for a in (s.target, *s.arguments))
+        matrices.adjoint(self, s, target, tuple(arguments), bar, bars)
 
     def backward_branch(self, s: Branch, scope: Scope, adjoints: Adjoints) -> None:
         condition = self.atom(s.condition, scope)
@@ -835,6 +857,7 @@ class _Adjoint(Builder):
         for t in every(s.body):
             if isinstance(t, Custom):
                 arrays |= {e.array.name for e in t.inputs if isinstance(e, ir.Load)}
+        arrays |= {a.name for t in every(s.body) if isinstance(t, ir.Fill) for a in t.arguments}
         return {self.shadow[name].name for name in arrays if name in self.shadow}
 
     def restore(self, s: Loop, scope: Scope) -> None:
@@ -869,6 +892,8 @@ def arrays_read(function: ir.Function) -> frozenset[str]:
             found.add(s.value.array.name)
         elif isinstance(s, ir.Accumulate):
             found.add(s.array.name)
+        elif isinstance(s, ir.Fill):
+            found |= {a.name for a in s.arguments}
         elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array):
             found.add(s.fill.name)
         elif isinstance(s, ir.Return):

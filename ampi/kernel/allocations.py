@@ -21,6 +21,8 @@ class _Moving:
         self.returned = {
             v.name for s in function.body if isinstance(s, ir.Return) for v in s.values if isinstance(v, Var)
         }
+        fills = [s for s in every(function.body) if isinstance(s, ir.Fill)]
+        self.kept = {a.name for s in fills for a in (s.target, *s.arguments)}  # these are written once
         self.value = {s.target.name: s.value for s in every(function.body) if isinstance(s, ir.Assign)}
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -51,6 +53,8 @@ class _Moving:
         return moved, replace(s, body=tuple(body))
 
     def is_movable(self, t: ir.Alloc, inside: set[str]) -> bool:
+        if t.target.name in self.kept:
+            return False
         if t.fill is not None and not isinstance(t.fill, Const):
             return False
         return all(self.is_extent(e) and not (isinstance(e, Var) and e.name in inside) for e in t.shape)

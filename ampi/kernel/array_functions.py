@@ -278,14 +278,16 @@ def product(builder: Any, node: ast.AST, function: Any, a: Any, b: Any) -> Any:
     type_ = array_values.result_type(builder, node, function, a, b)
     # each element is used many times
     a, b = (computed(builder, v, "factor") if max(a.type.ndim, b.type.ndim) > 1 else v for v in (a, b))
-    inner, other = shape_of(builder, a)[-1], shape_of(builder, b)[0]
-    array_values.agree(builder, node, inner, other)
+    inner = shape_of(builder, a)[-1]
     multiply = binary(builder, node, ast.Mult())
     if not inference.is_array(type_):
         axes = axes_for(builder, 1)
         terms = Lazy(types.Array(type_, 1, "C"), axes, (inner,), multiply(element_at(a, axes), element_at(b, axes)))
         return fold(builder, terms, number(0, type_), binary(builder, node, ast.Add()), "total")
     rows, columns = shape_of(builder, a)[:-1], shape_of(builder, b)[1:]
+    floats = all(isinstance(v.type.dtype, (types.Float, types.Complex)) for v in (a, b))
+    if floats and not all(isinstance(n, ir.Const) for n in (*rows, inner, *columns)):
+        return as_lazy(builder, filled(builder, "dot", type_.dtype, (*rows, *columns), a, b))
     i, k, j = axes_for(builder, len(rows)), axes_for(builder, 1), axes_for(builder, len(columns))
     target = array_values.new_array(builder, "product", type_.dtype, (*rows, *columns), number(0, type_.dtype))
     value = builder.cast(multiply(element_at(a, (*i, *k)), element_at(b, (*k, *j))), type_.dtype)
@@ -301,6 +303,55 @@ def dot(builder: Any, node: ast.Call, a: Any, b: Any) -> Any:
 
 def matmul(builder: Any, node: ast.AST, a: Any, b: Any) -> Any:
     return product(builder, node, operator.matmul, a, b)
+
+
+def filled(builder: Any, function: str, dtype: types.Type, shape: tuple[ir.Expr, ...], *arguments: Any) -> ir.Var:
+    """The result of an operation on whole matrices, from copies that nothing changes (``copies`` leaves some out)."""
+    copies = tuple(array_values.copied(builder, a, "matrix") for a in arguments)
+    target = array_values.new_array(builder, function, dtype, shape)
+    builder.emit(ir.Fill(target, function, copies))
+    return target
+
+
+def system(builder: Any, node: ast.Call, function: Any, *arguments: Any) -> types.Type:
+    """The type of a result of ``np.linalg``."""
+    for a in arguments:
+        if not isinstance(array(builder, node, a).type.dtype, (types.Float, types.Complex)):
+            builder.fail(node, f"{ast.unparse(node.func)} of integers", "use floating-point numbers")
+    return array_values.result_type(builder, node, function, *arguments)
+
+
+@rule(np.linalg.solve)
+def solve(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
+    type_ = system(builder, node, np.linalg.solve, a, b)
+    return as_lazy(builder, filled(builder, "solve", type_.dtype, shape_of(builder, b), a, b))
+
+
+def as_lazy(builder: Any, value: ir.Var) -> Lazy:
+    """An array to be copied before it is changed."""
+    axes = axes_for(builder, value.type.ndim)
+    return Lazy(value.type, axes, shape_of(builder, value), element_at(value, axes))
+
+
+@rule(np.linalg.inv)
+def inv(builder: Any, node: ast.Call, a: Any) -> Lazy:
+    type_, shape = system(builder, node, np.linalg.inv, a), shape_of(builder, a)
+    i, j = axes_for(builder, 2)
+    here = ir.Op("eq", (i, j), types.boolean)
+    unit = ir.Op("select", (here, number(1, type_.dtype), number(0, type_.dtype)), type_.dtype)
+    return as_lazy(builder, filled(builder, "solve", type_.dtype, shape, a, Lazy(type_, (i, j), shape, unit)))
+
+
+@rule(np.linalg.det)
+def det(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
+    type_ = system(builder, node, np.linalg.det, a)
+    return element_at(filled(builder, "det", type_, (ONE,), a), (ZERO,))
+
+
+@rule(np.linalg.cholesky)
+def cholesky(builder: Any, node: ast.Call, a: Any) -> Lazy:
+    type_ = system(builder, node, np.linalg.cholesky, a)
+    return as_lazy(builder, filled(builder, "cholesky", type_.dtype, shape_of(builder, a), a))
 
 
 @rule(np.vdot)

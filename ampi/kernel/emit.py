@@ -14,7 +14,7 @@ from typing import Any
 
 from numba import types
 
-from ampi.kernel import ir
+from ampi.kernel import ir, matrices
 from ampi.kernel.intrinsics import ARGUMENTS, TABLE
 
 HEADER = """\
@@ -158,6 +158,8 @@ class _Writer:
                 self.line(f"{array.name}[{self.index(index)}] += {expression(value)}", s.line)
             case ir.Alloc(target=target, shape=shape, fill=fill):
                 self.line(f"{target.name} = {_allocation(target.type, shape, fill)}", s.line)
+            case ir.Fill():
+                self.line(matrices.source(s), s.line)
             case ir.Grow(target=target, size=size):
                 self.grow(target, size, s.line)
             case ir.Alias(target=target, array=array, index=index):

@@ -141,6 +141,19 @@ class Grow(Stmt):
 
 
 @dataclass(frozen=True)
+class Fill(Stmt):
+    """``target[:] = function(*arguments)`` for an operation on whole arrays (``matrices`` has the table).
+
+    The target is a local array, allocated in the same block, that nothing else writes; nothing writes the arguments
+    after it, in other iterations either.
+    """
+
+    target: Var
+    function: str
+    arguments: tuple[Var, ...]
+
+
+@dataclass(frozen=True)
 class Alias(Stmt):
     """``target = array[index]`` with fewer indices than dimensions (leading ones): a view, no copy.
     With an empty index, ``target`` is another name of the array."""

@@ -24,6 +24,7 @@ from ampi import memory, tape
 from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
+from ampi.kernel.copies import without_copies
 from ampi.kernel.expand import expand
 from ampi.kernel.inline import substitute
 from ampi.kernel.lower import lower
@@ -265,7 +266,7 @@ class Kernel:
 
 def as_loops(function: ir.Function) -> ir.Function:
     """A function whose names each stand for one array, and which does nothing but loop over elements."""
-    for change in (resolve_views, resolve, expand):
+    for change in (resolve_views, resolve, without_copies, expand):
         function = change(function)
     return function
 

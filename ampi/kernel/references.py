@@ -180,7 +180,7 @@ class _Resolve:
         """0: no name changes its array; 1: one does; 2: one may inside, or the statement is for itself."""
         if self.rebinds(s):
             return 1
-        return 2 if isinstance(s, (ir.Alloc, ir.Return)) or self.rebinds_inside(s) else 0
+        return 2 if isinstance(s, (ir.Alloc, ir.Fill, ir.Return)) or self.rebinds_inside(s) else 0
 
     def after(self, run: list[ir.Stmt], live: set[str], state: State) -> State:
         for s in run:
@@ -192,6 +192,8 @@ class _Resolve:
             case ir.Alloc():
                 self.require_free(s, states, after)
                 return self.allocate(s, states), states
+            case ir.Fill():
+                return [s], states
             case ir.Return():
                 return self.give(s, states), states
             case ir.If():

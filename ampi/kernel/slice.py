@@ -86,6 +86,8 @@ class _Liveness:
                 self.mark_expressions((array, *index, value))
             case ir.Grow(target=target, size=size):
                 self.mark_expressions((target, size))
+            case ir.Fill(target=target, arguments=arguments):
+                self.mark_expressions((target, *arguments))
             case ir.Return(values=values):
                 self.mark_expressions(values)
 

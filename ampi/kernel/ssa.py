@@ -123,6 +123,8 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
             return shape if fill is None else (*shape, fill)
         case ir.Grow(size=size):
             return (size,)
+        case ir.Fill(arguments=arguments):
+            return arguments
         case ir.Return(values=values):
             return values
         case Loop(start=start, stop=stop, carried=carried):
@@ -158,7 +160,7 @@ def written(s: Stmt) -> Var | None:
     match s:
         case ir.Store(array=array) | ir.Accumulate(array=array):
             return array
-        case ir.Grow(target=target) | ir.Alloc(target=target):
+        case ir.Grow(target=target) | ir.Alloc(target=target) | ir.Fill(target=target):
             return target
         case _:
             return None
@@ -177,6 +179,8 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
             return replace(s, target=variable(s.target), shape=many(s.shape), fill=fill)
         case ir.Grow():
             return replace(s, target=variable(s.target), size=expression(s.size))
+        case ir.Fill():
+            return replace(s, target=variable(s.target), arguments=many(s.arguments))
         case ir.Return():
             return replace(s, values=many(s.values))
         case Loop():
@@ -507,7 +511,7 @@ def stored(body: tuple[Stmt, ...]) -> set[str]:
     for node in ir.walk(body):
         if isinstance(node, (ir.Store, ir.Accumulate)):
             found.add(node.array.name)
-        elif isinstance(node, (ir.Alloc, ir.Grow)):
+        elif isinstance(node, (ir.Alloc, ir.Grow, ir.Fill)):
             found.add(node.target.name)
     return found
 
@@ -624,6 +628,12 @@ class _Construction(Builder):
             raise self.error(f"array {array.name!r} may not be defined here")
         return view
 
+    def whole(self, array: Var) -> Var:
+        view = self.view(array)
+        if view.index:
+            raise self.error(f"{array.name!r} is a part of another array")
+        return view.array
+
     def element(self, array: Var, index: tuple[Expr, ...]) -> tuple[Var, tuple[Expr, ...]]:
         view = self.view(array)
         return view.array, view.index + tuple(self.atom(i) for i in index)
@@ -651,6 +661,10 @@ class _Construction(Builder):
                 self.accumulate(*self.element(array, index), v)
             case ir.Alloc():
                 self.allocate(s)
+            case ir.Fill(target=target, arguments=arguments):
+                target = self.whole(target)
+                self.emit(replace(s, target=target, arguments=tuple(map(self.whole, arguments))))
+                self.forget(target.name)
             case ir.Grow(target=target, size=size):
                 array = self.view(target).array
                 self.emit(ir.Grow(array, self.atom(size), line=s.line))

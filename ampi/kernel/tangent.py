@@ -8,7 +8,7 @@ from dataclasses import replace
 from numba import types
 
 from ampi.errors import KernelError
-from ampi.kernel import activity, ir
+from ampi.kernel import activity, ir, matrices
 from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
@@ -111,6 +111,11 @@ class _Tangent(Builder):
                 self.dot[target.name] = self.fresh(f"{stem(target.name)}_dot", target.type)
                 self.emit(ir.Alloc(self.dot[target.name], s.shape, fill, line=s.line))
                 self.emit(s)
+            case ir.Fill(target=target, arguments=arguments) if target.name in self.dot:
+                self.emit(s)
+                self.forget(target.name)
+                dots = [d if isinstance(d := self.dot.get(a.name), Var) else None for a in arguments]
+                matrices.tangent(self, s, target, arguments, self.dot[target.name], dots)
             case ir.Grow(target=target, size=size) if target.name in self.dot:
                 self.emit(ir.Grow(self.dot[target.name], size, line=s.line))
                 self.emit(s)

@@ -62,6 +62,7 @@ class Accesses:
     value: dict[str, Expr] = field(default_factory=dict)
     counter: dict[str, Loop] = field(default_factory=dict)
     unsigned: set[str] = field(default_factory=set)
+    fills: list[tuple[ir.Fill, int, tuple[Loop, ...]]] = field(default_factory=list)
 
     def writes(self, array: str) -> list[Access]:
         return [a for a in self.of[array] if not a.is_load]
@@ -89,6 +90,8 @@ def collect(function: ir.Function) -> Accesses:
                     found.of[array.name].append(Access(s, array, index, position, loops, arms))
                 case ir.Alloc(target=target):
                     found.home[target.name] = loops
+                case ir.Fill():
+                    found.fills.append((s, position, loops))
                 case Loop():
                     found.depth[s.var.name] = (*loops, s)
                     found.counter[s.var.name] = s
@@ -103,6 +106,18 @@ def collect(function: ir.Function) -> Accesses:
 
     visit(function.body, (), ())
     return found
+
+
+def require_steady(accesses: Accesses) -> None:
+    """Check what derivatives of ``Fill`` rely on: its arrays have the same values when the adjoint looks at them."""
+    for fill, position, loops in accesses.fills:
+        assert accesses.home.get(fill.target.name) == loops, fill
+        assert not accesses.writes(fill.target.name), fill
+        for a in fill.arguments:
+            home = accesses.home.get(a.name, ())
+            for w in accesses.writes(a.name):
+                common = [x for x, y in zip(w.loops, loops) if x is y]
+                assert w.position < position and len(common) == len(home), fill
 
 
 def find_sources(function: ir.Function, accesses: Accesses, switched_on: bool = True) -> dict[str, Source]:

@@ -214,6 +214,49 @@ def parts_of_complex_numbers(z):
     return np.sum(z.real * z.imag), np.conj(z) * z, np.abs(z)
 
 
+# ------------------------------------------------------------------------------------------- matrices
+
+
+@case((3, 3), (3,), (3, 2))
+def linear_systems(a, b, c):
+    a = a + 3.0 * np.eye(3)
+    x = np.linalg.solve(a, b)
+    y = np.linalg.solve(a, c)
+    x[0] *= 2.0
+    d = np.linalg.det(a)
+    return x, y, d * d, np.linalg.inv(a)
+
+
+@case((3, 3), (3,), 2)
+def cholesky_factors(a, b, n):
+    s = a @ np.conj(a.T) + np.eye(3)
+    e = 0.0 * s[0, 0]
+    for k in range(n):
+        lower = np.linalg.cholesky(s)
+        s[0] *= 1.1
+        s[:, 0] *= 1.1
+        e += lower[1, 0] * b[k] + lower[2, 2]
+        s += np.outer(b, np.conj(b))
+    return e, np.linalg.cholesky(s)
+
+
+@case((5, 4), (5,), (3, 5), (4,))
+def network(w1, b1, w2, x):
+    hidden = np.tanh(w1 @ x + b1)
+    return w2 @ hidden, np.sum(np.exp(hidden) * b1)
+
+
+@case((3,), (2, 3), **REAL)
+def small_matrices(angles, points):
+    turn = np.zeros((3, 3))
+    turn[0, 0] = turn[1, 1] = np.cos(angles[0])
+    turn[0, 1] = -np.sin(angles[0])
+    turn[1, 0] = np.sin(angles[0])
+    turn[2, 2] = angles[1]
+    for i in range(points.shape[0]):
+        points[i] = np.dot(turn, points[i].copy())
+
+
 # ------------------------------------------------------------------------------------------- checks
 
 
@@ -260,6 +303,25 @@ def test_each_argument_alone(name):
         Check(function, arguments, (active,)).compare(1e-12, against_differences=False)
 
 
+@pytest.mark.parametrize("kind", ["adjoint", "tangent"])
+@pytest.mark.parametrize("name", ["heat", "fancy_indices", "products", "linear_systems", "cholesky_factors"])
+def test_second_derivatives(name, kind):
+    function, _, _ = CASES[name]
+    arguments = arguments_of(name)
+    active = tuple(float_arguments(function, arguments))
+    check = Check(function, arguments, active)
+    if kind == "adjoint":
+        array_seeds, result_seeds = check.seeds()
+        more = [*array_seeds.values(), *result_seeds]
+    else:
+        direction = check.direction()
+        shadows = [direction.get(n, np.zeros_like(check.value[n])) for n in check.tangent.shadows]
+        more = [*shadows, *(direction[n] for n in check.tangent.scalars)]
+    code = getattr(check, kind).function
+    again = [a.copy() if isinstance(a, np.ndarray) else a for a in (*arguments, *more)]
+    Check(load(code), again, active, code=code).compare(1e-11)
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["heat", "heat_in_two_dimensions", "upwind", "onto_itself"])
 def test_small_arrays(name, size):
@@ -292,6 +354,57 @@ def diffuse(u, v, a):
 @ampi.kernel
 def weighted(u, w, out):
     out[:] = u * w + np.sin(u)
+
+
+ATOM = np.dtype([("x", "f8"), ("kind", "i4"), ("label", "S3"), ("p", "f8", (2,)), ("q", [("a", "f4"), ("b", "f8")])])
+
+
+@ampi.kernel
+def forces(atoms, f, index):
+    e = 0.0
+    for i in range(len(atoms)):
+        a = atoms[i]
+        for j in range(atoms.shape[0]):
+            if i != j:
+                b = atoms[j]
+                r = (a.x - b["x"]) ** 2 + a.p[1] * atoms["p"][j, 0] * b.q.b
+                e += 1 / r
+                f[i] += a.x / r
+    atoms["x"][:] = 2 * atoms.x * atoms["p"][:, 1][index]
+    for i, a in enumerate(atoms):
+        a.x += e * a.kind
+        atoms[i]["p"][0] = a.x * atoms[0].kind
+        atoms.p[i] *= 2.0
+    atoms[1] = atoms[2]
+    return e
+
+
+def test_structured_arrays():
+    rng = np.random.default_rng(0)
+    atoms, index, weights = np.zeros(4, ATOM), np.array([0, 1, 1, 3]), rng.normal(size=4)
+    for name in ("x", "p"):
+        atoms[name] = rng.uniform(0.5, 1.5, atoms[name].shape)
+    atoms["q"]["b"], atoms["kind"] = rng.uniform(0.5, 1.5, 4), [1, 2, 3, 1]
+
+    def value(atoms):
+        atoms, f = atoms.copy(), np.zeros(4)
+        e = forces(atoms, f, index)
+        return e + (weights * f).sum() + (atoms["x"] ** 2).sum() + (atoms["p"] ** 3).sum()
+
+    with ampi.Tape() as tape:
+        watched, f = tape.watch(atoms), ampi.numpy.zeros(4)
+        e = forces(watched, f, index)
+        y = e + (weights * f).sum() + (watched["x"] ** 2).sum() + (watched["p"] ** 3).sum()
+    bar = tape.gradient(y, watched)
+    np.testing.assert_allclose(y, value(atoms), rtol=1e-14)
+    for get in (lambda a: a["x"], lambda a: a["p"], lambda a: a["q"]["b"]):
+        d, h = rng.normal(size=get(atoms).shape), 1e-5
+        moved = []
+        for step in (h, -h):
+            there = atoms.copy()
+            get(there)[...] += step * d
+            moved.append(value(there))
+        np.testing.assert_allclose(np.sum(get(bar) * d), (moved[0] - moved[1]) / (2 * h), rtol=1e-7)
 
 
 def gradient(kernel, *arguments):
