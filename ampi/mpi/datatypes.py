@@ -75,7 +75,13 @@ class Layout:
 
     def part(self, start: int, stop: int, itemsize: int) -> Layout:
         """The layout of elements ``start`` to ``stop``."""
-        return Layout(compress(self.offsets()[start:stop], itemsize), itemsize)
+        if len(self.pieces) > _MOST_PIECES:
+            return Layout(compress(self.offsets()[start:stop], itemsize), itemsize)
+        parts: list[Piece] = []
+        for piece in self.pieces:
+            parts += _part_of(piece, start, stop)
+            start, stop = start - piece.count, stop - piece.count
+        return Layout(parts, itemsize)
 
 
 class Typemap:
@@ -255,6 +261,27 @@ def _offsets_of(piece: Piece) -> np.ndarray:
         along[axis] = n
         offsets += (np.arange(n, dtype=np.int64) * stride).reshape(along)
     return offsets.ravel()
+
+
+def _part_of(piece: Piece, start: int, stop: int) -> list[Piece]:
+    """Elements ``start`` to ``stop`` of a piece, as far as it has them."""
+    start, stop = max(start, 0), min(stop, piece.count)
+    if start >= stop:
+        return []
+    if stop - start == piece.count:
+        return [piece]
+    (n, *shape), (stride, *strides) = piece.shape, piece.strides
+    size = piece.count // n
+    first, last = -(-start // size), stop // size
+    rows = [Piece(piece.offset + first * stride, (last - first, *shape), piece.strides)] if last > first else []
+    if size == 1:
+        return [_simplified(row) for row in rows]
+    row = lambda k: Piece(piece.offset + k * stride, tuple(shape), tuple(strides))
+    if first > last:  # all in one row
+        return _part_of(row(last), start - last * size, stop - last * size)
+    head = _part_of(row(first - 1), start - (first - 1) * size, size) if start < first * size else []
+    tail = _part_of(row(last), 0, stop - last * size)
+    return [*head, *map(_simplified, rows), *tail]
 
 
 def _overlaps_itself(piece: Piece, itemsize: int) -> bool:

@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 import ampi
 from ampi.memory import tracked_copy
+from ampi.mpi import buffers
 from ampi.mpi.buffers import parse, parse_types, parse_vector
-from ampi.mpi.datatypes import typemap_of
+from ampi.mpi.datatypes import Layout, Piece, typemap_of
 from ampi.tape import Sweep
 
 SELF = MPI.Intracomm(MPI.COMM_SELF)
@@ -77,6 +78,21 @@ def distributed():
     return MPI.DOUBLE.Create_darray(6, 4, FIELD, [block, cyclic], [MPI.DISTRIBUTE_DFLT_DARG, 2], [2, 3])
 
 
+def distributed_in_fortran_order():
+    cyclic, none = MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_NONE
+    return MPI.DOUBLE.Create_darray(2, 1, FIELD, [none, cyclic], [MPI.DISTRIBUTE_DFLT_DARG, 3], [1, 2], MPI.ORDER_F)
+
+
+def distributed_in_blocks():
+    block = MPI.DISTRIBUTE_BLOCK
+    return MPI.DOUBLE.Create_darray(4, 3, FIELD, [block, block], [4, MPI.DISTRIBUTE_DFLT_DARG], [2, 2])
+
+
+def nested():
+    rows = MPI.DOUBLE.Create_indexed_block(1, [2, 0]).Create_resized(0, 24)
+    return MPI.Datatype.Create_struct([2, 1], [8, 160], [rows, MPI.DOUBLE.Create_subarray([4], [2], [1])]).Dup()
+
+
 def struct():
     return MPI.Datatype.Create_struct([1, 2], [16, 64], [MPI.DOUBLE, MPI.DOUBLE.Create_vector(2, 1, 2)])
 
@@ -105,6 +121,9 @@ DATATYPES = [
     subarray,
     fortran_subarray,
     distributed,
+    distributed_in_fortran_order,
+    distributed_in_blocks,
+    nested,
     struct,
     duplicate,
     backwards,
@@ -416,6 +435,38 @@ def test_forms_of_a_vector_message():
         check_adjoints(memory, buffer, positions)
 
 
+BIG = 1 << 31
+
+
+def test_counts_and_displacements_beyond_31_bits():
+    """The arithmetic only: the memory is never touched, so it takes none."""
+    memory = ampi.numpy.empty(BIG + 64, np.uint8)
+    buffer = buffers.parse_bytes([memory, (BIG + 7, 9), MPI.BYTE])
+    assert buffer.count == buffer.nbytes == BIG + 7 and buffer.packed
+    assert buffer.part(BIG, BIG + 5).regions()[0].offset == BIG + 9
+    assert buffer.within(BIG + 1).count == BIG + 1
+    vector = buffers.parse_vector([memory, ([3, BIG, 2], [BIG + 5, 0, BIG + 1]), MPI.BYTE], 3)
+    assert vector.counts == [3, BIG, 2] and vector.nbytes == BIG + 5
+    assert vector.part(0, 3).regions()[0].offset == BIG + 5
+    first, second = buffers.parse_types([memory, ([1, 4], [BIG + 8, BIG + 16]), [MPI.INT, MPI.BYTE]], 2)
+    assert first.overwritten() == [] and second._address - first._address == 8
+    del memory
+
+
+def test_layouts_beyond_31_bits():
+    """Items of a datatype with gaps, far apart and many."""
+    wide = MPI.DOUBLE.Create_resized(0, BIG).Commit()
+    typemap = typemap_of(wide)
+    wide.Free()
+    layout = typemap.layout(BIG)
+    assert layout.count == BIG and layout.index is None and not layout.overlapping
+    assert layout.pieces == ((0, (BIG,), (BIG,)),)
+    far = MPI.DOUBLE.Create_hindexed([1, 1], [3 * BIG, -BIG]).Commit()
+    assert [piece.offset for piece in typemap_of(far).pieces(1)] in ([3 * BIG], [3 * BIG, -BIG])
+    assert buffers._bounds(typemap_of(far), 1, 0) == (-BIG, 3 * BIG + 8)
+    far.Free()
+
+
 @pytest.mark.mpi
 def test_one_datatype_for_each_rank():
     size = WORLD.size
@@ -430,3 +481,13 @@ def test_one_datatype_for_each_rank():
             assert np.array_equal(buffer.values(), values)
     for datatype in types:
         datatype.Free()
+
+
+def test_part_of_a_layout():
+    """Any range of the elements of several strided pieces."""
+    pieces = [Piece(5, (2, 3, 2), (100, 30, 8)), Piece(400, (4,), (-16,)), Piece(500, (), ())]
+    layout = Layout(pieces, 8)
+    offsets = layout.offsets()
+    for start, stop in itertools.combinations(range(len(offsets) + 1), 2):
+        assert np.array_equal(layout.part(start, stop, 8).offsets(), offsets[start:stop])
+    assert layout.part(3, 3, 8).count == 0

@@ -400,6 +400,92 @@ def test_receive_completed_after_the_tape():
     assert v[0] == (before + 2.0) ** 2
 
 
+def ask_all(requests):
+    while not MPI.Request.Get_status_all(requests):
+        pass
+    MPI.Request.Waitall(requests)
+
+
+def ask_any(requests):
+    while requests:
+        index, flag = MPI.Request.Get_status_any(requests)
+        if flag:
+            requests.pop(index).Wait()
+
+
+def ask_some(requests):
+    left = list(requests)
+    while left:
+        for index in sorted(MPI.Request.Get_status_some(left) or (), reverse=True):
+            left.pop(index).Wait()
+
+
+@pytest.mark.parametrize("ask", [ask_all, ask_any, ask_some])
+@pytest.mark.parametrize("source", [None, MPI.ANY_SOURCE])
+def test_asked_before_they_are_waited_for(ask, source):
+    def program(np, comm, x):
+        after, before = around(comm)
+        v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
+        wanted = before if source is None else source
+        ask([comm.Irecv(v, wanted, 1), comm.Irecv(w, wanted, 2), comm.Isend(x * x, after, 2), comm.Isend(x, after, 1)])
+        return v * w
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
+def test_generalized_requests_pass():
+    done = []
+    request = MPI.Grequest.Start(lambda status: done.append("asked"), lambda: done.append("freed"), lambda flag: None)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(1))
+        v = ampi.numpy.zeros(1)
+        after, before = around(ampi.COMM_WORLD)
+        request.Complete()
+        MPI.Request.Waitall([request, ampi.COMM_WORLD.Irecv(v, before), ampi.COMM_WORLD.Isend(x * x, after)])
+        y = v * 3.0
+    assert done == ["asked", "freed"]
+    assert tape.gradient(y, x, seed=[1.0]) == 6.0
+
+
+def test_cancelled_send():
+    """Whether it could be cancelled is MPI's affair: a message that was carries nothing, the other is as any."""
+    after, before = around(ampi.COMM_WORLD)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(2, 3.0))
+        v = ampi.numpy.zeros(2)
+        request = ampi.COMM_WORLD.Isend(x * x, after, 1)
+        request.Cancel()
+        status = MPI.Status()
+        request.Wait(status)
+        gone = WORLD.sendrecv(status.Is_cancelled(), after, 77, source=before, recvtag=77)
+        if not gone:
+            ampi.COMM_WORLD.Recv(v, before, 1)
+        y = v + x
+    expected = 1.0 if status.Is_cancelled() else 7.0
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), expected)
+
+
+def test_a_message_that_comes_short_leaves_the_rest_alone():
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = x * x
+        request = comm.Isend(numpy.ones(1) if comm.rank % 2 else x[:1], after, 1)
+        comm.Recv([v, MPI._typedict[x.dtype.char]], before, 1)
+        request.Wait()
+        return v * x
+
+    def plain(np, comm, x):
+        return program(np, comm, x) if np is not numpy else _as_complex(comm, x)
+
+    def _as_complex(comm, x):
+        after, before = around(comm)
+        v = x * x
+        comm.Sendrecv(numpy.ones(1, complex) if comm.rank % 2 else x[:1], after, 1, v, before, 1)
+        return v * x
+
+    check(plain, ampi.COMM_WORLD, WORLD)
+
+
 def test_cancelled_receive():
     def program(np, comm, x):
         after, before = around(comm)
