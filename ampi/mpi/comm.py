@@ -48,6 +48,12 @@ def _ours(comm: Any) -> Any:
 class Communicator(PointToPoint, Collectives, Objects):
     """What all communicators have.
 
+    While a tape records, what an active buffer or object holds is differentiated through the message that carries it.
+    The adjoint of a method is in the table (``python -m ampi.coverage``); it runs in the sweep, on a communicator of
+    its own, so every rank that has communicated must ask for the gradient.  Active values that are received into
+    memory which is not tracked, or combined by an operation without a rule, are an `ActivityError` where one rank can
+    tell, and a `CommunicationError` at the beginning of the sweep where it takes two.
+
     ``_base`` is mpi4py's class, ``_reverse`` the reverse side, ``_constant`` the name of ``COMM_WORLD`` and
     ``COMM_SELF``.
     """
@@ -247,7 +253,10 @@ class Comm(Communicator, mpi.Comm, metaclass=AcceptsBase):
 
 
 class Intracomm(Intracommunicator, mpi.Intracomm, metaclass=AcceptsBase):
-    """Intracommunicator."""
+    """Intracommunicator, whose messages are differentiated while a tape records.
+
+    Methods are mpi4py's, collective where they are there.  See `Communicator` for what the sweep asks for.
+    """
 
     _base = mpi.Intracomm
 
@@ -281,7 +290,11 @@ class Distgraphcomm(Topocommunicator, mpi.Distgraphcomm, metaclass=AcceptsBase):
 
 
 class Intercomm(Communicator, mpi.Intercomm, metaclass=AcceptsBase):
-    """Intercommunicator."""
+    """Intercommunicator, whose messages are differentiated while a tape records.
+
+    One to programs that were spawned or connected has no reverse side, for they may be any: messages on it pass
+    through, active ones are an error.  Its duplicate, made by ampi's ``Dup()`` on both sides, has one.
+    """
 
     _base = mpi.Intercomm
 

@@ -269,7 +269,11 @@ _SLOTS = ("_parts", "_tape", "_unpack")
 
 
 class Request(Completions, Handles, _Request, metaclass=AcceptsBase):
-    """Request handler."""
+    """Request handler.
+
+    Whatever completes it, here or by mpi4py's own class, ends the operation for the tape that recorded its start; one
+    that is never completed is a `CommunicationError` in the sweep.  A cancelled message carries nothing.
+    """
 
     __slots__ = _SLOTS
     _base = _Request
