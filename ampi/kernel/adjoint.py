@@ -61,7 +61,8 @@ class Derivative:
     """A derivative program of a kernel and what the tape has to know of it.
 
     ``function`` takes the kernel's own argument leaves, then one shadow array for each of ``shadows`` (names of array
-    arguments, active on entry or made so by the kernel), then one seed per active result leaf.  ``needs`` are the
+    arguments, active on entry or made so by the kernel), then one seed per active result leaf, then for each array of
+    indices in ``distinct`` whether all its elements differ and none is negative.  ``needs`` are the
     array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
     writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
     ``result_active`` says for each result leaf whether it depends on an active argument.
@@ -75,6 +76,7 @@ class Derivative:
     result_active: tuple[bool, ...]
     shadows: tuple[str, ...]
     scalars: tuple[str, ...]
+    distinct: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
 
 
@@ -87,7 +89,8 @@ class Options:
     ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
     out of loops; ``gather`` puts adjoints of stencils in gather form; ``sums``, ``branches`` and ``strips`` make loops
     fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the program
-    is compiled with ``parallel=True``, and ``reassociate`` that it is with ``fastmath=True``.
+    is compiled with ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, and
+    ``reassociate`` that it is compiled with ``fastmath=True``.
     """
 
     activity: bool = True
@@ -101,6 +104,7 @@ class Options:
     gather: bool = True
     strips: bool = True
     threads: bool = False
+    deterministic: bool = False
     reassociate: bool = False
 
 
@@ -222,8 +226,9 @@ class _Adjoint(Builder):
         if self.options.slice:
             generated = live_part(generated)
         self.facts += self.kept(generated)
+        needs = arrays_read(generated)
         generated = self.vectorisable(generated)
-        return self.describe(generated, shadowed, scalars, result_active)
+        return self.describe(generated, needs, shadowed, scalars, result_active)
 
     def kept(self, generated: ir.Function) -> list[str]:
         """What the program saves and copies, in words."""
@@ -236,26 +241,39 @@ class _Adjoint(Builder):
         return found
 
     def vectorisable(self, generated: ir.Function) -> ir.Function:
-        """The program with its innermost loops in a form that compilers vectorise."""
+        """The program with its innermost loops in a form that compilers vectorise, and its parallel ones on threads."""
         if self.options.sums:
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
         if self.options.gather:
             generated, facts = in_gather_form(generated, self.names)
             self.facts += facts
-        generated, facts = parallel.decide(generated, self.names, self.options.threads)
+        generated, facts = parallel.decide(
+            generated,
+            self.names,
+            self.options.threads,
+            self.options.deterministic,
+            lambda part: destruct(self.in_good_form(part)),
+        )
         self.facts += facts
+        flags = [
+            ir.Argument(parallel.distinct_name(n), types.boolean, ("distinct", n)) for n in parallel.flags_of(generated)
+        ]
+        return self.in_good_form(replace(generated, arguments=(*generated.arguments, *flags)))
+
+    def in_good_form(self, generated: ir.Function) -> ir.Function:
         if self.options.allocations:
             generated = allocate_once(generated, self.names)
         if self.options.branches:
             generated = replace(generated, body=flatten_loops(generated.body, self.names))
         if self.options.strips:
             generated, facts = in_strips(generated, self.names, self.options.reassociate)
-            self.facts += facts
+            self.facts += [f for f in facts if f not in self.facts]
         return generated
 
     def describe(
         self,
         generated: ir.Function,
+        needs: frozenset[str],
         shadowed: list[ir.Argument],
         scalars: list[ir.Argument],
         result_active: tuple[bool, ...],
@@ -263,13 +281,14 @@ class _Adjoint(Builder):
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
         return Derivative(
             function=destruct(generated),
-            needs=arrays_read(generated) & names,
+            needs=needs & names,
             reads=arrays_read(self.primal) & names,
             writes=frozenset(self.written & names),
             becomes_active=frozenset(a.name for a in shadowed if a.name not in self.active_arguments),
             result_active=result_active,
             shadows=tuple(a.name for a in shadowed),
             scalars=tuple(a.name for a in scalars),
+            distinct=parallel.flags_of(generated),
             facts=tuple(self.facts),
         )
 

@@ -193,10 +193,11 @@ def versions() -> str:
     for part in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(part.name.encode() + part.read_bytes())
     python = (sys.implementation.cache_tag, platform.python_version(), platform.machine())
-    return repr((python, numba.__version__, np.__version__, _processor(), digest.hexdigest()))
+    return repr((python, numba.__version__, np.__version__, processor(), digest.hexdigest()))
 
 
-def _processor() -> Any:
+def processor() -> Any:
+    """The name and features of the processor that code is compiled for."""
     from numba.core.registry import cpu_target
 
     return cpu_target.target_context.codegen().magic_tuple()

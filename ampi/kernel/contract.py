@@ -17,7 +17,7 @@ from numba.np import numpy_support
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
-from ampi.kernel import adjoint, arguments, cache, emit, ir, tangent
+from ampi.kernel import adjoint, arguments, cache, emit, ir, tangent, threads
 from ampi.kernel.expand import ADVICE
 from ampi.kernel.inference import is_array
 from ampi.kernel.separate import SeparateArrays, are_separate
@@ -45,9 +45,12 @@ class Contract:
         For each leaf of the result.
     result_dtypes : tuple of str
         For each leaf of the result, the dtype it (or its elements) has in the kernel.
+    distinct : tuple of int
+        Arrays of indices of which the adjoint is told whether they name no element twice.
     adjoint : callable or None
-        ``adjoint(*leaves, *shadows, *seeds)``, with one seed per active leaf of the result.  Shadows are updated in
-        place, from the adjoint of the values after the call to that of the values before.  None if nothing is active.
+        ``adjoint(*leaves, *shadows, *seeds, *flags)``, with one seed per active leaf of the result and one flag per
+        array in ``distinct``.  Shadows are updated in place, from the adjoint of the values after the call to that of
+        the values before.  None if nothing is active.
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -62,11 +65,12 @@ class Contract:
     scalars: tuple[int, ...]
     result_active: tuple[bool, ...]
     result_dtypes: tuple[str, ...]
+    distinct: tuple[int, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     disagreement: Callable[..., int] | None = None
 
 
-FACTS = ("names", "reads", "writes", "needs", "becomes_active", "shadows", "scalars", "result_active")
+FACTS = ("names", "reads", "writes", "needs", "becomes_active", "shadows", "scalars", "result_active", "distinct")
 
 # --------------------------------------------------------------------------------------------------- making it
 
@@ -77,23 +81,27 @@ def make_contract(
     active: frozenset[int],
     same: tuple[tuple[int, int], ...] = (),
     separate: bool = True,
+    threaded: bool = True,
 ) -> Contract:
-    """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first), and
-    ``separate`` that no others overlap."""
+    """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first),
+    ``separate`` that no others overlap, and ``threaded`` that the adjoint of a parallel kernel runs on threads."""
     separate = separate and "separate" not in kernel.without
     described = tuple(map(cache.describe, argument_types))
-    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same, separate)
+    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same, separate, threaded)
     name = f"{kernel.__name__}_adjoint_{key}"
     path = cache.folder() / f"{name}.py"
     if not path.exists():
         with cache.locked(name):
             if not path.exists():
-                cache.write(path, generate(kernel, argument_types, active, same, separate))
+                cache.write(path, generate(kernel, argument_types, active, same, separate, threaded))
     module = cache.load_module(path)
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
-    options = derivative_options(kernel.options, module.PARALLEL)
+    options = derivative_options(kernel.options, bool(module.PARTS))
     if separate:
         options["pipeline_class"] = SeparateArrays
+    for part in module.PARTS:
+        serial = numba.njit(**{**options, "parallel": False})
+        setattr(module, part, serial(getattr(module, part)))
     compiled = program and cache.compiled(program, name, options)
     return Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
 
@@ -105,7 +113,32 @@ def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any
     primal raise did so before.
     """
     kept = {k: v for k, v in options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
-    return {**kept, "error_model": "numpy", "parallel": parallel and bool(kept.get("parallel"))}
+    # Of what Numba makes parallel itself only prange: the rest costs seconds of its time, and time for short arrays.
+    only = dict.fromkeys("comprehension numpy reduction inplace_binop setitem stencil fusion".split(), False)
+    on_threads = {**only, "prange": True} if parallel and kept.get("parallel") else False
+    return {**kept, "error_model": "numpy", "parallel": on_threads}
+
+
+def derive(
+    kernel: Any,
+    argument_types: tuple[types.Type, ...],
+    active: frozenset[int],
+    same: tuple[tuple[int, int], ...] = (),
+    separate: bool = True,
+    threaded: bool = True,
+) -> tuple[ir.Function, adjoint.Derivative]:
+    """The primal and its adjoint."""
+    primal = kernel.ir_of(argument_types, same)
+    fast = kernel.options.get("fastmath", False)
+    options = adjoint.Options(
+        strips=separate,
+        threads=threaded and bool(kernel.options.get("parallel")),
+        deterministic=kernel.deterministic,
+        reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
+    )
+    options = replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
+    wanted = {a.name for k, a in enumerate(primal.arguments) if k in active}
+    return primal, adjoint.build(with_constants(primal), wanted, options)
 
 
 def generate(
@@ -114,18 +147,11 @@ def generate(
     active: frozenset[int],
     same: tuple[tuple[int, int], ...] = (),
     separate: bool = True,
+    threaded: bool = True,
 ) -> str:
     """The text of the file: facts and adjoint program."""
-    primal = kernel.ir_of(argument_types, same)
+    primal, derivative = derive(kernel, argument_types, active, same, separate, threaded)
     names = [a.name for a in primal.arguments]
-    fast = kernel.options.get("fastmath", False)
-    options = adjoint.Options(
-        strips=separate,
-        threads=bool(kernel.options.get("parallel")),
-        reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
-    )
-    options = replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
-    derivative = adjoint.build(with_constants(primal), {names[k] for k in active}, options)
     position = {n: k for k, n in enumerate(names)}
 
     def positions(some: Any) -> tuple[int, ...]:
@@ -141,8 +167,11 @@ def generate(
         "scalars": tuple(position[n] for n in derivative.scalars),
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
+        "distinct": tuple(position[n] for n in derivative.distinct),
     }
     program = without_constants(derivative.function, primal)
+    parts = emit.parts(program)
+    costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
     text = [
         title("Adjoint", kernel, primal, [names[k] for k in active], derivative.facts),
         emit.HEADER,
@@ -151,7 +180,8 @@ def generate(
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
         "}",
         f"ADJOINT = {program.name if active else ''!r}",
-        f"PARALLEL = {any(isinstance(n, ir.For) and n.parallel for n in ir.walk(program.body))}",
+        f"PARTS = {[p.name for p in parts]!r}",
+        f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
         "\n",
         emit.source(program) if active else "",
         *disagreement(primal),
@@ -191,9 +221,14 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
 
 def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
     """The text of the generated file for these active leaves (by name; all that can carry derivatives if None)."""
+    return generate(kernel, argument_types, positions_of(kernel, argument_types, active), threaded=kernel.is_threaded())
+
+
+def positions_of(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> frozenset[int]:
+    """The positions of active leaves (by name; all that can carry derivatives if None)."""
     leaves = kernel.ir_of(argument_types).arguments
     names = active_leaves(kernel, leaves, active)
-    return generate(kernel, argument_types, frozenset(k for k, a in enumerate(leaves) if a.name in names))
+    return frozenset(k for k, a in enumerate(leaves) if a.name in names)
 
 
 def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
@@ -307,7 +342,8 @@ class _Call:
         self.kernel = kernel
         self.recording = recording
         self.leaves = leaves
-        key = None if recording is None else arguments.identity(bound, recording.reference)
+        known = None if recording is None else arguments.identity(bound, recording.reference)
+        key = None if known is None else (known, kernel.is_threaded())
         plan = kernel.plans.get(key)
         if plan is None:
             plan = self.make_plan(bound)
@@ -359,11 +395,14 @@ class _Call:
         same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
         merged = {k for k, _ in same}
         separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], self.leaves)
-        key = kinds, active, same, separate
+        threaded = self.kernel.is_threaded()
+        key = kinds, active, same, separate, threaded
         contract = self.kernel.contracts.get(key)
         if contract is None:
             argument_types = self.kernel.types_of(tuple(map(arguments.plain, bound)))
-            contract = self.kernel.contracts[key] = make_contract(self.kernel, argument_types, active, same, separate)
+            contract = self.kernel.contracts[key] = make_contract(
+                self.kernel, argument_types, active, same, separate, threaded
+            )
         if active and not separate:
             self.refuse_overlap(contract, places, merged)
         return contract
@@ -412,7 +451,7 @@ class _Call:
             facts = zip(self.contract.result_active, self.contract.result_dtypes, strict=True)
             result = self.wrap(result, facts, seeds, created)
             outputs = (*outputs, *(s for s in seeds if isinstance(s, memory.Region)))
-        adjoint = _Adjoint(self.contract.adjoint, self.values, self.plan.shadows, self.scalars, seeds, outputs)
+        adjoint = _Adjoint(self.contract, self.values, self.plan.shadows, self.scalars, seeds, outputs)
         self.recording.append(adjoint, undo, created)
         return result
 
@@ -465,19 +504,19 @@ class StandIn:
 class _Adjoint:
     """The adjoint of one recorded call."""
 
-    __slots__ = ("outputs", "program", "scalars", "seeds", "shadows", "values")
+    __slots__ = ("contract", "outputs", "scalars", "seeds", "shadows", "values")
     reads_memory = False  # but through `Sweep.value`
 
     def __init__(
         self,
-        program: Any,
+        contract: Contract,
         values: list[Any],
         shadows: tuple[memory.Region, ...],
         scalars: list[Any],
         seeds: list[Any],
         outputs: tuple[memory.Region, ...],
     ):
-        self.program = program
+        self.contract = contract
         self.values = values
         self.shadows = shadows
         self.scalars = scalars
@@ -490,7 +529,9 @@ class _Adjoint:
         values = [self.value(sweep, v) for v in self.values]
         shadows = [sweep.shadow(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
-        for region, value in zip(self.scalars, self.program(*values, *shadows, *seeds)):
+        flags = [threads.distinct(values[k]) for k in self.contract.distinct]
+        assert self.contract.adjoint is not None
+        for region, value in zip(self.scalars, self.contract.adjoint(*values, *shadows, *seeds, *flags)):
             sweep.add(region, value)
 
     def value(self, sweep: tape.Sweep, v: Any) -> Any:

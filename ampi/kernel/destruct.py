@@ -70,6 +70,9 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
         changed = {array.name} if array is not None else set()
         for block in blocks(s):
             changed |= {w.name for inner in every(block) if (w := written(inner)) is not None}
+        for inner in every((s,)):
+            if isinstance(inner, ir.Launch):
+                changed |= {a.name for a in inner.arguments if isinstance(a, Var)}
         s = _absorb(s, pending)
         if blocks(s):
             inside = {n for block in blocks(s) for inner in every(block) for n in names_read(inner)}
@@ -115,6 +118,8 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
                 return e
 
     room = [MAX_OPERATIONS]
+    if isinstance(s, ir.Launch):
+        return s  # its text names an operand more than once
     if isinstance(s, Loop):
         return replace(s, start=change(s.start, room), stop=change(s.stop, room))
     if isinstance(s, Branch):

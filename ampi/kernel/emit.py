@@ -10,6 +10,7 @@ import ast
 import cmath
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from numba import types
@@ -25,11 +26,22 @@ import numpy as np
 from numba import prange
 
 from ampi.kernel.special import digamma, get_num_threads, trigamma
+from ampi.kernel.threads import ALONE, APART, ATOMIC, OWN, add_own, atomic_add, choose, piece
 """
 
 
 def source(function: ir.Function) -> str:
-    """The function as Python source, ending in a newline."""
+    """The function as Python source, ending in a newline, after the functions that it calls on threads."""
+    return "\n\n".join(map(_definition, (*parts(function), function)))
+
+
+def parts(function: ir.Function) -> list[ir.Function]:
+    """The functions that a function calls on threads."""
+    launches = [s for s in ir.walk(function.body) if isinstance(s, ir.Launch)]
+    return [p for s in launches for p in (s.part, s.atomic) if p is not None]
+
+
+def _definition(function: ir.Function) -> str:
     writer = _Writer()
     arguments = ", ".join(a.name for a in function.arguments)
     writer.line(f"def {function.name}({arguments}):", 0)
@@ -152,6 +164,9 @@ class _Writer:
                 self.line(f"{target.name} = {expression(value)}", s.line)
             case ir.Store(array=array, index=index, value=value):
                 self.line(f"{array.name}[{self.index(index)}] = {expression(value)}", s.line)
+            case ir.Accumulate(array=array, index=index, value=value, atomic=True):
+                comma = "," if len(index) == 1 else ""
+                self.line(f"atomic_add({array.name}, ({self.index(index)}{comma}), {expression(value)})", s.line)
             case ir.Accumulate(array=array, index=index, value=ir.Op(name="neg", args=(value,))):
                 self.line(f"{array.name}[{self.index(index)}] -= {expression(value)}", s.line)
             case ir.Accumulate(array=array, index=index, value=value):
@@ -185,6 +200,8 @@ class _Writer:
                 self.line("break", s.line)
             case ir.Continue():
                 self.line("continue", s.line)
+            case ir.Launch():
+                self.launch(s)
             case ir.Raise(text=text) | ir.Raw(text=text):
                 for part in text.splitlines():
                     self.line(part, s.line)
@@ -205,6 +222,92 @@ class _Writer:
             case _:
                 self.line("else:", 0)
                 self.block(s.orelse)
+
+    def launch(self, s: ir.Launch) -> None:
+        """The call of a part on threads; see `ampi.kernel.threads` for the forms."""
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        start, stop = expression(s.start), expression(s.stop)
+        count, form = name["threads"], name["form"]
+        own = {a.name: name[f"own {k}"] for k, a in enumerate(s.shared) if f"own {k}" in name}
+        self.line(f"{count} = {s.count or 'get_num_threads()'}", s.line)
+        extent = f"{stop} - {start}" if start != "0" else stop
+        sizes = " + ".join(f"{a.name}.size" for a in s.shared) if own else "0"
+        apart = "True"
+        if s.distance:
+            apart = f"{extent} >= {2 * s.distance} * {count}"
+        elif s.shared:
+            apart = " and ".join(map(expression, s.distinct)) or "False"
+        facts = (extent, str(s.work), sizes, str(s.increments), count, apart, str(bool(own)), "COSTS")
+        self.line(f"{form} = choose({', '.join(facts)})", s.line)
+        for k, (var, _) in enumerate(s.sums):
+            dtype = numpy_name(var.type)
+            self.line(f"{name[f'parts {k}']} = np.zeros({2 if s.distance else 1} * {count}, {dtype})", s.line)
+        for array, many in own.items():
+            dtype = numpy_name(next(a for a in s.shared if a.name == array).type.dtype)
+            self.line(f"{many} = np.empty(({count} - 1 if {form} == OWN else 0, *{array}.shape), {dtype})", s.line)
+        self.line(f"if {form} == ALONE:", s.line)
+        self.inside(lambda: self.call(s, s.part, start, stop, "0"))
+        self.line("else:", s.line)
+        self.inside(lambda: self.blocks(s, start, stop) if s.distance else self.on_threads(s, start, stop, own))
+        for k, (var, init) in enumerate(s.sums):
+            several = name[f"parts {k}"]
+            self.line(f"{var.name} = {expression(init)}", s.line)
+            self.line(f"for {name['thread']} in range({several}.shape[0]):", s.line)
+            self.inside(lambda v=var.name, m=several: self.line(f"{v} += {m}[{name['thread']}]", s.line))
+
+    def inside(self, write: Callable[[], None]) -> None:
+        self.depth += 1
+        write()
+        self.depth -= 1
+
+    def call(self, s: ir.Launch, part: ir.Function, begin: str, end: str, place: str, **instead: str) -> None:
+        """Call a part, with other arrays in place of some arguments, and put its results into place."""
+        given = [expression(a) for a in s.arguments]
+        arguments = ", ".join([begin, end, *(instead.get(a, a) for a in given)])
+        targets = ", ".join(f"{s.temporaries[f'parts {k}'].name}[{place}]" for k in range(len(s.sums)))
+        self.line(f"{targets}{' = ' if targets else ''}{part.name}({arguments})", s.line)
+
+    def on_threads(self, s: ir.Launch, start: str, stop: str, own: dict[str, str]) -> None:
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        thread, count, form, begin, end = (name[n] for n in ("thread", "threads", "form", "begin", "end"))
+        self.line(f"for {thread} in prange({count}):", s.line)
+        self.depth += 1
+        self.line(f"{begin}, {end} = piece({start}, {stop}, {thread}, {count})", s.line)
+        word = "if"
+        if s.atomic is not None:
+            self.line(f"{word} {form} == ATOMIC:", s.line)
+            self.inside(lambda: self.call(s, s.atomic, begin, end, thread))
+            word = "elif"
+        if own:
+            self.line(f"{word} {form} == OWN and {thread} > 0:", s.line)
+            self.depth += 1
+            for many in own.values():
+                self.line(f"{many}[{thread} - 1] = 0", s.line)
+            self.call(s, s.part, begin, end, thread, **{a: f"{m}[{thread} - 1]" for a, m in own.items()})
+            self.depth -= 1
+            self.line("else:", s.line)
+            self.inside(lambda: self.call(s, s.part, begin, end, thread))
+        else:
+            self.call(s, s.part, begin, end, thread)
+        self.depth -= 1
+        if own:
+            self.line(f"if {form} == OWN:", s.line)
+            self.depth += 1
+            self.line(f"for {thread} in prange({count}):", s.line)
+            for array, many in own.items():
+                self.inside(lambda a=array, m=many: self.line(f"add_own({a}, {m}, {thread}, {count})", s.line))
+            self.depth -= 1
+
+    def blocks(self, s: ir.Launch, start: str, stop: str) -> None:
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        thread, count, phase, begin, end = (name[n] for n in ("thread", "threads", "phase", "begin", "end"))
+        self.line(f"for {phase} in range(2):", s.line)
+        self.depth += 1
+        self.line(f"for {thread} in prange({count}):", s.line)
+        self.depth += 1
+        self.line(f"{begin}, {end} = piece({start}, {stop}, 2 * {thread} + {phase}, 2 * {count})", s.line)
+        self.call(s, s.part, begin, end, f"2 * {thread} + {phase}")
+        self.depth -= 2
 
     def grow(self, target: ir.Var, size: ir.Expr, line: int) -> None:
         name, need = target.name, expression(size)

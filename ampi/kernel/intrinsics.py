@@ -175,7 +175,6 @@ _ENTRIES = (
     _function("lgamma", "math.lgamma(x)", "d * digamma(x)", domain=_POSITIVE, cost=20),
     _operator("digamma", "digamma(x)", "d * trigamma(x)", domain=_POSITIVE, cost=40),
     _operator("trigamma", "trigamma(x)", None, cost=40),
-    _operator("threads", "get_num_threads()"),
     # complex numbers
     Intrinsic("complex", "complex(x, y)", ("d", "1j * d"), (complex,)),
     _function("real", "np.real(x)", "real(d)", adjoints=("d",)),

@@ -114,11 +114,13 @@ class Store(Stmt):
 @dataclass(frozen=True)
 class Accumulate(Stmt):
     """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
-    other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``)."""
+    other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``).  ``atomic``: other threads may
+    add to the same element at the same time; only made by the derivative passes."""
 
     array: Var
     index: tuple[Expr, ...]
     value: Expr
+    atomic: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,35 @@ class Raw(Stmt):
 
 
 @dataclass(frozen=True)
+class Launch(Stmt):
+    """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
+    where that is quicker: only made by ``parallel``, which says what the forms are.
+
+    ``sums`` are pairs of a scalar and what it is before: the results of all parts are added to it.  ``shared`` are the
+    arrays in whose elements parts may meet, which excludes threads (unless ``added``: they are only added to there)
+    except if all of ``distinct`` are true (if there are any), or if parts that are ``distance`` iterations apart do not
+    meet (if it is not zero).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about how many
+    operations an iteration has and ``increments`` how many of them add to ``shared``.  ``count`` is the number of
+    parts (None: that of threads).  ``temporaries`` are the names which the emitted text needs.
+    """
+
+    part: Function
+    start: Expr
+    stop: Expr
+    arguments: tuple[Expr, ...]
+    sums: tuple[tuple[Var, Expr], ...]
+    shared: tuple[Var, ...]
+    added: bool
+    distinct: tuple[Expr, ...]
+    distance: int
+    atomic: Function | None
+    work: int
+    increments: int
+    count: int | None
+    temporaries: dict[str, Var]
+
+
+@dataclass(frozen=True)
 class Argument:
     """One leaf of the user's arguments.  ``path`` says where it was: ``("state", "x")`` for ``state.x``."""
 
@@ -315,7 +346,11 @@ def children(node: Any) -> Iterator[Any]:
         if isinstance(value, (Expr, Stmt)):
             yield value
         elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, (Expr, Stmt)))
+            for v in value:
+                if isinstance(v, (Expr, Stmt)):
+                    yield v
+                elif isinstance(v, tuple):
+                    yield from (e for e in v if isinstance(e, Expr))
 
 
 def walk(node: Any) -> Iterator[Any]:

@@ -1,21 +1,30 @@
-"""Which adjoint loops may run on several threads.
+"""Which adjoint loops may run on several threads, and in which form.
 
 The iterations of a primal ``prange`` are independent, but those of its adjoint need not be: an element that two
-iterations read gets increments from both.  An adjoint loop stays parallel if every element that it writes is touched
-by one iteration only, which is shown
+iterations read gets increments from both.  For each array that an adjoint loop writes, one of these is shown:
 
-* by the index: it is affine in the loop's counter and differs from iteration to iteration;
-* by the primal: an element that an iteration of a ``prange`` assigns is no other iteration's business, so neither is
-  its shadow;
+* *Iterations do not meet.*  The index is affine in the loop's counter and differs from iteration to iteration; or the
+  primal says so (an element that an iteration of a ``prange`` assigns is no other iteration's business, so neither is
+  its shadow).
+* *Iterations do not meet if an index array names no element twice.*  Whether it does is looked up when the adjoint
+  is called (`threads.distinct`).
+* *Only iterations near to one another meet* (stencils).  The iterations are cut into twice as many blocks as there are
+  threads, each longer than that distance; first those of even number run, then those of odd number.
+* *Where iterations meet they only add.*  Each thread adds into arrays of its own, which are added up afterwards in a
+  fixed order; or each increment is an atomic instruction; whichever is quicker for this number of iterations, elements
+  and threads (`threads.choose`).
 
-and if all that it carries are sums.  Where elements that several iterations touch are only added to, each thread
-adds into an array of its own; these are added up afterwards (in a fixed order: the same number of threads gives the
-same bits).  A loop that is short in comparison with such arrays, and any other loop, runs on one thread.
+Otherwise, or where that is quickest, the loop runs on one thread.  The body of a loop becomes a function of its own
+(a *part*): it is compiled once, without threads, whatever form the loop takes, and is vectorised as a serial loop is.
+
+A deterministic program cuts its loops into a number of parts that does not depend on that of the threads, and has no
+atomic increments: its results are the same, bit by bit, on any number of threads.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numba import types
@@ -25,12 +34,9 @@ from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ssa import (
     INT,
-    ONE,
     ZERO,
     Branch,
-    Builder,
     Carried,
-    Join,
     Loop,
     Names,
     blocks,
@@ -39,19 +45,25 @@ from ampi.kernel.ssa import (
     names_read,
     reads,
     rebuild,
-    renamed,
     written,
 )
 
-COST_OF_AN_ELEMENT = 4  # of a thread's own array, in operations of the loop
+PARTS = 16  # of a loop in a deterministic program
 LENGTH_OF_AN_INNER_LOOP = 32
 
 
-def decide(function: ir.Function, names: Names, threads: bool) -> tuple[ir.Function, list[str]]:
-    """The program (in single assignment form) with only the loops marked parallel that may be, and the reasons."""
+def decide(
+    function: ir.Function,
+    names: Names,
+    threads: bool,
+    deterministic: bool,
+    finish: Callable[[ir.Function], ir.Function],
+) -> tuple[ir.Function, list[str]]:
+    """The program (in single assignment form) with its parallel loops as `ir.Launch` where they may run on threads, and
+    serial otherwise; and the reasons.  ``finish`` completes the function that becomes of a loop's body."""
     if not threads:
         return replace(function, body=_all_serial(function.body)), []
-    deciding = _Deciding(tbr.collect(function), names)
+    deciding = _Deciding(function, names, deterministic, finish)
     return replace(function, body=deciding.block(function.body)), deciding.facts
 
 
@@ -66,48 +78,62 @@ def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """An array in whose elements iterations meet, unless all of ``distinct`` (index arrays; None: whatever these are)
+    name no element twice, or the iterations are more than ``distance`` apart (None: however far they are)."""
+
+    array: Var
+    distinct: frozenset[str] | None
+    distance: int | None
+    added: bool
+
+
 class _Deciding:
-    def __init__(self, accesses: tbr.Accesses, names: Names) -> None:
-        self.accesses = accesses
+    def __init__(
+        self, function: ir.Function, names: Names, deterministic: bool, finish: Callable[[ir.Function], ir.Function]
+    ) -> None:
+        self.function = function
         self.names = names
+        self.deterministic = deterministic
+        self.finish = finish
+        self.accesses = tbr.collect(function)
+        changed = {w.name for t in every(function.body) if (w := written(t)) is not None}
+        self.index_arrays = {
+            a.name
+            for a in function.arguments
+            if isinstance(a.type, types.Array) and a.name not in changed and a.path[:1] != ("constant",)
+        }
         self.facts: list[str] = []
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in body:
             if isinstance(s, Loop) and s.parallel:
-                out += self.parallel_loop(s)
-                continue
-            if isinstance(s, Loop):
+                s = self.parallel_loop(s)
+            elif isinstance(s, Loop):
                 s = replace(s, body=self.block(s.body))
             elif isinstance(s, Branch):
                 s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
             out.append(s)
         return tuple(out)
 
-    def parallel_loop(self, s: Loop) -> list[Stmt]:
+    def parallel_loop(self, s: Loop) -> Stmt:
         """What becomes of a ``prange``."""
         reason = self.obstacle(s)
         met = [] if reason else self.met(s)
-        serial = replace(s, parallel=False, body=_all_serial(s.body))
-        if reason is None and not met:
-            self.facts.append(f"line {s.line}: parallel")
-            return [replace(serial, parallel=True)]
-        others = [a for a in met if not self.is_only_added_to(a, s)]
-        if others:
-            reason = f"iterations meet in elements of {', '.join(others)}"
+        safe = all(m.added for m in met) or all(m.distinct is not None for m in met)
+        near = all(m.distance is not None for m in met)
+        if reason is None and not safe and not near:
+            others = [m.array.name for m in met if not m.added]
+            reason = f"iterations meet in elements of {', '.join(others)}, which they do not only add to"
         if reason is not None:
             self.facts.append(f"line {s.line}: on one thread: {reason}")
-            return [replace(s, parallel=False, body=self.block(s.body))]
-        self.facts.append(f"line {s.line}: parallel, with arrays of each thread's own for {', '.join(met)}")
-        return _Private(serial, [self.array(a, s) for a in met], self.names).statements()
-
-    def array(self, name: str, s: Loop) -> Var:
-        return next(w for t in every(s.body) if (w := written(t)) is not None and w.name == name)
-
-    def is_only_added_to(self, array: str, s: Loop) -> bool:
-        accesses = [a for a in self.accesses.of[array] if any(around is s for around in a.loops)]
-        return all(isinstance(a.statement, ir.Accumulate) for a in accesses)
+            return replace(s, parallel=False, body=self.block(s.body))
+        s = replace(s, parallel=False, body=_all_serial(s.body))
+        launch = _Outlining(self, s, met).launch()
+        self.facts.append(f"line {s.line}: {explained(launch, met)}")
+        return launch
 
     def obstacle(self, s: Loop) -> str | None:
         """Why a loop cannot run on several threads, whatever its arrays are."""
@@ -119,17 +145,20 @@ class _Deciding:
             return "it saves values whose number is not known"
         return None
 
-    def met(self, s: Loop) -> list[str]:
+    def met(self, s: Loop) -> list[Meeting]:
         """The arrays in whose elements iterations meet."""
         inside = {v.name for t in every(s.body) for v in definitions(t)}
-        arrays = {w.name for t in every(s.body) if (w := written(t)) is not None} - inside
-        return [array for array in sorted(arrays) if not self.is_private(array, s)]
+        arrays = {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
+        found = [self.meeting(arrays[name], s) for name in sorted(arrays)]
+        return [m for m in found if m is not None]
 
-    def is_private(self, array: str, s: Loop) -> bool:
-        """Whether each element of an array that the loop writes is touched by one iteration only."""
-        accesses = [a for a in self.accesses.of[array] if any(around is s for around in a.loops)]
-        assigned = self.assigned(array, s.body)
+    def meeting(self, array: Var, s: Loop) -> Meeting | None:
+        """How iterations meet in the elements of an array that the loop writes; None if they do not."""
+        accesses = [a for a in self.accesses.of[array.name] if any(around is s for around in a.loops)]
+        assigned = self.assigned(array.name, s.body)
         level = next(k for k, around in enumerate(accesses[0].loops) if around is s)
+        distinct: frozenset[str] | None = frozenset()
+        distance: int | None = 0
         for w in accesses:
             if w.is_load or _place(w.index) in assigned:
                 continue
@@ -137,11 +166,39 @@ class _Deciding:
                 if _place(other.index) in assigned:
                     continue
                 common = tbr.common_loops(w, other)
-                if tbr.may_overlap(w, other, common, level, self.accesses):
-                    return False
-                if tbr.may_overlap(other, w, common, level, self.accesses):
-                    return False
-        return True
+                for pair in ((w, other), (other, w)):
+                    if not tbr.may_overlap(*pair, common, level, self.accesses):
+                        continue
+                    needed = self.distinct(*pair, common, level)
+                    distinct = None if needed is None or distinct is None else distinct | needed
+                    reach = tbr.reach(*pair, common, level, self.accesses)
+                    distance = None if reach is None or distance is None else max(distance, reach)
+        if distance == 0:
+            return None
+        return Meeting(array, distinct, distance, all(isinstance(a.statement, ir.Accumulate) for a in accesses))
+
+    def distinct(self, a: tbr.Access, b: tbr.Access, common: tuple[Loop, ...], level: int) -> frozenset[str] | None:
+        """The index array that keeps two accesses apart if its elements differ."""
+        for x, y in zip(a.index, b.index):
+            p, q = self.looked_up(x), self.looked_up(y)
+            if p is None or q is None or p.array != q.array:
+                continue
+            at_p, at_q = replace(a, array=p.array, index=p.index), replace(b, array=q.array, index=q.index)
+            if not tbr.may_overlap(at_p, at_q, common, level, self.accesses):
+                return frozenset({p.array.name})
+        return None
+
+    def looked_up(self, e: Expr) -> ir.Load | None:
+        """The element of an index array that an index is."""
+        while isinstance(e, Var):
+            value = self.accesses.value.get(e.name)
+            if isinstance(value, Op) and value.name == "cast" and _is_wider(value.type, value.args[0].type):
+                e = value.args[0]
+                continue
+            if isinstance(value, ir.Load) and value.array.name in self.index_arrays:
+                return value if isinstance(value.type, types.Integer) else None
+            return None
+        return None
 
     def assigned(self, array: str, body: tuple[Stmt, ...]) -> set[Any]:
         """The places which every iteration assigns."""
@@ -154,85 +211,177 @@ class _Deciding:
         return found
 
 
-class _Private(Builder):
-    """Writes a loop in as many parts as there are threads, each of which adds into arrays of its own."""
+class _Outlining:
+    """Makes a function of a loop's body."""
 
-    def __init__(self, loop: Loop, arrays: list[Var], names: Names) -> None:
-        super().__init__(names)
-        self.loop, self.arrays = loop, arrays
-        self.line = loop.line
-
-    def op(self, name: str, *args: Expr) -> Expr:
-        return self.value(Op(name, args, INT))
-
-    def statements(self) -> list[Stmt]:
-        """The loop on threads if it is long enough to pay for the arrays, and otherwise as it is."""
-        s = self.loop
-        sizes = {a.name: [Size(a, k, INT) for k in range(a.type.ndim)] for a in self.arrays}
-        total: Expr = ZERO
-        for extents in sizes.values():
-            size: Expr = ONE
-            for e in extents:
-                size = self.op("mul", size, e)
-            total = self.op("add", total, size)
-        span = self.op("max", self.op("sub", s.stop, s.start), ZERO)
-        work = self.op("mul", span, Const(_work(s.body), INT))
-        cost = self.op("mul", total, Const(COST_OF_AN_ELEMENT, INT))
-        pays = self.value(Op("ge", (work, cost), types.boolean))
-        with self.nested() as serial:
-            (alone,) = renamed((s,), self.names)
-            self.emit(alone)
-        with self.nested() as threaded:
-            self.threaded(span, sizes)
-        joins = tuple(
-            Join(c.var, Var(self.totals[c.var.name].name, c.var.type), d.var) for c, d in zip(s.carried, alone.carried)
+    def __init__(self, deciding: _Deciding, loop: Loop, met: list[Meeting]) -> None:
+        self.deciding = deciding
+        self.names = deciding.names
+        self.accesses = deciding.accesses
+        self.loop = loop
+        self.met = met
+        self.begin, self.end, self.first, self.last = (
+            Var(deciding.names.fresh(hint), INT) for hint in ("begin", "end", "first", "last")
         )
-        self.emit(Branch(pays, tuple(threaded.statements), tuple(serial.statements), joins, line=s.line))
-        return self.block.statements
 
-    def threaded(self, span: Expr, sizes: dict[str, list[Expr]]) -> None:
-        s = self.loop
-        threads = self.op("threads")
-        own = {}
-        for a in self.arrays:
-            ty = types.Array(a.type.dtype, a.type.ndim + 1, "C")
-            own[a.name] = self.fresh(a.name, ty)
-            fill = constant(0, a.type.dtype)
-            self.emit(ir.Alloc(own[a.name], (threads, *sizes[a.name]), fill, line=s.line))
-        self.totals = {c.var.name: self.inner(c.var.name, c.var.type) for c in s.carried}
-        t = self.inner("thread", INT)
-        with self.nested() as block:
-            begin = self.op("add", s.start, self.op("floordiv", self.op("mul", span, t), threads))
-            following = self.op("mul", span, self.op("add", t, ONE))
-            end = self.op("add", s.start, self.op("floordiv", following, threads))
-            (part,) = renamed((s,), self.names)
-            assert isinstance(part, Loop)
-            body = _into(part.body, {a.name: (own[a.name], t) for a in self.arrays})
-            inner = tuple(replace(c, init=constant(0, c.var.type)) for c in part.carried)
-            self.emit(replace(part, start=begin, stop=end, body=body, carried=inner, independent=True))
-            after = [
-                self.value(Op("add", (self.totals[c.var.name], d.var), c.var.type)) for c, d in zip(s.carried, inner)
-            ]
-        carried = tuple(Carried(self.totals[c.var.name], c.init, a) for c, a in zip(s.carried, after))
-        self.emit(Loop(t.name, t, ZERO, threads, tuple(block.statements), carried, parallel=True, line=s.line))
-        for a in self.arrays:
-            self.add_up(own[a.name], a, threads, sizes[a.name])
+    def launch(self) -> ir.Launch:
+        s, met = self.loop, self.met
+        shared = {m.array.name for m in met}
+        added = bool(met) and all(m.added for m in met)
+        near = bool(met) and all(m.distance is not None for m in met)
+        known = bool(met) and all(m.distinct is not None for m in met)
+        part, arguments = self.part(s, "line")
+        atomic = None
+        if added and not near and not self.deciding.deterministic:
+            atomic, _ = self.part(replace(s, body=_atomic(s.body, shared)), "atomic_line")
+        flags = sorted({n for m in met for n in m.distinct or ()}) if known and not near else []
+        hints = ["thread", "threads", "begin", "end", "form", *(["phase"] if near else [])]
+        temporaries = {hint: Var(self.names.fresh(hint), INT) for hint in hints}
+        if added and not near:
+            for k, m in enumerate(met):
+                own = types.Array(m.array.type.dtype, m.array.type.ndim + 1, "C")
+                temporaries[f"own {k}"] = Var(self.names.fresh(f"{m.array.name}_own"), own)
+        for k, c in enumerate(s.carried):
+            several = types.Array(c.var.type, 1, "C")
+            temporaries[f"parts {k}"] = Var(self.names.fresh(f"{c.var.name}_parts"), several)
+        return ir.Launch(
+            part=part,
+            start=s.start,
+            stop=s.stop,
+            arguments=arguments,
+            sums=tuple((c.var, c.init) for c in s.carried),
+            shared=tuple(m.array for m in met),
+            added=added,
+            distinct=tuple(Var(distinct_name(n), types.boolean) for n in flags),
+            distance=max(m.distance or 0 for m in met) if near else 0,
+            atomic=atomic,
+            work=_work(s.body),
+            increments=_increments(s.body, shared),
+            count=PARTS if self.deciding.deterministic else None,
+            temporaries=temporaries,
+            line=s.line,
+        )
 
-    def add_up(self, own: Var, array: Var, threads: Expr, extents: list[Expr]) -> None:
-        """``array += own[t]`` for all threads t."""
+    def part(self, s: Loop, word: str) -> tuple[ir.Function, tuple[Expr, ...]]:
+        """A function for some consecutive iterations, and its arguments after the first and last of these."""
+        function = self.deciding.function
+        begin, end, first, last = self.begin, self.end, self.first, self.last
+        prologue: list[Stmt] = []
+        given = self.free(s)
+        prologue, given = self.computed_inside(given)
+        arguments = [ir.Argument(v.name, v.type) for v in given]
+        for k, v in enumerate(given):
+            if v.type == INT and tbr.is_nonnegative(v, self.accesses):
+                arguments[k] = ir.Argument(self.names.fresh(f"{v.name}_given"), INT)
+                lowest = Op("max", (Var(arguments[k].name, INT), ZERO), INT)
+                prologue.insert(0, ir.Assign(v, lowest, line=s.line))
+        # What is known of the range is said again, for the analyses of this function.
+        prologue.append(ir.Assign(first, Op("max", (begin, self.lowest(s)), INT) if self.counts_up(s) else begin))
+        prologue.append(ir.Assign(last, Op("min", (s.stop, end), INT)))
+        carried = tuple(Carried(c.var, constant(0, c.var.type), c.next) for c in s.carried)
+        loop = replace(s, start=first, stop=last, carried=carried, independent=True)
+        end_: list[Stmt] = [ir.Return(tuple(c.var for c in carried), line=s.line)] if carried else []
+        outlined = replace(
+            function,
+            name=self.names.fresh(f"{function.name}_{word}_{s.line}"),
+            arguments=(ir.Argument(begin.name, INT), ir.Argument(end.name, INT), *arguments),
+            body=(*prologue, loop, *end_),
+            result="scalar" if len(carried) == 1 else ("tuple", len(carried)),
+            constants=(),
+        )
+        return self.deciding.finish(outlined), tuple(given)
 
-        def level(index: tuple[Expr, ...]) -> None:
-            if len(index) == 1 + len(extents):
-                self.accumulate(array, index[1:], self.load(own, index))
+    def counts_up(self, s: Loop) -> bool:
+        return tbr.is_nonnegative(s.start, self.accesses)
+
+    def lowest(self, s: Loop) -> Expr:
+        return s.start if isinstance(s.start, Const) else ZERO
+
+    def free(self, s: Loop) -> list[Var]:
+        """The variables from outside that a loop's body and its end name: scalars, then arrays."""
+        inside = {v.name for t in every((s,)) for v in definitions(t)}
+        found: dict[str, Var] = {}
+        expressions = [e for t in every(s.body) for e in reads(t)]
+        expressions += [s.stop, *(c.next for c in s.carried)]
+        expressions += [w for t in every(s.body) if (w := written(t)) is not None]
+        for e in expressions:
+            for n in ir.walk(e):
+                if isinstance(n, Var) and n.name not in inside:
+                    found[n.name] = n
+        return sorted(found.values(), key=lambda v: isinstance(v.type, types.Array))
+
+    def computed_inside(self, given: list[Var]) -> tuple[list[Stmt], list[Var]]:
+        """Plain integers are computed again in the part, so that the analyses know what they are."""
+        statements: list[Stmt] = []
+        outside: dict[str, Var] = {}
+
+        def visit(v: Var) -> None:
+            value = self.accesses.value.get(v.name)
+            if any(isinstance(t, ir.Assign) and t.target == v for t in statements):
                 return
-            i = self.inner("i", INT)
-            stop = threads if not index else extents[len(index) - 1]
-            with self.nested({array.name}) as block:
-                level((*index, i))
-            last = len(index) == len(extents)
-            self.emit(Loop(i.name, i, ZERO, stop, tuple(block.statements), independent=last, line=self.line))
+            if isinstance(v.type, types.Integer) and isinstance(value, Op) and _is_plain(value):
+                for n in ir.walk(value):
+                    if isinstance(n, Var):
+                        visit(n)
+                statements.append(ir.Assign(v, value))
+            else:
+                outside[v.name] = v
 
-        level(())
+        for v in given:
+            visit(v)
+        return statements, sorted(outside.values(), key=lambda v: isinstance(v.type, types.Array))
+
+
+def _is_wider(new: Any, old: Any) -> bool:
+    integers = isinstance(new, types.Integer) and isinstance(old, types.Integer)
+    return integers and new.bitwidth >= old.bitwidth
+
+
+def _is_plain(value: Op) -> bool:
+    return value.name in ("add", "sub", "mul", "neg", "min", "max", "cast") and all(
+        isinstance(a, (Const, Size)) or (isinstance(a, Var) and isinstance(a.type, types.Integer)) for a in value.args
+    )
+
+
+def distinct_name(array: str) -> str:
+    """The name of the argument that says whether the elements of an index array differ."""
+    return f"{array}_is_distinct"
+
+
+def flags_of(function: ir.Function) -> tuple[str, ...]:
+    """The index arrays whose elements a program wants to know to differ."""
+    suffix = distinct_name("")
+    found = {f.name for s in every(function.body) if isinstance(s, ir.Launch) for f in s.distinct}
+    return tuple(sorted(name.removesuffix(suffix) for name in found))
+
+
+def explained(launch: ir.Launch, met: list[Meeting]) -> str:
+    """What was chosen and why, in words."""
+    if not met:
+        return "on threads: no two iterations meet in an element that is written"
+    arrays = ", ".join(m.array.name for m in met)
+    if launch.distance:
+        return f"on threads in alternating blocks: iterations up to {launch.distance} apart meet in {arrays}"
+    text = ""
+    if launch.distinct:
+        wanted = ", ".join(f.name.removesuffix(distinct_name("")) for f in launch.distinct)
+        text = f"on threads if {wanted} names no element twice; otherwise "
+    if not launch.added:
+        return f"{text}on one thread: iterations meet in {arrays}"
+    forms = (
+        "arrays of each thread's own" if launch.atomic is None else "arrays of each thread's own, or atomic additions"
+    )
+    return f"{text}iterations meet in {arrays}, to which they only add: {forms}, or one thread, as is quickest"
+
+
+def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:
+    """Statements whose increments of some arrays are atomic."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, ir.Accumulate) and s.array.name in shared:
+            s = replace(s, atomic=True)
+        out.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _atomic(b, shared)))
+    return tuple(out)
 
 
 def _work(body: tuple[Stmt, ...]) -> int:
@@ -244,15 +393,14 @@ def _work(body: tuple[Stmt, ...]) -> int:
     return work
 
 
-def _into(body: tuple[Stmt, ...], own: dict[str, tuple[Var, Expr]]) -> tuple[Stmt, ...]:
-    """Statements whose increments of some arrays go to a thread's own."""
-    out: list[Stmt] = []
+def _increments(body: tuple[Stmt, ...], arrays: set[str]) -> int:
+    """How many of the operations in `_work` are increments of some arrays."""
+    count = 0
     for s in body:
-        if isinstance(s, ir.Accumulate) and s.array.name in own:
-            array, thread = own[s.array.name]
-            s = replace(s, array=array, index=(thread, *s.index))
-        out.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _into(b, own)))
-    return tuple(out)
+        inner = sum(_increments(b, arrays) for b in blocks(s))
+        count += inner * LENGTH_OF_AN_INNER_LOOP if isinstance(s, Loop) else inner
+        count += isinstance(s, ir.Accumulate) and s.array.name in arrays
+    return count
 
 
 def _place(index: tuple[Expr, ...]) -> tuple[str, ...]:

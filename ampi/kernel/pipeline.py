@@ -65,6 +65,11 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
         dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
         never in its derivatives.
 
+        With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
+        compiled without threads.  The same number of threads gives the same results, bit by bit, except where an
+        adjoint adds atomically (see `Kernel.explain`).  With ``deterministic=True`` besides, any number gives the same:
+        sums and products over a parallel loop of the kernel itself then run on one thread.
+
     Returns
     -------
     Kernel
@@ -91,7 +96,7 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")
-    unknown = sorted(set(options) - _OPTIONS)
+    unknown = sorted(set(options) - _OPTIONS - {"deterministic"})
     if unknown:
         raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
     options.pop("cache", None)
@@ -121,11 +126,14 @@ class Kernel:
         Options of ``numba.njit``.
     without : frozenset of str
         Analyses that are switched off.
+    deterministic : bool
+        Whether results are the same, bit by bit, on any number of threads.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
         functools.update_wrapper(self, function)
         self.py_func = function
+        self.deterministic = bool(options.pop("deterministic", False))
         self.options = options
         self.without = without
         self._signature = inspect.signature(function)
@@ -173,31 +181,61 @@ class Kernel:
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
-    @functools.cached_property
+    @property
     def dispatcher(self) -> Any:
-        """Numba's dispatcher of the primal."""
-        name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity)}"
+        """Numba's dispatcher of the primal; on one thread that of a serial program."""
+        return self._on_threads if self.is_threaded() else self.serial
+
+    @functools.cached_property
+    def _on_threads(self) -> Any:
+        parallel = self.options["parallel"]
+        if self.deterministic:
+            parallel = {**(parallel if isinstance(parallel, dict) else {}), "reduction": False}
+        return self._dispatcher({**self.options, "parallel": parallel})
+
+    @functools.cached_property
+    def serial(self) -> Any:
+        return self._dispatcher({**self.options, "parallel": False})
+
+    @property
+    def has_parallel_loop(self) -> bool:
+        return "prange" in self.py_func.__code__.co_names
+
+    def _dispatcher(self, options: dict[str, Any]) -> Any:
+        name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity, sorted(options.items()))}"
         if config.DISABLE_JIT:
             return without_kernels(self)
-        dispatcher = cache.compiled(with_names(self.py_func, numpys_own), name, self.options)
+        dispatcher = cache.compiled(with_names(self.py_func, numpys_own), name, options)
         dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
         return dispatcher
 
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
-        return cache.identity(self.py_func, self.options), sorted(self.without)
+        return self.deterministic, cache.identity(self.py_func, self.options), sorted(self.without)
 
     def _compile(self, dispatcher: Any, compile: Callable[[Any], Any], sig: Any) -> Any:
         """Compile the primal for one signature; refuse what could not be differentiated."""
-        if not dispatcher._cache.holds(sig):
-            try:
-                self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
-            except KernelError as problem:
-                raise problem.with_traceback(None) from None
-        return compile(sig)
+        if dispatcher._cache.holds(sig):
+            return compile(sig)
+        try:
+            code = self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
+        except KernelError as problem:
+            raise problem.with_traceback(None) from None
+        parallel = dispatcher.targetoptions.get("parallel")
+        if self.deterministic and _adds_up(code):
+            dispatcher.targetoptions["parallel"] = False
+        try:
+            return compile(sig)
+        finally:
+            dispatcher.targetoptions["parallel"] = parallel
 
     # ------------------------------------------------------------------------------------------------- differentiation
+
+    def is_threaded(self) -> bool:
+        """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
+        deterministic kernel runs the same program on any number."""
+        return bool(self.options.get("parallel")) and (self.deterministic or numba.get_num_threads() > 1)
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
         """The Numba types of the arguments of a call (all of them)."""
@@ -240,6 +278,31 @@ class Kernel:
         names = [a.name for a in self.ir_of(argument_types).arguments]
         return make_contract(self, argument_types, frozenset(map(names.index, active)))
 
+    def explain(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
+        """What the adjoint does for these arguments, and why: printed, and returned as text.
+
+        For each argument, whether it is differentiated and whether the adjoint needs its values; for each loop, whether
+        it runs on threads and in which form (see `ampi.kernel.parallel`), with the estimates that decide, and what was
+        done to vectorise it; and what is saved instead of computed again.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        active : iterable of str, optional
+            As for `adjoint_source`.
+        """
+        from ampi.kernel import contract
+        from ampi.kernel.explain import explain
+
+        bound = self.bind(args, kwargs)
+        argument_types = self.types_of(tuple(map(arguments.plain, bound)))
+        wanted = contract.positions_of(self, argument_types, None if active is None else frozenset(active))
+        primal, derivative = contract.derive(self, argument_types, wanted, threaded=self.is_threaded())
+        text = explain(self, bound, primal, derivative, [a.name for k, a in enumerate(primal.arguments) if k in wanted])
+        print(text)
+        return text
+
     def adjoint_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
         """The adjoint program for these arguments, as Python source.
 
@@ -278,6 +341,12 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
     leaves = function.arguments
     one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
     return substitute(function, one)
+
+
+def _adds_up(code: ir.Function) -> bool:
+    """Whether a parallel loop has a sum or a product, whose value depends on the number of threads that share it."""
+    loops = (s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel)
+    return any(operation in ("add", "mul") for s in loops for _, operation in s.reductions)
 
 
 def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
@@ -331,5 +400,6 @@ def _typeof_rule(value: custom_vjp, context: Any) -> types.Type:
 
 @typeof_impl.register(Kernel)
 def _typeof_kernel(value: Kernel, context: Any) -> types.Type:
-    """Inside of another kernel, a kernel is its dispatcher."""
-    return types.Dispatcher(value.dispatcher)
+    """Inside of another kernel, a kernel is its dispatcher.  One that has no parallel loop is compiled without threads:
+    its caller's loops are what runs on these, and compiling for them takes several times as long."""
+    return types.Dispatcher(value.dispatcher if value.has_parallel_loop else value.serial)

@@ -132,6 +132,8 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
         case Branch(condition=condition, joins=joins):
             more = (*s.inputs, *s.results, *s.residuals) if isinstance(s, Custom) else ()
             return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
+        case ir.Launch(start=start, stop=stop, arguments=arguments, sums=sums, shared=shared, distinct=distinct):
+            return (start, stop, *arguments, *(init for _, init in sums), *shared, *distinct)
         case ir.Raise():
             return ()
     raise AssertionError(s)
@@ -151,6 +153,8 @@ def definitions(s: Stmt) -> tuple[Var, ...]:
             return (var, *(c.var for c in carried if c.var != var))
         case Branch(joins=joins):
             return tuple(j.var for j in joins)
+        case ir.Launch(sums=sums, temporaries=temporaries):
+            return (*(var for var, _ in sums), *temporaries.values())
         case _:
             return ()
 
@@ -195,6 +199,11 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
             return replace(
                 s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
             )
+        case ir.Launch():
+            return replace(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
+                           sums=tuple((variable(v), expression(init)) for v, init in s.sums), shared=many(s.shared),
+                           distinct=many(s.distinct),
+                           temporaries={k: variable(v) for k, v in s.temporaries.items()})  # fmt: skip
         case ir.Raise():
             return s
     raise AssertionError(s)
@@ -273,7 +282,16 @@ class Names:
         "math",
         "cmath",
         "prange",
+        "ALONE",
+        "APART",
+        "ATOMIC",
+        "COSTS",
+        "OWN",
+        "add_own",
+        "atomic_add",
+        "choose",
         "get_num_threads",
+        "piece",
         "digamma",
         "trigamma",
         "ampi",

@@ -92,6 +92,8 @@ def collect(function: ir.Function) -> Accesses:
                     found.home[target.name] = loops
                 case ir.Fill():
                     found.fills.append((s, position, loops))
+                case ir.Launch(sums=sums):
+                    found.depth.update({var.name: loops for var, _ in sums})
                 case Loop():
                     found.depth[s.var.name] = (*loops, s)
                     found.counter[s.var.name] = s
@@ -254,6 +256,27 @@ def may_overlap(a: Access, b: Access, common: tuple[Loop, ...], level: int | Non
         if _never_zero(difference, None if level is None else common[level], shared, accesses):
             return False
     return True
+
+
+def reach(a: Access, b: Access, common: tuple[Loop, ...], level: int, accesses: Accesses) -> int | None:
+    """How many iterations of loop ``common[level]`` apart the two indices can be equal at most, where ``a`` is executed
+    in an earlier one than ``b`` and in the same iterations of the loops around it; None: no bound is known."""
+    loop, shared = common[level], common[:level]
+    found = []
+    for x, y in zip(a.index, b.index):
+        if not (is_nonnegative(x, accesses) and is_nonnegative(y, accesses)):
+            continue
+        difference = _tagged(affine(x, accesses), "a", shared, accesses)
+        difference = difference.plus(_tagged(affine(y, accesses), "b", shared, accesses), -1)
+        difference = _by_distance(difference, loop)
+        factor = difference.terms.get(_DISTANCE)
+        if factor is None:
+            continue
+        rest = difference.without(_DISTANCE)
+        bounds = [_bound(rest, side, loop, shared, accesses) for side in (-1, 1)]
+        if bounds[0] is not None and bounds[1] is not None:
+            found.append(int(max(abs(bounds[0]), abs(bounds[1])) / abs(factor)))
+    return min(found, default=None)
 
 
 def is_nonnegative(e: Expr, accesses: Accesses) -> bool:

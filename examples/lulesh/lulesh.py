@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 
+import numba
 import numpy
 from sedov import hydro, output, sensitivity
 from sedov.backend import COMM_SELF, COMM_WORLD, MPI, value
@@ -34,6 +35,7 @@ def parse_arguments(arguments=None):
     parser.add_argument("-r", dest="regions", type=positive, default=11, help="number of materials")
     parser.add_argument("-b", dest="balance", type=natural, default=1, help="how much the materials differ in size")
     parser.add_argument("-c", dest="cost_of_regions", type=natural, default=1, help="extra cost of the dear materials")
+    parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
     parser.add_argument("-p", dest="progress", action="store_true", help="print a line for each cycle")
     parser.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
     group = parser.add_argument_group("gradient")
@@ -54,6 +56,8 @@ def parse_arguments(arguments=None):
     group.add_argument("--output", metavar="FILE", help="write energy and gradient of all ranks to an HDF5 file")
     group.add_argument("--plot", metavar="FILE", help="draw a slice of what --output wrote to a PNG file")
     options = parser.parse_args(arguments)
+    if options.threads > numba.config.NUMBA_NUM_THREADS:
+        parser.error(f"--threads: there are {numba.config.NUMBA_NUM_THREADS}; NUMBA_NUM_THREADS sets how many")
     if options.plot and not options.output:
         parser.error("--plot needs --output")
     for name in ("last", "check", "cost", "output"):
@@ -215,6 +219,7 @@ def print_cost(domain, state, functional, options, cycles, speaks):
 
 def main(arguments=None):
     options = parse_arguments(arguments)
+    numba.set_num_threads(options.threads)
     comm = COMM_WORLD
     speaks = comm.Get_rank() == 0 and not options.quiet
     compile_kernels(comm, options)

@@ -13,10 +13,11 @@ import numba
 import numpy as np
 from numba import prange
 
-from ampi.kernel import adjoint, contract, emit, lower, parse, pipeline, tangent
+from ampi.kernel import adjoint, contract, emit, lower, parse, pipeline, tangent, threads
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
 CASES = {}
+COSTS = (1.0, 0.0, 0.1, 0.1)  # of `ampi.kernel.threads.choose`: threads pay for the shortest loop
 
 
 def case(*arguments, complex_too=True):
@@ -553,9 +554,11 @@ def kernel_ir(function, arguments):
 
 def load(function, jit=False, **options):
     """The callable that a generated function is, compiled or as plain Python."""
-    namespace = dict(function.constants)
+    namespace = {**dict(function.constants), "COSTS": COSTS}
     text = emit.HEADER + "\n" + emit.source(function)
     exec(compile(text, "<generated>", "exec"), namespace)
+    for part in emit.parts(function) if jit else ():
+        namespace[part.name] = numba.njit(namespace[part.name], error_model="numpy")
     call = namespace[function.name]
     return numba.njit(call, error_model="numpy", **options) if jit else call
 
@@ -657,7 +660,9 @@ class Check:
         shadows = {n: np.array(s) for n, s in array_seeds.items()}
         before = copies(self.arguments)
         arguments = copies(self.arguments)
-        out = self.run_adjoint(*arguments, *shadows.values(), *(np.array(s) if np.ndim(s) else s for s in result_seeds))
+        seeds = [np.array(s) if np.ndim(s) else s for s in result_seeds]
+        flags = [threads.distinct(self.value[n]) for n in self.adjoint.distinct]
+        out = self.run_adjoint(*arguments, *shadows.values(), *seeds, *flags)
         for name, a, b in zip(self.names, arguments, before):
             np.testing.assert_array_equal(a, b, err_msg=f"the adjoint changed {name}")
         return {**shadows, **dict(zip(self.adjoint.scalars, out))}

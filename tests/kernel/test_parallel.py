@@ -1,6 +1,10 @@
-"""Adjoints on several threads: the same results, and only loops that no two threads can meet in."""
+"""Adjoints on several threads: the same results in every form that a loop can take, and the reasons for the forms."""
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -8,24 +12,26 @@ import pytest
 from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
 
 import ampi
-from ampi.kernel import adjoint, cache, emit
+from ampi.kernel import adjoint, cache, emit, threads
 
-LOOPS = ["axpy", "guarded", "gather", "scatter_add", "permuted", "two_dimensions", "dot", "norm_then_scale",
-         "local_array", "sparse_product", "n_body", "while_in_loop"]  # fmt: skip
-SAFE = {"axpy", "guarded", "scatter_add", "dot", "norm_then_scale", "local_array", "permuted", "while_in_loop"}
+APART = "on threads: no two"
+DISTINCT = "on threads if"
+SHARED = "iterations meet in"
+LOOPS = {"axpy": APART, "guarded": APART, "gather": DISTINCT, "scatter_add": APART, "permuted": APART,
+         "two_dimensions": SHARED, "dot": APART, "norm_then_scale": APART, "local_array": APART,
+         "sparse_product": SHARED, "n_body": SHARED, "while_in_loop": APART}  # fmt: skip
 
 
-def threaded(name):
+def threaded(name, **options):
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
-    return Check(CASES[name].function, arguments, active, adjoint.Options(threads=True))
+    return Check(CASES[name].function, arguments, active, adjoint.Options(threads=True, **options))
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_only_private_elements_are_written_by_threads(name):
+def test_the_form_of_a_loop_and_its_reason(name):
     check = threaded(name)
-    facts = [f for f in check.adjoint.facts if "thread" in f or "parallel" in f]
-    assert facts and all(("own" in f) != (name in SAFE) for f in facts), facts
+    assert any(LOOPS[name] in f for f in check.adjoint.facts), check.adjoint.facts
     assert "prange" in emit.source(check.adjoint.function)
     check.compare(1e-12)
 
@@ -66,3 +72,112 @@ def test_adjoints_with_arrays_of_each_threads_own_are_kept_on_disk(monkeypatch, 
         warnings.simplefilter("error", numba.NumbaWarning)
         ampi.grad(smoothed)(np.arange(9.0))
     assert list(tmp_path.glob("smoothed_adjoint_*.nbc"))
+
+
+def test_every_form_holds_under_eight_threads():
+    """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, str(here / "hammer.py")], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestChoice:
+    """What `threads.choose` takes, for costs of (operation, launch, own element, atomic addition)."""
+
+    @pytest.mark.parametrize(
+        ("trips", "elements", "apart", "added", "form"),
+        [
+            (10, 0, True, False, threads.ALONE),  # too short to pay for the threads
+            (100_000, 0, True, False, threads.APART),
+            (100_000, 0, False, False, threads.ALONE),
+            (100_000, 1_000, False, True, threads.OWN),
+            (100_000, 10_000_000, False, True, threads.ATOMIC),
+            (1_000, 10_000_000, False, True, threads.ALONE),
+        ],
+    )
+    def test_is_the_quickest(self, trips, elements, apart, added, form):
+        facts = (trips, 100, elements, 1, 4, apart, added, (0.1, 8000.0, 0.6, 5.0))
+        assert threads.choose(*facts) == form
+        estimates = threads.estimates(*facts)
+        assert min(estimates, key=estimates.get) == form
+
+    def test_on_one_thread_is_one_thread(self):
+        assert threads.choose(10**9, 100, 1, 1, 1, True, True, (0.1, 0.0, 0.0, 0.0)) == threads.ALONE
+
+    def test_costs_are_measured_once(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+        first = threads.costs()
+        assert len(first) == len(threads.NAMES) and all(cost > 0 for cost in first)
+        monkeypatch.setattr(threads, "_measured", None)
+        assert threads.costs() == first
+
+
+class TestDistinct:
+    """Whether an array of indices names no element twice."""
+
+    @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
+    @pytest.mark.parametrize("view", [lambda a: a, lambda a: a.reshape(4, -1), lambda a: a[::-2]])
+    def test_permutations_are(self, dtype, view):
+        order = np.random.default_rng(1).permutation(40).astype(dtype)
+        assert threads.Distinct()(view(order))
+
+    @pytest.mark.parametrize("values", [[1, 2, 1], [0, -1], [10**9, 3, 10**9]])
+    def test_repeated_and_negative_indices_are_not(self, values):
+        assert not threads.Distinct()(np.array(values))
+
+    def test_changed_arrays_are_looked_at_again(self):
+        known, order = threads.Distinct(), np.arange(100)
+        assert known(order) and known(order)
+        order[[3, 4]] = order[[4, 3]]
+        assert known(order)
+        order[3] = order[4]
+        assert not known(order)
+
+
+@ampi.kernel(parallel=True)
+def scattered(x, out, index):
+    s = 0.0
+    for i in numba.prange(out.shape[0]):
+        out[i] = x[index[i]] * x[index[i]]
+        s += out[i] * x[index[i]]
+    return s
+
+
+def test_explain_says_what_was_chosen_and_why(capsys):
+    x, out = np.ones(50), np.zeros(50)
+    text = scattered.explain(x, out, np.arange(50), active=["x"])
+    assert capsys.readouterr().out == text + "\n"
+    for part in ("with respect to x\n", "for i in numba.prange(out.shape[0])", "x_bar", "here 50 iterations run on",
+                 "out    receives derivatives; written", "nothing: what the adjoint needs"):  # fmt: skip
+        assert part in text
+    if numba.get_num_threads() > 1:
+        assert "here index names no element twice" in text
+    with pytest.raises(ValueError, match="scattered has no argument"):
+        scattered.explain(x, out, np.arange(50), active=["y"])
+
+
+def test_explain_says_what_is_saved():
+    @ampi.kernel
+    def powers(x):
+        s = 1.0
+        for i in range(x.shape[0]):
+            s = s * x[i]
+        return s
+
+    text = powers.explain(np.ones(3))
+    assert "s is saved in each iteration" in text and "on one thread, iteration by iteration" in text
+
+
+def test_parallel_kernels_on_one_thread_are_compiled_without_threads():
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        assert not scattered.dispatcher.targetoptions["parallel"]
+        x, index = np.linspace(1, 2, 20), np.arange(20)
+        grad = ampi.grad(lambda x: scattered(x, ampi.numpy.zeros(20), index))(x)
+        np.testing.assert_allclose(grad, 3 * x**2)
+    finally:
+        numba.set_num_threads(before)

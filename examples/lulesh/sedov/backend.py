@@ -11,9 +11,11 @@ __all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "kernel", "np", "prange", "value"]
 COMM_SELF = ampi.COMM_SELF
 COMM_WORLD = ampi.COMM_WORLD
 prange = numba.prange
+numba.set_num_threads(1)  # until lulesh.py is told otherwise: ranks are what the work is divided into first
 
-kernel = ampi.kernel(fastmath=True, forceinline=True)
-"""Compiles a kernel and differentiates it; a kernel that another one calls becomes part of it."""
+kernel = ampi.kernel(parallel=True, fastmath=True, forceinline=True)
+"""Compiles a kernel and differentiates it; a kernel that another one calls becomes part of it. On one thread it is
+compiled without threads."""
 
 value = ampi.value
 """The value alone of an array or scalar, for decisions and for printing."""

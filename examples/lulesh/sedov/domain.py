@@ -36,7 +36,7 @@ class Domain:
     All arrays are float64 but for the index tables, which are uint32.
 
     Constant: ``corner`` (elements, 8) nodes of an element; ``node_corner`` (nodes, 8) columns of ``force_at_corner``
-    that meet at a node, filled up with a last column that is always 0; ``neighbor`` (elements, 6), see
+    that meet at a node, filled up with columns that are always 0; ``neighbor`` (elements, 6), see
     :func:`kernels.artificial_viscosity`; ``reference_volume`` (elements,), which is the mass as well, since the
     density is 1; ``mobility`` (3, nodes), 1/mass or 0 across a plane of symmetry.
 
@@ -44,7 +44,7 @@ class Domain:
     ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume`` (elements,); ``time``, ``dt``, ``step_limit``
     (1,). The volumes and masses of the undisturbed mesh are constants: moving ``x`` later does not change them.
 
-    Within a cycle, each written before it is read: ``force_at_corner`` (3, 8 elements + 1), ``force`` (3, nodes);
+    Within a cycle, each written before it is read: ``force_at_corner`` (3, 8 nodes), ``force`` (3, nodes);
     ``new_volume``, ``volume_change``, ``length``, ``strain_rate``, ``linear``, ``quadratic`` (elements,);
     ``velocity_gradient`` (3, elements + ghosts + 1), ``extent`` (3, elements); ``common_limit`` (1,).
     """
@@ -82,13 +82,19 @@ class Domain:
         corner = [nodes[z : z + s, y : y + s, x : x + s].ravel() for z, y, x in around]
         self.corner = numpy.stack(corner, axis=1).astype(numpy.uint32)
 
-        empty = 8 * self.elements
-        self.node_corner = numpy.full((self.nodes, 8), empty, numpy.uint32)
+        # No column occurs twice, those of zeros included: the adjoint of a sum over corners may then add on threads.
+        missing = numpy.ones((self.nodes, 8), bool)
+        self.node_corner = numpy.empty((self.nodes, 8), numpy.uint32)
         for k in range(8):
             self.node_corner[self.corner[:, k], k] = 8 * numpy.arange(self.elements) + k
+            missing[self.corner[:, k], k] = False
+        self.node_corner[missing] = numpy.arange(8 * self.elements, 8 * self.nodes)
 
         layer = s * s
-        self.ghosts = {-1: slice(empty // 8, empty // 8 + layer), 1: slice(empty // 8 + layer, empty // 8 + 2 * layer)}
+        self.ghosts = {
+            -1: slice(self.elements, self.elements + layer),
+            1: slice(self.elements + layer, self.elements + 2 * layer),
+        }
         nothing = self.elements + 2 * layer
         self.neighbor = numpy.empty((self.elements, 6), numpy.uint32)
         for direction in range(3):
@@ -110,7 +116,7 @@ class Domain:
         self.sound_speed, self.relative_volume = np.zeros(elements), np.ones(elements)
         self.time, self.dt, self.step_limit = np.zeros(1), np.zeros(1), np.zeros(1)
         self.reference_volume, self.mobility = np.zeros(elements), np.zeros((3, nodes))
-        self.force_at_corner, self.force = np.zeros((3, 8 * elements + 1)), np.zeros((3, nodes))
+        self.force_at_corner, self.force = np.zeros((3, 8 * nodes)), np.zeros((3, nodes))
         self.new_volume, self.volume_change, self.length = np.zeros(elements), np.zeros(elements), np.zeros(elements)
         self.strain_rate, self.linear, self.quadratic = np.zeros(elements), np.zeros(elements), np.zeros(elements)
         self.velocity_gradient = np.zeros((3, self.ghosts[1].stop + 1))
@@ -124,8 +130,8 @@ class Domain:
         self.x[0], self.x[1], self.x[2] = x.ravel(), y.ravel(), z.ravel()
 
     def _weigh_nodes(self, nodes):
-        share = np.zeros((1, 8 * self.elements + 1))
-        share[0, :-1] = numpy.repeat(self.reference_volume / 8.0, 8)
+        share = np.zeros((1, 8 * self.nodes))
+        share[0, : 8 * self.elements] = numpy.repeat(self.reference_volume / 8.0, 8)
         mass = np.zeros((1, self.nodes))
         total = NodeSum(self.comm, self.box, nodes, 1)
         total.post()

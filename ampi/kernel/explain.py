@@ -1,0 +1,138 @@
+"""What a kernel's adjoint does, and why, in words: `Kernel.explain`."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from ampi.kernel import arguments, ir, threads
+from ampi.kernel.ir import Const, Expr, Op, Size, Var
+from ampi.kernel.parallel import distinct_name
+
+FORMS = {
+    threads.ALONE: "one thread",
+    threads.APART: "threads",
+    threads.OWN: "arrays of each thread's own",
+    threads.ATOMIC: "atomic additions",
+}
+_INTEGERS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "min": min,
+    "max": max,
+    "neg": lambda a: -a,
+    "cast": int,
+}
+
+
+def explain(kernel: Any, bound: tuple[Any, ...], primal: ir.Function, derivative: Any, active: list[str]) -> str:
+    """The text of `Kernel.explain` for arguments given by position."""
+    leaves = dict(zip((a.name for a in primal.arguments), map(arguments.plain, arguments.flatten(bound))))
+    wanted = ", ".join(active) or "nothing"
+    lines = [f"{kernel.__qualname__} ({primal.filename}:{primal.first_line})", f"adjoint with respect to {wanted}", ""]
+    lines += ["arguments", *_indented(_arguments(primal, derivative, active)), ""]
+    lines += ["loops", *_indented(_loops(primal, derivative, leaves)), ""]
+    lines += ["kept", *_indented(_kept(derivative))]
+    return "\n".join(lines)
+
+
+def _indented(lines: Iterator[str]) -> list[str]:
+    return ["    " + line for line in lines]
+
+
+def _arguments(primal: ir.Function, derivative: Any, active: list[str]) -> Iterator[str]:
+    width = max((len(a.name) for a in primal.arguments), default=0)
+    for a in primal.arguments:
+        words = []
+        if a.name in active:
+            words.append("differentiated")
+        elif a.name in derivative.becomes_active:
+            words.append("receives derivatives")
+        if isinstance(a.type, types.Array):
+            words.append({(True, True): "read and written", (True, False): "read", (False, True): "written"}.get(
+                (a.name in derivative.reads, a.name in derivative.writes), "not used"))  # fmt: skip
+            if a.name in derivative.needs:
+                words.append("the adjoint needs its values")
+            elif a.name in active:
+                words.append("the adjoint does not need its values")
+        yield f"{a.name:{width}}  {'; '.join(words) or 'not differentiated'}"
+
+
+def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
+    launches = {s.line: s for s in ir.walk(derivative.function.body) if isinstance(s, ir.Launch)}
+    by_line: dict[int, list[str]] = {}
+    for fact in derivative.facts:
+        if found := re.match(r"line (\d+): (.*)", fact):
+            by_line.setdefault(int(found[1]), []).append(found[2])
+    loops = {s.line for s in ir.walk(primal.body) if isinstance(s, (ir.For, ir.While))}
+    for line in sorted(loops | set(launches)):
+        yield f"line {line}: {linecache.getline(primal.filename, line).strip()}"
+        facts = [f for f in by_line.get(line, ()) if not f.endswith("is saved in each iteration")]
+        if line in launches:
+            facts += list(_chosen(launches[line], derivative, leaves))
+        for fact in facts or ["on one thread, iteration by iteration"]:
+            yield from textwrap.wrap(fact, 100, initial_indent="    ", subsequent_indent="        ")
+    if not loops:
+        yield "none"
+
+
+def _kept(derivative: Any) -> Iterator[str]:
+    found = [f for f in derivative.facts if "is saved" in f or "is copied" in f]
+    yield from found or ["nothing: what the adjoint needs it computes again"]
+
+
+def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
+    """What `threads.choose` says for these arguments, with the costs it compares."""
+    shadows = {a.name: a.path[1] for a in derivative.function.arguments if a.path and a.path[0] == "shadow"}
+    start, stop = (_value(e, derivative.function, leaves) for e in (s.start, s.stop))
+    sizes = [np.size(leaves[shadows[a.name]]) if a.name in shadows else None for a in s.shared]
+    if start is None or stop is None or None in sizes:
+        yield "which form is taken is decided in the call: it depends on values computed there"
+        return
+    trips, count = max(stop - start, 0), s.count or numba.get_num_threads()
+    costs = threads.TYPICAL if s.count else threads.costs()
+    flags = [n.name.removesuffix(distinct_name("")) for n in s.distinct if isinstance(n, Var)]
+    apart = not s.shared
+    if s.distance:
+        apart = trips >= 2 * s.distance * count
+    elif flags:
+        answers = {n: threads.distinct(leaves[n]) for n in flags}
+        apart = all(answers.values())
+        for n, answer in answers.items():
+            yield f"here {n} names {'no element twice' if answer else 'an element more than once'}"
+    facts = (trips, s.work, sum(n or 0 for n in sizes), s.increments, count, apart, s.added and not s.distance)
+    form = threads.choose.py_func(*facts, costs)
+    parts = "" if form == threads.ALONE else f" in {count} parts"
+    estimates = ", ".join(f"{FORMS[f]} {cost / 1e3:.3g} us" for f, cost in threads.estimates(*facts, costs).items())
+    yield (
+        f"here {trips} iterations run on {FORMS[form]}{parts} (estimates: {estimates})"
+        if (form in (threads.ALONE, threads.APART))
+        else f"here {trips} iterations run with {FORMS[form]}{parts} (estimates: {estimates})"
+    )
+
+
+def _value(e: Expr, function: ir.Function, leaves: dict[str, Any], depth: int = 0) -> int | None:
+    """The value of an integer expression that follows from the arguments; None if it does not."""
+    match e:
+        case Const(value=value):
+            return int(value)
+        case Size(array=array, axis=axis) if array.name in leaves:
+            return int(np.shape(leaves[array.name])[axis])
+        case Var(name=name) if name in leaves:
+            return int(leaves[name])
+        case Var(name=name) if depth < 20:
+            found = [s.value for s in ir.walk(function.body) if isinstance(s, ir.Assign) and s.target.name == name]
+            return _value(found[0], function, leaves, depth + 1) if len(found) == 1 else None
+        case Op(name=name, args=args) if name in _INTEGERS:
+            values = [_value(a, function, leaves, depth + 1) for a in args]
+            return None if None in values else int(_INTEGERS[name](*values))
+    return None

@@ -1,0 +1,112 @@
+"""Every form of a parallel adjoint, many times on eight threads, against the serial program.
+
+Started by ``test_parallel.py`` with ``NUMBA_NUM_THREADS=8``; prints what differs and ends with status 1.
+"""
+
+import sys
+
+import kernel_cases
+import numba
+import numpy as np
+from kernel_cases import Check
+from numba import prange
+
+import ampi
+from ampi.kernel import adjoint
+
+SIZE = 3000
+REPEATS = 150
+NEVER = 1e9  # costs, of an element or an atomic addition
+
+
+def apart(x, out, c):
+    s = 0.0
+    for i in prange(x.shape[0]):
+        out[i] = c * x[i] * x[i]
+        s += out[i] * x[i]
+    return s
+
+
+def neighbours(u, new):
+    for i in prange(2, u.shape[0] - 1):
+        new[i] = u[i - 2] * u[i] + u[i + 1] * u[i + 1]
+
+
+def looked_up(x, out, index):
+    for i in prange(out.shape[0]):
+        out[i] = x[index[i]] * x[index[i]] * out[i]
+
+
+def mesh(x, out, corner):
+    for e in prange(out.shape[0]):
+        s = 0.0
+        for k in range(4):
+            s += x[0, corner[e, k]] * x[1, corner[e, 3 - k]]
+        out[e] = s
+
+
+def cases():
+    """Name, kernel, arguments, and the costs that make its loop take the form."""
+    rng = np.random.default_rng(2)
+    x, y = rng.uniform(0.5, 1.5, (2, SIZE))
+    field = rng.uniform(0.5, 1.5, (2, 40))  # few elements: threads meet all the time
+    corner = rng.integers(0, 40, (SIZE, 4))
+    no_cost = (1.0, 0.0, NEVER, NEVER)
+    yield "apart", apart, [x, y, 0.7], no_cost
+    yield "blocks", neighbours, [x, y], no_cost
+    yield "distinct", looked_up, [x, y, rng.permutation(SIZE)], no_cost
+    yield "own", mesh, [field, y, corner], (1.0, 0.0, 0.0, NEVER)
+    yield "atomic", mesh, [field, y, corner], (1.0, 0.0, NEVER, 0.0)
+    single = np.float32
+    yield "atomic", mesh, [field.astype(single), y.astype(single), corner.astype(np.uint32)], (1.0, 0.0, NEVER, 0.0)
+    yield "atomic", looked_up, [x[:40] + 0.3j, y + 0.1j, corner[:, 0] - 40], (1.0, 0.0, NEVER, 0.0)
+
+
+def hammer(name, kernel, arguments, costs):
+    kernel_cases.COSTS = costs
+    active = [n for n, a in zip(kernel.__code__.co_varnames, arguments) if np.asarray(a).dtype.kind in "fc"]
+    serial = Check(kernel, arguments, active, jit=True)
+    array_seeds, result_seeds = serial.seeds()
+    expected = serial.adjoints(array_seeds, result_seeds)
+    check = Check(kernel, arguments, active, adjoint.Options(threads=True, gather=False))
+    check.run_adjoint = kernel_cases.load(check.adjoint.function, jit=True, parallel=True)
+    tolerance = 1e-3 if arguments[0].dtype == np.float32 else 1e-11
+    first = None
+    for repeat in range(REPEATS):
+        found = check.adjoints(array_seeds, result_seeds)
+        first = first or found
+        for n in expected:
+            np.testing.assert_allclose(found[n], expected[n], tolerance, tolerance, err_msg=f"{name} {n}, run {repeat}")
+            if name != "atomic":
+                np.testing.assert_array_equal(found[n], first[n], err_msg=f"{name} {n}, run {repeat}")
+
+
+@ampi.kernel(parallel=True, deterministic=True)
+def energy(x, index):
+    s = 0.0
+    for i in prange(index.shape[0]):
+        s += np.sin(x[index[i]]) * x[index[i]]
+    return s
+
+
+def reproducible():
+    """A deterministic kernel gives the same bits on any number of threads."""
+    rng = np.random.default_rng(3)
+    x, index = rng.uniform(0.5, 1.5, 50), rng.integers(0, 50, 200_000)
+    found = set()
+    for count in (1, 2, 3, 8, 8, 8):
+        numba.set_num_threads(count)
+        value, gradient = ampi.value_and_grad(lambda x: energy(x, index))(x)
+        found.add((float(value), gradient.tobytes()))
+    assert len(found) == 1, "a deterministic kernel depends on the number of threads"
+    expected = np.bincount(index, minlength=50) * (np.sin(x) + x * np.cos(x))
+    np.testing.assert_allclose(gradient, expected, 1e-12)
+    numba.set_num_threads(8)
+
+
+if __name__ == "__main__":
+    assert numba.get_num_threads() == 8
+    for case in cases():
+        hammer(*case)
+    reproducible()
+    sys.exit(0)
