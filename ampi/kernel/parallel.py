@@ -143,6 +143,8 @@ class _Deciding:
         inside = {v.name for t in every(s.body) for v in definitions(t)}
         if any(isinstance(t, ir.Grow) and t.target.name not in inside for t in every(s.body)):
             return "it saves values whose number is not known"
+        if any(isinstance(t, ir.Fill) and t.target.name not in inside for t in every(s.body)):
+            return "an operation on whole arrays fills one from outside"
         return None
 
     def met(self, s: Loop) -> list[Meeting]:
