@@ -150,11 +150,12 @@ class Writer:
         start = self.number(0, LENGTH - n * step)
         return f"{name}[{start}:{start + n * step}{f':{step}' if step > 1 else ''}]"
 
-    def buffer(self, name, n):
+    def buffer(self, name, n, scattered=True):
         """A buffer argument of n elements in one of its forms; lines before and after it."""
-        form = self.pick(
-            ["plain", "count", "bytes", "vector", "indexed", "block", "resized", "subarray", "struct", "h"]
-        )
+        forms = ["plain", "count", "bytes"]
+        if scattered:
+            forms += ["vector", "indexed", "block", "resized", "subarray", "struct", "hvector"]
+        form = self.pick(forms)
         if form == "plain" or n == 0:
             return self.piece(name, n), [], []
         if form == "count":
@@ -416,7 +417,8 @@ def exchange(w):
         w.write(f"{q} = [{c}.Isendrecv({sent}, dest, {going}, {received}, {who}, {coming})]", *tear_down)
         finish_or_leave(w, q, c, (f,), (g,))
     elif form in ("Replace", "Ireplace"):
-        replaced, more, less = w.buffer(g, n)
+        # MPICH's Isendrecv_replace is wrong for memory with gaps.
+        replaced, more, less = w.buffer(g, n, scattered=form == "Replace")
         w.write(*more)
         if form == "Replace":
             w.write(f"{c}.Sendrecv_replace({replaced}, dest, {going}, {who}, {coming})", *tear_down, *less)
@@ -539,6 +541,44 @@ def across_groups(w):
         w.write(f"    {q} = {c}.Isend({sent}, {c}.rank, {tag})")
         w.write(f"    {c}.Recv({received}, MPI.ANY_SOURCE, {tag})\n    {q}.Wait()")
     w.write(*tear_down, *less)
+
+
+def partitioned(w):
+    """A message in parts, each ready when it has been computed."""
+    c = w.comm()
+    f, g = w.two()
+    k, tag, n = w.number(1, 3), w.tag(), w.pick([2, 3, 6])
+    order = list(range(n))[:: w.pick([1, -1])]
+    w.write(f"dest, source = ({c}.rank + {k}) % {c}.size, ({c}.rank - {k}) % {c}.size")
+    there = w.pick([n, 2, 6])
+    p, q = w.new("p"), w.new("q")
+    w.write(f"{p}, {q} = {c}.Psend_init({f}[:6], {n}, dest, {tag}), {c}.Precv_init({g}[6:12], {there}, source, {tag})")
+    for _ in range(w.number(1, 2)):
+        w.write(f"MPI.Prequest.Startall([{q}, {p}])")
+        for i in order:
+            w.write(
+                f"{f}[{i * 6 // n}:{(i + 1) * 6 // n}] *= smooth({f}[{6 + i}:{6 + i + 6 // n}] + 0.3)",
+                f"{p}.Pready({i})",
+            )
+        w.write(w.pick([f"MPI.Request.Waitall([{p}, {q}])", f"{q}.Wait()\n{p}.Wait()"]))
+    w.write(f"{p}.Free()\n{q}.Free()")
+
+
+def packed(w):
+    """Two pieces packed into bytes, sent on, and unpacked in another order."""
+    c = w.comm()
+    f, g = w.two()
+    n, m, k, tag = w.number(1, 3), w.number(1, 3), w.number(0, 3), w.tag()
+    w.write(f"room, came = np.zeros({n + m} * {f}.itemsize, 'u1'), np.zeros({n + m} * {f}.itemsize, 'u1')")
+    w.write(f"o = typeof({f}).Pack({w.piece(f, n)}, room, 0, {c})", f"typeof({f}).Pack({w.piece(f, m)}, room, o, {c})")
+    w.write(
+        f"{c}.Sendrecv([room, MPI.PACKED], ({c}.rank + {k}) % {c}.size, {tag}, "
+        f"[came, MPI.PACKED], MPI.ANY_SOURCE, {tag})"
+    )
+    w.write(
+        f"typeof({g}).Unpack(came, {n} * {f}.itemsize, {w.piece(g, m)}, {c})",
+        f"typeof({g}).Unpack(came, 0, {w.piece(g, n)}, {c})",
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- collectives
@@ -805,63 +845,95 @@ OBJECTS = [
 
 
 def window(w):
-    """An epoch on a window."""
+    """An epoch on a window: every rank accesses the next one's memory, or all that of one rank where that commutes."""
     if not w.windows or (len(w.windows) < 2 and w.pick([False, True])):
         make_window(w)
     win = w.pick(w.windows)
     mem, c = w.windows[win]
     f, g = w.two("d")
-    n, o = w.number(1, 4), w.number(0, 8)
-    k = w.number(1, 3)
-    how = w.pick(["fence", "post"])
-    around = f"({c}.rank + {k}) % {c}.size"
-    w.write(f"{mem}[{o}:{o + 8}] = smooth({mem}[{o}:{o + 8}] + {f}[{o}:{o + 8}])" if w.pick([True, False]) else "pass")
-    calls, after = [], []
-    what = w.pick(["put", "get", "accumulate", "fetch", "get_accumulate", "replace", "two puts", "everybody"])
-    target, place = around, f"({o}, {n})"
-    if how == "fence" and what == "everybody":
-        what = w.pick(["get", "accumulate"])
-        target = f"{k} % {c}.size"
-    elif what == "everybody" or "fetch" in what or what == "get_accumulate":  # no order among these without a fence
-        what = "put"
-    if what == "put":
-        calls = [f"{win}.Put({w.piece(f, n)}, {target}, {place})"]
-    elif what == "two puts":
-        calls = [f"{win}.Put({w.piece(f, n)}, {target}, {place})", f"{win}.Put({w.piece(f, n)}, {target}, {o + n})"]
-    elif what == "get":
-        calls = [f"{win}.Get({w.piece(g, n)}, {target}, {place})"]
-        if w.pick([False, True]):
-            after = [f"{g}[0:{n}] *= smooth({mem}[{o}:{o + n}])"]
-    elif what == "accumulate":
-        calls = [f"{win}.Accumulate({w.piece(f, n)}, {target}, {place}, MPI.SUM)"]
-        if w.pick([False, True]):
-            calls *= 2
-    elif what == "replace":
-        calls = [f"{win}.Accumulate({w.piece(f, n)}, {target}, {place}, MPI.REPLACE)"]
-    elif what == "fetch":
-        calls = [
-            f"{win}.Fetch_and_op({w.piece(f, 1)}, {w.piece(g, 1)}, {target}, {o}, MPI.{w.pick(['SUM', 'REPLACE'])})"
-        ]
-    else:
-        op = w.pick(["SUM", "NO_OP", "REPLACE"])
-        calls = [f"{win}.Get_accumulate({w.piece(f, n)}, {w.piece(g, n)}, {target}, {place}, MPI.{op})"]
-    if how == "fence":
-        w.write(f"{win}.Fence()", *calls, f"{win}.Fence()", *after)
-    else:
-        w.write(
-            f"g = {c}.Get_group()",
-            f"g1, g2 = g.Incl([({c}.rank - {k}) % {c}.size]), g.Incl([({c}.rank + {k}) % {c}.size])",
-            f"{win}.Post(g1)",
-            f"{win}.Start(g2)",
-            *calls,
-            f"{win}.Complete()",
-            w.pick([f"{win}.Wait()", f"while not {win}.Test():\n    pass"]),
-            "g1.Free(); g2.Free(); g.Free()",
-            *after,
-        )
-    w.write(f"{w.piece(g, n)} = smooth({mem}[{o}:{o + n}] * 0.8)" if w.pick([True, False]) else "pass")
+    n, o, k = w.number(1, 4), w.number(0, 8), w.number(1, 3)
+    how = w.pick(["fence", "post", "lock", "lock_all"])
+    if w.pick([True, False]):
+        w.write(f"{mem}[{o}:{o + 8}] = smooth({mem}[{o}:{o + 8}] + {f}[{o}:{o + 8}])")
+    names = ["Put", "Get", "Accumulate", "REPLACE", "PROD", "everybody gets", "everybody adds", "two puts"]
+    if how != "post":  # they are not ordered in epochs of Start
+        names += ["Fetch_and_op", "Get_accumulate"]
+    what = w.pick(names)
+    target = f"({c}.rank + {k}) % {c}.size"
+    if what.startswith("everybody"):
+        what = {"everybody gets": "Get", "everybody adds": "Accumulate"}[what]
+        target = f"{k} % {c}.size" if how in ("fence", "lock_all") else target
+    calls = accesses(w, win, what, f, g, target, o, n, with_requests=how.startswith("lock"))
+    if what == "Get" and w.pick([False, True]) and how != "lock":
+        calls.append(f"{f}[0:{n}] = smooth({mem}[{o}:{o + n}])")
+    EPOCHS[how](w, win, c, k, target, calls)
+    if w.pick([True, False]):
+        w.write(f"{w.piece(g, n)} = smooth({mem}[{o}:{o + n}] * 0.8)")
     if w.pick([False, False, True]):
         w.end(win)
+
+
+def accesses(w, win, what, f, g, target, o, n, with_requests):
+    """Lines that access a window once or twice."""
+    place, source = f"({o}, {n})", w.piece(f, n)
+    if what == "Fetch_and_op":
+        op = w.pick(["SUM", "REPLACE", "NO_OP"])
+        return [f"{win}.Fetch_and_op({w.piece(f, 1)}, {w.piece(g, 1)}, {target}, {o}, MPI.{op})"]
+    if what == "two puts":
+        return [f"{win}.Put({source}, {target}, {place})", f"{win}.Put({source}, {target}, ({o + n}, {n}))"]
+    if what == "Put":
+        call = f"Put({source}, {target}, {place})"
+    elif what == "Get":
+        call = f"Get({w.piece(g, n)}, {target}, {place})"
+    elif what == "PROD":
+        u = w.new("u")
+        w.write(f"{u} = smooth({source}) + 0.4")
+        call = f"Accumulate({u}, {target}, {place}, MPI.PROD)"
+    elif what == "Get_accumulate":
+        call = (
+            f"Get_accumulate({source}, {w.piece(g, n)}, {target}, {place}, MPI.{w.pick(['SUM', 'NO_OP', 'REPLACE'])})"
+        )
+    else:
+        call = f"Accumulate({source}, {target}, {place}, MPI.{'REPLACE' if what == 'REPLACE' else 'SUM'})"
+    if with_requests and w.pick([False, True]):
+        return [f"{win}.R{call[0].lower()}{call[1:]}.Wait()"]
+    return [f"{win}.{call}"]
+
+
+def fence(w, win, c, k, target, calls):
+    w.write(f"{win}.Fence()", *calls, f"{win}.Fence()")
+
+
+def post(w, win, c, k, target, calls):
+    w.write(
+        f"g = {c}.Get_group()",
+        f"g1, g2 = g.Incl([({c}.rank - {k}) % {c}.size]), g.Incl([({c}.rank + {k}) % {c}.size])",
+        f"{win}.Post(g1)",
+        f"{win}.Start(g2)",
+        *calls,
+        f"{win}.Complete()",
+        w.pick([f"{win}.Wait()", f"while not {win}.Test():\n    pass"]),
+        "g1.Free(); g2.Free(); g.Free()",
+    )
+
+
+def lock(w, win, c, k, target, calls):
+    kind = w.pick(["", ", MPI.LOCK_SHARED"])
+    w.write(f"{c}.Barrier()", f"{win}.Lock({target}{kind})", *calls)
+    if w.pick([False, True]):
+        w.write(f"{win}.Flush({target})")
+    w.write(f"{win}.Unlock({target})", f"{c}.Barrier()")
+
+
+def lock_all(w, win, c, k, target, calls):
+    flush = w.pick([f"{win}.Flush({target})", f"{win}.Flush_all()"])
+    w.write(f"{c}.Barrier()", f"{win}.Lock_all()", *calls, flush)
+    if w.pick([False, True]):
+        w.write(f"{c}.Barrier()", *calls)
+    w.write(f"{win}.Unlock_all()", f"{c}.Barrier()")
+
+
+EPOCHS = {"fence": fence, "post": post, "lock": lock, "lock_all": lock_all}
 
 
 def make_window(w):
@@ -943,6 +1015,6 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         *(local, exchange, move, reduce, completion, burst, from_everybody, one_message, objects, communicator),
-        *(neighbours, window, locations, across_groups, between_groups),
+        *(neighbours, window, locations, across_groups, between_groups, partitioned, packed),
     )
 }
