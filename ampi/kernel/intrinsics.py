@@ -116,6 +116,8 @@ _ENTRIES = (
     _operator("invert", "~x", None, also="np.invert"),
     _operator("lshift", "x << y", None, None, also="np.left_shift"),
     _operator("rshift", "x >> y", None, None, also="np.right_shift"),
+    _function("signbit", "np.signbit(x)", None),
+    _function("gcd", "math.gcd(x, y)", None, None),
     _function("isnan", "np.isnan(x)", None),
     _function("isinf", "np.isinf(x)", None),
     _function("isfinite", "np.isfinite(x)", None),
@@ -132,6 +134,8 @@ _ENTRIES = (
     _function("log10", "math.log10(x)", f"d / (x * {math.log(10)!r})", domain=_POSITIVE, cost=20),
     _function("log1p", "math.log1p(x)", "d / (1 + x)", domain=_POSITIVE, cost=20),
     # trigonometry
+    _operator("logaddexp", "np.logaddexp(x, y)", "d * exp(x - r)", "d * exp(y - r)", also="np.logaddexp", cost=40),
+    _operator("logaddexp2", "np.logaddexp2(x, y)", "d * exp2(x - r)", "d * exp2(y - r)", also="np.logaddexp2", cost=40),
     _function("sin", "math.sin(x)", "d * cos(x)", cost=20),
     _function("cos", "math.cos(x)", "-d * sin(x)", cost=20),
     _function("tan", "math.tan(x)", "d * (1 + r * r)", domain=((-1.4, 1.4),), cost=20),

@@ -27,7 +27,7 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.custom import custom_vjp
-from ampi.kernel import array_functions, array_values, extents, inference, intrinsics, ir, records
+from ampi.kernel import array_functions, array_values, compositions, extents, inference, intrinsics, ir, records
 from ampi.kernel.array_values import Lazy, Range, is_array
 from ampi.kernel.records import Records
 from ampi.kernel.reductions import find_reductions
@@ -1419,14 +1419,12 @@ class _Builder:
             arguments = list(arguments[0].items)
         if function is sum and arguments and isinstance(arguments[0], Group):
             return self.total(node, arguments[0], *arguments[1:])
-        if function is divmod:
-            arguments = [a if isinstance(a, (ir.Var, ir.Const)) else self.temporary("value", a) for a in arguments]
-            return Group(
-                (
-                    self.operation(node, "floordiv", operator.floordiv, *arguments),
-                    self.operation(node, "mod", operator.mod, *arguments),
-                )
-            )
+        compose = compositions.lookup(function, arguments)
+        if compose is not None:
+            composed = compose(self, node, *arguments)
+            return Group(composed) if isinstance(composed, tuple) else composed
+        if function in (np.finfo, np.iinfo) and len(arguments) == 1 and isinstance(arguments[0], Static):
+            return Static(function(arguments[0].value))
         for argument, given in zip(arguments, node.args, strict=False):
             if not isinstance(argument, ir.Expr):
                 self.fail(given, f"{_name_of(function)} takes numbers")

@@ -228,6 +228,16 @@ def complex_functions(z, r):
     return cmath.exp(z) * abs(z) + cmath.sqrt(z).real * r + z.conjugate() * z.imag + complex(r, r) ** 2
 
 
+@case(0.3 + 0.2j, 0.4)
+def polar_coordinates(z, angle):
+    r, phi = cmath.polar(z * z)
+    w = cmath.rect(r * angle, angle + phi)
+    quotient, rest = np.divmod(angle, 0.3)
+    n = math.gcd(12, 18) * (1 if np.signbit(-angle) else 2)
+    tiny = np.finfo(np.float64).eps + np.iinfo(np.int32).max * 0.0
+    return w.real * np.angle(w) + cmath.phase(z) * rest + quotient * n * r + tiny
+
+
 @case(x)
 def refused_values(a):
     assert a[0] > 0, f"{a[0]} is not positive"
