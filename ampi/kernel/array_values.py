@@ -357,6 +357,26 @@ def assign(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
     builder.emit(ir.Elementwise(place.array, place.axes, place.shape, place.index, element))
 
 
+def is_mask(array: ir.Var, items: list[Any]) -> bool:
+    """Whether an index of a vector is a vector of truth values."""
+    if len(items) != 1 or not is_array(items[0]) or array.type.ndim != 1:
+        return False
+    return isinstance(items[0].type.dtype, types.Boolean) and items[0].type.ndim == 1
+
+
+def assign_masked(builder: Any, node: ast.AST, array: ir.Var, mask: Any, value: Any) -> None:
+    """``array[mask] = value`` for a vector and a number."""
+    if is_array(value) or not isinstance(value, ir.Expr):
+        builder.fail(node, "an array at the places of a mask", "use np.where, or a loop with if")
+    builder.require_store(node, array, value.type)
+    value, mask = settled(builder, value), computed(builder, mask, "mask")
+    (axis,) = axes_for(builder, 1)
+    agree(builder, node, shape_of(builder, array)[0], shape_of(builder, mask)[0])
+    store = ir.Store(array, (axis,), value, line=builder.line)
+    chosen = ir.If(element_at(mask, (axis,)), (store,), line=builder.line)
+    builder.emit(ir.For(axis, ZERO, shape_of(builder, array)[0], ONE, (chosen,), line=builder.line))
+
+
 def require_fit(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
     """The value has the shape of the place, or is broadcast to it."""
     if not is_array(value):

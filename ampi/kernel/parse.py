@@ -790,6 +790,9 @@ class _Builder:
         if not self.is_element(array, items):
             if not (is_array(value) or isinstance(value, ir.Expr)):
                 self.fail(target, "only numbers and arrays can be stored into an array")
+            if array_values.is_mask(array, items):
+                array_values.assign_masked(self, target, array, items[0], value)
+                return
             array_values.assign(self, target, array_values.place(self, target, array, items), value)
             return
         if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
