@@ -5,9 +5,10 @@ Both are collective and compare numbers summed over all ranks, so that all ranks
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,8 @@ def dot_test(
     f : callable
         ``f(*x)`` on every rank; returns arrays, scalars, tuples, lists and dictionaries of them, or None.
     *x
-        This rank's arguments: arrays, scalars, and tuples, lists and dictionaries of them.
+        This rank's arguments: arrays, scalars, and tuples, lists and dictionaries of them.  Integers and whatever else
+        has no derivative stay as they are.
     direction : tuple, optional
         ẋ, of the structure of ``x``; random by default.
     seed : int
@@ -156,7 +158,7 @@ def dot_test(
     step : float, optional
         Largest step of the differences, relative to the size of ``x``.
     comm : mpi4py.MPI.Comm, optional
-        The ranks that take part; by default all.
+        The ranks that take part; by default all.  Of an intercommunicator both groups.
     check : bool
         Raise AssertionError if the test does not pass.
 
@@ -165,9 +167,22 @@ def dot_test(
     Ẏ comes from central differences, extrapolated to step zero after Ridders (1982), "Accurate computation of F'(x) and
     F'(x)F''(x)", which also gives the uncertainty; a test whose differences do not converge fails.
     """
-    comm = _comm(comm)
+    with _ranks(comm) as comm:
+        return _dot_test(f, x, direction, seed, tolerance, step, comm, check)
+
+
+def _dot_test(
+    f: Callable,
+    x: tuple,
+    direction: tuple | None,
+    seed: int,
+    tolerance: float | None,
+    step: float | None,
+    comm: Any,
+    check: bool,
+) -> DotTest:
     generator = np.random.default_rng((seed, comm.Get_rank()))
-    x_dot = _directions(x, direction, generator)
+    f, x, x_dot = _varying(f, x, _directions(x, direction, generator))
     y, pullback = vjp(f, *x)
     y_bar = mapped(lambda leaf: None if leaf is None else _random_like(leaf, generator), y)
     x_bar = pullback(y_bar)
@@ -224,15 +239,31 @@ def taylor_test(
     steps : int
         Number of halvings of h.
     comm : mpi4py.MPI.Comm, optional
-        The ranks that take part; by default all.
+        The ranks that take part; by default all.  Of an intercommunicator both groups.
     check : bool
         Raise AssertionError if the test does not pass.
     verbose : bool
         Print the table on rank 0.
     """
-    comm = _comm(comm)
+    with _ranks(comm) as comm:
+        result = _taylor_test(f, x, direction, objective, seed, step, steps, comm)
+        if verbose and comm.Get_rank() == 0:
+            print(result, flush=True)
+    return _judged(result, check)
+
+
+def _taylor_test(
+    f: Callable,
+    x: tuple,
+    direction: tuple | None,
+    objective: str,
+    seed: int,
+    step: float | None,
+    steps: int,
+    comm: Any,
+) -> TaylorTest:
     generator = np.random.default_rng((seed, comm.Get_rank()))
-    v = _directions(x, direction, generator)
+    f, x, v = _varying(f, x, _directions(x, direction, generator))
     mine, gradient = value_and_grad(f, tuple(range(len(x))), objective, comm)(*x)
     slope = comm.allreduce(_pairing(gradient, v))
     start = _objective(comm, mine, objective)
@@ -242,10 +273,7 @@ def taylor_test(
     values = [_objective(comm, f(*_moved(x, v, h)), objective) for h in hs]
     zeroth = [abs(value - start) for value in values]
     first = [abs(value - start - h * slope) for value, h in zip(values, hs)]
-    result = TaylorTest(hs, zeroth, first, 200 * eps * max(abs(start), *map(abs, values)))
-    if verbose and comm.Get_rank() == 0:
-        print(result, flush=True)
-    return _judged(result, check)
+    return TaylorTest(hs, zeroth, first, 200 * eps * max(abs(start), *map(abs, values)))
 
 
 def _judged(result: Any, check: bool) -> Any:
@@ -257,10 +285,20 @@ def _judged(result: Any, check: bool) -> Any:
 # ------------------------------------------------------------------------------------------------------- numbers
 
 
-def _comm(comm: Any) -> Any:
+@contextlib.contextmanager
+def _ranks(comm: Any) -> Iterator[Any]:
+    """The communicator of the ranks that take part: of an intercommunicator both groups."""
     from mpi4py import MPI
 
-    return MPI.COMM_WORLD if comm is None else comm
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not comm.Is_inter():
+        yield comm
+        return
+    both = comm.Merge()
+    try:
+        yield both
+    finally:
+        both.Free()
 
 
 def _max() -> Any:
@@ -271,6 +309,18 @@ def _max() -> Any:
 
 def _numbers(x: Any) -> np.ndarray:
     return plain(np.asarray(x))
+
+
+def _varying(f: Callable, x: tuple, x_dot: Any) -> tuple[Callable, tuple, tuple]:
+    """The function of its floating-point arguments alone, these, and their directions; the others are held fixed."""
+    moving = [_varies(leaf) for leaf in leaves(x)]
+
+    def function(*values: Any) -> Any:
+        given, moves = iter(values), iter(moving)
+        return f(*mapped(lambda leaf: next(given) if next(moves) else leaf, x))
+
+    chosen = [[leaf for leaf, moves in zip(leaves(part), moving) if moves] for part in (x, x_dot)]
+    return function, tuple(chosen[0]), tuple(chosen[1])
 
 
 def _varies(x: Any) -> bool:

@@ -185,6 +185,7 @@ def main():
     parser.add_argument("--ranks", type=int, choices=(2, 3, 4), help="default: in turns")
     parser.add_argument("--seed", type=int, default=None, help="of the first round; default: by chance")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # with the ranks
     search = Search(time.monotonic() + 60 * options.minutes)
     seed = random.randrange(10**6) if options.seed is None else options.seed
     status = 0

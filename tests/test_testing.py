@@ -118,3 +118,27 @@ def test_an_error_on_one_rank_fails_on_all():
     f = wrong_by(0.1 if comm.rank == 1 else 0.0)
     with pytest.raises(AssertionError, match="FAILED"):
         dot_test(lambda x: ring(f(x), comm), X)
+
+
+def test_what_has_no_derivative_stays_as_it_is():
+    f = lambda options, x: anp.sin(x["field"]) * options["power"] if options["name"] == "sine" else None
+    options = {"power": 3, "name": "sine", "mask": X > 0.5}
+    assert dot_test(f, options, {"field": X}).passed
+    assert taylor_test(lambda *given: f(*given).sum(), options, {"field": X}, verbose=False).passed
+
+
+@pytest.mark.mpi(min_size=2)
+def test_both_groups_of_an_intercommunicator():
+    world = ampi.COMM_WORLD
+    half = world.Split(world.rank % 2)
+    inter = half.Create_intercomm(0, world, 1 - world.rank % 2)
+
+    def program(x, p):
+        y = anp.zeros(6)
+        inter.Allreduce(anp.sin(x) * p, y)
+        return y * y, x
+
+    assert dot_test(program, X + world.rank, 1.5, comm=inter).passed
+    assert taylor_test(lambda x: anp.sum(program(x, 2.0)[0]), X + world.rank, comm=inter, verbose=False).passed
+    inter.Free()
+    half.Free()

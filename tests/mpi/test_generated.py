@@ -9,7 +9,7 @@ from generated_programs import KINDS, Program, function, programs, source
 
 from ampi.mpi.namespace import BASE
 
-NUMBER = 16
+NUMBER = 12
 
 
 @functools.cache
