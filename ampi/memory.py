@@ -38,6 +38,8 @@ class Storage:
     """
 
     __slots__ = ("__weakref__", "address", "nbytes", "needs", "packed", "tape", "volatile")
+    elsewhere = False
+    """Whether it is another rank's memory, whose adjoint is there."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -302,9 +304,8 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
     return storage
 
 
-def track_block(address: int, nbytes: int, alive: Callable[[], Any], kind: type[Storage] = Storage) -> Storage:
+def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
     """Track a block of memory that no array owns; until ``alive()`` is None."""
-    storage = kind(address, nbytes)
     _insert_foreign(storage, alive)
     return storage
 

@@ -644,6 +644,10 @@ class Sweep:
             undo.swap()
             self._swapped.append(undo)
 
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """Have the adjoint of a storage in a given block of bytes."""
+        self._shadows[storage] = block
+
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
 

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from ..census import tracked_arrays
 from ..errors import ActivityError
 from ..memory import RECEIVED, Region, Storage, address_of, carries_derivatives, plain, storage_of
-from ..tape import Sweep, Tape, Undo, overwrite
+from ..tape import Sweep, Tape, Undo, current, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
 from .slots import SLOT, Slots
 
@@ -121,7 +121,10 @@ class Buffer:
             It does, and the message cuts through its elements or mixes floating-point dtypes.
         """
         storage = self.storage
-        if storage is None or storage.tape is None:
+        if storage is None:
+            return False
+        self._require_own()
+        if storage.tape is None:
             return False
         if storage.tape is not tape._reference:
             return tape.is_active(self.array)
@@ -332,10 +335,20 @@ class Buffer:
         for dtype, piece in self._extra:
             sweep.zero(self._region(dtype, piece, self._address - self.storage.address))
 
+    def _require_own(self) -> None:
+        if self.storage.elsewhere and current() is not None:
+            raise ActivityError(
+                "the buffer of a message is another rank's memory in a shared window, where its derivative would be "
+                "lost; send a copy of it, or receive into an array of this rank's and assign it"
+            )
+
     def _matters(self) -> bool:
         """Whether overwriting the memory can concern anybody."""
         storage = self.storage
-        return storage is not None and self.array is not None and (storage.tape is not None or bool(storage.needs))
+        if storage is None or self.array is None:
+            return False
+        self._require_own()
+        return storage.tape is not None or bool(storage.needs)
 
     def _index(self) -> np.ndarray | None:
         return None if self._layout is None else self._layout.index

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -394,9 +395,11 @@ class Shadow:
         Adjoints that are added to targets' at the end of the mirrored epoch.
     turns : Turns or None
         Of the tickets that were drawn in lock epochs; None if there are none.
+    visiting : set of int
+        Ranks whose shared memory's adjoint this rank works on.
     """
 
-    __slots__ = ("block", "blocks", "later", "places", "turns", "win", "window")
+    __slots__ = ("block", "blocks", "later", "places", "turns", "visiting", "win", "window")
 
     def __init__(
         self, sweep: Sweep, window: Any, attached: Iterable[Storage], tickets: dict[int, list[int]] | None, seen: int
@@ -406,7 +409,10 @@ class Shadow:
         storages = list(attached) if window.storage is None else [window.storage]
         self.blocks = {storage: sweep.block(storage) for storage in storages}
         self.places: list[list[tuple[int, int, int]]] | None = None
-        if window.attached is None:
+        self.visiting: set[int] = set()
+        if window.segments is not None:
+            self._share(sweep, window)
+        elif window.attached is None:
             whole = self.blocks.get(window.storage, np.zeros(window.nbytes, np.uint8))
             self.block = whole[window.offset : window.offset + window.nbytes]
             self.win = _Win.Create(self.block, 1, comm=comm)
@@ -426,6 +432,28 @@ class Shadow:
                 others = sweep.guards.get(storage)  # of another window on the same memory
                 sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)
 
+    def _share(self, sweep: Sweep, window: Any) -> None:
+        """Adjoints of shared memory are shared as the memory is."""
+        self.win = _Win.Allocate_shared(window.nbytes, 1, comm=window.reverse.comm)
+        self.block = self._segment(window.reverse.rank)
+        self.block[:] = self.blocks[window.storage]
+        self.blocks[window.storage] = self.block
+        sweep.adopt(window.storage, self.block)
+        for rank, segment in window.segments.items():
+            sweep.adopt(segment, self._segment(rank))
+            sweep.guards[segment] = partial(self._require_turn, rank)
+        window.reverse.comm.Barrier()
+
+    def _segment(self, rank: int) -> np.ndarray:
+        return np.asarray(memoryview(self.win.Shared_query(rank)[0])).view(np.uint8)
+
+    def _require_turn(self, rank: int) -> None:
+        if rank not in self.visiting:
+            raise CommunicationError(
+                f"rank {self.window.reverse.rank}: work on rank {rank}'s memory in {self.window.reverse.name} was "
+                "recorded without its order; copy that memory into an array of this rank's first"
+            )
+
     def _attachable(self) -> list[np.ndarray]:
         return [block for block in self.blocks.values() if block.nbytes]
 
@@ -440,7 +468,7 @@ class Shadow:
 
     def settle(self) -> None:
         """Before this rank touches the adjoint of its memory."""
-        if self.turns is not None:
+        if self.turns is not None and self.window.reverse.rank not in self.visiting:
             self.turns.settle()
             self.win.Sync()
 

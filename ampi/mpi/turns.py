@@ -140,14 +140,23 @@ class Order:
 class Observer:
     """Marks on a tape which tickets for this rank's memory had been drawn when.
 
-    ``seen`` has for each window the number of tickets up to the last mark.
+    Loads from other ranks' memory and stores to it get tickets here.
+
+    Attributes
+    ----------
+    seen : dict
+        For each window the number of tickets up to the last mark.
+    visited : set of (Window, int)
+        Other ranks' memory that local work is about to load from or store to.
     """
 
-    __slots__ = ("records", "seen")
+    __slots__ = ("_draw", "records", "seen", "visited")
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, draw: Callable[[Any, int], int]) -> None:
+        self._draw = draw
         self.records = tape._records
         self.seen: dict[Any, int] = {}
+        self.visited: set[tuple[Any, int]] = set()
         tape.observer = self
 
     def watch(self, window: Any) -> None:
@@ -157,6 +166,9 @@ class Observer:
 
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
+        if self.visited and not _communicates(record):
+            self._append_visit(record)
+            return
         for window, seen in self.seen.items():
             if window.order.drawn != seen:
                 break
@@ -169,6 +181,31 @@ class Observer:
         else:
             self.close()
             self.records.append(record)
+
+    def _append_visit(self, record: Record) -> None:
+        """Append the record of local work on other ranks' memory, which has its turn there in the sweep.
+
+        It has one for this rank's own memory, too, on which it may work as well.  All tickets are drawn under one lock,
+        so that any two ranks have theirs in the same order.
+        """
+        windows = {window: None for window, _ in self.visited}
+        visited = self.visited | {(window, window.reverse.rank) for window in windows}
+        self.visited = set()
+        (first, *_) = windows
+        first.order.enter(0)
+        try:
+            visits = [
+                (window, rank, self._draw(window, rank))
+                for window, rank in sorted(visited, key=lambda visit: (visit[0].reverse.comm.handle, visit[1]))
+            ]
+        finally:
+            first.order.leave(0)
+        news = self._news()
+        self.records.extend(_record(Mark(window, None, seen)) for window, seen in news)
+        self.records.extend(_record(Visit(*visit, False)) for visit in visits)
+        self.records.append(record)
+        self.records.extend(_record(Visit(*visit, True)) for visit in visits)
+        self.records.extend(_record(Mark(window, seen, None)) for window, seen in news)
 
     def look(self) -> None:
         """Mark what is new at the end of a communication, whose record is the last one.
@@ -234,6 +271,37 @@ class Mark:
         shadow = sweep.state["windows"].get(self.window)
         if shadow is not None and shadow.turns is not None:
             shadow.turns.lower(self.limit, self.bound)
+
+
+class Visit:
+    """Record of the end (in the sweep, the beginning) of local work on another rank's memory, or of its beginning."""
+
+    __slots__ = ("begins", "rank", "ticket", "window")
+
+    def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
+        self.window = window
+        self.rank = rank
+        self.ticket = ticket
+        self.begins = begins
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Begin the turn, or end it."""
+        shadow = sweep.state["windows"].get(self.window)
+        if shadow is None:
+            return
+        if self.begins:
+            shadow.turns.begin(self.rank, self.ticket, self.waiting)
+            shadow.visiting.add(self.rank)
+        else:
+            shadow.visiting.discard(self.rank)
+            shadow.turns.end(self.rank, self.ticket)
+        shadow.win.Sync()
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return (
+            f"its turn for the adjoint of loads and stores in rank {self.rank}'s memory of {self.window.reverse.name}"
+        )
 
 
 class Turns:

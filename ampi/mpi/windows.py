@@ -60,8 +60,8 @@ class Window:
         Of accesses in lock epochs.
     incomplete : list of Access
         In lock epochs, with the tapes' traces.
-    segments : set of int
-        Addresses of other ranks' memory that is shared and known here.
+    segments : dict or None
+        Of a shared window: other ranks' memory that is known here, by rank.
     attached : dict or None
         Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
     freed : bool
@@ -100,7 +100,7 @@ class Window:
         self.started: list[int] = []
         self.locked: dict[int, int] = {}
         self.incomplete: list[tuple[Trace, Access]] = []
-        self.segments: set[int] = set()
+        self.segments: dict[int, Elsewhere] | None = None
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.freed = False
 
@@ -110,27 +110,43 @@ class Window:
 
 
 class Elsewhere(Storage):
-    """Memory of another rank in a shared window.  What is loaded from and stored to it cannot be reversed."""
+    """Memory of another rank in a shared window: loads from it and stores to it are communication."""
 
-    __slots__ = ()
+    __slots__ = ("rank", "window")
+    elsewhere = True
+
+    def __init__(self, address: int, nbytes: int, window: Window, rank: int) -> None:
+        self.window = weakref.ref(window)
+        self.rank = rank
+        super().__init__(address, nbytes)
+        self.volatile = True
 
     @property
-    def tape(self) -> None:  # type: ignore[override]
-        """No tape: an error while one records."""
-        if current() is not None:
-            _refuse_segment()
+    def tape(self) -> Any:  # type: ignore[override]
+        """It always carries derivatives; who asks is about to record a load or store."""
+        return self._visited()
 
     @tape.setter
     def tape(self, tape: Any) -> None:
-        if tape is not None:
-            _refuse_segment()
+        """It does so for every tape."""
 
+    @property
+    def needs(self) -> dict:  # type: ignore[override]
+        """Nothing: values are copied when they are used.  Who asks is about to store."""
+        self._visited()
+        return {}
 
-def _refuse_segment() -> None:
-    raise ActivityError(
-        "loads from and stores to another rank's memory in a shared window have no derivative rule; use Get and Put, "
-        "or `with ampi.passive():` if it is constant"
-    )
+    @needs.setter
+    def needs(self, needs: dict) -> None:
+        """Stays empty."""
+
+    def _visited(self) -> Any:
+        tape, window = opened(), self.window()
+        if tape is None or window is None or window.freed:
+            return None
+        _trace(tape, window)
+        tape.observer.visited.add((window, self.rank))
+        return tape._reference
 
 
 _ALL = -1  # in the place of a rank: all of them
@@ -159,7 +175,7 @@ def _register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
         storage = Storage(address, nbytes)
         window = Window(reverse, storage, address, nbytes, unit)
         reference = weakref.ref(window)
-        window.storage = track_block(address, nbytes, lambda: _alive(reference))
+        window.storage = track_block(storage, lambda: _alive(reference))
     else:
         array = None if isinstance(memory, mpi.BottomType) else as_array(memory)
         known = None if array is None or not carries_derivatives(_dtype_of(array)) else storage_of(array)
@@ -277,10 +293,23 @@ class Trace:
 
     def begin(self, access: Access) -> None:
         """An access in a lock epoch begins."""
+        self.announce()
+        self.window.incomplete.append((self, access))
+
+    def announce(self) -> None:
+        """Let the other ranks see that the window is used by more than calls of theirs."""
         if not self.announced:
             self.announced = True
             self.window.order.announce()
-        self.window.incomplete.append((self, access))
+
+    def visit(self, tape: Tape, rank: int) -> int:
+        """Draw a ticket for a load from or store to another rank's memory."""
+        self.announce()
+        self.token.reads_active = True
+        communication_of(tape).log(self.window.reverse).touched = True
+        ticket = self.window.order.ticket(rank)
+        self.tickets.setdefault(rank, []).append(-ticket)
+        return ticket
 
     def refuse(self, text: str) -> None:
         """The sweep cannot reverse what happens here."""
@@ -323,7 +352,8 @@ class Traces:
 
     def __init__(self, tape: Tape) -> None:
         self.of: dict[Window, Trace] = {}
-        self.observer = Observer(tape)
+        reference = tape._reference
+        self.observer = Observer(tape, lambda window, rank: self.of[window].visit(reference(), rank))
 
     def __call__(self, sweep: Sweep) -> None:
         """Expose the adjoints of window memory; collective over each window that was used."""
@@ -663,7 +693,9 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         cls, size: int, disp_unit: int = 1, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF
     ) -> Any:
         """Create a window and its memory, which other ranks of the node can load from and store to; collective."""
-        return _register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit)
+        win = _register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit)
+        _windows[win.handle].segments = {}
+        return win
 
     @classmethod
     def Create_dynamic(cls, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF) -> Any:
@@ -699,17 +731,20 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             del window.attached[storage]
 
     def Shared_query(self, rank: int) -> tuple[mpi.buffer, int]:
-        """Query the memory of another rank in a shared window.
+        """Query the memory of a rank in a shared window.
 
-        While a tape records, only this rank's own segment may be used as an `ampi.ndarray` of floating-point numbers.
+        An `ampi.ndarray` on it is differentiated, whosever memory it is.  What loads from another rank's memory or
+        stores to it while a tape records must be ordered with what others do there, as MPI demands.
         """
         buffer, unit = _Win.Shared_query(self, rank)
         window = _windows.get(self.handle)
-        own = _Win.tomemory(self).address
-        if window is not None and buffer.nbytes and buffer.address != own and buffer.address not in window.segments:
-            reference = weakref.ref(window)
-            track_block(buffer.address, buffer.nbytes, lambda: _alive(reference), Elsewhere)
-            window.segments.add(buffer.address)
+        if window is not None and window.segments is not None and buffer.nbytes:
+            owner = rank if rank >= 0 else _owner(self, window.reverse.comm.Get_size())
+            if owner != window.reverse.rank and owner not in window.segments:
+                segment = Elsewhere(buffer.address, buffer.nbytes, window, owner)
+                reference = weakref.ref(window)
+                track_block(segment, lambda: _alive(reference))
+                window.segments[owner] = segment
         return buffer, unit
 
     def Free(self) -> None:
@@ -922,6 +957,11 @@ def _end_exposure(win: Any) -> None:
     if window is not None:
         _handshake(win, "Wait", window.posted)
         window.posted = []
+
+
+def _owner(win: Any, size: int) -> int:
+    """The lowest rank that has memory in a shared window: whose MPI.PROC_NULL means."""
+    return next(rank for rank in range(size) if _Win.Shared_query(win, rank)[0].nbytes)
 
 
 def _wants_old(access: tuple[Trace, Access] | None) -> bool:

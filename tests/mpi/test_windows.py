@@ -432,26 +432,93 @@ def test_epoch_opened_before_the_tape():
     win.Free()
 
 
-def test_shared_memory():
-    """Put and Get in a shared window, and what other ranks load and store."""
+def segment(np, win, dtype, rank):
+    return np.frombuffer(win.Shared_query(rank)[0], dtype)
+
+
+def neighbours(np, comm, x):
+    """Loads from both neighbours' segments and stores to one of them, between fences; Put and Get as well."""
+    win = windows_of(np).Allocate_shared(4 * x.itemsize, x.itemsize, comm=comm)
+    own = segment(np, win, x.dtype, comm.rank)
+    after, before = (segment(np, win, x.dtype, right(comm, steps)) for steps in (1, -1))
+    own[...] = 0
+    comm.Barrier()
+    y = x * 0
+    for turn in range(2):
+        own[:3] = x * x
+        win.Fence()
+        y = y + after[:3] * before[:3] + own[0] * x
+        win.Fence()
+        after[1:] = x * (turn + 2)
+        win.Fence()
+        before[0] *= x[1]
+        win.Fence()
+        got = np.zeros(3, x.dtype)
+        win.Get(got, right(comm), 1)
+        x = x + own[1:] * own[0] / 4
+        win.Fence()
+        win.Put(got * x, right(comm, -1), 1)
+        win.Fence()
+        y = y + after[1:] * own[1:]
+        win.Fence()
+    win.Free()
+    return y
+
+
+def one_for_all(np, comm, x):
+    """One rank has the memory; all work on it in turns, under locks and in one epoch with Sync and barriers."""
+    win = windows_of(np).Allocate_shared(3 * x.itemsize * (comm.rank == 0), x.itemsize, comm=comm)
+    shared = segment(np, win, x.dtype, MPI.PROC_NULL)
+    if comm.rank == 0:
+        shared[...] = x
+    comm.Barrier()
+    y = x * 0
+    for rank in range(comm.size):
+        if rank == comm.rank:
+            win.Lock(0)
+            y = y + shared * x
+            shared *= x
+            win.Unlock(0)
+        comm.Barrier()
+    win.Lock_all()
+    y = y + shared * x[1]
+    win.Sync()
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        shared[1:] = y[1:] * x[0]
+    win.Sync()
+    comm.Barrier()
+    y = y * shared
+    comm.Barrier()
+    win.Unlock_all()
+    win.Free()
+    return y
+
+
+@pytest.mark.parametrize("program", [neighbours, one_for_all], ids=lambda program: program.__name__)
+def test_loads_and_stores_in_shared_memory(program):
+    ours, plain = (comm.Split_type(MPI.COMM_TYPE_SHARED) for comm in (COMM_WORLD, WORLD))
+    check(program, ours, plain)
+    ours.Free()
+    plain.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_messages_from_and_to_another_ranks_memory():
     comm = COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     win = ampi.Win.Allocate_shared(8, 8, comm=comm)
-    memory = ampi.numpy.frombuffer(win.tomemory(), "d")
-    theirs = ampi.numpy.frombuffer(win.Shared_query(right(comm))[0], "d")
+    theirs = segment(ampi.numpy, win, "d", right(comm))
     with ampi.Tape() as tape:
         x = tape.watch(numpy.full(1, 3.0))
-        win.Fence()
-        win.Put(x * x, right(comm))
-        win.Fence()
-        y = memory * 1
-        win.Fence()
-        if comm.size > 1:
-            with ampi.passive():
-                assert theirs * 1 == 9
-            with pytest.raises(ampi.ActivityError, match="shared window"):
-                theirs * 2
-            with pytest.raises(ampi.ActivityError, match="shared window"):
-                theirs[...] = x
+        with ampi.passive():
+            theirs[...] = 9
+            assert theirs * 1 == 9
+        with pytest.raises(ampi.ActivityError, match="another rank's memory in a shared window"):
+            comm.Isend(theirs, 0)
+        with pytest.raises(ampi.ActivityError, match="another rank's memory in a shared window"):
+            comm.Irecv(theirs, 0)
+        y = x * x
+    comm.Barrier()
     assert tape.gradient(y, x) == 6
     win.Free()
     comm.Free()
