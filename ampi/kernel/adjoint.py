@@ -33,6 +33,7 @@ from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.loads import loads_before_branches
 from ampi.kernel.slice import live_part
+from ampi.kernel.snapshots import find_snapshots
 from ampi.kernel.ssa import (
     INT,
     ONE,
@@ -85,16 +86,17 @@ class Options:
     """Analyses that can be switched off, each without effect on the results, and what the program is compiled for.
 
     ``activity`` finds what depends on active arguments and what results depend on; ``sources`` finds loads that need
-    not be saved (TBR) and ``slice`` leaves out what no derivative needs; ``loads`` makes loads before branches;
-    ``independence`` finds loops without ``prange`` whose iterations are independent; ``allocations`` takes allocations
-    out of loops; ``gather`` puts adjoints of stencils in gather form; ``sums``, ``branches`` and ``strips`` make loops
-    fit to be vectorised (``strips`` needs a program compiled for separate arrays).  ``threads`` says that the program
-    is compiled with ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, and
-    ``reassociate`` that it is compiled with ``fastmath=True``.
+    not be saved (TBR) and ``slice`` leaves out what no derivative needs; ``snapshots`` saves what several loads share
+    once; ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
+    independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form;
+    ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised (``strips`` needs a program compiled for
+    separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``, ``deterministic`` that its
+    results must not depend on the number of threads, and ``reassociate`` that it is compiled with ``fastmath=True``.
     """
 
     activity: bool = True
     sources: bool = True
+    snapshots: bool = True
     slice: bool = True
     independence: bool = True
     sums: bool = True
@@ -137,6 +139,7 @@ class Scope:
     values: dict[str, Expr] = field(default_factory=dict)
     saved_scalars: dict[str, Var] = field(default_factory=dict)
     saved_loads: dict[str, tuple[Var, tuple[Loop, ...]]] = field(default_factory=dict)
+    snapshots: dict[str, tuple[Var, Loop, tuple[Expr, ...]]] = field(default_factory=dict)
 
     def find(self, name: str) -> Expr | None:
         scope: Scope | None = self
@@ -145,6 +148,15 @@ class Scope:
                 return scope.values[name]
             scope = scope.parent
         return None
+
+    def find_snapshot(self, name: str) -> tuple[Var, Loop, tuple[Expr, ...]]:
+        """The array of snapshots for a load, the loop that numbers them, and the index of the first element."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.snapshots:
+                return scope.snapshots[name]
+            scope = scope.parent
+        raise AssertionError(name)
 
     def find_saved(self, name: str) -> tuple[Var, tuple[Loop, ...]]:
         scope: Scope | None = self
@@ -170,6 +182,8 @@ class _Adjoint(Builder):
         self.accesses = tbr.collect(primal)
         tbr.require_steady(self.accesses)
         self.sources = tbr.find_sources(primal, self.accesses, options.sources)
+        self.snapshots = find_snapshots(self.accesses, self.sources) if options.snapshots else []
+        self.sources.update({name: Source.SNAPSHOT for snapshot in self.snapshots for name in snapshot.loads})
         self.names.hints.update({n: stem(n) for n in taken})
         nests = irregular_nests(self.accesses, self.sources)
         self.primal, self.before = add_counters(primal, nests, self.names)
@@ -402,6 +416,10 @@ class _Adjoint(Builder):
             return value
         if source is Source.FINAL:
             return self.load(self.atom(array, scope), index, name)
+        if source is Source.SNAPSHOT:
+            tape, loop, first = scope.find_snapshot(name)
+            places = (self.value(Op("sub", (i, begin), INT)) for i, begin in zip(index, first))
+            return self.load(tape, (*self.trips((loop,), scope), *places), name)
         tape, loops = scope.find_saved(name)
         return self.load(tape, self.slot(loops, scope), name)
 
@@ -436,8 +454,10 @@ class _Adjoint(Builder):
 
     def forward_loop(self, s: Loop, scope: Scope, top: bool) -> None:
         start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
+        kept: list[tuple[Var, Var, tuple[Expr, ...]]] = []
         if top:
             self.prepare_saved_loads(s, scope)
+            kept = self.prepare_snapshots(s, scope)
         counted = s.condition is None
         inits = self.atoms((c.init for c in s.carried), scope)
         var = self.inner(s.var.name, INT)
@@ -454,8 +474,11 @@ class _Adjoint(Builder):
             scope.saved_scalars.update(tapes)
         if counted:
             self.make_room(s, scope, self.count(start, stop))
-        with self.nested(self.overwritten(s, scope) | {t.name for t in tapes.values()}) as block:
+        saved = {t.name for t in tapes.values()} | {tape.name for tape, _, _ in kept}
+        with self.nested(self.overwritten(s, scope) | saved) as block:
             (trip,) = self.trips((s,), scope)
+            for tape, array, first in kept:
+                self.take_snapshot(tape, array, trip, first)
             following = self.value(Op("add", (trip, ONE), INT))
             if not counted:
                 self.make_room(s, scope, following)
@@ -518,6 +541,48 @@ class _Adjoint(Builder):
             tape = self.tape(stem(name), f"an element of {array}", ty, len(extents))
             self.emit(ir.Alloc(tape, extents, None, line=s.line))
             scope.saved_loads[name] = (tape, loops)
+
+    def prepare_snapshots(self, s: Loop, scope: Scope) -> list[tuple[Var, Var, tuple[Expr, ...]]]:
+        """Make room for snapshots at the beginning of a loop's iterations: the room, the array, its first index."""
+        found = []
+        for snapshot in self.snapshots:
+            if snapshot.loop != s.name or snapshot.array.name not in scope.values:
+                continue
+            array = scope.values[snapshot.array.name]
+            assert isinstance(array, Var)
+            first, extents = [], []
+            for k, r in enumerate(snapshot.ranges):
+                start = ZERO if r.loop is None else self.atom(r.loop.start, scope)
+                stop = ONE if r.loop is None else self.atom(r.loop.stop, scope)
+                first.append(self.value(Op("add", (start, Const(r.low, INT)), INT)))
+                end = self.value(Op("add", (stop, Const(r.high, INT)), INT))
+                end = self.value(Op("min", (end, Size(array, k, INT)), INT))  # where the loop does not run
+                extents.append(self.count(first[-1], end))
+            name = snapshot.array.name
+            tape = self.tape(stem(name), f"what is read of {name}", array.type.dtype, 1 + len(extents))
+            length = self.count(self.atom(s.start, scope), self.atom(s.stop, scope))
+            self.emit(ir.Alloc(tape, (length, *extents), None, line=s.line))
+            scope.snapshots.update({load: (tape, s, tuple(first)) for load in snapshot.loads})
+            found.append((tape, array, tuple(first)))
+        return found
+
+    def take_snapshot(self, tape: Var, array: Var, trip: Expr, first: tuple[Expr, ...]) -> None:
+        """``tape[trip] = array[first:]``, as much as there is room for."""
+
+        def level(index: tuple[Expr, ...]) -> None:
+            axis = len(index)
+            if axis == len(first):
+                here = (self.value(Op("add", (i, begin), INT)) for i, begin in zip(index, first))
+                self.store(tape, (trip, *index), self.load(array, tuple(here)))
+                return
+            i = self.inner("i", INT)
+            with self.nested({tape.name}) as block:
+                level((*index, i))
+            last = axis == len(first) - 1
+            room = Size(tape, axis + 1, INT)
+            self.emit(Loop(i.name, i, ZERO, room, tuple(block.statements), independent=last, line=self.line))
+
+        level(())
 
     def make_room(self, s: Loop, scope: Scope, more: Expr) -> None:
         """Lengthen what is saved in a loop whose iterations are numbered through, for ``more`` of them."""

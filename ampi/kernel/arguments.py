@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ampi import memory
+
+
+def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
+    """The leaves of all arguments of a call."""
+    for value in bound:
+        if not isinstance(value, (np.ndarray, float, int)):
+            return list(flatten(bound))
+    return bound
 
 
 def flatten(value: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ program and these facts are saved together as a readable file of Python in the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -280,7 +280,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
     bound = kernel.bind(args)
-    leaves = list(arguments.flatten(bound))
+    leaves = arguments.leaves_of(bound)
     given = tuple(map(arguments.plain, args))
     if recording is None and not any(is_watched(leaf) for leaf in leaves):
         return arguments.like(kernel.dispatcher(*given), args)
@@ -338,7 +338,7 @@ MOST_PLANS = 64  # of a kernel
 class _Call:
     """One call that a tape records."""
 
-    def __init__(self, kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], leaves: list[Any]):
+    def __init__(self, kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], leaves: Sequence[Any]):
         self.kernel = kernel
         self.recording = recording
         self.leaves = leaves

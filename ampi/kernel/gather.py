@@ -18,6 +18,7 @@ The method is that of Hückelheim et al., "Automatic differentiation for adjoint
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ssa import INT, Block, Branch, Builder, Loop, Names, names_read
 
-MOST_WORK = 8  # operations and loads that may be done for each neighbour
+WORTH = 3  # operations that the detour of an increment through a buffer costs
 WIDEST = 4  # distance of the neighbours in one direction
 
 Offset = tuple[int, ...]  # from an iteration to the element that it adds to, in each loop's direction
@@ -60,10 +61,10 @@ class Target:
     increments: list[tuple[ir.Accumulate, Offset]]
     dimensions: tuple[int | None, ...]
 
-    def reach(self, k: int) -> tuple[int, int]:
-        """The smallest and largest offset in the direction of loop k."""
-        offsets = [offset[k] for _, offset in self.increments]
-        return min(offsets), max(offsets)
+    @property
+    def is_stencil(self) -> bool:
+        """Whether several iterations add to one element."""
+        return len({offset for _, offset in self.increments}) > 1
 
 
 class _Gather(Builder):
@@ -89,19 +90,17 @@ class _Gather(Builder):
         nest = self.perfect(s)
         if nest is None:
             return None
-        targets = [t for t in self.targets(nest) if self.pays(t, nest)]
-        if not targets:
+        targets = [t for t in self.targets(nest) if t.is_stencil]
+        if not targets or not self.pays(targets, nest):
             return None
-        out: list[Stmt] = []
+        self.stack = [Block()]
+        self.line = s.line
+        _Writer(self, nest, targets).write()
         for target in targets:
-            self.stack = [Block()]
-            self.line = s.line
-            _Writer(self, nest, target).write()
-            out += self.block.statements
-            neighbours = len(target.increments)
-            self.facts.append(f"line {s.line}: {target.array.name} in gather form, from {neighbours} neighbours")
+            count = len(target.increments)
+            self.facts.append(f"line {s.line}: {target.array.name} in gather form, from {count} neighbours")
         gathered = {id(x) for target in targets for x, _ in target.increments}
-        return out + self.rest(nest, gathered)
+        return self.block.statements + self.rest(nest, gathered)
 
     # which nests
 
@@ -185,40 +184,35 @@ class _Gather(Builder):
                 return None
             fixed.add((tuple(dimensions), tuple(pattern)))
             increments.append((t, tuple(offset)))
-        if len(fixed) != 1 or len({offset for _, offset in increments}) < 2:
+        if len(fixed) != 1:
             return None
         return Target(group[0].array, increments, next(iter(fixed))[0])
 
     def varies(self, name: str, nest: Nest) -> bool:
         return any(loop.name == nest.loops[0].name for loop in self.accesses.depth.get(name, ()))
 
-    def pays(self, target: Target, nest: Nest) -> bool:
-        reach = [target.reach(k) for k in range(len(nest.loops))]
-        if any(high - low > WIDEST for low, high in reach):
+    def pays(self, targets: list[Target], nest: Nest) -> bool:
+        """Whether the work that is done anew for each neighbour is less than what the detour of the increments through
+        buffers costs; what neighbours have in common is done once."""
+        for k in range(len(nest.loops)):
+            low, high = reach(targets, k)
+            if high - low > WIDEST:
+                return False
+        known = nest.values
+        if any(not self.can_be_moved(x.value, known) for t in targets for x, _ in t.increments):
             return False
-        work = sum(self.work(x.value, nest, set()) for x, _ in target.increments)
-        return work <= MOST_WORK * len(target.increments)
+        self.stack = [Block()]
+        _Writer(self, nest, targets).one_element()
+        count = sum(len(t.increments) for t in targets)
+        return cost(self.block.statements) <= cost(nest.body) + WORTH * count
 
-    def work(self, e: Expr, nest: Nest, seen: set[str]) -> int:
-        """Loads and operations that it takes to compute a value in some iteration."""
-        if not isinstance(e, Var) or e.name in seen or e.name not in nest.values:
-            return 0
-        seen.add(e.name)
-        value = nest.values.get(e.name)
-        if isinstance(value, ir.Load):
-            return 1 + 2 * sum(self.is_load(i, nest) for i in value.index)
-        if isinstance(value, Op) and not isinstance(value.type, types.Integer):
-            return TABLE[value.name].cost + sum(self.work(a, nest, seen) for a in value.args)
-        return 0 if isinstance(e.type, types.Integer) else MOST_WORK * 1000
-
-    def is_load(self, e: Expr, nest: Nest) -> bool:
-        """Whether an index comes from an array of indices."""
-        if not isinstance(e, Var):
-            return False
-        value = nest.values.get(e.name)
-        if isinstance(value, Op):
-            return any(self.is_load(a, nest) for a in value.args)
-        return isinstance(value, ir.Load)
+    def can_be_moved(self, e: Expr, values: dict[str, Expr]) -> bool:
+        """Whether a value can be computed for another iteration: from loads and operations."""
+        if not isinstance(e, Var) or e.name not in values:
+            return True
+        value = values[e.name]
+        inner = value.index if isinstance(value, ir.Load) else value.args if isinstance(value, Op) else None
+        return inner is not None and all(self.can_be_moved(a, values) for a in inner)
 
     # what remains
 
@@ -243,11 +237,28 @@ class _Gather(Builder):
         return tuple(reversed(kept))
 
 
-class _Writer:
-    """Writes the nest that adds to one array."""
+def reach(targets: list[Target], k: int) -> tuple[int, int]:
+    """The smallest and largest offset in the direction of loop k."""
+    offsets = [offset[k] for t in targets for _, offset in t.increments]
+    return min(offsets), max(offsets)
 
-    def __init__(self, to: _Gather, nest: Nest, target: Target) -> None:
-        self.to, self.nest, self.target = to, nest, target
+
+def cost(body: Iterable[Stmt]) -> int:
+    """Loads and operations on numbers that are not indices."""
+    total = 0
+    for t in body:
+        if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load):
+            total += 1
+        elif isinstance(t, ir.Assign) and isinstance(t.value, Op) and not isinstance(t.value.type, types.Integer):
+            total += TABLE[t.value.name].cost
+    return total
+
+
+class _Writer:
+    """Writes the nest that adds to the targets."""
+
+    def __init__(self, to: _Gather, nest: Nest, targets: list[Target]) -> None:
+        self.to, self.nest, self.targets = to, nest, targets
         self.counters = [s.var.name for s in nest.loops]
         self.places: list[Var] = []
 
@@ -272,7 +283,7 @@ class _Writer:
         """The loop in the next direction; ``inside``: in the directions so far all neighbours are there."""
         k = len(self.places)
         s = self.nest.loops[k]
-        low, high = self.target.reach(k)
+        low, high = reach(self.targets, k)
         first, end = self.moved(s.start, low), self.moved(s.stop, high)
         if k == len(self.nest.loops) - 1:
             self.innermost(s, first, end, inside)
@@ -307,7 +318,7 @@ class _Writer:
 
     def row(self, s: Loop, first: Expr, end: Expr) -> None:
         """A row with all neighbours in the other directions: both ends, and what is between them."""
-        low, high = self.target.reach(len(self.places))
+        low, high = reach(self.targets, len(self.places))
         if low == high:
             self.segment(s, first, end, guarded=False)
             return
@@ -321,19 +332,35 @@ class _Writer:
         place = self.to.inner(s.var.name, INT)
         with self.to.nested() as block:
             self.places.append(place)
-            total: Expr | None = None
-            for x, offset in self.target.increments:
-                if guarded:
-                    self.guarded(s, x, offset)
-                    continue
-                amount = self.amount(x, offset)
-                total = amount if total is None else self.to.value(Op("add", (total, amount), amount.type))
-            if total is not None:
-                self.add(total)
+            if guarded:
+                for target, x, offset in self.increments():
+                    self.guarded(s, target, x, offset)
+            else:
+                self.element()
             self.places.pop()
         self.emit_loop(s, place, first, end, block.statements)
 
-    def guarded(self, s: Loop, x: ir.Accumulate, offset: Offset) -> None:
+    def increments(self) -> Iterator[tuple[Target, ir.Accumulate, Offset]]:
+        for target in self.targets:
+            for x, offset in target.increments:
+                yield target, x, offset
+
+    def one_element(self) -> None:
+        """What is done for one element, in no loop: to see what it costs."""
+        self.places = [self.to.fresh(s.var.name, INT) for s in self.nest.loops]
+        self.element()
+
+    def element(self) -> None:
+        """All that is added to the elements at one place, where all neighbours are there."""
+        for target in self.targets:
+            total: Expr | None = None
+            for x, offset in target.increments:
+                amount = self.amount(x, offset)
+                total = amount if total is None else self.to.value(Op("add", (total, amount), amount.type))
+            assert total is not None
+            self.add(target, total)
+
+    def guarded(self, s: Loop, target: Target, x: ir.Accumulate, offset: Offset) -> None:
         """One increment, if its iteration is one of the loop's."""
         place, by = self.places[-1], offset[-1]
         there = self.op(
@@ -343,12 +370,12 @@ class _Writer:
             types.boolean,
         )
         with self.to.nested() as block:
-            self.add(self.amount(x, offset))
+            self.add(target, self.amount(x, offset))
         self.to.emit(Branch(there, tuple(block.statements), line=x.line))
 
     def edge(self, s: Loop) -> None:
         """A row where neighbours are missing in other directions: one loop for each neighbour that is there."""
-        for x, offset in self.target.increments:
+        for target, x, offset in self.increments():
             there: Expr | None = None
             for place, outer, by in zip(self.places, self.nest.loops, offset):
                 for condition in (
@@ -361,7 +388,7 @@ class _Writer:
                 place = self.to.inner(s.var.name, INT)
                 with self.to.nested() as block:
                     self.places.append(place)
-                    self.add(self.amount(x, offset))
+                    self.add(target, self.amount(x, offset))
                     self.places.pop()
                 first, end = self.moved(s.start, offset[-1]), self.moved(s.stop, offset[-1])
                 self.emit_loop(s, place, first, end, block.statements)
@@ -369,17 +396,17 @@ class _Writer:
 
     # one element
 
-    def add(self, amount: Expr) -> None:
-        model = self.target.increments[0][0]
+    def add(self, target: Target, amount: Expr) -> None:
+        model = target.increments[0][0]
         index = tuple(
-            e if k is None else self.unsigned(self.places[k], self.all_nonnegative(d))
-            for d, (e, k) in enumerate(zip(model.index, self.target.dimensions))
+            e if k is None else self.unsigned(self.places[k], self.all_nonnegative(target, d))
+            for d, (e, k) in enumerate(zip(model.index, target.dimensions))
         )
-        self.to.emit(ir.Accumulate(self.target.array, index, amount, line=model.line))
+        self.to.emit(ir.Accumulate(target.array, index, amount, line=model.line))
 
-    def all_nonnegative(self, dimension: int) -> bool:
+    def all_nonnegative(self, target: Target, dimension: int) -> bool:
         accesses = self.to.accesses
-        return all(tbr.is_nonnegative(x.index[dimension], accesses) for x, _ in self.target.increments)
+        return all(tbr.is_nonnegative(x.index[dimension], accesses) for x, _ in target.increments)
 
     def amount(self, x: ir.Accumulate, offset: Offset) -> Expr:
         """What the iteration at this distance adds to the element."""

@@ -38,7 +38,19 @@ from ampi.kernel.views import resolve_views
 PASSES = {"simplify": simplify, "unroll": unroll, "scalarise": scalarise}
 ANALYSES = (
     *PASSES,
-    *("activity", "sources", "slice", "independence", "sums", "allocations", "loads", "branches", "gather", "strips"),
+    *(
+        "activity",
+        "sources",
+        "snapshots",
+        "slice",
+        "independence",
+        "sums",
+        "allocations",
+        "loads",
+        "branches",
+        "gather",
+        "strips",
+    ),
     "separate",
 )
 

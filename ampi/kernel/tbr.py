@@ -5,7 +5,8 @@ such an iteration is
 
 * ``ORIGINAL``  if no write of the kernel can have reached the element before: it is read from the caller's array;
 * ``FINAL``     if no write can reach it afterwards: it is read from the working copy that the forward sweep completed;
-* ``SAVED``     otherwise: the forward sweep saves the value that was loaded.
+* ``SAVED``     otherwise: the forward sweep saves the value that was loaded; or, for several loads,
+* ``SNAPSHOT``  the part of the array that they read (see ``snapshots``).
 
 An array's *home* is the innermost loop that allocates it (the function, for arguments).  Inside one iteration of its
 home an array is recomputed as a whole, so the question only arises for loads in loops further inside.
@@ -34,6 +35,7 @@ class Source(enum.Enum):
     ORIGINAL = "read from the array before the call"
     FINAL = "read from the working copy"
     SAVED = "saved by the forward sweep"
+    SNAPSHOT = "read from what was saved of the array when an iteration around it began"
 
 
 @dataclass(frozen=True)

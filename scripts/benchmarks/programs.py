@@ -63,7 +63,7 @@ def heat_1d():
         for i in range(1, u.shape[0] - 1):
             new[i] = u[i] + c * (u[i - 1] - 2.0 * u[i] + u[i + 1])
 
-    return Program("heat 1D", "independent", step, march(20, 0.2), (random(200_000),))
+    return Program("heat 1D", "independent", step, march(50, 0.2), (random(200_000),))
 
 
 @program
@@ -74,7 +74,7 @@ def heat_2d():
                 around = u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1]
                 new[i, j] = u[i, j] + c * (around - 4.0 * u[i, j])
 
-    return Program("heat 2D", "independent", step, march(20, 0.1), (random(500, 500),))
+    return Program("heat 2D", "independent", step, march(50, 0.1), (random(500, 500),))
 
 
 @program
@@ -87,7 +87,7 @@ def heat_3d():
                     around += u[i, j, k - 1] + u[i, j, k + 1]
                     new[i, j, k] = u[i, j, k] + c * (around - 6.0 * u[i, j, k])
 
-    return Program("heat 3D", "independent", step, march(20, 0.1), (random(64, 64, 64),))
+    return Program("heat 3D", "independent", step, march(50, 0.1), (random(64, 64, 64),))
 
 
 @program

@@ -194,6 +194,30 @@ def periodic_stencil(u, new):
         new[i] = 2.0 * u[1, i] - u[1, i - 1] + (0.5 * u[2, i] if u[1, i] > 1.0 else 0.0)
 
 
+@case(vector(2, 4, 6), vector(4, 6), vector(6), 3)
+def nonlinear_stencil_in_time(u, new, w, steps):
+    for t in range(steps):
+        for i in range(1, new.shape[0] - 1):
+            for j in range(1, new.shape[1] - 1):
+                new[i, j] = u[1, i, j] * (u[1, i - 1, j] + u[1, i + 1, j]) + u[1, i, j + 1] * w[j] * 0.1
+        for j in range(1, w.shape[0] - 1):
+            w[j] = w[j - 1] * w[j + 1] + 0.1 * w[j]  # has changed when it is read: no snapshot
+        for i in range(1, new.shape[0] - 1):
+            for j in range(1, new.shape[1] - 1):
+                u[1, i, j] = new[i, j] * new[i, j]
+
+
+@case(vector(7), vector(7), 3, 2)
+def boundary_loads_in_time(u, new, steps, n):
+    for t in range(steps):
+        for i in range(n, 2):  # no iteration
+            new[i] = u[i] * u[i + 5]
+        for i in range(n):
+            new[i] = u[i] * u[i + 4] - u[i + 1]
+        for i in range(u.shape[0]):
+            u[i] = u[i] * 0.5 + new[i] * new[i]
+
+
 @case(vector(4, 5), vector(4, 5), vector(5))
 def two_dimensions(a, out, w):
     for i in prange(a.shape[0]):
