@@ -28,7 +28,7 @@ from mpi4py import MPI as mpi
 from ..tape import Record, Sweep, Tape
 from .waiting import Patience, underway
 
-_Win = mpi.Win  # mpi4py's own: the name in its module is rebound
+_Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
 
 
 class Cells:
@@ -130,6 +130,7 @@ class Order:
     def enter(self, rank: int) -> None:
         """Wait until nobody else updates the memory of a rank."""
         while not self.cells.swap(rank, _ATOMIC, 0, 1):
+            _WORLD.Iprobe()  # lets MPI serve what others ask of this rank: who updates now may wait for it
             os.sched_yield()
 
     def leave(self, rank: int) -> None:

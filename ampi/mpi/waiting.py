@@ -61,6 +61,7 @@ class Patience:
             proceed()
         if self.turns < 50:
             return
+        _WORLD.Iprobe()  # lets MPI serve what others ask of this rank, whatever it waits for
         if self.turns < 2000:
             os.sched_yield()  # there may be fewer cores than ranks
         else:

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import WORLD
+from programs import WORLD, broken_in
 
 import ampi
 import ampi.numpy as np
@@ -110,7 +110,10 @@ def test_read_of_a_whole_array_makes_it_passive(file):
         assert not tape.is_active(u)
 
 
-@pytest.mark.parametrize("nonblocking", [False, True])
+SHORT = broken_in("Open MPI", "a nonblocking read beyond the end of the file never completes")
+
+
+@pytest.mark.parametrize("nonblocking", [False, pytest.param(True, marks=SHORT)])
 def test_a_read_that_comes_short_leaves_the_rest_active(file, nonblocking):
     if WORLD.rank == 0:
         file.Write_at(0, numpy.array([5.0, 6.0]))

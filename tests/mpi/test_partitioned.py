@@ -3,7 +3,7 @@
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import WORLD, check, typeof
+from programs import WORLD, broken_in, check, typeof
 
 import ampi
 import ampi.numpy as np
@@ -95,7 +95,11 @@ def two_pairs_with_one_tag(np, comm, x):
 PROGRAMS = (ring, other_partitions_there, repeated, two_pairs_with_one_tag)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+TWO = broken_in("Open MPI", "two partitioned messages with one tag, started in another order, never complete")
+CASES = [pytest.param(program, marks=TWO if program is two_pairs_with_one_tag else ()) for program in PROGRAMS]
+
+
+@pytest.mark.parametrize("program", CASES, ids=[program.__name__ for program in PROGRAMS])
 def test_gradient(program):
     check(program, COMM_WORLD, WORLD, n=6)
 
