@@ -369,6 +369,8 @@ class _Builder:
         if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
             self.scope.kinds[first.id] = Named(value)  # the same array as before
             return
+        if len(node.targets) > 1 and isinstance(value, Lazy):
+            value = array_values.computed(self, value, "value")
         if len(node.targets) > 1 and isinstance(value, ir.Expr) and not isinstance(value, (ir.Const, ir.Var)):
             value = self.temporary("value", value)
         for target in node.targets:
@@ -1404,7 +1406,7 @@ class _Builder:
             items = cls(*values, **keywords)
         except TypeError as problem:
             self.fail(node, str(problem))
-        return Group(tuple(items), cls)
+        return Group(tuple(array_values.computed(self, v) if isinstance(v, Lazy) else v for v in items), cls)
 
     def call_values(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
         """The values of positional and keyword arguments."""

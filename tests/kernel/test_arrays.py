@@ -4,6 +4,8 @@ Each kernel is held against Numba (what the loops compute is what the kernel com
 differences and each other.
 """
 
+from collections import namedtuple
+
 import numba
 import numpy as np
 import pytest
@@ -122,6 +124,26 @@ def parts_passed_on(u, a):
     s = smooth(u[::2], a[1, 1:5])
     s += smooth(a[0], a[2])
     return s * smooth(a[:, 2], a[:, 3])
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def paired(p):
+    return np.sum(p.a * p.b)
+
+
+paired = numba.njit(paired)
+
+
+@case((6,), (6,))
+def several_targets(x, y):
+    x[1:] = x[:-1] = x[:-1] * 2 * y[1:]
+    a = b = x + y
+    a[0] *= 2.0
+    x[0], x[1:] = x[1], 2 * x[:-1]
+    pair = Pair(x * y, y + 1)
+    return paired(pair) + paired(Pair(x * x, y * x)), b, pair.a
 
 
 # ------------------------------------------------------------------------------------------- expressions
