@@ -429,3 +429,28 @@ def test_passive_data_draws_no_tickets():
     assert tape.gradient(y, x) == 2 * ampi.value(x)
     assert n <= 4
     win.Free()
+
+
+def test_compare_and_swap():
+    """Integers pass through beside active data; MPI knows no compare and swap of floating-point numbers."""
+    win = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)
+    numpy.frombuffer(win.tomemory(), "l")[:] = 0
+    WORLD.Barrier()
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(1, 2.0))
+        before = numpy.ones(1, "l")
+        win.Lock_all()
+        while before:
+            win.Compare_and_swap(numpy.ones(1, "l"), numpy.zeros(1, "l"), before, 0)
+            win.Flush(0)
+        win.Accumulate(numpy.zeros(1, "l"), 0, op=MPI.REPLACE)
+        win.Flush(0)
+        with pytest.raises(ampi.ActivityError, match="Compare_and_swap"):
+            win.Compare_and_swap(x, x, x, 0)
+        with pytest.raises(MPI.Exception):
+            win.Compare_and_swap(numpy.zeros(1), numpy.zeros(1), numpy.zeros(1), 0)
+        win.Unlock_all()
+        y = x * x
+    assert tape.gradient(y, x) == 4
+    WORLD.Barrier()
+    win.Free()
