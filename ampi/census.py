@@ -43,7 +43,7 @@ class _Census:
 
 def _kinds() -> set[type]:
     """`TrackedArray` and all classes derived from it."""
-    kinds = {TrackedArray}
+    kinds: set[type] = {TrackedArray}
     unseen = [TrackedArray]
     while unseen:
         subclasses = unseen.pop().__subclasses__()

@@ -101,6 +101,18 @@ class Region:
         strides = tuple(SLOT * stride for stride in self.strides)
         return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
 
+    def field(self, name: str) -> Region:
+        """The region of one field of structured elements."""
+        dtype, offset = self.dtype.fields[name][:2]  # type: ignore[index]
+        region = Region.__new__(Region)
+        region.storage = self.storage
+        region.offset = self.offset + offset
+        region.dtype = dtype.base
+        region.shape = self.shape + dtype.shape
+        inner = np.empty(dtype.shape, dtype.base).strides
+        region.strides = self.strides + inner
+        return region
+
     @property
     def nbytes(self) -> int:
         """Bytes of the region's elements."""

@@ -666,6 +666,11 @@ class Sweep:
         The value has the region's shape (or broadcasts to it); the imaginary part is dropped where the region is real.
         Elements that the region names more than once (a broadcast array, sliding windows) get the sum.
         """
+        if region.dtype.names is not None:
+            for name in region.dtype.names:
+                if carries_derivatives(region.dtype[name].base):
+                    self.add(region.field(name), value[name])
+            return
         shadow = self.shadow(region)
         if region.dtype.kind == "f" and np.iscomplexobj(value):
             value = np.real(value)

@@ -734,3 +734,20 @@ def test_ampi_numpy_with_active_values():
     step = 1e-6
     numbers = [(f(anp.asarray(x + d)) - f(anp.asarray(x - d))) / (2 * step) for d in step * np.eye(3)]
     np.testing.assert_allclose(ampi.grad(f)(x), numbers, rtol=1e-7)
+
+
+def test_copies_of_structured_arrays():
+    """Fields, nested fields and fields that are arrays; elements that a broadcast view names several times add up."""
+    inner = np.dtype([("a", "f4"), ("b", "c16", (2,))])
+    dtype = np.dtype([("x", "f8"), ("n", "i4"), ("inner", inner)])
+    with ampi.Tape() as tape:
+        x = tape.watch(np.arange(1.0, 4.0))
+        s = ampi.numpy.zeros(3, dtype)
+        s["x"] = x * x
+        s["inner"]["a"] = x
+        s["inner"]["b"][:, 1] = 1j * x
+        t = s.copy()
+        u = ampi.numpy.broadcast_to(s, (2, 3)).copy()
+        s["x"] = 0
+        y = t["x"] + 2 * t["inner"]["a"] + 3 * t["inner"]["b"][:, 1].imag + 10 * ampi.numpy.sum(u["x"], axis=0)
+    assert np.allclose(tape.gradient(y, x, seed=np.ones(3)), 2 * np.arange(1.0, 4.0) * 21 + 5)
