@@ -14,11 +14,12 @@ from pathlib import Path
 import local
 import lulesh
 import minibude
+import reproducible
 from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = ROOT.parent / "shared" / "calibrate.py"
-SECTIONS = ("programs", "lulesh", "threads", "first", "minibude")
+SECTIONS = ("programs", "lulesh", "threads", "deterministic", "first", "minibude")
 
 
 def parse_arguments():
@@ -58,6 +59,8 @@ def measure(sections: list[str], repeat: int):
         yield from lulesh.rows(repeat)
     if "threads" in wanted:
         yield from lulesh.threads(repeat)
+    if "deterministic" in wanted:
+        yield from reproducible.rows(repeat)
     if "first" in wanted:
         yield from lulesh.first_calls()
     if "minibude" in wanted:
@@ -71,6 +74,8 @@ def scaled(row: dict, factors: dict[str, float]) -> dict:
 
 
 def verdict(row: dict) -> str:
+    if "bar" not in row:
+        return ""
     more_is_better = row["unit"] == "times faster"
     value, bar, stretch = (-row[key] if more_is_better else row[key] for key in ("value", "bar", "stretch"))
     return "stretch" if value <= stretch else "bar" if value <= bar else "missed"
@@ -78,7 +83,8 @@ def verdict(row: dict) -> str:
 
 def line(row: dict) -> str:
     times = "".join(f"{row[key] * 1e3:11.3f}" if key in row else " " * 11 for key in ("primal", "gradient"))
-    numbers = f"{row['value']:8.2f} {row['unit']:3} {row['bar']:8.2f} {row['stretch']:8.2f}"
+    bars = f"{row['bar']:8.2f} {row['stretch']:8.2f}" if "bar" in row else " " * 17
+    numbers = f"{row['value']:8.2f} {row['unit']:3} {bars}"
     return f"{row['what']:66}{times} {numbers}  {verdict(row):8} {row.get('note', '')}".rstrip()
 
 
