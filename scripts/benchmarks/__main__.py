@@ -19,6 +19,7 @@ from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = ROOT.parent / "shared" / "calibrate.py"
+MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
 SECTIONS = ("programs", "lulesh", "threads", "deterministic", "first", "minibude")
 
 
@@ -59,6 +60,7 @@ def measure(sections: list[str], repeat: int):
         yield from lulesh.rows(repeat)
     if "threads" in wanted:
         yield from lulesh.threads(repeat)
+        yield from minibude.threads(max(3, repeat // 5))
     if "deterministic" in wanted:
         yield from reproducible.rows(repeat)
     if "first" in wanted:
@@ -70,13 +72,17 @@ def measure(sections: list[str], repeat: int):
 def scaled(row: dict, factors: dict[str, float]) -> dict:
     """A row of times with its bars as they are on this machine."""
     factor = factors.get(row.get("scale", ""))
-    return row if factor is None else row | {key: row[key] * factor for key in ("bar", "stretch")} | {"factor": factor}
+    return (
+        row
+        if factor is None or "bar" not in row
+        else row | {key: row[key] * factor for key in ("bar", "stretch")} | {"factor": factor}
+    )
 
 
 def verdict(row: dict) -> str:
     if "bar" not in row:
         return ""
-    more_is_better = row["unit"] == "times faster"
+    more_is_better = row["unit"] == MORE_IS_BETTER
     value, bar, stretch = (-row[key] if more_is_better else row[key] for key in ("value", "bar", "stretch"))
     return "stretch" if value <= stretch else "bar" if value <= bar else "missed"
 

@@ -71,15 +71,13 @@ def timed(name: str, what: str, cost: dict, factor: float, unit: str) -> dict:
 
 def threads(repeat: int) -> list[dict]:
     """Two threads against one."""
-    one, two = (start(1, "cost", 45, repeat, n) for n in (1, 2))
-    if not one["parallel"]:
-        return []
+    one, two = (start(1, "cost", 45, repeat, n, environment={"NUMBA_NUM_THREADS": "2"}) for n in (1, 2))
     return [
         {
             "name": f"lulesh_threads_{kind}",
             "what": f"LULESH {kind}, 1 rank -s 45: two threads against one",
             "value": one[kind] / two[kind],
-            "unit": "times faster",
+            "unit": "/",
             "bar": 1.7,
             "stretch": 1.9,
         }
@@ -179,7 +177,6 @@ def cost(size: int, repeat: int, threads: int = 1) -> dict:
         "gradient": times[1],
         "primal_bytes": comm.allreduce(peaks[0]),
         "gradient_bytes": comm.allreduce(peaks[1]),
-        "parallel": bool(backend.kernel.keywords.get("parallel")),
     }
 
 

@@ -13,30 +13,7 @@ WITH_RESPECT_TO = {"parameters": "force-field parameters", "protein": "protein c
 
 def rows(repeat: int) -> list[dict]:
     """Primal, and the gradients with respect to protein, poses and parameters, apart and together."""
-    sys.path[:0] = [str(ROOT / "examples" / "minibude")]
-    import numba
-    import numpy
-    from docking import energy
-    from docking.deck import read_deck, synthetic_deck
-    from local import interleaved, seconds
-
-    import ampi
-
-    numba.set_num_threads(1)
-    deck = read_deck(OFFICIAL).first(POSES) if OFFICIAL.exists() else synthetic_deck(POSES, seed=0)
-    energies = ampi.numpy.empty(POSES, deck.poses.dtype)
-    seed = numpy.ones(POSES, deck.poses.dtype)
-
-    def gradient(names):
-        with ampi.Tape() as tape:
-            watched = {name: tape.watch(getattr(deck, name)) for name in names}
-            y = energy.pose_energies(dataclasses.replace(deck, **watched), energies)
-        return tape.gradient(y, list(watched.values()), seed=seed)
-
-    wanted = {what: ("protein", "poses", "parameters") if what == "all three" else (what,) for what in BARS}
-    clocks = [lambda: seconds(lambda: energy.pose_energies(deck))]
-    clocks += [lambda names=names: seconds(lambda: gradient(names)) for names in wanted.values()]
-    primal, *gradients = interleaved(clocks, repeat, warm_up=1)
+    primal, *gradients = times(repeat, list(BARS))
     found = [
         {
             "name": "minibude_primal",
@@ -65,3 +42,51 @@ def rows(repeat: int) -> list[dict]:
             }
         )
     return found
+
+
+def threads(repeat: int) -> list[dict]:
+    """Two threads against one."""
+    one, two = (times(repeat, ["protein"], threads) for threads in (1, 2))
+    return [
+        {
+            "name": f"minibude_threads_{kind}",
+            "what": f"miniBUDE {kind}: two threads against one",
+            "value": one[k] / two[k],
+            "unit": "/",
+            "bar": 1.7,
+            "stretch": 1.9,
+        }
+        for k, kind in enumerate(("primal", "gradient"))
+    ]
+
+
+def times(repeat: int, whats: list[str], threads: int = 1) -> list[float]:
+    """Medians in seconds: of the primal, and of the gradients with respect to these."""
+    sys.path[:0] = [str(ROOT / "examples" / "minibude")]
+    import numba
+    import numpy
+    from docking import energy
+    from docking.deck import read_deck, synthetic_deck
+    from local import interleaved, seconds
+
+    import ampi
+
+    deck = read_deck(OFFICIAL).first(POSES) if OFFICIAL.exists() else synthetic_deck(POSES, seed=0)
+    energies = ampi.numpy.empty(POSES, deck.poses.dtype)
+    seed = numpy.ones(POSES, deck.poses.dtype)
+
+    def gradient(names):
+        with ampi.Tape() as tape:
+            watched = {name: tape.watch(getattr(deck, name)) for name in names}
+            y = energy.pose_energies(dataclasses.replace(deck, **watched), energies)
+        return tape.gradient(y, list(watched.values()), seed=seed)
+
+    clocks = [lambda: seconds(lambda: energy.pose_energies(deck))]
+    for what in whats:
+        names = ("protein", "poses", "parameters") if what == "all three" else (what,)
+        clocks.append(lambda names=names: seconds(lambda: gradient(names)))
+    numba.set_num_threads(threads)
+    try:
+        return interleaved(clocks, repeat, warm_up=1)
+    finally:
+        numba.set_num_threads(1)
