@@ -2,11 +2,13 @@
 
 How well does a small molecule, the ligand, fit a protein? For each of many poses of the ligand the program computes an
 energy, from the distances between all atoms of the one and all atoms of the other. It reads the decks of miniBUDE, or
-makes one up, shares the poses out over the ranks, checks the energies and prints miniBUDE's figures.
+makes one up, shares the poses out over the ranks, checks the energies and prints miniBUDE's figures. ``--gradient``
+differentiates all of this, and ``--optimise`` moves the poses to where the ligand fits better.
 
 The problem is miniBUDE's (https://github.com/UoB-HPC/miniBUDE); the program is written from the published algorithm.
 :mod:`docking.kernels` has the local work, :mod:`docking.energy` shares it out, :mod:`docking.deck` reads decks,
-:mod:`docking.check` says whether the energies are right.
+:mod:`docking.check` says whether the energies are right, :mod:`docking.sensitivity` differentiates them, and
+:mod:`docking.optimise` makes use of that.
 """
 
 import argparse
@@ -15,13 +17,15 @@ import time
 
 import numba
 import numpy
-from docking import check, energy, kernels
+from docking import check, energy, kernels, optimise, sensitivity
 from docking.backend import COMM_WORLD, MPI, np, value
 from docking.deck import DeckError, read_deck, synthetic_deck
 
 SYNTHETIC_POSES = 65536
 WARM_UP = 2
-CHECKED_POSES = 64  # of a deck that brings no energies
+CHECKED_POSES = 64  # of a deck that brings no energies, and for gradients
+GRADIENT_TOLERANCE = 1e-4  # of a difference quotient in double precision, with kinks within its step
+BEST = 10  # poses to be told about
 
 
 def parse_arguments(arguments=None):
@@ -34,7 +38,16 @@ def parse_arguments(arguments=None):
     parser.add_argument("-n", "--poses", type=positive, help=poses)
     parser.add_argument("-o", "--out", metavar="FILE", help="write the energies to this file, one in a line")
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
-    return parser.parse_args(arguments)
+    parser.add_argument("--gradient", choices=(*sensitivity.INPUTS, "all"), help="with respect to what; timed as well")
+    parser.add_argument("--check", action="store_true", help="compare the gradient with a difference quotient")
+    parser.add_argument(
+        "--optimise", metavar="STEPS", type=positive, nargs="?", const=optimise.ITERATIONS,
+        help=f"move the poses downhill, by so many steps of L-BFGS-B (default: {optimise.ITERATIONS})",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.check and not options.gradient:
+        parser.error("--check needs --gradient")
+    return options
 
 
 def positive(text):
@@ -64,13 +77,16 @@ def load(options):
     return deck.first(options.poses)
 
 
-def compile_kernels(comm):
-    """Compute a very small deck, first on one rank so that the others find what it has compiled."""
-    if comm.Get_rank() == 0:
-        energy.pose_energies(synthetic_deck(1, 1, 1))
-    comm.Barrier()
-    if comm.Get_rank() != 0:
-        energy.pose_energies(synthetic_deck(1, 1, 1))
+def wanted_inputs(options):
+    return tuple(sensitivity.INPUTS) if options.gradient == "all" else (options.gradient,)
+
+
+def compile_kernels(comm, options):
+    """Compute a very small deck. One rank compiles, the others find what it has compiled. Collective."""
+    smallest = synthetic_deck(1, 1, 1)
+    energy.pose_energies(smallest)
+    if options.gradient:
+        sensitivity.gradient(comm, smallest, wanted_inputs(options))
     comm.Barrier()
 
 
@@ -96,7 +112,7 @@ def print_problem(options, deck, ranks):
 
 
 def print_timings(deck, times):
-    """Time per iteration and the rates that miniBUDE derives from it."""
+    """Time per iteration and the rates that miniBUDE derives from it (those of a gradient count no operation twice)."""
     poses, ligand, protein = deck.poses.shape[1], deck.ligand.shape[1], deck.protein.shape[1]
     interactions = poses * ligand * protein
     # miniBUDE's count of operations: what is done once for a block of poses, and for each pose.
@@ -125,8 +141,46 @@ def verify(deck, energies):
     return agrees
 
 
+def report_gradient(comm, deck, options, primal):
+    """Time the gradient and, if that is wanted, check it; whether it is right. Collective."""
+    inputs = wanted_inputs(options)
+    times = measure(comm, lambda: sensitivity.gradient(comm, deck, inputs), options.iterations)
+    root = comm.Get_rank() == 0
+    if root:
+        print(f"\nGradient with respect to: {', '.join(inputs)}")
+        print_timings(deck, times)
+        print(f"- To the energies: {times.mean() / primal.mean():7.2f} times as long", flush=True)
+    if not options.check:
+        return True
+    found = sensitivity.compare(comm, deck.first(CHECKED_POSES) if root else None, inputs)
+    right = True
+    for name, (exact, difference) in (found or {}).items():
+        error = abs(exact - difference) / max(abs(exact), abs(difference), 1e-300)
+        right &= error < GRADIENT_TOLERANCE
+        print(f"Derivative along a random direction of {name}: {exact:.8g}, by differences {difference:.8g}")
+        print(f"{'Verified' if error < GRADIENT_TOLERANCE else 'VERIFICATION FAILED'}: they differ by {error:.1e}.")
+    return right
+
+
+def report_optimum(comm, mine, energies, steps):
+    """Move the poses downhill and say how far they fell. Collective."""
+    start = time.perf_counter()
+    _, lowered = optimise.lower(mine, steps)
+    seconds = comm.allreduce(time.perf_counter() - start, op=MPI.MAX)
+    before, after = energy.collect(comm, energies), energy.collect(comm, np.array(lowered))
+    if comm.Get_rank() != 0:
+        return
+    before, after = numpy.array(value(before)), numpy.array(value(after))
+    best = min(BEST, before.size)
+    fell = numpy.sort(before)[:best].mean(), numpy.sort(after)[:best].mean()
+    print(f"\nMoved {before.size} poses downhill in at most {steps} steps, {seconds:.1f} s:")
+    print(f"- Lowest energy:  {before.min():12.3f} -> {after.min():.3f}")
+    print(f"- Mean of best {best}:{fell[0]:12.3f} -> {fell[1]:.3f}")
+    print(f"- Poses that fell: {numpy.mean(after < before):.0%}", flush=True)
+
+
 def main(arguments=None):
-    """Exit status: 0 if the energies are right, 1 if not, 2 if there is no such deck."""
+    """Exit status: 0 if energies and gradient are right, 1 if not, 2 if there is no such deck."""
     options = parse_arguments(arguments)
     numba.set_num_threads(options.threads)
     comm = COMM_WORLD
@@ -143,7 +197,7 @@ def main(arguments=None):
         return 2
     if root:
         print_problem(options, deck, comm.Get_size())
-    compile_kernels(comm)
+    compile_kernels(comm, options)
 
     mine = energy.share_out(comm, deck)
     energies = np.empty(mine.poses.shape[1], mine.poses.dtype)
@@ -156,6 +210,10 @@ def main(arguments=None):
         agrees = verify(deck, value(every))
         if options.out:
             numpy.savetxt(options.out, value(every), fmt="%.6f")
+    if options.gradient:
+        agrees = report_gradient(comm, deck, options, times) and agrees
+    if options.optimise:
+        report_optimum(comm, mine, energies, options.optimise)
     return 0 if comm.bcast(agrees) else 1
 
 

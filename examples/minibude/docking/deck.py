@@ -22,7 +22,7 @@ class Deck:
 
     Attributes
     ----------
-    protein, ligand : float32 arrays, shapes (3, protein atoms) and (3, ligand atoms)
+    protein, ligand : arrays of float32 (or float64), shapes (3, protein atoms) and (3, ligand atoms)
         Coordinates in Å.
     protein_type, ligand_type : uint32 arrays
         Indices into the force field.
@@ -48,6 +48,11 @@ class Deck:
         """The deck with its first ``count`` poses alone."""
         known = None if self.known is None else self.known[:count]
         return dataclasses.replace(self, poses=np.ascontiguousarray(self.poses[:, :count]), known=known)
+
+    def in_double(self):
+        """The deck in double precision."""
+        names = ("protein", "ligand", "parameters", "poses")
+        return dataclasses.replace(self, **{name: getattr(self, name).astype(np.float64) for name in names})
 
 
 def read_deck(folder):

@@ -1,7 +1,7 @@
 """The energies of a deck's poses, shared out over ranks."""
 
 from . import kernels
-from .backend import MPI, np
+from .backend import np
 from .deck import DEGREES_OF_FREEDOM, Deck
 
 
@@ -13,15 +13,15 @@ def share_out(comm, deck, root=0):
     names = ("protein", "protein_type", "ligand", "ligand_type", "kind", "parameters")
     root_has = comm.Get_rank() == root
     layout = [(getattr(deck, name).shape, getattr(deck, name).dtype.str) for name in names] if root_has else None
-    layout, count = comm.bcast((layout, deck.poses.shape[1]) if root_has else None, root)
+    layout, count, dtype = comm.bcast((layout, deck.poses.shape[1], deck.poses.dtype.str) if root_has else None, root)
     arrays = {}
-    for name, (shape, dtype) in zip(names, layout):
-        arrays[name] = getattr(deck, name) if root_has else np.empty(shape, dtype)
+    for name, (shape, kind) in zip(names, layout):
+        arrays[name] = getattr(deck, name) if root_has else np.empty(shape, kind)
         comm.Bcast(arrays[name], root)
     counts = shares(count, comm.Get_size())
-    poses = np.empty((DEGREES_OF_FREEDOM, counts[comm.Get_rank()]), np.float32)
+    poses = np.empty((DEGREES_OF_FREEDOM, counts[comm.Get_rank()]), dtype)
     for row in range(DEGREES_OF_FREEDOM):
-        comm.Scatterv([deck.poses[row], counts, None, MPI.FLOAT] if root_has else None, poses[row], root)
+        comm.Scatterv([deck.poses[row], counts] if root_has else None, poses[row], root)
     return Deck(poses=poses, **arrays)
 
 
@@ -32,7 +32,7 @@ def collect(comm, energies, root=0):
         comm.Gatherv(energies, None, root)
         return None
     every = np.empty(sum(counts), energies.dtype)
-    comm.Gatherv(energies, [every, counts, None, MPI.FLOAT], root)
+    comm.Gatherv(energies, [every, counts], root)
     return every
 
 

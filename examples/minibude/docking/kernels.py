@@ -47,9 +47,10 @@ RADIUS, HYDROPHOBICITY, CHARGE = range(3)
 CONTACT, STIFFNESS, CHARGE_SLOPE, DESOLVATION_SLOPE = range(4)
 CHARGE_REACH, DESOLVATION_REACH = range(2)
 
-BLOCK = 1008
+BLOCK = 1344
 """Poses that are worked on together: enough to pay for what is read once per pair of atoms, few enough for the cache.
-Not a power of two, or the rows of a block would fall on the same places of the cache."""
+A row of a block in single precision is 1.3 times 4096 bytes: were it nearly a multiple of that, a processor would take
+neighbouring rows for one another, for it compares the lowest bits of addresses alone."""
 
 
 @kernel

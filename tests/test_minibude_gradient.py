@@ -1,0 +1,102 @@
+"""miniBUDE's gradient: against difference quotients, whatever the ranks, and good for moving poses downhill."""
+
+import dataclasses
+import pathlib
+import sys
+
+import numba
+import numpy as np
+import pytest
+
+import ampi
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROGRAM = ROOT / "examples" / "minibude" / "minibude.py"
+
+sys.path.insert(0, str(PROGRAM.parent))
+pytest.importorskip("scipy")
+pytest.importorskip("docking")
+from docking import deck, energy, optimise, sensitivity  # noqa: E402
+
+numba.set_num_threads(1)  # ranks and other programs have the other cores
+
+ALL = tuple(sensitivity.INPUTS)
+
+
+def small(poses=21, seed=3):
+    return deck.synthetic_deck(poses, protein_atoms=30, ligand_atoms=5, seed=seed)
+
+
+@pytest.mark.parametrize("step", [1e-6, 1e-7])
+def test_gradient_agrees_with_differences(step):
+    found = sensitivity.compare(ampi.COMM_SELF, small(), ALL, step)
+    assert set(found) == set(ALL)
+    for name, (exact, difference) in found.items():
+        assert exact == pytest.approx(difference, rel=1e-6), name
+
+
+def test_each_element_for_a_few_poses():
+    made = small(3).in_double()
+    adjoints = sensitivity.gradient(ampi.COMM_SELF, made, ALL)
+    for name in ALL:
+        field, step = sensitivity.INPUTS[name], 1e-6
+        original = getattr(made, field)
+        places = np.argwhere(original) if name == "forcefield" else list(np.ndindex(original.shape))
+        for place in map(tuple, places[::7]):
+            unit = np.zeros_like(original)
+            unit[place] = 1
+            ahead, behind = (
+                sensitivity.total_energy(ampi.COMM_SELF, sensitivity.moved(made, field, s * step, unit))
+                for s in (1, -1)
+            )
+            quotient = (ahead - behind) / (2 * step)
+            assert adjoints[name][place] == pytest.approx(quotient, rel=1e-5, abs=1e-5), (name, place)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("poses", [2, 21])
+def test_ranks_agree_with_one(poses):
+    comm = ampi.COMM_WORLD
+    whole = small(poses).in_double()
+    found = sensitivity.gradient(comm, whole if comm.Get_rank() == 0 else None, ALL)
+    if comm.Get_rank() != 0:
+        assert found is None
+        return
+    for name, expected in sensitivity.gradient(ampi.COMM_SELF, whole, ALL).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-9, err_msg=name)
+
+
+def test_a_ligand_out_of_reach_does_not_care():
+    away = small()
+    away.poses[3:] = 1000.0
+    energies, slopes = sensitivity.pose_gradient(away, away.poses)
+    assert not energies.any() and not slopes.any()
+
+
+@pytest.mark.parametrize("batch", [4, 1000])
+def test_poses_move_downhill(batch):
+    made = small(30)
+    before = energy.pose_energies(made)
+    poses, after = optimise.lower(made, iterations=15, batch=batch)
+    assert (after <= before).all() and np.sum(after < before - 0.1) >= 10
+    assert after.min() < before.min()
+    moved = energy.pose_energies(dataclasses.replace(made, poses=poses))
+    np.testing.assert_allclose(moved, after, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
+    options = ("-n", 40, "-i", 1, "--gradient", "poses", "--check", "--optimise", 3)
+    result = mpiexec(ranks, PROGRAM, *options, timeout=200)  # it compiles
+    assert result.returncode == 0, result.stderr
+    assert "Gradient with respect to: poses" in result.stdout and "times as long" in result.stdout
+    assert result.stdout.count("Verified") == 2
+    before, after = next(
+        line.split(":")[1].split("->") for line in result.stdout.splitlines() if "Lowest energy" in line
+    )
+    assert float(after) < float(before)
+
+
+def test_a_check_without_a_gradient_is_refused(mpiexec):
+    result = mpiexec(1, PROGRAM, "--check")
+    assert result.returncode == 2 and "--check needs --gradient" in result.stderr
