@@ -52,6 +52,7 @@ from ampi.kernel.ssa import (
     reads,
     written,
 )
+from ampi.kernel.stages import in_stages
 from ampi.kernel.strips import in_strips
 from ampi.kernel.sums import sum_in_registers
 from ampi.kernel.tbr import Source
@@ -89,9 +90,10 @@ class Options:
     not be saved (TBR) and ``slice`` leaves out what no derivative needs; ``snapshots`` saves what several loads share
     once; ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
     independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form;
-    ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised (``strips`` needs a program compiled for
-    separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``, ``deterministic`` that its
-    results must not depend on the number of threads, and ``reassociate`` that it is compiled with ``fastmath=True``.
+    ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised, and ``stages`` cuts long ones (``strips`` and
+    ``stages`` need a program compiled for separate arrays).  ``threads`` says that the program is compiled with
+    ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, and ``reassociate``
+    that it is compiled with ``fastmath=True``.
     """
 
     activity: bool = True
@@ -105,6 +107,7 @@ class Options:
     branches: bool = True
     gather: bool = True
     strips: bool = True
+    stages: bool = True
     threads: bool = False
     deterministic: bool = False
     reassociate: bool = False
@@ -281,6 +284,9 @@ class _Adjoint(Builder):
             generated = replace(generated, body=flatten_loops(generated.body, self.names))
         if self.options.strips:
             generated, facts = in_strips(generated, self.names, self.options.reassociate)
+            self.facts += [f for f in facts if f not in self.facts]
+        if self.options.stages:
+            generated, facts = in_stages(generated, self.names, self.options.reassociate)
             self.facts += [f for f in facts if f not in self.facts]
         return generated
 
@@ -670,7 +676,9 @@ class _Adjoint(Builder):
             case ir.Load(array=array, index=index):
                 if array.name in self.shadow:
                     self.accumulate(self.shadow[array.name], self.atoms(index, scope), g)
-            case Op(args=args):
+            case Op(name=name, args=args):
+                if name == "mul" and args[0] == args[1]:
+                    value, args = replace(value, name="square", args=args[:1]), args[:1]
                 op = replace(value, args=self.atoms(args, scope))
                 result = self.atom(target, scope)
                 for k, argument in enumerate(args):

@@ -132,6 +132,7 @@ def derive(
     fast = kernel.options.get("fastmath", False)
     options = adjoint.Options(
         strips=separate,
+        stages=separate,
         threads=threaded and bool(kernel.options.get("parallel")),
         deterministic=kernel.deterministic,
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),

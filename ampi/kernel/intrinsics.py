@@ -124,7 +124,7 @@ _ENTRIES = (
     _operator("select", "y if x else z", None, "d if x else 0", "0 if x else d"),
     _operator("cast", "x", "d"),
     # powers, exponentials, logarithms
-    _function("sqrt", "math.sqrt(x)", "0.5 * d / r if d != 0 else 0", domain=_POSITIVE, cost=4),
+    _function("sqrt", "math.sqrt(x)", "0.5 * (d / r if d != 0 else 0)", domain=_POSITIVE, cost=4),
     _function("cbrt", "np.cbrt(x)", "d / (3 * r * r) if d != 0 else 0", domain=_POSITIVE, cost=20),
     _function("exp", "math.exp(x)", "d * r", cost=20),
     _function("exp2", "np.exp2(x)", f"d * r * {math.log(2)!r}", cost=20),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import keyword
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -337,6 +338,7 @@ class Builder:
         self.names = names
         self.stack = [Block()]
         self.level: dict[str, int] = {}
+        self.scaled: dict[str, tuple[float, Expr]] = {}  # values that are a power of two times another one
         self.line = 0
 
     @property
@@ -366,6 +368,7 @@ class Builder:
         if not isinstance(expression, Op):
             return expression
         args = tuple(self.value(a) for a in expression.args)
+        args, scale = self.rescaled(expression.name, args, expression.type)
         folded = fold(expression.name, args, expression.type)
         if folded is not None:
             return folded
@@ -379,7 +382,25 @@ class Builder:
             self.level[known.name] = level
             for block in self.stack[level:]:
                 block.operations[key] = known
+            if scale is not None:
+                self.scaled[known.name] = scale
         return known
+
+    def rescaled(
+        self, name: str, args: tuple[Expr, ...], ty: Any
+    ) -> tuple[tuple[Expr, ...], tuple[float, Expr] | None]:
+        """The arguments of a product with a power of two, where that can be taken together with another one (which is
+        exact); what it is a power of two times of."""
+        if name != "mul" or not isinstance(ty, types.Float):
+            return args, None
+        a, b = args if isinstance(args[0], Const) else args[::-1]
+        if not isinstance(a, Const) or isinstance(b, Const) or b.type != ty or not _is_power_of_two(a.value):
+            return args, None
+        factor, of = a.value, b
+        if isinstance(b, Var) and b.name in self.scaled:
+            before, of = self.scaled[b.name]
+            factor *= before
+        return (constant(factor, ty), of), (factor, of)
 
     def outermost(self, name: str, args: tuple[Expr, ...], ty: Any) -> int:
         """The level of the outermost block in which an operation can stand; only plain integers move outwards."""
@@ -455,6 +476,10 @@ class Builder:
                 self.forget(array)
 
 
+def _is_power_of_two(x: Any) -> bool:
+    return isinstance(x, (int, float)) and x > 0 and math.isfinite(x) and math.frexp(x)[0] == 0.5
+
+
 _MOVABLE = {"add", "sub", "mul", "neg", "cast", "min", "max"}
 
 
@@ -479,6 +504,8 @@ def fold(name: str, args: tuple[Expr, ...], ty: Any) -> Expr | None:
     """The atom that an operation amounts to, where that is plain: neutral integers, constant conditions, casts."""
     match name, args:
         case "pos", (x,) if x.type == ty:
+            return x
+        case "mul", (Const(value=1.0), x) if isinstance(ty, types.Float) and x.type == ty:
             return x
         case "cast", (x,) if x.type == ty:
             return x

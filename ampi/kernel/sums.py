@@ -65,13 +65,13 @@ def _increment(t: Stmt) -> ir.Accumulate | None:
 
 
 def _is_fixed(increment: ir.Accumulate, s: Loop, inside: set[str]) -> bool:
-    """Whether an increment goes to the same element in all iterations, and nothing else touches its array."""
+    """Whether an increment goes to the same element in all iterations, and its array is only added to."""
     if increment.array.name in inside or any(_names(i) & inside for i in increment.index):
         return False
     for t in every(s.body):
-        touched = {w.name} if (w := written(t)) is not None else set()
-        touched |= {n.array.name for e in reads(t) for n in ir.walk(e) if isinstance(n, ir.Load)}
-        if increment.array.name in touched and _increment(t) is not increment and t is not increment:
+        stored = {w.name} if (w := written(t)) is not None and not isinstance(t, ir.Accumulate) else set()
+        loaded = {n.array.name for e in reads(t) for n in ir.walk(e) if isinstance(n, ir.Load)}
+        if increment.array.name in stored | loaded:
             return False
     return True
 
