@@ -6,6 +6,7 @@ anew, and the program has failed.
 
 import argparse
 import collections
+import dataclasses
 import json
 import os
 import pathlib
@@ -139,36 +140,60 @@ class Search:
 
     def round(self, ranks, seed):
         """Programs for one seed; raises Found."""
-        from generated_programs import programs, source
+        from generated_programs import programs
 
         @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=ROUND,
             database=None,
             deadline=None,
-            report_multiple_bugs=False,
-            phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+            phases=[hypothesis.Phase.generate],
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         @hypothesis.given(programs(ranks, least=12))
         def one(program):
-            if self.failed is None and time.monotonic() > self.deadline:
-                return
-            problems = self.verdict(program, source(program))
-            if self.failed is None:
+            if self.failed is None and time.monotonic() < self.deadline:
                 self.programs += 1
                 self.steps.update(kind for kind, _ in program.steps)
-            if problems:
-                self.say("failed, on the way to a smaller one:" if self.failed else "FAILED:", problems[0][:150])
-                self.failed = program, problems
-                raise Found
+                self.fails(program)
 
-        try:
-            one()
-        except Exception:
-            if self.failed is None:
-                raise
-            raise Found from None
+        one()
+        if self.failed is not None:
+            self.minimise()
+            raise Found
+
+    def fails(self, program):
+        """Whether a program fails; it is kept if so."""
+        from generated_programs import source
+
+        problems = self.verdict(program, source(program))
+        if problems:
+            self.failed = program, problems
+            self.say(f"FAILED with {len(program.steps)} steps:", problems[0].replace("\n", " ")[:100])
+        return bool(problems)
+
+    def minimise(self):
+        """Leave out steps of the program that failed, many at once and then one by one, and simplify what is left.
+
+        Not hypothesis, which knows nothing of steps and gives up after five minutes.
+        """
+        size = len(self.failed[0].steps)
+        while size:
+            position = 0
+            while position < len(self.failed[0].steps):
+                program = self.failed[0]
+                steps = program.steps[:position] + program.steps[position + size :]
+                if not steps or not self.fails(dataclasses.replace(program, steps=steps)):
+                    position += size
+            size //= 2
+        for position, (kind, choices) in enumerate(self.failed[0].steps):
+            for number in range(len(choices)):
+                program = self.failed[0]
+                present = program.steps[position][1]
+                simpler = (kind, (*present[:number], 0, *present[number + 1 :]))
+                steps = (*program.steps[:position], simpler, *program.steps[position + 1 :])
+                if present[number]:
+                    self.fails(dataclasses.replace(program, steps=steps))
 
     def say(self, *words):
         print(time.strftime("%H:%M:%S"), *words, flush=True)
