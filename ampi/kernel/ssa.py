@@ -681,7 +681,7 @@ class _Construction(Builder):
 
     def element(self, array: Var, index: tuple[Expr, ...]) -> tuple[Var, tuple[Expr, ...]]:
         view = self.view(array)
-        return view.array, view.index + tuple(self.atom(i) for i in index)
+        return view.array, view.index + tuple(self.atom(_as_counted(i)) for i in index)
 
     # statements
 
@@ -918,6 +918,15 @@ class _Construction(Builder):
         self.emit(
             Loop(counter.name, counter, ZERO, ZERO, tuple(block.statements), carried, condition=condition, line=s.line)
         )
+
+
+def _as_counted(e: Expr) -> Expr:
+    """An index before its conversion to unsigned, which generated programs have inside the brackets for Numba's sake:
+    an atom may be computed where the element is not touched, and there it may be negative."""
+    match e:
+        case Op(name="cast", args=(inner,), type=types.Integer(bitwidth=64, signed=False)):
+            return inner if isinstance(inner.type, types.Integer) and inner.type.signed else e
+    return e
 
 
 def _is_atom(e: Expr) -> bool:
