@@ -20,6 +20,12 @@ from .collectives import Call, add_bytes, between_groups, nbytes_of, plan_alltoa
 from .reductions import COLLECTIVE_TAG, Reduction, Steps
 from .reverse import reverse_of
 
+_BY_IDUP = "an intercommunicator that was made by Idup has no adjoint of this; make it by Dup"
+
+
+def _nothing(sweep: Sweep, comm: Any, x: None) -> Steps:
+    yield []
+
 
 def _outside(name: str, adjoint: Callable[[Any], mpi.Request]) -> Call:
     """The part of a member of the root's group that is not the root."""
@@ -31,20 +37,32 @@ def _outside(name: str, adjoint: Callable[[Any], mpi.Request]) -> Call:
 
 
 def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
+    """The adjoints are summed inside the group that received, whose first member sends the sum to the root.
+
+    (Open MPI's Ireduce between groups loses its way where one of them has a single member.)
+    """
     if root == mpi.PROC_NULL:
-        return _outside("Bcast", lambda comm: comm.Ireduce(None, None, mpi.SUM, mpi.PROC_NULL))
+        return Call("Bcast", (), (), _nothing)
     buffer = parse_moved(buf)
+    reverse = reverse_of(comm)
+    local = None if reverse is None else reverse.local
+    shape = buffer.count, buffer.dtype
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
-        total = np.zeros(buffer.count, buffer.dtype)
-        yield [comm.Ireduce(None, total, mpi.SUM, mpi.ROOT)]
+        total = np.zeros(*shape)
+        yield [comm.Irecv(total, 0, COLLECTIVE_TAG)]
         return partial(buffer.add, sweep, total)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        taken = buffer.take(sweep)  # has a name: requests of mpi4py's reductions do not keep buffers alive
-        yield [comm.Ireduce(taken, None, mpi.SUM, root)]
+        taken, total = buffer.take(sweep), np.zeros(*shape)
+        yield [local.Ireduce(taken, total, mpi.SUM, 0)]
+        if local.Get_rank() == 0:
+            yield [comm.Isend(total, root, COLLECTIVE_TAG)]
 
-    return Call("Bcast", (buffer,), (), adjoint_at_root) if root == mpi.ROOT else Call("Bcast", (), (buffer,), adjoint)
+    call = Call("Bcast", (buffer,), (), adjoint_at_root) if root == mpi.ROOT else Call("Bcast", (), (buffer,), adjoint)
+    if local is None and not call.refused:
+        call.refused = _BY_IDUP
+    return call
 
 
 def _gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
@@ -147,7 +165,7 @@ def _plan(name: str, comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable
 
     call = plan_reduction(name, op, x, y, steps)
     if local is None and not call.overlaps and not call.refused:
-        call.refused = "an intercommunicator that was made by Idup has no adjoint of this; make it by Dup"
+        call.refused = _BY_IDUP
     return call
 
 
