@@ -13,7 +13,7 @@ from ampi import memory
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
     """The leaves of all arguments of a call."""
     for value in bound:
-        if not isinstance(value, (np.ndarray, float, int)):
+        if value.dtype.names is not None if isinstance(value, np.ndarray) else not isinstance(value, (float, int)):
             return list(flatten(bound))
     return bound
 
