@@ -316,6 +316,19 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
     return storage
 
 
+def arrays_of_blocks() -> list[np.ndarray]:
+    """An array on each block of tracked memory that no tracked array owns."""
+    owned = [owner() for _, owner in list(_owned.values())]
+    foreign = [memory_at(storage.address, storage.nbytes) for storage, alive in _foreign if alive() is not None]
+    return [array for array in owned if array is not None] + foreign
+
+
+def memory_at(address: int, nbytes: int) -> np.ndarray:
+    """Bytes of memory of anybody's, which has to be kept alive by others."""
+    block: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    return np.frombuffer(block, np.uint8)
+
+
 def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
     """Track a block of memory that no array owns; until ``alive()`` is None."""
     _insert_foreign(storage, alive)

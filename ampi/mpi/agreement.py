@@ -21,7 +21,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Sweep, Tape, opened
-from .buffers import Buffer
+from .buffers import Buffer, Composite
 from .messages import Collective, Completion, Received, Sent, call_site, line_of
 from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
@@ -139,9 +139,9 @@ class Communication:
 
     def begin(self, receive: Received) -> None:
         """A receive has been posted that a request will complete."""
-        storage = receive.buffer.storage
         self.pending[receive] = None
-        self.pending_in[storage] = self.pending_in.get(storage, 0) + 1
+        for storage in receive.buffer.storages:
+            self.pending_in[storage] = self.pending_in.get(storage, 0) + 1
         receive.at_completion = self.end
         self.tape().before_append = self.look  # type: ignore[union-attr]
 
@@ -149,10 +149,10 @@ class Communication:
         """A receive has completed."""
         receive.at_completion = None
         del self.pending[receive]
-        storage = receive.buffer.storage
-        left = self.pending_in.pop(storage) - 1
-        if left:
-            self.pending_in[storage] = left
+        for storage in receive.buffer.storages:
+            left = self.pending_in.pop(storage) - 1
+            if left:
+                self.pending_in[storage] = left
         if not self.pending:
             self.tape().before_append = None  # type: ignore[union-attr]
 
@@ -230,7 +230,7 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None)
             )
         return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
     communication = communication_of(tape)
-    if communication.pending and getattr(buffer, "storage", None) in communication.pending_in:
+    if communication.pending and any(s in communication.pending_in for s in getattr(buffer, "storages", ())):
         communication.look()
     return communication.logs.get(reverse) or communication.log(reverse)
 
@@ -438,6 +438,13 @@ def _real(dtype: np.dtype) -> int:
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
+def _loses(receive: Received) -> bool:
+    """Whether some of what came is in memory that is not tracked."""
+    if not receive.active:
+        return True
+    return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.came).loses
+
+
 def _pair(sent: list[int], posted: list[int]) -> list[int]:
     """Which message each receive has got, for the messages of one sender to one receiver.
 
@@ -536,7 +543,7 @@ def _match_received(
             if not _same_form(receive, flags):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
             receive.back = FIRST_TAG + position % reverse.tags
-        elif not receive.dropped and not flags & _UNCERTAIN:
+        if not receive.dropped and not flags & _UNCERTAIN and _loses(receive):
             problems.append(
                 f"{here}: {receive.describe()} brings a derivative, but into memory that is not tracked; make the "
                 "receive buffer with ampi.numpy, or receive it inside `with ampi.passive():`"

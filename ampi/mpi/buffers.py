@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,17 @@ from mpi4py import MPI
 
 from ..census import tracked_arrays
 from ..errors import ActivityError
-from ..memory import RECEIVED, Region, Storage, address_of, carries_derivatives, plain, storage_of
+from ..memory import (
+    RECEIVED,
+    Region,
+    Storage,
+    address_of,
+    arrays_of_blocks,
+    carries_derivatives,
+    memory_at,
+    plain,
+    storage_of,
+)
 from ..tape import Sweep, Tape, Undo, current, overwrite
 from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
 from .slots import SLOT, Slots
@@ -136,6 +146,20 @@ class Buffer:
                 "whole aligned elements of it; send each dtype in a message of its own, or ampi.value(array)"
             )
         return self.tracked
+
+    @property
+    def storages(self) -> Sequence[Storage | None]:
+        """The storages of the memory."""
+        return (self.storage,)
+
+    @property
+    def loses(self) -> bool:
+        """Whether derivatives that are received would be lost, at least some."""
+        return not self.tracked
+
+    def on(self, tape: Tape) -> bool:
+        """Whether any of the memory is active on the tape, whatever the message makes of it."""
+        return tape.is_active(self.array)
 
     def activate(self, tape: Tape) -> None:
         """The message's memory carries derivatives from now on."""
@@ -403,6 +427,142 @@ class Buffer:
             ) from None
 
 
+class Composite(Buffer):
+    """A message from ``MPI.BOTTOM`` whose elements lie in several storages, or in some and in plain memory.
+
+    Attributes
+    ----------
+    parts : list of (numpy.ndarray, Buffer)
+        For each storage, and for plain memory: which elements of the message lie there (ascending), and their buffer.
+    asides : list of Buffer
+        Elements of other dtypes: memory that a receive overwrites as well.
+    ends : numpy.ndarray of int64 or None
+        Of a mixed message: number of packed bytes up to and including each element.
+    """
+
+    __slots__ = ("asides", "ends", "parts")
+
+    def __init__(
+        self, dtype: np.dtype, count: int, parts: list[tuple[np.ndarray, Buffer]], ends: np.ndarray | None = None
+    ) -> None:
+        super().__init__(None, dtype, count)
+        self.parts = parts
+        self.asides: list[Buffer] = []
+        self.ends = ends
+        self.mixed = ends is not None
+        self.tracked = any(part.tracked for _, part in parts)
+        self.storage = next((part.storage for _, part in parts if part.storage is not None), None)
+
+    @property
+    def storages(self) -> Sequence[Storage | None]:
+        """The storages of the memory."""
+        return [part.storage for part in self._all() if part.storage is not None]
+
+    @property
+    def loses(self) -> bool:
+        """Whether derivatives that are received would be lost, at least some."""
+        return any(part.loses for _, part in self.parts)
+
+    def _all(self) -> list[Buffer]:
+        return [part for _, part in self.parts] + self.asides
+
+    def on(self, tape: Tape) -> bool:
+        """As `Buffer.on`."""
+        return any([part.on(tape) for part in self._all()])
+
+    def active(self, tape: Tape) -> bool:
+        """As `Buffer.active`."""
+        return any([part.active(tape) for part in self._all()])
+
+    def activate(self, tape: Tape) -> None:
+        """As `Buffer.activate`."""
+        for _, part in self.parts:
+            part.activate(tape)
+
+    def need(self, tape: Tape) -> Callable[[], np.ndarray]:
+        """As `Buffer.need`."""
+        values = [(where, part.need(tape)) for where, part in self.parts]
+        return lambda: self._gathered((where, value()) for where, value in values)
+
+    def values(self) -> np.ndarray:
+        """As `Buffer.values`."""
+        return self._gathered((where, part.values()) for where, part in self.parts)
+
+    def others(self, dtype: np.dtype) -> np.ndarray:
+        """As `Buffer.others`: not kept in order."""
+        raise _not_composed()
+
+    def overwritten(self) -> list[np.ndarray]:
+        """As `Buffer.overwritten`."""
+        return [view for part in self._all() for view in part.overwritten()]
+
+    def overwrite(self) -> list[Undo]:
+        """As `Buffer.overwrite`."""
+        return [undo for part in self._all() for undo in part.overwrite()]
+
+    def detach(self) -> Composite:
+        """As `Buffer.detach`."""
+        for part in self._all():
+            part.detach()
+        return self
+
+    def places(self) -> np.ndarray:
+        """As `Buffer.places`."""
+        itemsize = self.dtype.itemsize
+        return np.arange(self.count, dtype=np.int64) * itemsize if self.ends is None else self.ends - itemsize
+
+    def within(self, nbytes: int) -> Buffer:
+        """As `Buffer.within`."""
+        if nbytes >= self.nbytes:
+            return self
+        ends = self.places() + self.dtype.itemsize
+        return self.first(int(np.searchsorted(ends, nbytes, side="right")))
+
+    def part(self, start: int, stop: int) -> Composite:
+        """As `Buffer.part`."""
+        parts = []
+        for where, part in self.parts:
+            low, high = np.searchsorted(where, [start, stop])
+            if low < high:
+                parts.append((where[low:high] - start, part.part(int(low), int(high))))
+        return Composite(self.dtype, stop - start, parts, None if self.ends is None else self.ends[start:stop])
+
+    def shape(self) -> tuple[tuple[int, ...], str]:
+        """As `Buffer.shape`."""
+        return (self.count,), "C"
+
+    def regions(self) -> list[Region]:
+        """As `Buffer.regions`."""
+        return [region for _, part in self.parts for region in part.regions()]
+
+    def peek(self, sweep: Sweep) -> np.ndarray:
+        """As `Buffer.peek`."""
+        return self._gathered((where, part.peek(sweep)) for where, part in self.parts)
+
+    def zero(self, sweep: Sweep) -> None:
+        """As `Buffer.zero`."""
+        for _, part in self.parts:
+            part.zero(sweep)
+
+    def add(self, sweep: Sweep, flat: np.ndarray) -> None:
+        """As `Buffer.add`."""
+        for where, part in self.parts:
+            part.add(sweep, flat[where])
+
+    def _gathered(self, found: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        whole = np.zeros(self.count, self.dtype)
+        for where, flat in found:
+            whole[where] = flat
+        return whole
+
+
+def _not_composed() -> ActivityError:
+    return ActivityError(
+        "a message from MPI.BOTTOM of bytes, with several floating-point dtypes, or reduced with locations, mixes the "
+        "memory of an array that ampi tracks with other memory; send each array in a message of its own"
+    )
+
+
 NOTHING = Buffer(None, None, 0)
 """What ``PROC_NULL`` sends, and what stands for a buffer that is not significant on this rank."""
 
@@ -589,19 +749,21 @@ def parse_types(spec: Any, blocks: int) -> list[Buffer]:
 
 
 def _vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) -> Buffer:
-    """The same for a message with one count per rank, if it holds nothing that ampi tracks."""
+    """The same for a message with one count per rank."""
     counts = [0] * blocks if counts is None else _per_rank(counts, blocks, lambda value: [value] * blocks)
     displs = (
         [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
     )
-    for count, displ in zip(counts, displs):
-        if _at_addresses(datatype, count, displ).array is not None:
-            raise ActivityError(
-                "a message from MPI.BOTTOM with one count per rank touches an array that ampi tracks; name the array"
-            )
-    nothing = Buffer(None, None, 0)
-    nothing.counts = [0] * blocks
-    return nothing
+    if not any(counts) or datatype is None:
+        nothing = Buffer(None, None, 0)
+        nothing.counts = [0] * blocks
+        return nothing
+    typemap = _typemap(None, datatype)
+    items = [displ + np.arange(count) for count, displ in zip(counts, displs)]
+    buffer = _at_items(typemap, np.concatenate(items) * typemap.extent)
+    length = buffer.count // sum(counts)
+    buffer.counts = [count * length for count in counts]
+    return buffer
 
 
 def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buffer:
@@ -610,26 +772,99 @@ def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buff
     Raises
     ------
     ActivityError
-        It touches the memory of several tracked arrays, or of a tracked array and something else.
+        It touches the memory of several storages, or of one and something else, and is of bytes or has several
+        floating-point dtypes.
     """
     if count == 0 or datatype is None:
         return NOTHING
     typemap = _typemap(None, datatype)
     address = start + displ * typemap.extent
     low, high = _bounds(typemap, count, address)
-    found = [array for array in tracked_arrays() if _overlaps(storage_of(array), low, high)]
-    storages = {id(storage_of(array)): storage_of(array) for array in found}
-    if not storages:
-        elsewhere = Buffer(None, None, 0)
-        elsewhere.nbytes = count * typemap.size
-        return elsewhere
-    (storage, *others) = storages.values()
-    if others or low < storage.address or high > storage.address + storage.nbytes:
-        raise ActivityError(
-            "a message from MPI.BOTTOM mixes the memory of an array that ampi tracks with other memory; send each "
-            "array in a message of its own"
-        )
-    return _buffer_at(found[0], typemap, count, address)
+    for storage, array in _blocks(low, high):
+        if storage.address <= low and high <= storage.address + storage.nbytes:
+            return _buffer_at(array, typemap, count, address)
+    return _at_items(typemap, address + np.arange(count, dtype=np.int64) * typemap.extent)
+
+
+def _at_items(typemap: Typemap, items: np.ndarray) -> Buffer:
+    """The buffer of items of a typemap at these addresses, in memory of any owner."""
+    elements = [(dtype, (items[:, None] + piece.offsets()).ravel()) for dtype, piece in typemap.extra]
+    if typemap.dtype is not None:
+        elements.insert(0, (typemap.dtype, (items[:, None] + typemap.offsets).ravel()))
+    elements = [(dtype, addresses) for dtype, addresses in elements if len(addresses)]
+    low = min((int(addresses.min()) for _, addresses in elements), default=0)
+    high = max((int(addresses.max()) + dtype.itemsize for dtype, addresses in elements), default=0)
+    blocks = _blocks(low, high)
+    owners = [_owners(blocks, addresses, dtype.itemsize) for dtype, addresses in elements]
+    touched = {int(k) for owner in owners for k in np.unique(owner)}
+    if not touched:
+        return NOTHING
+    if touched != {_PLAIN} and (typemap.dtype is None or typemap.dtype.itemsize == 1):
+        raise _not_composed()
+    arrays = [array for _, array in blocks] + [memory_at(low, high - low)]  # the last one is that at _PLAIN
+    if typemap.dtype is None:
+        return _opaque(arrays[_PLAIN], typemap, len(items), 0)
+    parts = [(where, _scattered(arrays[k], typemap.dtype, elements[0][1][where])) for k, where in _by_owner(owners[0])]
+    ends = None
+    if typemap.mixed:
+        ends = (typemap.size * np.arange(len(items))[:, None] + typemap.places).ravel()
+    buffer = Composite(typemap.dtype, len(elements[0][1]), parts, ends)
+    buffer.nbytes = len(items) * typemap.size
+    buffer.asides = [
+        _scattered(arrays[k], dtype, addresses[where])
+        for (dtype, addresses), owner in zip(elements[1:], owners[1:])
+        for k, where in _by_owner(owner)
+        if k != _PLAIN
+    ]
+    return buffer
+
+
+_PLAIN = -1  # in the place of a storage's number: memory that is not tracked
+
+
+def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    return [(int(k), np.flatnonzero(owner == k)) for k in np.unique(owner)]
+
+
+def _scattered(array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buffer:
+    """The buffer of elements at these addresses in one memory."""
+    low = int(addresses.min())
+    typemap = Typemap(
+        [(dtype, addresses - low, dtype.itemsize * (1 + np.arange(len(addresses))))],
+        len(addresses) * dtype.itemsize,
+        int(addresses.max()) - low + dtype.itemsize,
+    )
+    buffer = _buffer_at(array, typemap, 1, low)
+    if buffer.dtype != dtype or buffer.raw or (buffer.storage is not None and buffer.storage.packed):
+        raise _not_composed()
+    return buffer
+
+
+def _blocks(low: int, high: int) -> list[tuple[Storage, np.ndarray]]:
+    """Storages that there are between two addresses, with an array on each, in the order of their addresses."""
+    found: dict[int, tuple[Storage, np.ndarray]] = {}
+    for array in [*tracked_arrays(), *arrays_of_blocks()]:
+        storage = storage_of(array)
+        if storage is not None and storage.address < high and low < storage.address + storage.nbytes:
+            found.setdefault(id(storage), (storage, array))
+    return sorted(found.values(), key=lambda block: block[0].address)
+
+
+def _owners(blocks: Sequence[tuple[Storage, np.ndarray]], addresses: np.ndarray, itemsize: int) -> np.ndarray:
+    """The number of the storage of each element; _PLAIN for none."""
+    if not blocks:
+        return np.full(len(addresses), _PLAIN)
+    begins = np.array([storage.address for storage, _ in blocks])
+    ends = np.array([storage.address + storage.nbytes for storage, _ in blocks])
+
+    def owner_of(byte: np.ndarray) -> np.ndarray:
+        k = np.searchsorted(begins, byte, side="right") - 1
+        return np.where((k >= 0) & (byte < ends[k]), k, _PLAIN)
+
+    owner = owner_of(addresses)
+    if (owner != owner_of(addresses + itemsize - 1)).any():
+        raise _not_composed()
+    return owner
 
 
 def _bounds(typemap: Typemap, count: int, address: int) -> tuple[int, int]:
@@ -649,10 +884,6 @@ def _elements(typemap: Typemap) -> list[tuple[np.dtype, Piece]]:
     """The elements of one item."""
     pieces = [] if typemap.dtype is None else [(typemap.dtype, piece) for piece in typemap.pieces(1)]
     return [*pieces, *typemap.extra]
-
-
-def _overlaps(storage: Storage | None, low: int, high: int) -> bool:
-    return storage is not None and storage.address < high and low < storage.address + storage.nbytes
 
 
 def _vector_buffer(array: np.ndarray, typemap: Typemap, counts: list[int], displs: list[int]) -> Buffer:

@@ -83,7 +83,7 @@ class Call:
         for buffer in self.writes:
             if buffer.nbytes:
                 tracked = tracked or buffer.tracked
-                loses = loses or not buffer.tracked
+                loses = loses or buffer.loses
         if active:
             self._check(loses and certain)
         self.token = log_collective(tape, comm, self.name, active, tracked, loses, certain)

@@ -33,6 +33,10 @@ class Piece(NamedTuple):
             n *= extent
         return n
 
+    def offsets(self) -> np.ndarray:
+        """Byte offset of each element, int64."""
+        return _offsets_of(self)
+
 
 class Layout:
     """Where a message's elements lie, relative to the message's address.

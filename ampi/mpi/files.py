@@ -83,7 +83,7 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
         status = mpi.Status() if status is None else status
         primal(self, *arguments[: position + 1], **{**keywords, "status": status})
         reading.resolve(status)
-        if reading.buffer is buffer and buffer.nbytes == array.nbytes:
+        if reading.buffer is buffer and array is not None and buffer.nbytes == array.nbytes:
             _recording[-1].deactivate(array)
         return None
 
@@ -108,7 +108,7 @@ def _begin_reading(file: Any, operation: str, buffer: Buffer) -> Reading | None:
     if tape is None or buffer.storage is None:
         return None
     _warn_if_written(tape, file, operation)
-    active = tape.is_active(buffer.array)
+    active = buffer.on(tape)
     reading = Reading(buffer.detach()) if active else None
     if active or undo:
         tape.append_start(reading, undo)
@@ -139,7 +139,7 @@ def _write(operation: str, primal: Callable, position: int) -> Callable:
 
 def _log_write(tape: Tape, file: Any, operation: str, buf: Any) -> None:
     buffer = parse(buf)
-    if not buffer.nbytes or buffer.storage is None or not tape.is_active(buffer.array):
+    if not buffer.nbytes or buffer.storage is None or not buffer.on(tape):
         return
     shape, order = (None, "C") if not buffer.tracked else buffer.shape()
     name = getattr(file, "_filename", "a file")

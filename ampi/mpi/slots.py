@@ -44,6 +44,8 @@ class Slots:
     storage = property(lambda self: self.inner.storage)
     tracked = property(lambda self: self.inner.tracked)
     nbytes = property(lambda self: self.inner.nbytes)
+    storages = property(lambda self: self.inner.storages)
+    loses = property(lambda self: self.inner.loses)
 
     def active(self, tape: Any) -> bool:
         """As `Buffer.active`."""

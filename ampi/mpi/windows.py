@@ -504,6 +504,8 @@ def _access(
                 "derivative would be lost; make the memory with ampi.numpy or Win.Allocate, or send ampi.value(...)"
             )
         return None
+    if dtype is None and not (source if sink is None else sink).nbytes:  # type: ignore[union-attr]
+        return None  # nothing is moved
     if dtype is None:
         raise ActivityError(
             f"{name}: a datatype with several floating-point dtypes, or bytes that are not whole elements, on a window "
@@ -520,7 +522,7 @@ def _access(
         token.reads_active = True
         if sink.tracked:
             token.writes_tracked = True
-        elif sink.nbytes:
+        if sink.loses and sink.nbytes:
             token.loses = True
     result = sink if sink is not None and sink.tracked and recording else None
     nonlinear = op in NONLINEAR and not source.raw and not source.mixed  # type: ignore[union-attr]

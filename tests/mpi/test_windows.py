@@ -386,6 +386,39 @@ def test_plain_receive_buffer():
     sweeps_with("not tracked", use)
 
 
+@pytest.mark.parametrize("nothing", [[None, 0, MPI.BYTE], [MPI.BOTTOM, 0, 0, MPI.BYTE], [None, MPI.BYTE]])
+def test_nothing_is_moved(nothing):
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        win, memory = allocated(ampi.numpy, COMM_WORLD, 2, "float64")
+        memory[...] = x
+        win.Fence()
+        win.Put(nothing, COMM_WORLD.rank, [0, 0, MPI.BYTE])
+        win.Get(nothing, COMM_WORLD.rank, [0, 0, MPI.BYTE])
+        win.Accumulate(nothing, COMM_WORLD.rank, [0, 0, MPI.BYTE], op=MPI.SUM)
+        win.Fence()
+        loss = (3 * memory).sum()
+    numpy.testing.assert_array_equal(tape.gradient(loss, x), [3, 3])
+    win.Free()
+
+
+def test_put_from_plain_memory_at_its_address():
+    plain = numpy.array([5.0])
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        win, memory = allocated(ampi.numpy, COMM_WORLD, 2, "float64")
+        memory[...] = x
+        win.Fence()
+        place = MPI.DOUBLE.Create_hindexed([1], [MPI.Get_address(plain)]).Commit()
+        win.Put([MPI.BOTTOM, 1, place], (COMM_WORLD.rank + 1) % COMM_WORLD.size, [1, 1, MPI.DOUBLE])
+        win.Fence()
+        place.Free()
+        loss = (memory * memory).sum()
+    assert memory[1] == 5
+    numpy.testing.assert_array_equal(tape.gradient(loss, x), [2, 0])
+    win.Free()
+
+
 def test_operation_without_a_rule():
     def use(win, x):
         win.Fence()
