@@ -50,6 +50,7 @@ ANALYSES = (
         "branches",
         "gather",
         "strips",
+        "stages",
     ),
     "separate",
 )

@@ -23,6 +23,8 @@ _WRITTEN = {"recvbuf", "result", "outbuf", "inoutbuf"}
 # Methods that take buffers without moving what is in them.
 _PASSES = {"Attach_buffer", "Detach_buffer", "Iagree", "Create", "Attach", "Detach"}
 
+_CLASSES = dict(vars(mpi))  # mpi4py's own: the names in its module are rebound later
+
 
 def _writes_origin(name: str) -> bool:
     return name.startswith(("Read", "Iread", "Recv", "Precv"))
@@ -99,7 +101,7 @@ def guard(owner: str, cls: type) -> None:
     cls : type
         Where the guarded methods go.
     """
-    for name, member in vars(getattr(mpi, owner)).items():
+    for name, member in vars(_CLASSES[owner]).items():
         if name[0] == "_" or not name[0].isupper() or f"{owner}.{name}" in TABLE or isinstance(member, property):
             continue
         operation = _operation(owner, name, member)

@@ -149,10 +149,12 @@ def register(comm: Any) -> Reverse:
 def register_duplicate(parent: Any, comm: Any) -> None:
     """The same for a nonblocking duplicate of `parent` which is not complete yet."""
     _free_unused()
-    plain = (_Intercomm if _Comm.Is_inter(parent) else _Intracomm)(parent)
-    other, request = plain.Idup()
-    comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
     known = reverse_of(parent)
+    plain = (_Intercomm if _Comm.Is_inter(parent) else _Intracomm)(parent)
+    # Two at once of one intercommunicator hang in Open MPI.
+    origin = plain if known is None or known.pending is not None else known.comm
+    other, request = origin.Idup()
+    comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
     if known is not None:
         comm._reverse.slots, comm._reverse.slots_started = known.slots, known.slots_started
 
