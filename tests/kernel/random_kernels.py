@@ -10,7 +10,10 @@ SIZE = 5  # of all arrays
 class Program:
     """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, wide=False):
+        """``wide``: with parts of arrays and whole arrays, swaps, tuples, calls and exits from loops."""
+        self.wide = wide
+        self.own = []  # local arrays of a prange iteration
         self.random = random.Random(seed)
         self.lines = []
         self.depth = 1
@@ -38,17 +41,20 @@ class Program:
     # statements
 
     def block(self, first=False):
-        before = list(self.scalars), list(self.arrays)
+        before = list(self.scalars), list(self.arrays), list(self.own)
         count = self.random.randint(2, 4) if first else self.random.randint(1, 3)
         for _ in range(count):
             self.statement()
         if not first:
-            self.scalars, self.arrays = before
+            self.scalars, self.arrays, self.own = before
 
     def statement(self):
         self.budget -= 1
         simple = [self.assign, self.assign, self.store, self.store, self.augment, self.new_scalar]
         nested = [self.loop, self.loop, self.branch, self.while_loop, self.local_array, self.conditional, self.parallel]
+        if self.wide:
+            simple += [self.part, self.whole, self.pair, self.total, self.call]
+            nested += [self.swap, self.time_loop, self.exit, self.part, self.named_array]
         if self.budget > 0 and self.depth < 5 and self.random.random() < 0.5:
             self.random.choice(nested)()
         else:
@@ -99,6 +105,7 @@ class Program:
         i = self.fresh("i")
         array = self.random.choice(self.arrays)
         before = list(self.scalars), list(self.arrays), self.counters
+        self.own = []
         self.line(f"for {i} in prange(n):")
         self.depth += 1
         own = self.fresh("s")
@@ -142,6 +149,136 @@ class Program:
         name = self.fresh("t")
         self.line(f"{name} = np.{self.random.choice(['zeros', 'ones'])}({SIZE})")
         self.arrays.append(name)
+        if self.independent is not None:
+            self.own.append(name)
+
+    # statements of whole arrays and of several values
+
+    def writable(self):
+        """An array that may be written as a whole here; None if there is none."""
+        if self.independent is None:
+            return self.random.choice(self.arrays)
+        return self.random.choice(self.own) if self.own else None
+
+    def extent(self):
+        """Bounds of parts of arrays with the same number of elements."""
+        return self.random.choice(
+            [
+                ("1:", ":-1", "-1:0:-1"),
+                (":", "::-1", ":"),
+                ("1:-1", "2:", ":-2"),
+                ("::2", "2:", ":3"),
+                (":2", "-2:", "::3"),
+            ]
+        )
+
+    def part(self):
+        array = self.writable()
+        if array is None:
+            return self.assign()
+        bounds = list(self.extent())
+        self.random.shuffle(bounds)
+        op = self.random.choice(["=", "=", "+=", "-="])
+        before = self.arrays
+        if op != "=":  # of an array onto itself Numba adds one element after the other, NumPy all at once
+            self.arrays = [x for x in before if x != array]
+        if self.arrays:
+            self.line(f"{array}[{bounds[0]}] {op} {self.array_expression(bounds)}")
+        self.arrays = before
+
+    def whole(self):
+        array = self.writable()
+        if array is None:
+            return self.assign()
+        self.line(
+            f"{array}[{self.random.choice([':', ':', 'index'])}] = {self.array_expression((':', ':', '::-1', 'index'))}"
+        )
+
+    def array_expression(self, bounds, depth=2):
+        if depth == 0 or self.random.random() < 0.25:
+            if self.random.random() < 0.2:
+                return self.atom()
+            return f"{self.random.choice(self.arrays)}[{self.random.choice(bounds)}]"
+        a, b = (self.array_expression(bounds, depth - 1) for _ in range(2))
+        x = f"{self.random.choice(self.arrays)}[{self.random.choice(bounds)}]"
+        form = self.random.choice(
+            ["{a} + {b}", "{a} - {b}", "0.5 * {a} * {b}", "np.sin({a})", "np.tanh({a} * {b})",
+             "{a} / (2.0 + {b} * {b})", "-{a}", "np.where({x} > 0.3, {a}, {b})", "np.maximum({a}, {b})", "np.abs({a})"]
+        )  # fmt: skip
+        return "(" + form.format(a=a, b=b, x=x) + ")"
+
+    def named_array(self):
+        """A local array that is the value of an expression."""
+        name = self.fresh("t")
+        first = self.random.choice(self.arrays)
+        self.line(f"{name} = {first} + {self.array_expression((':', '::-1', 'index'))}")
+        self.arrays.append(name)
+        if self.independent is not None:
+            self.own.append(name)
+
+    def total(self):
+        value = self.array_expression((":", "::-1", "index"))
+        function = self.random.choice(["np.sum", "np.mean", "np.max"])
+        array = self.random.choice(self.arrays)
+        self.line(f"{self.random.choice(self.scalars)} = np.tanh({function}({array} * {value}))")
+
+    def pair(self):
+        a, b = self.random.choice(self.scalars), self.random.choice(self.scalars)
+        if self.random.random() < 0.5:
+            return self.line(f"{a}, {b} = {self.expression()}, {self.expression()}")
+        name, first, second = self.fresh("p"), self.fresh("s"), self.fresh("s")
+        self.line(f"{name} = ({self.expression()}, {self.expression()})")
+        self.line(f"{first}, {second} = {name}")
+        self.scalars += [first, second]
+        self.line(f"{a} = {name}[{self.random.randrange(2)}] * {second}")
+
+    def call(self):
+        array = self.writable()
+        if array is None or self.random.random() < 0.5:
+            return self.line(
+                f"{self.random.choice(self.scalars)} = total({self.random.choice(self.arrays)}, {self.atom()})"
+            )
+        others = [x for x in self.arrays if x != array]
+        if not others:
+            return self.assign()
+        self.line(f"spread({self.random.choice(others)}, {array}, {self.atom()})")
+
+    def swap(self):
+        """Two arrays change places, in a loop over time that writes one of them."""
+        if self.independent is not None or len(self.arrays) < 2:
+            return self.assign()
+        t = self.fresh("i")
+        x, y = self.random.sample(self.arrays, 2)
+        self.line(f"for {t} in range({self.random.choice(['2', '3', 'n'])}):")
+        self.depth += 1
+        self.counters.append(t)
+        self.block()
+        self.counters.pop()
+        self.line(
+            self.random.choice(
+                [f"{x}, {y} = {y}, {x}", f"if {t} != 1:\n{'    ' * (self.depth + 1)}{x}, {y} = {y}, {x}"]
+            )
+        )
+        self.depth -= 1
+
+    def time_loop(self):
+        t = self.fresh("i")
+        self.counters.append(t)
+        self.nest(f"for {t} in range(4):")
+        self.counters.pop()
+
+    def exit(self):
+        """A loop that is left, or whose iterations end, on a condition."""
+        i = self.fresh("i")
+        self.line(f"for {i} in range(n):")
+        self.depth += 1
+        self.counters.append(i)
+        self.block()
+        self.line(f"if {self.condition()}:")
+        self.line(f"    {self.random.choice(['break', 'continue'])}")
+        self.block()
+        self.counters.pop()
+        self.depth -= 1
 
     # expressions
 

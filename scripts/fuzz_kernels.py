@@ -1,0 +1,138 @@
+"""The search of `scripts/fuzz --kernels`: random kernels, until the time is over or one has wrong derivatives."""
+
+import argparse
+import collections
+import contextlib
+import pathlib
+import random
+import signal
+import sys
+import time
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel")]
+
+PATIENCE = 60  # seconds for one kernel
+EVERY = 100  # kernels between two lines of news
+
+SCRIPT = '''"""A kernel whose derivatives were found wrong."""
+
+import sys
+
+sys.path[:0] = [{root!r}, {tests!r}]
+from random_check import examine
+
+SOURCE = """
+{source}"""
+
+examine(SOURCE, {seed})
+'''
+
+
+class TooSlow(Exception):
+    """A kernel did not end."""
+
+
+@contextlib.contextmanager
+def limited():
+    def end(*_):
+        raise TooSlow(f"no end within {PATIENCE} s")
+
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def problem(text, seed):
+    """What is wrong with a kernel, as an exception; None if nothing is, or if it cannot be run itself."""
+    from random_check import examine, kernel_of
+
+    try:
+        with limited():
+            kernel, arguments = kernel_of(text, seed)
+            kernel(*(a.copy() if hasattr(a, "copy") else a for a in arguments))
+    except Exception:
+        return None
+    try:
+        with limited():
+            examine(text, seed)
+    except Exception as error:
+        return error
+    return None
+
+
+def minimised(text, seed, error):
+    """The program without all blocks and lines that it fails without as well."""
+    lines = text.splitlines()
+    changed = True
+    while changed:
+        changed = False
+        position = 1
+        while position < len(lines):
+            for candidate in without(lines, position):
+                found = problem("\n".join(candidate) + "\n", seed)
+                if type(found) is type(error):
+                    lines, changed = candidate, True
+                    break
+            else:
+                position += 1
+    return "\n".join(lines) + "\n"
+
+
+def depth(line):
+    return len(line) - len(line.lstrip())
+
+
+def without(lines, position):
+    """The lines without a statement and its block; without the statement alone, its block moved out."""
+    end = position + 1
+    while end < len(lines) and depth(lines[end]) > depth(lines[position]):
+        end += 1
+    yield lines[:position] + lines[end:]
+    if end > position + 1:
+        yield lines[:position] + [line[4:] for line in lines[position + 1 : end]] + lines[end:]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/fuzz --kernels", description=__doc__.splitlines()[0])
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    from random_kernels import Program
+
+    from ampi import KernelError
+
+    deadline = time.monotonic() + 60 * options.minutes
+    first = seed = random.randrange(10**8) if options.seed is None else options.seed
+    refused = collections.Counter()
+    while time.monotonic() < deadline:
+        text = Program(seed, wide=True).source()
+        error = problem(text, seed)
+        if isinstance(error, KernelError):  # says so, and computes nothing wrong
+            refused[str(error).partition(": ")[2]] += 1
+        elif error is not None:
+            return report(minimised(text, seed, error), seed, error)
+        seed += 1
+        if not (seed - first) % EVERY:
+            print(time.strftime("%H:%M:%S"), f"seed {seed}: {seed - first} kernels", flush=True)
+    print(f"{seed - first} kernels, none failed; {refused.total()} refused")
+    for message, count in refused.most_common():
+        print(f"    {count} {message}")
+    return 0
+
+
+def report(text, seed, error):
+    file = pathlib.Path(f"fuzz-kernel-{seed}.py").resolve()
+    tests = str(ROOT / "tests" / "kernel")
+    file.write_text(SCRIPT.format(root=str(ROOT), tests=tests, source=text, seed=seed), encoding="utf-8")
+    print(f"\n{text}\n{type(error).__name__}: {str(error)[:2000]}\n\npython {file}", flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
