@@ -36,6 +36,9 @@ NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX)
 """Operations whose derivatives depend on values."""
 
 
+_REQUESTS_CRASH = mpi.get_vendor()[0] == "Intel MPI"  # in Raccumulate and Rget_accumulate, release 2021.18
+
+
 class Target:
     """Which elements of a target's window an operation touches.
 
@@ -484,8 +487,10 @@ class Shadow:
         if target.offsets is not None:
             derived = datatype.Create_hindexed_block(1, target.offsets.tolist()).Commit()
             spec = (start, 1, derived)
-        request = self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
-        wait(request, describe)
+        if _REQUESTS_CRASH:
+            self.win.Get_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
+        else:
+            wait(self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op), describe)
         self.win.Flush(target.rank)
         if target.offsets is not None:
             derived.Free()

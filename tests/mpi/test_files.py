@@ -42,6 +42,13 @@ def wait(request):
     request.Wait()
 
 
+def settle(file):
+    """What any rank has written can be read on any rank."""
+    file.Sync()
+    WORLD.Barrier()
+    file.Sync()
+
+
 # Each of these moves `buf` to or from the place of this rank.
 READS = {
     "Read_at": lambda f, buf: f.Read_at(offset(), buf),
@@ -85,7 +92,7 @@ def test_every_method_has_a_case():
 @pytest.mark.parametrize("name", READS)
 def test_read_makes_constants(file, name):
     file.Write_at_all(offset(), mine())
-    file.Sync()
+    settle(file)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.full(N, 2.0))
         u = x * x
@@ -134,6 +141,7 @@ def test_a_read_that_comes_short_leaves_the_rest_active(file, nonblocking):
 
 def test_read_through_a_datatype_overwrites_what_it_names(file):
     file.Write_at_all(offset(), mine())
+    settle(file)
     column = MPI.DOUBLE.Create_vector(N, 1, 2).Commit()
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones((N, 2)))

@@ -47,6 +47,8 @@ def buffered():
 def test_generated(number, buffered):
     program = drawn()[number]
     text = source(program)
+    if "Raccumulate(" in text and BASE["get_vendor"]()[0] == "Intel MPI":
+        pytest.skip("Intel MPI crashes in Raccumulate of mpi4py as it is")
     problems = check(function(text), program.narrow)
     assert not problems, "\n".join([*problems, f"narrow: {program.narrow}", text])
 
