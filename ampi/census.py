@@ -31,14 +31,15 @@ class _Census:
 
     def take(self) -> list[TrackedArray]:
         """All tracked arrays; some more than once."""
-        kinds = _kinds()
-        if self.known is None:
-            everything = [item for item in gc.get_objects() if type(item) in kinds]
-            self.known = [weakref.ref(array) for array in everything]
-            return everything
-        young = [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
-        old = (reference() for reference in self.known)
-        return young + [array for array in old if array is not None]
+        kinds, known = _kinds(), self.known
+        if known is not None:
+            young = [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
+            if self.known is known:  # no collection has moved young objects meanwhile
+                return young + [array for reference in known if (array := reference()) is not None]
+        self.known = known = []  # before the look: a collection from here on asks for another one
+        everything = [item for item in gc.get_objects() if type(item) in kinds]
+        known += [weakref.ref(array) for array in everything]
+        return everything
 
 
 def _kinds() -> set[type]:
