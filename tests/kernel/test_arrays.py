@@ -272,7 +272,7 @@ def network(w1, b1, w2, x):
 
 @case((3,), (2, 3), **REAL)
 def small_matrices(angles, points):
-    turn = np.zeros((3, 3))
+    turn = np.zeros((3, 3), angles.dtype)
     turn[0, 0] = turn[1, 1] = np.cos(angles[0])
     turn[0, 1] = -np.sin(angles[0])
     turn[1, 0] = np.sin(angles[0])

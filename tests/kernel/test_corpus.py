@@ -281,9 +281,8 @@ def test_threads_give_the_same(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARALLEL)
 def test_threads_give_the_same_for_every_type(name):
-    for dtype in CORPUS[name].dtypes:
-        for pattern in range(2):
-            on_threads(name, dtype, pattern)
+    for pattern, dtype in enumerate(CORPUS[name].dtypes):
+        on_threads(name, dtype, pattern)
 
 
 @pytest.mark.slow
