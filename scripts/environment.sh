@@ -61,7 +61,7 @@ prepare() {
         export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_osc=^ucx
         ;;
     impi)
-        export I_MPI_FABRICS=shm I_MPI_PIN=off I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=0
+        export I_MPI_FABRICS=shm:ofi I_MPI_PIN=off I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=0
         ;;
     esac
 }
