@@ -901,8 +901,8 @@ class _Adjoint(Builder):
                     options = (place, trip) if x.negated else (trip, place)
                     replaces = self.value(self.atom(replaces, inner))
                     carried.append(Carried(place, nowhere, self.value(Op("select", (replaces, *options), INT))))
-            start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
-            self.emit(Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), s.step, line=s.line))
+            start, stop, step = self.reversed_range(s, scope, any_order=True)  # that is, forwards
+            self.emit(Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), step, line=s.line))
         joined = [self.fresh(p.name, INT) for p in places]
         joins = tuple(Join(j, p, nowhere) for j, p in zip(joined, places))
         self.emit(Branch(condition, tuple(branch.statements), (), joins, line=s.line))
@@ -924,7 +924,7 @@ class _Adjoint(Builder):
         else:
             start, stop = self.atom(s.start, scope), self.atom(s.stop, scope)
         if any_order:
-            return start, stop, 1
+            return start, stop, s.step if s.condition is None else 1
         below = self.value(Op("sub", (start, ONE), INT))
         return self.value(Op("sub", (stop, ONE), INT)), below, -1
 

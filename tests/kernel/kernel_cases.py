@@ -544,6 +544,17 @@ def skipped_iterations(x):
     return s
 
 
+@case(vector(6), vector(6), integers(3, 6), 4)
+def last_value_before_an_exit(x, y, which, n):
+    s = x[0]
+    for i in range(x.shape[0]):
+        if i > n:
+            break
+        if which[i] != 1:
+            s = x[i] * y[i]
+    return s * y[0]
+
+
 @case(vector(6), 3)
 def bits_and_integers(x, n):
     s = 0.0 * x[0]
