@@ -10,6 +10,8 @@ import sys
 import time
 import warnings
 
+import numpy as np
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel")]
 
@@ -54,7 +56,10 @@ def problem(text, seed):
     try:
         with limited():
             kernel, arguments = kernel_of(text, seed)
-            kernel(*(a.copy() if hasattr(a, "copy") else a for a in arguments))
+            arguments = [a.copy() if hasattr(a, "copy") else a for a in arguments]
+            results = kernel(*arguments)
+        if not all(np.all(np.isfinite(x)) for x in (*arguments, *(np.ravel(results) if results is not None else ()))):
+            return None
     except Exception:
         return None
     try:

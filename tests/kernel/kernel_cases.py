@@ -551,7 +551,9 @@ def last_value_before_an_exit(x, y, which, n):
         if i > n:
             break
         if which[i] != 1:
-            s = x[i] * y[i]
+            s = 0.0 * x[0]
+            for j in range(y.shape[0]):
+                s += y[j] * x[j]
     return s * y[0]
 
 
