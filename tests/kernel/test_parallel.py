@@ -150,11 +150,12 @@ def test_explain_says_what_was_chosen_and_why(capsys):
     x, out = np.ones(50), np.zeros(50)
     text = scattered.explain(x, out, np.arange(50), active=["x"])
     assert capsys.readouterr().out == text + "\n"
-    for part in ("with respect to x\n", "for i in numba.prange(out.shape[0])", "x_bar", "here 50 iterations run on",
-                 "out    receives derivatives; written", "nothing: what the adjoint needs"):  # fmt: skip
-        assert part in text
+    parts = ["with respect to x\n", "out    receives derivatives; written", "nothing: what the adjoint needs"]
     if numba.get_num_threads() > 1:
-        assert "here index names no element twice" in text
+        parts += ["for i in numba.prange(out.shape[0])", "x_bar", "here 50 iterations run on"]
+        parts += ["here index names no element twice"]
+    for part in parts:
+        assert part in text
     with pytest.raises(ValueError, match="scattered has no argument"):
         scattered.explain(x, out, np.arange(50), active=["y"])
 

@@ -447,8 +447,9 @@ def test_compare_and_swap():
         win.Flush(0)
         with pytest.raises(ampi.ActivityError, match="Compare_and_swap"):
             win.Compare_and_swap(x, x, x, 0)
-        with pytest.raises(MPI.Exception):
-            win.Compare_and_swap(numpy.zeros(1), numpy.zeros(1), numpy.zeros(1), 0)
+        if MPI.get_vendor()[0] != "Open MPI":  # which compares the bytes
+            with pytest.raises(MPI.Exception):
+                win.Compare_and_swap(numpy.zeros(1), numpy.zeros(1), numpy.zeros(1), 0)
         win.Unlock_all()
         y = x * x
     assert tape.gradient(y, x) == 4
