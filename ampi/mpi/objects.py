@@ -499,6 +499,15 @@ class IntracommObjects:
         return None if result is None else result[0]
 
 
+def record_matched(receive: Received, message: Any) -> Any:
+    """Record what a blocking receive of a matched message gave; the object for the user."""
+    tape = _recording[-1]
+    message = received(tape, receive, message)
+    if receive.buffer.count:
+        tape.append(receive)
+    return message
+
+
 class MatchedObjects:
     """Methods of matched messages that receive Python objects.  ``_receive`` is the probe's entry in the log."""
 
@@ -510,11 +519,7 @@ class MatchedObjects:
         message = _Message.recv(self, status)
         if receive is None:
             return message
-        tape = _recording[-1]
-        message = received(tape, receive, message)
-        if receive.buffer.count:
-            tape.append(receive)
-        return message
+        return record_matched(receive, message)
 
     def irecv(self) -> mpi.Request:
         """Nonblocking receive of the matched message."""

@@ -17,7 +17,7 @@ from .agreement import log_received
 from .buffers import NOTHING
 from .comm import Communicator, Intracommunicator
 from .messages import Received
-from .objects import matched, received
+from .objects import matched, received, record_matched
 from .reverse import reverse_of
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
@@ -67,11 +67,7 @@ class Message(pkl5.Message):
         message = super().recv(status)
         if receive is None:
             return message
-        tape = _recording[-1]
-        message = received(tape, receive, message)
-        if receive.buffer.count:
-            tape.append(receive)
-        return message
+        return record_matched(receive, message)
 
     def irecv(self) -> pkl5.Request:
         """Nonblocking receive of matched message."""
