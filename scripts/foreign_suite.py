@@ -7,8 +7,9 @@ swapped    ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` replaced by ampi's, no tape
 recording  the same, and every test runs inside a tape that records
 run        unchanged under ``python -m ampi.run``
 
-A difference is a test whose outcome (passed, failed, error, skipped, not run) on any rank is not that of the plain run;
-those that cannot be otherwise are named in `EXPECTED`, with the reason.
+A difference is a test whose outcome (passed, failed, error, skipped, not finished, not run) on any rank is not that of
+the plain run; those that cannot be otherwise are named in `EXPECTED`, with the reason. A table at the end says how the
+tests came out in each way, every test counted once, as on the rank where it came out worst.
 """
 
 import argparse
@@ -24,13 +25,25 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 import urllib.request
 
 WAYS = ("plain", "swapped", "recording", "run")
 RANKS = (1, 2, 3)
 SHOWN = 40  # lines of differences for one way
-LIMIT = 1500  # seconds for one way on one number of ranks
+PATIENCE = 600  # seconds in which no test ends on any rank: they hang
+OUTCOMES = (
+    "not run",
+    "not finished",
+    "error",
+    "failed",
+    "unexpected success",
+    "expected failure",
+    "skipped",
+    "passed",
+)  # the worst first
+COLUMNS = ("tests", "passed", "failed", "error", "skipped", "other", "different", "expected", "seconds")
 # New processes need a process manager that starts them, which the wheels' mpiexec does not do everywhere.
 LEFT_OUT = ("test_spawn", "test_dynproc")
 # A pool has no worker on one rank.
@@ -50,20 +63,33 @@ def main():
     parser.add_argument("--way", choices=WAYS[1:], action="append", help="compare only this way with plain mpi4py")
     options, arguments = parser.parse_known_args()
     tests = fetch_tests()
-    different = 0
+    table = []
     for ranks in options.ranks or RANKS:
-        plain = outcomes("plain", ranks, tests, arguments)
-        if not plain:
-            return 1
-        print(f"{ranks} rank{'s' * (ranks > 1)}, plain mpi4py: {tally(plain)}", flush=True)
-        for way in options.way or WAYS[1:]:
+        plain = None
+        for way in ("plain", *(options.way or WAYS[1:])):
+            begin = time.monotonic()
             found = outcomes(way, ranks, tests, arguments)
+            if way == "plain" and not found:
+                return 1
+            plain = plain or found
             differences = compare(plain, found)
-            different += len(differences)
-            print(f"{ranks} rank{'s' * (ranks > 1)}, {way}: {tally(found)}; {len(differences)} different", flush=True)
-            for line in differences[:SHOWN]:
-                print("   ", line, flush=True)
-    return 1 if different else 0
+            unexpected = [line for name, line in differences.items() if name not in EXPECTED]
+            for line in unexpected[:SHOWN]:
+                print(f"{ranks} rank{'s' * (ranks > 1)}, {way}: {line}", flush=True)
+            expected = len(differences) - len(unexpected)
+            row = [*tally(found), len(unexpected), expected, round(time.monotonic() - begin)]
+            table.append((ranks, way, dict(zip(COLUMNS, row))))
+            show(table[-1:])
+    print()
+    show(table)
+    return 1 if any(row["different"] for _, _, row in table) else 0
+
+
+def show(table):
+    """Print rows under their headings."""
+    print("ranks  way      ", *(f"{column:>9}" for column in COLUMNS))
+    for ranks, way, row in table:
+        print(f"{ranks:5}  {way:9}", *(f"{row[column]:9}" for column in COLUMNS), flush=True)
 
 
 def fetch_tests():
@@ -100,40 +126,55 @@ def outcomes(way, ranks, tests, arguments):
         command = [sys.executable, *command, "--child", way, str(tests), folder, *arguments]
         command = [str(pathlib.Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
         log = pathlib.Path(folder, "log")
-        with log.open("w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, cwd=tests)
-            try:
-                process.wait(LIMIT)
-                ended = f"ended with status {process.returncode}"
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                ended = f"was stopped after {LIMIT} s"
+        files = [pathlib.Path(folder, f"{rank}.outcomes") for rank in range(ranks)]
+        with log.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, cwd=tests)
+            status = wait(process, files)
         found = collections.defaultdict(lambda: ["not run"] * ranks)
-        for rank in range(ranks):
-            path = pathlib.Path(folder, f"{rank}.json")
-            if not path.exists():
-                tail = log.read_text(errors="replace")[-3000:]
-                print(f"rank {rank} of {ranks}, {way}: {ended} and left no outcomes:\n{tail}", file=sys.stderr)
-                continue
-            for name, outcome in json.loads(path.read_text()).items():
+        for rank, file in enumerate(files):
+            for line in file.read_text().splitlines() if file.exists() else ():
+                name, outcome = json.loads(line)
                 found[name][rank] = outcome
+        if status:
+            tail = log.read_text(errors="replace")[-3000:]
+            print(f"{ranks} rank{'s' * (ranks > 1)}, {way}: {status}; the end of the output:\n{tail}", file=sys.stderr)
         return dict(found)
 
 
+def wait(process, files):
+    """Wait until mpiexec ends, or no test has ended for long; how it ended in words, "" if well."""
+    begin = time.time()
+    while True:
+        try:
+            code = process.wait(5)
+            return f"ended with status {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            last = max([begin, *(file.stat().st_mtime for file in files if file.exists())])
+            if time.time() - last > PATIENCE:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return f"was stopped after {PATIENCE} s in which no test had ended"
+
+
 def tally(found):
-    """The numbers of outcomes, over all ranks."""
-    counts = collections.Counter(outcome.split(":")[0] for ranks in found.values() for outcome in ranks)
-    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    """The number of tests, and how many of each outcome, by the worst on any rank."""
+    worst = [min((kind(outcome) for outcome in ranks), key=OUTCOMES.index) for ranks in found.values()]
+    counts = [worst.count(column) for column in ("passed", "failed", "error", "skipped")]
+    return [len(worst), *counts, len(worst) - sum(counts)]
+
+
+def kind(outcome):
+    """An outcome without what was raised."""
+    return outcome.split(":")[0]
 
 
 def compare(plain, found):
-    """A line for each test that came out differently."""
-    lines = []
+    """A line for each test that came out differently, by name."""
+    lines = {}
     for name in sorted(plain.keys() | found.keys()):
-        before, after = plain.get(name, "not run"), found.get(name, "not run")
-        if name not in EXPECTED and [kind.split(":")[0] for kind in before] != [kind.split(":")[0] for kind in after]:
-            lines.append(f"{name}: {before} became {after}")
+        before, after = plain.get(name, ["not run"]), found.get(name, ["not run"])
+        if [kind(outcome) for outcome in before] != [kind(outcome) for outcome in after]:
+            lines[name] = f"{name}: {before} became {after}"
     return lines
 
 
@@ -141,40 +182,54 @@ def compare(plain, found):
 
 
 class Outcomes(unittest.TextTestResult):
-    """Keeps the outcome of every test."""
+    """Writes the outcome of every test to a file as soon as it is known; the last line on a test counts."""
+
+    file = None
 
     def __init__(self, *arguments, **keywords):
         super().__init__(*arguments, **keywords)
-        self.outcome = {}
+        self.failed = set()
+
+    def note(self, test, outcome):
+        self.file.write(json.dumps([test.id(), outcome]) + "\n")
+
+    def note_failure(self, test, outcome):
+        self.failed.add(test.id())
+        self.note(test, outcome)
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.note(test, "not finished")
 
     def addSuccess(self, test):
         super().addSuccess(test)
-        self.outcome.setdefault(test.id(), "passed")
+        if test.id() not in self.failed:
+            self.note(test, "passed")
 
     def addError(self, test, err):
         super().addError(test, err)
-        self.outcome[test.id()] = f"error: {err[1]!r}"
+        self.note_failure(test, f"error: {err[1]!r}")
 
     def addFailure(self, test, err):
         super().addFailure(test, err)
-        self.outcome[test.id()] = f"failed: {err[1]!r}"
+        self.note_failure(test, f"failed: {err[1]!r}")
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        self.outcome[test.id()] = "skipped"
+        self.note(test, "skipped")
 
     def addExpectedFailure(self, test, err):
         super().addExpectedFailure(test, err)
-        self.outcome[test.id()] = "expected failure"
+        self.note(test, "expected failure")
 
     def addUnexpectedSuccess(self, test):
         super().addUnexpectedSuccess(test)
-        self.outcome[test.id()] = "unexpected success"
+        self.note(test, "unexpected success")
 
     def addSubTest(self, test, subtest, err):
         super().addSubTest(test, subtest, err)
         if err is not None:
-            self.outcome[test.id()] = f"failed: {err[1]!r}"
+            self.note_failure(test, f"failed: {err[1]!r}")
 
 
 def child(way, tests, folder, arguments):
@@ -194,10 +249,8 @@ def child(way, tests, folder, arguments):
     program = runpy.run_path(str(pathlib.Path(tests, "main.py")))["TestProgram"]
     runner = unittest.TextTestRunner(resultclass=Outcomes, verbosity=0)
     program.runTests = lambda self: setattr(self, "result", runner.run(self.test))
-    result = program(module=None, exit=False).result
-    path = pathlib.Path(folder, f"{rank}.json")
-    path.with_suffix(".part").write_text(json.dumps(result.outcome))
-    path.with_suffix(".part").rename(path)
+    with open(pathlib.Path(folder, f"{rank}.outcomes"), "w", buffering=1) as Outcomes.file:
+        program(module=None, exit=False)
     return 0
 
 

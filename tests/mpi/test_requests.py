@@ -5,7 +5,7 @@ import gc
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import WORLD, check
+from programs import WORLD, broken_in, check
 
 import ampi
 
@@ -420,6 +420,7 @@ def ask_some(requests):
             left.pop(index).Wait()
 
 
+@broken_in("Open MPI", "has no Get_status_all, Get_status_any and Get_status_some")
 @pytest.mark.parametrize("ask", [ask_all, ask_any, ask_some])
 @pytest.mark.parametrize("source", [None, MPI.ANY_SOURCE])
 def test_asked_before_they_are_waited_for(ask, source):
