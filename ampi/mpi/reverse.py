@@ -47,6 +47,8 @@ class Reverse:
         Number of sweeps begun, or refused, that concern all ranks.
     sweeps_with : dict
         Number of those besides that concern one other rank, by rank.
+    notices : list of tuple
+        From ranks that stopped a sweep: the rank, the sweep's number, and why; those that are still to be heeded.
     partitioned : dict
         Number of partitioned requests made so far, by method, partner and tag.
     broken : str
@@ -60,6 +62,7 @@ class Reverse:
         "group",
         "local",
         "name",
+        "notices",
         "partitioned",
         "pending",
         "rank",
@@ -79,6 +82,7 @@ class Reverse:
         self.pending = pending
         self.sweeps = 0
         self.sweeps_with: dict[int, int] = {}
+        self.notices: list[tuple[int, int, str]] = []
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.slots: list[int] | None = None
         self.slots_started: list[int] | None = None

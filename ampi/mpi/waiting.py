@@ -119,7 +119,13 @@ def _look_for_notices(describe: Callable[[], str]) -> None:
             notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
             reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
             number, _, text = notice.decode(errors="replace").partition(" ")
-            if int(number) < reverse.sweep_with(source):
+            reverse.notices.append((source, int(number), text))
+        for notice in reverse.notices.copy():
+            source, number, text = notice
+            if number > reverse.sweep_with(source):
+                continue  # of a later sweep: that rank has done its part of this one
+            reverse.notices.remove(notice)
+            if number < reverse.sweep_with(source):
                 continue  # of a sweep that this rank refused as well
             error = CommunicationError(
                 f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {describe()}, because {text}"

@@ -110,6 +110,20 @@ def test_seed_that_fits_on_no_rank(comm, program):
     assert (x_bar == {"ring": 2, "collective": 2 * comm.size, "window": 4}[program.__name__]).all()
 
 
+@pytest.mark.mpi(min_size=3)
+def test_next_sweep_is_refused_before_this_one_has_ended(comm, at_once):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ring(comm, x)
+    tape.gradient(y, x, seed=ONES)  # from now on only neighbors wait for each other
+    if comm.rank == 1:
+        time.sleep(0.5)  # meanwhile rank 0 waits for it, and the last rank is done
+    x_bar = tape.gradient(y, x, seed=ONES)
+    with pytest.raises(ampi.TapeError, match="the seed has shape"):
+        tape.gradient(y, x, seed=numpy.ones(3))
+    assert (x_bar == 2).all()
+
+
 def test_pullback_of_another_structure_on_one_rank(comm, at_once):
     _, pullback = ampi.vjp(lambda x: collective(comm, x), ONES)
     if comm.rank == 1:
