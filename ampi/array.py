@@ -19,7 +19,7 @@ _warned: set[str] = set()
 _KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
 
-def _warn_lost(what: str, array: TrackedArray, instead: str = _KEEP) -> None:
+def warn_lost(what: str, array: TrackedArray, instead: str = _KEEP) -> None:
     """Say once per source line that a derivative is dropped, and what to write instead."""
     if not indexing.is_active(current(), array):
         return
@@ -63,25 +63,25 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
-        _warn_lost("float() of", self)
+        warn_lost("float() of", self)
         return float(plain(self))
 
     def __int__(self) -> int:
-        _warn_lost("int() of", self)
+        warn_lost("int() of", self)
         return int(plain(self))
 
     def __complex__(self) -> complex:
-        _warn_lost("complex() of", self)
+        warn_lost("complex() of", self)
         return complex(plain(self))
 
     def item(self, *arguments: Any) -> Any:
         """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
-        _warn_lost("item() of", self)
+        warn_lost("item() of", self)
         return plain(self).item(*arguments)
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers, without derivatives (which draws a warning while a tape records)."""
-        _warn_lost("tolist() of", self)
+        warn_lost("tolist() of", self)
         return plain(self).tolist()
 
     def __round__(self, ndigits: int | None = None) -> Any:
@@ -93,7 +93,7 @@ class ndarray(TrackedArray):
     @property
     def __numba_array_subtype_dispatch__(self) -> Any:
         # Numba asks for this of every array that is not exactly NumPy's; without it, it takes it as one.
-        _warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
+        warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
         raise AttributeError
 
     def __iter__(self) -> Iterator[Any]:
@@ -112,6 +112,17 @@ class ndarray(TrackedArray):
 
     def __reduce__(self) -> Any:
         return wrapped, (np.array(plain(self)),)
+
+    def tobytes(self, order: Any = "C") -> bytes:
+        """`numpy.ndarray.tobytes`, without derivatives (which draws a warning while a tape records)."""
+        warn_lost("tobytes() of", self)
+        return plain(self).tobytes(order)
+
+    @property
+    def ctypes(self) -> Any:
+        """`numpy.ndarray.ctypes`; what C code does with the address is not seen (which draws a warning)."""
+        warn_lost("the address of", self, "wrap the call with ampi.custom_vjp")
+        return plain(self).ctypes
 
     def __copy__(self) -> ndarray:
         return self.copy()

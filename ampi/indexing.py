@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ActivityError
+from .errors import ActivityError, no_rule
 from .memory import PACKED, Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
 from .rules.elementwise import unbroadcast
 from .tape import Sweep, Tape, Undo, Zero, current, overwrite
@@ -398,6 +398,8 @@ def from_nested(x: Any, **keywords: Any) -> Any:
     result = wrapped(np.array(_nested_plain(x), **keywords))
     tape = current()
     active = [(k, leaf) for k, leaf in enumerate(leaves) if is_active(tape, leaf)]
+    if active and result.dtype.hasobject:
+        raise no_rule(np.array, " for arrays of objects")
     if active and is_inexact(result):
         assert tape is not None
         if result.size != sum(np.size(leaf) for leaf in leaves):

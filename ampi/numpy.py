@@ -8,6 +8,7 @@ derivatives.  The attribute ``numpy_function`` of such a function is NumPy's.
 from __future__ import annotations
 
 import functools
+import sys as _sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -22,16 +23,24 @@ from .indexing import is_active as _is_active
 from .indexing import plain_of as _plain_of
 from .indexing import write_constants as _write_constants
 from .tape import current as _current
+from .unseen import RefusingToWrite as _RefusingToWrite
+from .unseen import any_active as _any_active
+from .unseen import checked as _checked
+from .unseen import has_numbers_of_ours as _has_numbers_of_ours
+from .unseen import refusing as _refusing
+from .unseen import standing_for as _standing_for
 
 __all__ = [name for name in dir(_np) if not name.startswith("_")]
 
 
 def _ours(function: Callable, formula: Callable | None = None) -> Callable:
     """A function of NumPy with its result as an `ampi.ndarray`; computed by a formula of ours if one is given."""
-    run = function if formula is None else formula
+    run = formula or (function if hasattr(function, "_implementation") else _checked(function))
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if _current() is not None:
+            arguments = tuple([_from_nested(x) if _has_numbers_of_ours(x) else x for x in arguments])
         result = run(*arguments, **keywords)
         return result if type(result) is ndarray else _memory.wrapped(result)
 
@@ -123,8 +132,7 @@ class vectorize(_np.vectorize):
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function for each element; derivatives pass where it takes and returns numbers by position."""
-        tape = _current()
-        if not any(_is_active(tape, x) for x in (*arguments, *keywords.values())):
+        if not _any_active(arguments, keywords):
             plain = [_plain_of(x) for x in arguments]
             return _memory.wrapped(super().__call__(*plain, **{name: _plain_of(x) for name, x in keywords.items()}))
         if keywords or self.signature is not None or self.excluded:
@@ -134,6 +142,49 @@ class vectorize(_np.vectorize):
         if isinstance(results[0], tuple):
             return tuple(_array(list(part)).reshape(wide[0].shape) for part in zip(*results))
         return _array(results).reshape(wide[0].shape)
+
+
+# Classes of NumPy that keep or visit the numbers of an array behind its back.
+matrix = _standing_for(_np.matrix)
+poly1d = _standing_for(_np.poly1d)
+recarray = _standing_for(_np.recarray)
+nested_iters = _refusing(_np.nested_iters)
+
+
+class nditer(metaclass=_RefusingToWrite):
+    __doc__ = _np.nditer.__doc__
+    origin = _np.nditer
+
+
+class ndenumerate:
+    __doc__ = _np.ndenumerate.__doc__
+
+    def __init__(self, arr: Any) -> None:
+        self._array = _asarray(arr)
+        self._indices = iter(_np.ndindex(self._array.shape))
+
+    def __iter__(self) -> ndenumerate:
+        return self
+
+    def __next__(self) -> tuple[tuple[int, ...], Any]:
+        """The next index and the element there, with its derivative."""
+        index = next(self._indices)
+        return index, self._array[index]
+
+
+class broadcast:
+    __doc__ = _np.broadcast.__doc__
+
+    def __init__(self, *arrays: Any) -> None:
+        self._origin = _np.broadcast(*[_plain_of(x) for x in arrays])
+        self._arrays = arrays
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._origin, name)
+
+    def __iter__(self) -> Any:
+        """Tuples of elements, with their derivatives."""
+        return zip(*[x.flat for x in _np.broadcast_arrays(*[_asarray(x) for x in self._arrays])])
 
 
 class _Getter:
@@ -158,17 +209,27 @@ r_, c_, mgrid, ogrid = _Getter(_np.r_), _Getter(_np.c_), _Getter(_np.mgrid), _Ge
 class _Submodule(types.ModuleType):
     """A namespace below `ampi.numpy` whose functions give `ampi.ndarray`s."""
 
-    def __init__(self, name: str, origin: types.ModuleType, wrap: Callable = _ours, **own: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        origin: types.ModuleType,
+        wrap: Callable = _ours,
+        wrap_class: Callable = lambda found: found,
+        **own: Any,
+    ) -> None:
         super().__init__(f"ampi.numpy.{name}", origin.__doc__)
         self.__dict__.update(own)
         self._wrap = wrap
+        self._wrap_class = wrap_class
         self._name = name
         self._origin = origin
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._origin, name)
         if isinstance(found, types.ModuleType):
-            found = _Submodule(f"{self._name}.{name}", found, self._wrap)
+            found = _Submodule(f"{self._name}.{name}", found, self._wrap, self._wrap_class)
+        elif isinstance(found, type):
+            found = self._wrap_class(found)
         elif _wrappable(found):
             found = self._wrap(found)
         setattr(self, name, found)
@@ -225,9 +286,24 @@ def _default_rng(seed: Any = None) -> Generator:
     return seed if isinstance(seed, Generator) else Generator(_np.random.default_rng(seed).bit_generator)
 
 
+def _with_our_numpy(function: Callable) -> Callable:
+    """A function of NumPy's Python sources that works in the namespace `ampi.numpy`."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    names = {**function.__globals__, "np": _sys.modules[__name__]}
+    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return _checked(made)
+
+
 linalg = _Submodule("linalg", _np.linalg)
 fft = _Submodule("fft", _np.fft)
 lib = _Submodule("lib", _np.lib)
+ma = _Submodule("ma", _np.ma, _ours, _standing_for)
+polynomial = _Submodule(
+    "polynomial", _np.polynomial, lambda function: _ours(function, _with_our_numpy(function)), _standing_for
+)
+rec = _Submodule("rec", _np.rec, _ours, _standing_for)
 random = _Submodule(
     "random",
     _np.random,

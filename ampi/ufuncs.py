@@ -241,7 +241,7 @@ def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
         for x in inputs
     ]
     found = ufunc.resolve_dtypes((*dtypes, *[None] * ufunc.nout))
-    return any(carries_derivatives(dtype) for dtype in found[ufunc.nin :])
+    return any(carries_derivatives(dtype) or dtype.hasobject for dtype in found[ufunc.nin :])
 
 
 def _write_results(ufunc: np.ufunc, results: tuple, outs: Any) -> tuple:

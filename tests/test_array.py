@@ -751,3 +751,101 @@ def test_copies_of_structured_arrays():
         s["x"] = 0
         y = t["x"] + 2 * t["inner"]["a"] + 3 * t["inner"]["b"][:, 1].imag + 10 * ampi.numpy.sum(u["x"], axis=0)
     assert np.allclose(tape.gradient(y, x, seed=np.ones(3)), 2 * np.arange(1.0, 4.0) * 21 + 5)
+
+
+# ------------------------------------------------------------------------- what NumPy does not hand to arrays' classes
+
+
+def _squares_by_ndenumerate(x):
+    total = 0.0
+    for (k,), element in ampi.numpy.ndenumerate(x):
+        total = total + (k + 1) * element**2
+    return total
+
+
+def _products_by_broadcast(x):
+    total = 0.0
+    for a, b in ampi.numpy.broadcast(x, x[:1]):
+        total = total + a * b
+    return total
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _squares_by_ndenumerate,
+        _products_by_broadcast,
+        lambda x: ampi.numpy.polynomial.polynomial.polyval(1.3, x) ** 2,
+        lambda x: ampi.numpy.polynomial.chebyshev.chebval(x, [1.0, 2.0, 3.0]).sum(),
+        lambda x: ampi.numpy.polynomial.legendre.legval(0.3, x) ** 2,
+        lambda x: ampi.numpy.polynomial.Polynomial([1.0, 2.0, 3.0])(x).sum(),
+        lambda x: ampi.numpy.sum([x[0] ** 2, x[1], 3.0]) * ampi.numpy.mean((x[2], x[1])),
+        lambda x: ampi.numpy.dot([x[0], x[1], x[2]], [x[1], 2.0, 3.0]),
+    ],
+)
+def test_functions_that_numpy_does_not_dispatch(f):
+    x = np.array([0.7, 1.9, 1.3])
+    step = 1e-6
+    numbers = [(f(ampi.numpy.asarray(x + d)) - f(ampi.numpy.asarray(x - d))) / (2 * step) for d in step * np.eye(3)]
+    np.testing.assert_allclose(ampi.grad(f)(x), np.array(numbers, float), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda np, x: np.asmatrix(x),
+        lambda np, x: np.matrix(x),
+        lambda np, x: np.poly1d(x),
+        lambda np, x: np.polynomial.Polynomial(x),
+        lambda np, x: np.polynomial.polynomial.polymul(x, x),
+        lambda np, x: np.ma.masked_array(x, x > 1),
+        lambda np, x: np.ma.masked_less(x, 1.0),
+        lambda np, x: np.rec.fromarrays([x, x], names="a,b"),
+        lambda np, x: np.frompyfunc(lambda v: v * v, 1, 1)(x),
+        lambda np, x: np.array([x, x], dtype=object),
+        lambda np, x: np.nditer(x),
+        lambda np, x: np.nditer([np.zeros(3), x], op_flags=[["readwrite"], ["readonly"]]),
+    ],
+)
+def test_what_would_lose_derivatives_is_refused(use):
+    anp = ampi.numpy
+    use(anp, anp.arange(3.0))
+    with ampi.Tape() as tape:
+        x = tape.watch(np.arange(3.0))
+        with pytest.raises(ampi.ActivityError, match="has no derivative rule"):
+            use(anp, x)
+        use(anp, ampi.value(x))
+
+
+def test_classes_that_stand_for_numpys():
+    anp = ampi.numpy
+    masked = anp.ma.masked_array([1.0, 2.0], [True, False])
+    assert type(masked) is np.ma.MaskedArray
+    assert isinstance(masked, anp.ma.MaskedArray) and isinstance(np.ma.masked, anp.ma.MaskedArray)
+    assert issubclass(np.matrix, anp.matrix) and not isinstance(np.ones(1), anp.matrix)
+    assert anp.polynomial.Polynomial.fit([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], 1)(5.0) == pytest.approx(6.0)
+
+    class Column(anp.matrix):
+        pass
+
+    assert isinstance(Column([[1.0]]), np.matrix)
+    assert anp.broadcast(np.ones((2, 1)), np.ones(3)).shape == (2, 3)
+    assert [value.item() for value in anp.nditer(np.arange(2))] == [0, 1]
+
+
+def test_the_namespace_stays_whole_after_any_and_all_were_used():
+    anp = ampi.numpy
+    assert anp.any([True]) and anp.all([True])
+    assert isinstance(anp.vectorize(lambda a: a + 1)(anp.arange(2)), ampi.ndarray)
+    with ampi.Tape() as tape:
+        tape.watch(np.ones(1))
+        assert anp.zeros(2).sum() == 0.0
+
+
+@pytest.mark.parametrize("leave", [pickle.dumps, lambda x: x.tobytes(), lambda x: x.ctypes.data])
+def test_bytes_and_addresses_of_active_arrays_draw_a_warning(leave):
+    from ampi import array
+
+    array._warned.clear()
+    with ampi.Tape() as tape, pytest.warns(ampi.ActivityWarning, match="drops its derivative"):
+        leave(tape.watch(np.ones(2)))

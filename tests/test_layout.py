@@ -21,6 +21,7 @@ FLOORS = {
     "indexing": 1,
     "ufuncs": 1,
     "numpy": 1,
+    "unseen": 1,
     "mpi": 1,
     "kernel": 1,
     "checkpoint": 2,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copyreg
 import numbers
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..array import ndarray
+from ..array import ndarray, warn_lost
 from ..errors import ActivityError
 from ..memory import Region, TrackedArray, carries_derivatives, region_of
 from ..tape import Sweep, Tape, _recording, current
@@ -145,9 +146,14 @@ _noted: list[TrackedArray] | None = None
 
 
 def _reduced(array: TrackedArray) -> Any:
-    """How arrays are pickled: as they say themselves, but noted where somebody asks for it."""
+    """How arrays are pickled: as they say themselves, but noted where somebody asks for it.
+
+    A pickle that is no message (compiled code has no frame, so whoever called it is next) loses derivatives.
+    """
     if _noted is not None:
         _noted.append(array)
+    elif sys._getframe(1).f_globals.get("__name__", "").split(".")[0] not in ("ampi", "mpi4py"):
+        warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
 
 

@@ -1,0 +1,97 @@
+"""Functions and classes of NumPy that compute with the numbers of an array behind the back of `ampi.ndarray`.
+
+NumPy does not hand these calls to the classes of their arguments.  Each is let through where nothing is lost by it, and
+refused otherwise.  (Not in `ampi.numpy`, where `any`, `all` and `sum` are NumPy's.)
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .array import ndarray
+from .errors import no_rule
+from .indexing import is_active, is_inexact, must_announce
+from .memory import wrapped
+from .structures import leaves
+from .tape import current
+
+
+def has_numbers_of_ours(x: Any) -> bool:
+    """Whether this is a list of numbers, some of which are 0-d arrays of ours: NumPy would take their values."""
+    return (
+        isinstance(x, (list, tuple))
+        and any(isinstance(item, ndarray) for item in x)
+        and all(isinstance(item, (int, float, complex)) or (isinstance(item, ndarray) and not item.ndim) for item in x)
+    )
+
+
+def any_active(arguments: tuple, keywords: dict) -> bool:
+    tape = current()
+    return tape is not None and any(is_active(tape, x) for x in leaves((arguments, keywords)))
+
+
+def checked(function: Callable) -> Callable:
+    """A function that NumPy does not hand to its arguments' classes: what comes of active arrays has to be active."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        result = wrapped(function(*arguments, **keywords))
+        if any_active(arguments, keywords):
+            tape = current()
+            if any(is_inexact(r) and not (type(r) is ndarray and is_active(tape, r)) for r in leaves(result)):
+                raise no_rule(function)
+        return result
+
+    return run
+
+
+def refusing(function: Callable) -> Callable:
+    """A function that computes with numbers alone, and says so of active arrays."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        if any_active(arguments, keywords):
+            raise no_rule(function)
+        return function(*arguments, **keywords)
+
+    run.numpy_function = function  # type: ignore[attr-defined]
+    return run
+
+
+class Refusing(abc.ABCMeta):
+    """The class of classes that stand for NumPy's own, and refuse to make an instance of active arrays."""
+
+    origin: Any
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if "origin" not in vars(cls):
+            return super().__call__(*arguments, **keywords)
+        if any_active(arguments, keywords):
+            raise no_rule(cls.origin)
+        return cls.origin(*arguments, **keywords)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.origin) if "origin" in vars(cls) else super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.origin) if "origin" in vars(cls) else super().__subclasscheck__(other)
+
+
+def standing_for(origin: type) -> type:
+    """A class like NumPy's that refuses active arrays; instances are NumPy's own."""
+    if issubclass(origin, (np.generic, Exception)):
+        return origin
+    names = {"origin": origin, "__doc__": origin.__doc__, "__module__": origin.__module__}
+    return Refusing(origin.__name__, (origin,), names)
+
+
+class RefusingToWrite(Refusing):
+    def __call__(cls, op: Any, flags: Any = (), op_flags: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        if op_flags is not None and any(isinstance(x, ndarray) and must_announce(x) for x in leaves(op)):
+            raise no_rule(np.nditer, " that may write (it does so behind the tape's back)")
+        return super().__call__(op, flags, op_flags, *arguments, **keywords)
