@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import math
 import operator
@@ -1326,12 +1327,15 @@ class _Builder:
         types_ = {v.type for v in group.items if isinstance(v, ir.Expr) and inference.is_scalar(v.type)}
         if len(types_) != 1 or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in group.items):
             self.fail(node, "a tuple indexed by a variable must hold numbers of one type", "index it by constants")
-        return self.filled_array("table", group.items, types_.pop())
+        places = {(k,): item for k, item in enumerate(group.items)}
+        return self.filled_array("table", (len(places),), places, types_.pop())
 
-    def filled_array(self, name: str, items: tuple[ir.Expr, ...], dtype: types.Type) -> ir.Var:
-        target = array_values.new_array(self, name, dtype, (ir.Const(len(items), types.intp),))
-        for position, item in enumerate(items):
-            self.emit(ir.Store(target, (ir.Const(position, types.intp),), cast(item, dtype)))
+    def filled_array(
+        self, name: str, shape: tuple[int, ...], items: dict[tuple[int, ...], ir.Expr], dtype: types.Type
+    ) -> ir.Var:
+        target = array_values.new_array(self, name, dtype, tuple(ir.Const(n, types.intp) for n in shape))
+        for index, item in items.items():
+            self.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
         return target
 
     # ------------------------------------------------------------------------------------------- calls
@@ -1545,16 +1549,24 @@ class _Builder:
             return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
 
     def array_of(self, node: ast.Call, value: Value, dtype: Value | None, hint: str | None) -> ir.Var:
-        items = value.items if isinstance(value, Group) else ()
-        if not items or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items):
-            self.fail(node, "np.array takes a tuple or list of numbers here", "use np.empty and assign the elements")
+        shape, items = self.nested(node, value)
         if dtype is not None:
             type_ = self.dtype(node, dtype)
         else:
-            type_ = items[0].type
-            for item in items[1:]:
-                type_ = inference.unify(type_, item.type)
-        return self.filled_array(hint or "local", items, type_)
+            type_ = functools.reduce(inference.unify, (item.type for item in items.values()))
+        return self.filled_array(hint or "local", shape, items, type_)
+
+    def nested(self, node: ast.Call, value: Value) -> tuple[tuple[int, ...], dict[tuple[int, ...], ir.Expr]]:
+        """Shape and elements of an array that is written as nested tuples or lists of numbers."""
+        if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
+            return (), {(): value}
+        if not isinstance(value, Group) or not value.items:
+            self.fail(node, "np.array takes tuples or lists of numbers here", "use np.empty and assign the elements")
+        rows = [self.nested(node, item) for item in value.items]
+        if len({shape for shape, _ in rows}) > 1:
+            self.fail(node, "the lists in np.array differ in length")
+        items = {(k, *index): item for k, (_, row) in enumerate(rows) for index, item in row.items()}
+        return (len(rows), *rows[0][0]), items
 
     # ------------------------------------------------------------------------------------------- other kernels
 

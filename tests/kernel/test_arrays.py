@@ -168,6 +168,15 @@ def choices(x, y):
     return w, np.clip(x, 0.8, 1.2), np.maximum(np.abs(x[1:]), 0.9), np.count_nonzero(low)
 
 
+@case((3,))
+def nested_lists(x):
+    m = np.array([[x[0], 2.0, x[1]], [1, x[2] * x[2], x[0]]])
+    s = m[0, 1] * m[1, 1] + np.array(((1, 2), (3, 4)), dtype=np.float64)[1, 0]
+    for row in np.array([[x[0], x[1]], [x[1], x[2]]]):
+        s += row[0] * row[1]
+    return m.T @ x[:2], s
+
+
 @case((6,), INDEX, (4,))
 def fancy_indices(x, idx, v):
     y = x[idx] * v
