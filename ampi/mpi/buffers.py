@@ -203,10 +203,20 @@ class Buffer:
             return self._views()[0][index]
         return np.concatenate([view.reshape(-1) for view in self._views()])
 
+    def store(self, values: np.ndarray) -> None:
+        """Put values, or pairs of a value and a location, into the message's memory; nothing is recorded."""
+        if values.dtype.names is not None:
+            _fill(self._others(values.dtype["location"]), values["location"])
+            values = values["value"]
+        index = self._index()
+        if index is not None:
+            self._views()[0][index] = values
+        elif self.count:
+            _fill(self._views(), values)
+
     def others(self, dtype: np.dtype) -> np.ndarray:
         """The values of the elements of another dtype that the message has besides: one-dimensional."""
-        pieces = [self._memory(other, piece).reshape(-1) for other, piece in self._extra if other == dtype]
-        return np.concatenate([np.zeros(0, dtype), *pieces])
+        return np.concatenate([np.zeros(0, dtype), *(view.reshape(-1) for view in self._others(dtype))])
 
     def overwritten(self) -> list[np.ndarray]:
         """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
@@ -411,6 +421,10 @@ class Buffer:
         """Plain arrays on the memory of `_covered`."""
         return [self._memory(self._item(), piece) for piece in self._covered()]
 
+    def _others(self, dtype: np.dtype) -> list[np.ndarray]:
+        """Plain arrays on the memory of the elements of another dtype."""
+        return [self._memory(other, piece) for other, piece in self._extra if other == dtype]
+
     def _memory(self, dtype: np.dtype, piece: Piece) -> np.ndarray:
         owner = self.array
         while isinstance(owner.base, np.ndarray):
@@ -425,6 +439,13 @@ class Buffer:
             raise ValueError(
                 f"message: {self.count} elements of {self.dtype} reach beyond the memory of the array"
             ) from None
+
+
+def _fill(views: Sequence[np.ndarray], values: np.ndarray) -> None:
+    start = 0
+    for view in views:
+        view[...] = values[start : start + view.size].reshape(view.shape)
+        start += view.size
 
 
 class Composite(Buffer):
@@ -487,6 +508,13 @@ class Composite(Buffer):
     def values(self) -> np.ndarray:
         """As `Buffer.values`."""
         return self._gathered((where, part.values()) for where, part in self.parts)
+
+    def store(self, values: np.ndarray) -> None:
+        """As `Buffer.store`."""
+        if values.dtype.names is not None:
+            raise _not_composed()
+        for where, part in self.parts:
+            part.store(values[where])
 
     def others(self, dtype: np.dtype) -> np.ndarray:
         """As `Buffer.others`: not kept in order."""

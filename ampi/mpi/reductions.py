@@ -176,11 +176,11 @@ def pair_of(dtype: np.dtype) -> np.dtype:
     return np.dtype([("value", dtype), ("location", np.intc)], align=True)
 
 
-_PAIR_TYPES = {"f": MPI.FLOAT_INT, "d": MPI.DOUBLE_INT, "g": MPI.LONG_DOUBLE_INT}
+PAIR_TYPES = {"f": MPI.FLOAT_INT, "d": MPI.DOUBLE_INT, "g": MPI.LONG_DOUBLE_INT}
 
 
 def _message(x: np.ndarray) -> Any:
-    return x if x.dtype.names is None else [x, x.size, _PAIR_TYPES[x.dtype["value"].char]]
+    return x if x.dtype.names is None else [x, x.size, PAIR_TYPES[x.dtype["value"].char]]
 
 
 class Combination:

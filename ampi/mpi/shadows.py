@@ -3,13 +3,15 @@
 In a sweep each window has a *shadow window* on the adjoint of its memory.  The origin of an operation alone does the
 adjoint of what it did: it fetches x̄ for a Put, and adds x̄ for a Get.
 
-Operations whose derivatives depend on values (PROD, MIN, MAX) fetch the target's old value along with the primal.
+Operations whose derivatives depend on values (PROD, MIN, MAX, MINLOC, MAXLOC) fetch the target's old value along with
+the primal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,7 @@ from .agreement import call_site, line_of, wait
 from .buffers import Buffer, _inferred, _typemap, as_array, simple_form
 from .datatypes import Typemap, datatype_named, regrouped, typemap_of
 from .messages import Collective
+from .reductions import PAIR_TYPES, known, pair_of
 from .reverse import FIRST_TAG
 from .turns import Turns
 from .waiting import Patience, outbox_of, stranded
@@ -32,7 +35,10 @@ _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 # Tags on a window's reverse communicator: of Wait, of Start, and of what a fence delivers.
 _READY, _DONE, _LATER = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 
-NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX)
+LOCATED = (mpi.MINLOC, mpi.MAXLOC)
+"""Operations on pairs of a value and a location."""
+
+NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX, *LOCATED)
 """Operations whose derivatives depend on values."""
 
 
@@ -71,6 +77,20 @@ class Target:
     def overlaps(self, other: Target) -> bool:
         """Whether both may touch one location (never denied if they do)."""
         return self.rank == other.rank and self.start < other.stop and other.start < self.stop
+
+    @contextlib.contextmanager
+    def argument(self, start: int, unit: int, datatype: mpi.Datatype) -> Iterator[tuple[int, int, mpi.Datatype]]:
+        """mpi4py's target argument for these elements, from ``start`` on, in a window with a displacement unit."""
+        displacement, rest = divmod(start, unit)
+        if self.offsets is None and not rest:
+            yield displacement, self.count, datatype
+            return
+        offsets = np.arange(self.count) * self.dtype.itemsize if self.offsets is None else self.offsets
+        derived = datatype.Create_hindexed_block(1, (offsets + rest).tolist()).Commit()
+        try:
+            yield displacement, 1, derived
+        finally:
+            derived.Free()
 
 
 def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> Target:
@@ -125,6 +145,20 @@ def _items(spec: Any) -> tuple[int, Typemap]:
 # ------------------------------------------------------------------------------------------------- what was recorded
 
 
+def elements_of(buffer: Buffer) -> np.ndarray:
+    """The elements that an atomic operation reads: values, or pairs of a value and a location."""
+    if not buffer.mixed:
+        return buffer.values()
+    pairs = np.empty(buffer.count, pair_of(buffer.dtype))
+    pairs["value"] = buffer.values()
+    pairs["location"] = buffer.others(np.dtype(np.intc))
+    return pairs
+
+
+def _type_of(dtype: np.dtype) -> mpi.Datatype:
+    return datatype_named(dtype.char) if dtype.names is None else PAIR_TYPES[dtype["value"].char]
+
+
 class Access:
     """One operation on a target's memory, and its adjoint.
 
@@ -136,16 +170,14 @@ class Access:
         What was read here, if it is active.
     result : Buffer or None
         What was received here, if it is tracked.
-    fetches : bool
-        The target's old value is part of the result of an atomic step.
     old : Buffer or ndarray or None
-        Of a nonlinear operation: where the target's old value arrives.
+        Where the target's old value arrives, if the derivative needs it or the operation has been put off.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
     """
 
     __slots__ = (
-        *("_came", "_partials", "_values", "fetches", "name", "old", "op", "origin", "request", "result"),
+        *("_came", "_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
         *("target", "where", "window"),
     )
 
@@ -158,12 +190,12 @@ class Access:
         self.op = op
         self.origin = origin
         self.result = result
-        self.fetches = False
         self.old: Any = None
         self.request: Any = None
         self.where = call_site()
-        self._values: np.ndarray | None = None
-        self._partials: tuple[Any, Any] = (1, 1)
+        self._operand: np.ndarray | None = None
+        self._sink: Buffer | None = None
+        self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
         self._came: np.ndarray | None = None
 
     @property
@@ -176,27 +208,50 @@ class Access:
         """Whether the derivative depends on values."""
         return self.op in NONLINEAR
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the adjoint depends on the order of this operation and others' on the same memory."""
-        return self.fetches or self.nonlinear
-
     def keep(self, source: Buffer, sink: Buffer | None) -> None:
         """Before a nonlinear operation starts: keep what its derivative needs."""
-        self._values = source.values()
-        self.old = np.empty(source.count, source.dtype) if sink is None else sink
+        self._operand = elements_of(source)
+        self.old = np.empty_like(self._operand) if sink is None else sink
+
+    def put_off(self, source: Buffer | None, sink: Buffer | None) -> None:
+        """Keep what is needed to carry out an atomic operation at the end of its epoch."""
+        if source is None:
+            self._operand = np.zeros(sink.count, pair_of(sink.dtype) if sink.mixed else sink.dtype)  # type: ignore
+        else:
+            self._operand = elements_of(source)
+        self._sink = sink
+        if sink is not None or self.nonlinear:
+            self.old = np.empty_like(self._operand)
+
+    def holds(self, buffer: Buffer) -> bool:
+        """Whether values are yet to be read from the buffer's memory, or written there."""
+        return buffer is self.old or buffer is self._sink
+
+    def carry_out(self, win: Any) -> None:
+        """Start the operation that was put off, in words of our own: the user may have freed the datatypes."""
+        target, datatype = self.target, _type_of(self._operand.dtype)  # type: ignore[union-attr]
+        if not target.count:
+            return
+        operand = [self._operand, datatype]
+        with target.argument(target.start, self.window.units[target.rank], datatype) as spec:
+            if self.old is None:
+                _Win.Accumulate(win, operand, target.rank, spec, self.op)
+            else:
+                _Win.Get_accumulate(win, operand, [self.old, datatype], target.rank, spec, self.op)
 
     def complete(self) -> None:
         """The operation has completed: the target's old value is here."""
-        if self._values is None:
+        if self._operand is None:
             return
-        x, old = self._values, self.old.values() if isinstance(self.old, Buffer) else self.old
-        if self.op == mpi.PROD:
-            self._partials = (None if self.origin is None else old.conj(), x.conj())
-        else:
-            won = x > old if self.op == mpi.MAX else x < old
-            self._partials = (won, ~won)
-        self._values = self.old = None
+        x, old = self._operand, self.old
+        if isinstance(old, Buffer):
+            old = elements_of(old)
+        if self._sink is not None:
+            self._sink.store(old)
+        if self.result is not None:
+            self.result.detach()
+        self._values = (old, x) if self.nonlinear else None
+        self._operand = self.old = self._sink = None
 
     def take(self, sweep: Sweep) -> np.ndarray | None:
         """The result's adjoint, which is zero from here on."""
@@ -217,12 +272,10 @@ class Access:
             self._came = shadow.exchange(target, going, mpi.REPLACE, self.waiting)
         elif self.nonlinear:
             after = shadow.exchange(target, None, mpi.NO_OP, self.waiting)
-            of_origin, of_target = self._partials
-            before = after * of_target
+            before, self._came = known(self.op).partials(*self._values, after)  # type: ignore
             if going is not None:
-                before += going
+                before = before + going
             shadow.exchange(target, before, mpi.REPLACE, self.waiting)
-            self._came = None if self.origin is None else after * of_origin
         else:
             self._came = shadow.exchange(target, going, mpi.NO_OP if going is None else mpi.SUM, self.waiting)
 
@@ -285,12 +338,11 @@ class Completed:
 class Fence:
     """Record of a fence: closes an epoch of all ranks, opens another."""
 
-    __slots__ = ("accesses", "token", "window")
+    __slots__ = ("token", "window")
 
-    def __init__(self, window: Any, token: Collective, accesses: list[Access]) -> None:
+    def __init__(self, window: Any, token: Collective) -> None:
         self.window = window
         self.token = token
-        self.accesses = accesses
 
     def __call__(self, sweep: Sweep) -> None:
         """The same the other way round: closes the mirror of the epoch that it opened."""
@@ -300,53 +352,21 @@ class Fence:
         shadow.win.Sync()
         shadow.deliver(sweep, self.waiting)
         shadow.barrier(self.waiting)
-        if self.token.happening:
-            _check_order(
-                enumerate(self.window.reverse.comm.allgather(footprints(self.accesses))),
-                f"{self.window.reverse.name} ({line_of(self.token.where)})",
-            )
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
         return f"the mirror of {self.token.describe()}"
 
 
-def footprints(accesses: Sequence[Access]) -> list[tuple[int, int, int, bool]]:
-    """Where accesses touch targets' memory, those that the order of updates matters for."""
-    return [
-        (access.target.rank, access.target.start, access.target.stop, access.ordered)
-        for access in accesses
-        if access.updates or access.fetches
-    ]
-
-
-def _check_order(everybody: Any, place: str) -> None:
-    """Some operations' adjoints depend on their order, which nobody knows if ranks concurred."""
-    everybody = list(everybody)
-    for rank, accesses in everybody:
-        for target, start, stop, ordered in accesses:
-            if not ordered:
-                continue
-            for other, others in everybody:
-                for t, s, e, _ in others:
-                    if other != rank and t == target and s < stop and start < e:
-                        raise CommunicationError(
-                            f"ranks {rank} and {other} update the same memory of rank {target} in one epoch of "
-                            f"{place}, and fetch what was there or combine by PROD, MIN or MAX; in which order is not "
-                            "known, so it cannot be reversed; put a fence between them, or use Lock and Unlock"
-                        )
-
-
 class Handshake:
     """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
 
-    __slots__ = ("accesses", "name", "partners", "where", "window")
+    __slots__ = ("name", "partners", "where", "window")
 
     def __init__(self, name: str, window: Any, partners: list[int]) -> None:
         self.name = name
         self.window = window
         self.partners = partners
-        self.accesses: list[Access] = []
         self.where = call_site()
 
     def __call__(self, sweep: Sweep) -> None:
@@ -357,24 +377,21 @@ class Handshake:
         shadow.win.Sync()
         if self.name == "Wait":
             for origin in self.partners:
-                shadow.tell(sweep, origin, _READY, ([], []), self.waiting)
+                shadow.tell(sweep, origin, _READY, [], self.waiting)
         elif self.name == "Complete":
             for target in self.partners:
                 shadow.hear(target, _READY, self.waiting)
         elif self.name == "Start":
             # The target adds it: it alone knows when it does not touch its shadow.
             later = shadow.taken_later()
-            touched = footprints(self.accesses)
             for target in self.partners:
                 entries = [entry for entry in later if entry[0].rank == target]
-                shadow.tell(sweep, target, _DONE, (entries, [t for t in touched if t[0] == target]), self.waiting)
+                shadow.tell(sweep, target, _DONE, entries, self.waiting)
         else:
-            came = [(origin, shadow.hear(origin, _DONE, self.waiting)) for origin in self.partners]
+            came = [shadow.hear(origin, _DONE, self.waiting) for origin in self.partners]
             shadow.settle()
-            for _, (entries, _) in came:
+            for entries in came:
                 shadow.add(entries, self.waiting)
-            place = f"Post and Wait in {self.window.reverse.name} ({line_of(self.where)})"
-            _check_order(((origin, touched) for origin, (_, touched) in came), place)
         shadow.win.Sync()
 
     def describe(self) -> str:
@@ -483,17 +500,12 @@ class Shadow:
             return came
         going = came.copy() if going is None else going
         datatype = datatype_named(target.dtype.char)
-        spec: tuple[Any, ...] = (start, target.count, datatype)
-        if target.offsets is not None:
-            derived = datatype.Create_hindexed_block(1, target.offsets.tolist()).Commit()
-            spec = (start, 1, derived)
-        if _REQUESTS_CRASH:
-            self.win.Get_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
-        else:
-            wait(self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op), describe)
-        self.win.Flush(target.rank)
-        if target.offsets is not None:
-            derived.Free()
+        with target.argument(start, 1, datatype) as spec:
+            if _REQUESTS_CRASH:
+                self.win.Get_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
+            else:
+                wait(self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op), describe)
+            self.win.Flush(target.rank)
         return came
 
     def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:

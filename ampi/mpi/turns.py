@@ -1,10 +1,13 @@
-"""In which order accesses of passive-target epochs happened, and their adjoints the other way round.
+"""In which order accesses happened that no call of the target orders, and their adjoints the other way round.
 
 The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
 the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
 accesses that the program orders, by locks, messages or barriers, the later one has the higher ticket.  Accesses that
 it does not order commute, except for atomic updates that fetch, whose order is that of chance: they are carried out one
 at a time, each with a ticket of its own.
+
+Atomic operations in epochs of Fence and of Start whose order matters are put off to the end of the epoch, and get their
+tickets there: at a fence the ranks carry them out one after the other, at Complete one origin at a time.
 
 The target looks at its counter whenever something is recorded on its tape, and so knows between which tickets its own
 loads and stores lie.
@@ -93,6 +96,7 @@ class Cells:
 # ------------------------------------------------------------------------------------------------- while recording
 
 _TICKETS, _ATOMIC, _USES = 0, 1, 2  # tickets drawn; somebody is updating; tapes that have drawn tickets anywhere
+_FENCE, _POSTS = 3, 4  # the last fence at which operations were put off; from here on, epochs posted for each rank
 
 
 class Order:
@@ -104,9 +108,9 @@ class Order:
     __slots__ = ("cells", "known", "size")
 
     def __init__(self, comm: mpi.Comm) -> None:
-        self.cells = Cells(comm, [0, 0, 0])
-        self.known = 0
         self.size = comm.Get_size()
+        self.cells = Cells(comm, [0] * (_POSTS + self.size))
+        self.known = 0
 
     @property
     def drawn(self) -> int:
@@ -127,15 +131,38 @@ class Order:
         """Draw a ticket for the memory of a rank."""
         return self.cells.add(rank, _TICKETS, 1) + 1
 
+    def call(self, fence: int) -> None:
+        """Before a fence: let every rank know that it is followed by what was put off."""
+        for rank in range(self.size):
+            self.cells.write(rank, _FENCE, fence)
+
+    def called(self, fence: int) -> bool:
+        """After a fence: whether any rank has put off operations."""
+        return int(self.cells.own[_FENCE]) == fence
+
+    def post(self, ranks: list[int]) -> None:
+        """Epochs of this rank's memory have been posted for these ranks."""
+        for rank in ranks:
+            self.cells.own[_POSTS + rank] += 1
+
+    def await_post(self, rank: int, number: int) -> None:
+        """Wait until a rank has posted so many epochs for this one."""
+        while self.cells.read(rank, _POSTS + self.cells.rank) < number:
+            _give_way()
+
     def enter(self, rank: int) -> None:
         """Wait until nobody else updates the memory of a rank."""
         while not self.cells.swap(rank, _ATOMIC, 0, 1):
-            _WORLD.Iprobe()  # lets MPI serve what others ask of this rank: who updates now may wait for it
-            os.sched_yield()
+            _give_way()
 
     def leave(self, rank: int) -> None:
         """Let others update the memory of a rank."""
         self.cells.write(rank, _ATOMIC, 0)
+
+
+def _give_way() -> None:
+    _WORLD.Iprobe()  # lets MPI serve what others ask of this rank: who updates now may wait for it
+    os.sched_yield()
 
 
 class Observer:

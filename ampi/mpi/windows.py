@@ -3,7 +3,8 @@
 The target of a Put or Get makes no call that a tape could record.  In a sweep every rank of a window therefore exposes
 the adjoint of its window memory through a *shadow window* (`shadows`), and the origin alone does the adjoint of what it
 did.  Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, and an order of their
-own (`turns`).
+own (`turns`).  So have atomic operations whose adjoints depend on their order: in epochs of Fence and of Start, where
+MPI does not say it, they are put off while a tape records, and carried out one after the other at the end of the epoch.
 
 Two things follow for window memory.  Others overwrite it unseen, so values that an adjoint needs are copied when they
 are used (`Storage.volatile`), and it counts as active from the beginning of a tape.  And others add to its adjoint:
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from .messages import Collective
 from .requests import AcceptsBase, Handles, recorded
 from .reverse import Reverse, name_of
 from .rules import Operation, Treatment, enter
-from .shadows import NONLINEAR, Access, Completed, Fence, Handshake, Shadow, close_all, target_of
+from .shadows import LOCATED, NONLINEAR, Access, Completed, Fence, Handshake, Shadow, close_all, target_of
 from .turns import Observer, Order
 
 _Win, _Comm, _Group = mpi.Win, mpi.Comm, mpi.Group  # mpi4py's own: the names in its module are rebound
@@ -54,12 +56,18 @@ class Window:
         Whether the memory of each rank is tracked.
     posted, started : list of int
         Ranks of the present epochs of Post and Start.
+    starts : list of int
+        Number of epochs of Start so far, by rank.
+    fences : int
+        Number of fences so far.
     locked : dict
         Kinds of the present locks, by rank; that of Lock_all under `_ALL`.
     order : Order
         Of accesses in lock epochs.
     incomplete : list of Access
         In lock epochs, with the tapes' traces.
+    put_off : list of Access
+        To the end of the present epoch of Fence or Start, with the tapes' traces.
     segments : dict or None
         Of a shared window: other ranks' memory that is known here, by rank.
     attached : dict or None
@@ -70,6 +78,7 @@ class Window:
     __slots__ = (
         "__weakref__",
         "attached",
+        "fences",
         "freed",
         "incomplete",
         "locked",
@@ -77,9 +86,11 @@ class Window:
         "offset",
         "order",
         "posted",
+        "put_off",
         "reverse",
         "segments",
         "started",
+        "starts",
         "storage",
         "tracked",
         "units",
@@ -98,8 +109,11 @@ class Window:
         self.tracked = [fact[1] for fact in facts]
         self.posted: list[int] = []
         self.started: list[int] = []
+        self.starts = [0] * len(facts)
+        self.fences = 0
         self.locked: dict[int, int] = {}
         self.incomplete: list[tuple[Trace, Access]] = []
+        self.put_off: list[tuple[Trace, Access]] = []
         self.segments: dict[int, Elsewhere] | None = None
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.freed = False
@@ -107,6 +121,10 @@ class Window:
     def is_locked(self, rank: int) -> bool:
         """Whether this rank has an epoch of Lock or Lock_all at the target."""
         return rank in self.locked or _ALL in self.locked
+
+    def puts_off(self, rank: int) -> bool:
+        """Whether an atomic operation on a target's memory has been put off in this epoch."""
+        return any(access.target.rank == rank for _, access in self.put_off)
 
 
 class Elsewhere(Storage):
@@ -231,7 +249,7 @@ class Trace:
     refused : str
         Why it cannot be differentiated, if it happens to be necessary.
     accesses : list of Access
-        Since the last fence.
+        Since the last fence, those that were not put off.
     access_epoch, exposure : Handshake or None
         Of Start and Post, while they last.
     epoch : bool
@@ -333,7 +351,8 @@ class Trace:
         here = f"rank {self.window.reverse.rank}"
         if self.refused:
             return f"{here}: {self.refused}"
-        unfinished = [access for trace, access in self.window.incomplete if trace is self] + self.accesses
+        left = self.window.incomplete + self.window.put_off
+        unfinished = [access for trace, access in left if trace is self] + self.accesses
         if unfinished:
             return (
                 f"{here}: {unfinished[0].describe()}, belongs to an epoch that is still open; complete it (Fence, "
@@ -471,13 +490,23 @@ def _record(
         if cut or undo:
             tape.append(sink.detach().zero if cut else None, undo)  # type: ignore[union-attr]
         return None
-    locked = window.is_locked(rank)  # type: ignore[union-attr]
-    tape.append(access.collect if locked else access, undo)
-    if locked:
-        trace.begin(access)  # type: ignore[union-attr]
+    assert trace is not None and window is not None and (source is not None or sink is not None)
+    if window.is_locked(rank):
+        if access.nonlinear:
+            access.keep(source, sink)  # type: ignore[arg-type]
+        trace.begin(access)
+        tape.append(access.collect, undo)
+    elif _is_put_off(trace, access, sink is not None):
+        access.put_off(source, sink)
+        window.put_off.append((trace, access))
+        tape.append(access.collect, undo)
     else:
-        _note_epoch(trace, access)  # type: ignore[arg-type]
-    return trace, access  # type: ignore[return-value]
+        trace.accesses.append(access)
+        tape.append(access, undo)
+    for buffer in (access.origin, access.result):
+        if buffer is not None and not access.holds(buffer):
+            buffer.detach()
+    return trace, access
 
 
 def _access(
@@ -525,39 +554,45 @@ def _access(
         if sink.loses and sink.nbytes:
             token.loses = True
     result = sink if sink is not None and sink.tracked and recording else None
-    nonlinear = op in NONLINEAR and not source.raw and not source.mixed  # type: ignore[union-attr]
+    nonlinear = op in NONLINEAR and not source.raw and source.mixed == (op in LOCATED)  # type: ignore[union-attr]
     if updates and not nonlinear and op not in (mpi.SUM, mpi.REPLACE):
         text = f"{name} has no derivative rule for this operation and datatype"
         if active:
-            raise ActivityError(f"{text}; send ampi.value(...), or use SUM, PROD, MIN, MAX, REPLACE or NO_OP")
+            raise ActivityError(
+                f"{text}; send ampi.value(...), or use SUM, PROD, MIN, MAX, REPLACE, NO_OP, or MINLOC, MAXLOC of pairs"
+            )
         trace.refuse(text)
         token.reads_active = True
-    if not (active or nonlinear or op == mpi.REPLACE or result is not None):
+    if not (active or nonlinear or op == mpi.REPLACE or result is not None or (op and window.puts_off(rank))):
         return None
     token.reads_active = token.reads_active or carries_derivatives(dtype)
     target = target_of(rank, window.units[rank], spec, given[0] if given[1] is None else given[1], dtype)
     access = Access(name, window, target, op, source if active else None, result)
-    access.fetches = sink is not None and op is not None
-    if nonlinear:
-        access.keep(source, sink)  # type: ignore[arg-type]
     communication_of(tape).log(window.reverse).touched = True
     if result is not None:
         result.activate(tape)
-    for buffer in (source, result):
-        if buffer is not None and buffer is not access.old:
-            buffer.detach()
     return access
 
 
-def _note_epoch(trace: Trace, access: Access) -> None:
-    if trace.access_epoch is not None:
-        trace.access_epoch.accesses.append(access)
-    elif not trace.epoch:
+def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
+    """Whether an operation in an epoch of Fence or Start is put off to its end.
+
+    In an epoch of Start that is every atomic operation.  In one of Fence the sums that do not fetch come first: they
+    commute, and what is put off comes after them.
+    """
+    if trace.access_epoch is None and not trace.epoch:
         trace.refuse(
             f"{access.name} belongs to an epoch that was opened before the tape recorded; open it (Fence, Start) inside"
         )
-    else:
-        trace.accesses.append(access)
+        return False
+    if access.op is None or access.name in ("Put", "Rput"):
+        return False
+    window = trace.window
+    matters = fetches or access.op != mpi.SUM or bool(window.started) or window.puts_off(access.target.rank)
+    if matters and access.name.startswith("R"):
+        trace.refuse(f"{access.name} outside of lock epochs")
+        return False
+    return matters
 
 
 class Requested:
@@ -598,19 +633,74 @@ def _complete(window: Window, rank: int = -1, primal: Callable[[], None] | None 
 
     The tickets are drawn before: others may be let in at once.
     """
-    done: dict[tuple[Trace, int], list[Access]] = {}
-    for trace, access in window.incomplete:
-        if rank in (_ALL, access.target.rank):
-            done.setdefault((trace, access.target.rank), []).append(access)
+    done: list[tuple[Trace, Access]] = []
+    left: list[tuple[Trace, Access]] = []
+    for entry in window.incomplete:
+        (done if rank in (_ALL, entry[1].target.rank) else left).append(entry)
     if done:
-        window.incomplete = [(t, a) for t, a in window.incomplete if (t, a.target.rank) not in done]
-        for (trace, target), accesses in done.items():
-            trace.draw(target, accesses)
+        window.incomplete = left
+        _draw(window, done)
     if primal is not None:
         primal()
-    for accesses in done.values():
-        for access in accesses:
-            access.complete()
+    for _, access in done:
+        access.complete()
+
+
+def _draw(window: Window, accesses: list[tuple[Trace, Access]]) -> None:
+    """Draw the tickets for accesses to targets' memory."""
+    groups: dict[tuple[Trace, int], list[Access]] = {}
+    for trace, access in accesses:
+        groups.setdefault((trace, access.target.rank), []).append(access)
+    for (trace, target), group in groups.items():
+        trace.draw(target, group)
+
+
+def _carry_out(win: Any, window: Window, primal: Callable[[], Any]) -> None:
+    """Carry out what this rank has put off, while no other rank does; the primal call completes it."""
+    accesses, window.put_off = window.put_off, []
+    for trace, access in accesses:
+        if trace.tape() is not opened():
+            trace.refuse(f"{access.name} belongs to an epoch that ended when the tape had been closed")
+    _draw(window, accesses)
+    for _, access in accesses:
+        access.carry_out(win)
+    primal()
+    for _, access in accesses:
+        access.complete()
+
+
+def _catch_up(win: Any, window: Window, assertion: int) -> None:
+    """At a fence: the ranks carry out what they have put off, one after the other; collective."""
+    if assertion:  # what it says of the epoch to come is not true yet
+        _Win.Fence(win, mpi.MODE_NOPRECEDE)
+    comm = window.reverse.comm
+    late = np.empty(comm.Get_size(), bool)
+    comm.Allgather(np.array([bool(window.put_off)]), late)
+    ranks = np.flatnonzero(late).tolist()
+    for rank in ranks:
+        fence = partial(_Win.Fence, win, assertion if rank == ranks[-1] else 0)
+        if rank == window.reverse.rank:
+            _carry_out(win, window, fence)
+        else:
+            fence()
+
+
+def _one_by_one(win: Any, window: Window) -> None:
+    """Complete an epoch of Start: one origin at a time carries out what it has put off.
+
+    A rank that holds others up waits for nothing that these have to do first: its targets have posted.
+    """
+    order = window.order
+    for target in window.started:
+        order.await_post(target, window.starts[target])
+    targets = sorted({access.target.rank for _, access in window.put_off})
+    for target in targets:
+        order.enter(target)
+    try:
+        _carry_out(win, window, lambda: _Win.Complete(win))
+    finally:
+        for target in targets:
+            order.leave(target)
 
 
 @contextlib.contextmanager
@@ -659,8 +749,7 @@ def _handshake(win: Any, name: str, partners: list[int]) -> None:
     if name == "Start":
         trace.epoch, trace.access_epoch = True, record
     elif name == "Complete" and trace.access_epoch is not None:
-        for access in trace.access_epoch.accesses:
-            access.complete()
+        trace.accesses = []
         trace.access_epoch = None
     elif name == "Post":
         trace.exposure = record
@@ -776,6 +865,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if not living:
             return _Win.Accumulate(self, origin, target_rank, target, op)
         access = _record(self, "Accumulate", target_rank, target, reads=origin, op=op)
+        if _waits(access):
+            return None
         with _in_order(self, access):
             if _wants_old(access):
                 _Win.Get_accumulate(self, origin, _old(access), target_rank, target, op)
@@ -789,6 +880,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         access = None
         if living:
             access = _record(self, "Get_accumulate", target_rank, target, _read(origin, op), result, op)
+        if _waits(access):
+            return
         with _in_order(self, access):
             _Win.Get_accumulate(self, origin, result, target_rank, target, op)
 
@@ -799,6 +892,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         access = None
         if living:
             access = _record(self, "Fetch_and_op", target_rank, target_disp, _read(origin, op), result, op)
+        if _waits(access):
+            return
         with _in_order(self, access):
             _Win.Fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
@@ -850,18 +945,20 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization; collective."""
-        tape, window = opened(), _windows.get(self.handle)
-        accesses: list[Access] = []
-        if tape is not None and window is not None:
-            trace = _trace(tape, window)
-            accesses, trace.accesses = trace.accesses, []
-            ordered = any(access.ordered for access in accesses)
-            token = trace.log(tape, "Fence", ordered, ordered)
-            tape.append(Fence(window, token, accesses))
-            trace.epoch = True
+        window = _windows.get(self.handle)
+        if window is None:
+            return _Win.Fence(self, assertion)
+        window.fences += 1
+        tape = opened()
+        if tape is not None:
+            _note_fence(tape, window)
+        if window.put_off:
+            window.order.call(window.fences)
         _Win.Fence(self, assertion)
-        for access in accesses:
-            access.complete()
+        if window.order.called(window.fences):
+            _catch_up(self, window, assertion)
+            if tape is not None:
+                _note_fence(tape, window)
 
     def Post(self, group: mpi.Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
@@ -870,19 +967,26 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             window.posted = _ranks_of(self, group)
             _handshake(self, "Post", window.posted)
         _Win.Post(self, group, assertion)
+        if window is not None:
+            window.order.post(window.posted)
 
     def Start(self, group: mpi.Group, assertion: int = 0) -> None:
         """Start an RMA access epoch for MPI."""
         window = _windows.get(self.handle)
         if window is not None:
             window.started = _ranks_of(self, group)
+            for rank in window.started:
+                window.starts[rank] += 1
             _handshake(self, "Start", window.started)
         _Win.Start(self, group, assertion)
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after a Start."""
-        _Win.Complete(self)
         window = _windows.get(self.handle)
+        if window is not None and window.put_off:
+            _one_by_one(self, window)
+        else:
+            _Win.Complete(self)
         if window is not None:
             _handshake(self, "Complete", window.started)
             window.started = []
@@ -966,6 +1070,17 @@ def _owner(win: Any, size: int) -> int:
     return next(rank for rank in range(size) if _Win.Shared_query(win, rank)[0].nbytes)
 
 
+def _note_fence(tape: Tape, window: Window) -> None:
+    trace = _trace(tape, window)
+    trace.accesses, trace.epoch = [], True
+    tape.append(Fence(window, trace.log(tape, "Fence", False, False)))
+
+
+def _waits(access: tuple[Trace, Access] | None) -> bool:
+    """Whether an operation was put off."""
+    return access is not None and access in access[1].window.put_off
+
+
 def _wants_old(access: tuple[Trace, Access] | None) -> bool:
     return access is not None and access[1].old is not None
 
@@ -992,7 +1107,10 @@ def _read(origin: Any, op: mpi.Op) -> Any:
 
 _PUT = "Get t from the target's adjoint; x̄ += t; the target's adjoint is zero"
 _GET = "Accumulate(SUM) of x̄ into the target's adjoint; x̄ = 0"
-_ACCUMULATE = "SUM: Get t from the target's adjoint; x̄ += t; REPLACE: as Put"
+_ACCUMULATE = (
+    "SUM: Get t from the target's adjoint; x̄ += t; REPLACE: as Put; PROD, MIN, MAX, MINLOC, MAXLOC: t times the "
+    "partial derivatives, one operation after the other"
+)
 for _names, _reads, _writes, _text in (
     (("Put", "Rput"), ("origin",), (), _PUT),
     (("Get", "Rget"), (), ("origin",), _GET),

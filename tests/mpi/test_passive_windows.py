@@ -1,5 +1,6 @@
 """Passive-target epochs: locks, flushes, requests, and the order in which their adjoints run."""
 
+import contextlib
 import time
 
 import numpy
@@ -284,10 +285,48 @@ def test_operations_between_fences(name):
     check(program, COMM_WORLD, WORLD)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_order_of_chance(shared):
+@contextlib.contextmanager
+def lock_epoch(win, kind):
+    win.Lock(0, kind)
+    yield
+    win.Unlock(0)
+
+
+@contextlib.contextmanager
+def fence_epoch(win):
+    win.Fence(MPI.MODE_NOPRECEDE)
+    yield
+    win.Fence(MPI.MODE_NOSUCCEED)
+
+
+@contextlib.contextmanager
+def start_epoch(win):
+    group = WORLD.Get_group()
+    first = group.Incl([0])
+    if WORLD.rank == 0:
+        win.Post(group)
+    win.Start(first)
+    yield
+    win.Complete()
+    if WORLD.rank == 0:
+        win.Wait()
+    first.Free()
+    group.Free()
+
+
+EPOCHS = {
+    "exclusive": lambda win: lock_epoch(win, MPI.LOCK_EXCLUSIVE),
+    "shared": lambda win: lock_epoch(win, MPI.LOCK_SHARED),
+    "fence": fence_epoch,
+    "start": start_epoch,
+}
+
+
+@pytest.mark.parametrize("epoch", EPOCHS)
+def test_order_of_chance(epoch):
     """All ranks at once fetch and add: the gradient is that of the order that chance made."""
     n = 20
+    shared = epoch == "shared"
     with ampi.Tape() as tape:
         x = tape.watch(abs(random(n)))
         memory = ampi.numpy.zeros(1)
@@ -295,12 +334,11 @@ def test_order_of_chance(shared):
         COMM_WORLD.Barrier()
         got = ampi.numpy.zeros(n)
         for k in range(n):
-            win.Lock(0, MPI.LOCK_SHARED if shared else MPI.LOCK_EXCLUSIVE)
-            if k % 2 or not shared:
-                win.Fetch_and_op(x[k : k + 1], got[k : k + 1], 0)
-            else:
-                win.Accumulate(x[k : k + 1], 0)
-            win.Unlock(0)
+            with EPOCHS[epoch](win):
+                if k % 2 or not shared:
+                    win.Fetch_and_op(x[k : k + 1], got[k : k + 1], 0)
+                else:
+                    win.Accumulate(x[k : k + 1], 0)
             time.sleep(1e-4 * WORLD.rank)
         COMM_WORLD.Barrier()
         win.Free()
