@@ -7,39 +7,71 @@ needs a list of all arrays, so none is kept: arrays would pay for it whenever th
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
 from .memory import TrackedArray
 
+_GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
+_UNUSED = 100  # collections of more than the youngest objects without a look, after which none is prepared any more
+
 
 class _Census:
     """Keeps what the last look at all objects found; afterwards only young objects can be new.
 
-    An object is made in the collector's generation 0, and is in generation 2 no sooner than a collection of
-    generation 1 has ended.
+    An object is made in the collector's generation 0 and becomes old (generation 2) in a collection of generation 1 or
+    2. What is young when one of these begins is added to what is known.
+
+    Attributes
+    ----------
+    known : list of weakref.ref or None
+        All old tracked arrays, and perhaps some young ones and some that are gone.
+    room : int
+        Length of `known` at which those that are gone are dropped.
+    unused : int
+        Number of collections since the last look.
     """
 
     def __init__(self) -> None:
         self.known: list[weakref.ref[TrackedArray]] | None = None
-        gc.callbacks.append(self.collected)
+        self.room = 0
+        self.unused = 0
+        if _GENERATIONAL:
+            gc.callbacks.append(self.collected)
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
         """The collector's callback."""
-        if phase == "stop" and info["generation"] >= 1:
+        if phase == "stop" or info["generation"] == 0 or self.known is None:
+            return
+        self.unused += 1
+        if self.unused > _UNUSED:
             self.known = None
+            return
+        self.known += map(weakref.ref, _young())
+        if len(self.known) > self.room:
+            self.known = [reference for reference in self.known if reference() is not None]
+            self.room = 2 * len(self.known) + 1000
 
     def take(self) -> list[TrackedArray]:
         """All tracked arrays; some more than once."""
-        kinds, known = _kinds(), self.known
-        if known is not None:
-            young = [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
-            if self.known is known:  # no collection has moved young objects meanwhile
-                return young + [array for reference in known if (array := reference()) is not None]
-        self.known = known = []  # before the look: a collection from here on asks for another one
+        self.unused = 0
+        if self.known is not None:
+            young = _young()  # before the others: a collection may make them old meanwhile
+            return young + [array for reference in self.known if (array := reference()) is not None]
+        if _GENERATIONAL:
+            self.known = []  # from here on, collections add to it
+        kinds = _kinds()
         everything = [item for item in gc.get_objects() if type(item) in kinds]
-        known += [weakref.ref(array) for array in everything]
+        if self.known is not None:
+            self.known += map(weakref.ref, everything)
         return everything
+
+
+def _young() -> list[TrackedArray]:
+    """Tracked arrays in generations 0 and 1."""
+    kinds = _kinds()
+    return [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
 
 
 def _kinds() -> set[type]:

@@ -37,6 +37,7 @@ from .slots import SLOT, Slots
 # Dtypes that mpi4py sends without being told a datatype.
 _AUTOMATIC = frozenset(np.dtype(c) for c in "?bBhHiIlLqQefdgFDG")
 _FLOATING = frozenset(np.dtype(c) for c in "efdgFDG")
+_Blocks = list[tuple[Storage, np.ndarray]]
 _BYTE = np.dtype(np.uint8)
 
 
@@ -765,8 +766,9 @@ def parse_types(spec: Any, blocks: int) -> list[Buffer]:
     counts = [1] * blocks if counts is None else _per_rank(counts, blocks, lambda value: [value] * blocks)
     displs = [0] * blocks if displs is None else _per_rank(displs, blocks, lambda value: [value] * blocks)
     if _is_bottom(memory):
+        tracked = _blocks()
         return [
-            _at_addresses(datatype, count, 0, displ)
+            _at_addresses(datatype, count, 0, displ, tracked)
             for count, displ, datatype in zip(counts, displs, types, strict=True)
         ]
     array = as_array(memory)
@@ -788,13 +790,13 @@ def _vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) -
         return nothing
     typemap = _typemap(None, datatype)
     items = [displ + np.arange(count) for count, displ in zip(counts, displs)]
-    buffer = _at_items(typemap, np.concatenate(items) * typemap.extent)
+    buffer = _at_items(typemap, np.concatenate(items) * typemap.extent, _blocks())
     length = buffer.count // sum(counts)
     buffer.counts = [count * length for count in counts]
     return buffer
 
 
-def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buffer:
+def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0, tracked: _Blocks | None = None) -> Buffer:
     """The buffer of a message from ``MPI.BOTTOM``: the datatype's displacements are addresses in memory.
 
     Raises
@@ -808,13 +810,14 @@ def _at_addresses(datatype: Any, count: int, displ: int, start: int = 0) -> Buff
     typemap = _typemap(None, datatype)
     address = start + displ * typemap.extent
     low, high = _bounds(typemap, count, address)
-    for storage, array in _blocks(low, high):
+    tracked = _between(_blocks() if tracked is None else tracked, low, high)
+    for storage, array in tracked:
         if storage.address <= low and high <= storage.address + storage.nbytes:
             return _buffer_at(array, typemap, count, address)
-    return _at_items(typemap, address + np.arange(count, dtype=np.int64) * typemap.extent)
+    return _at_items(typemap, address + np.arange(count, dtype=np.int64) * typemap.extent, tracked)
 
 
-def _at_items(typemap: Typemap, items: np.ndarray) -> Buffer:
+def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
     """The buffer of items of a typemap at these addresses, in memory of any owner."""
     elements = [(dtype, (items[:, None] + piece.offsets()).ravel()) for dtype, piece in typemap.extra]
     if typemap.dtype is not None:
@@ -822,7 +825,7 @@ def _at_items(typemap: Typemap, items: np.ndarray) -> Buffer:
     elements = [(dtype, addresses) for dtype, addresses in elements if len(addresses)]
     low = min((int(addresses.min()) for _, addresses in elements), default=0)
     high = max((int(addresses.max()) + dtype.itemsize for dtype, addresses in elements), default=0)
-    blocks = _blocks(low, high)
+    blocks = _between(tracked, low, high)
     owners = [_owners(blocks, addresses, dtype.itemsize) for dtype, addresses in elements]
     touched = {int(k) for owner in owners for k in np.unique(owner)}
     if not touched:
@@ -868,17 +871,26 @@ def _scattered(array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buf
     return buffer
 
 
-def _blocks(low: int, high: int) -> list[tuple[Storage, np.ndarray]]:
-    """Storages that there are between two addresses, with an array on each, in the order of their addresses."""
+def _blocks() -> _Blocks:
+    """All storages, with an array on each, in the order of their addresses."""
     found: dict[int, tuple[Storage, np.ndarray]] = {}
     for array in [*tracked_arrays(), *arrays_of_blocks()]:
         storage = storage_of(array)
-        if storage is not None and storage.address < high and low < storage.address + storage.nbytes:
+        if storage is not None:
             found.setdefault(id(storage), (storage, array))
     return sorted(found.values(), key=lambda block: block[0].address)
 
 
-def _owners(blocks: Sequence[tuple[Storage, np.ndarray]], addresses: np.ndarray, itemsize: int) -> np.ndarray:
+def _between(blocks: _Blocks, low: int, high: int) -> _Blocks:
+    """Those that have bytes between two addresses."""
+    return [
+        (storage, array)
+        for storage, array in blocks
+        if storage.address < high and low < storage.address + storage.nbytes
+    ]
+
+
+def _owners(blocks: _Blocks, addresses: np.ndarray, itemsize: int) -> np.ndarray:
     """The number of the storage of each element; _PLAIN for none."""
     if not blocks:
         return np.full(len(addresses), _PLAIN)

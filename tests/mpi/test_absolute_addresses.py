@@ -1,11 +1,14 @@
 """Messages from MPI.BOTTOM, whose datatypes hold addresses: the memory is found, be it of one array or of several."""
 
+import gc
+
 import numpy
 import pytest
 from mpi4py import MPI
 
 import ampi
 import ampi.numpy
+from ampi.census import tracked_arrays
 from ampi.mpi import COMM_WORLD
 from ampi.mpi.buffers import NOTHING, parse, parse_types, parse_vector
 
@@ -234,3 +237,16 @@ def test_persistent_requests_outlive_the_datatype():
         request.Free()
     numpy.testing.assert_array_equal(ampi.value(w), [1.0, 0.0, 9.0, 0.0])
     numpy.testing.assert_array_equal(tape.gradient(w, x, seed=numpy.ones(4)), [2.0, 0.0, 6.0, 0.0])
+
+
+def test_all_arrays_are_known_whatever_the_collector_does():
+    kept, junk = [], []
+    for k in range(16):
+        kept.append(numpy.zeros(2).view(ampi.ndarray))
+        junk.append([[] for _ in range(500)])
+        gc.collect(2 if k == 8 else k % 2)
+        known = {id(array) for array in tracked_arrays()}
+        assert all(id(array) in known for array in kept)
+        if k % 7 == 0:
+            junk.clear()
+            del kept[::2]
