@@ -23,7 +23,7 @@ from ..errors import CommunicationError
 from ..tape import Sweep, Tape, opened
 from .buffers import Buffer, Composite
 from .messages import Collective, Completion, Received, Sent, call_site, line_of
-from .reverse import AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
+from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
 from .slots import Slots
 from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, underway, wait
@@ -203,7 +203,7 @@ class Communication:
         if all(log.says_nothing() for log in self.logs.values()):
             return
         for reverse, log in self.logs.items():
-            if reverse.broken or reverse.pending is not None:
+            if reverse.broken or reverse.pending:
                 continue
             reverse.count(log.concerned())
             _tell_all(log, notice_of(error))
@@ -384,17 +384,16 @@ def _agree_messages(log: Log, partner: int, sent: list[Sent], got: list[Received
     """Exchange with one partner the messages sent to it and received from it."""
 
     def steps() -> Generator[None]:
-        comm = log.reverse.comm
-        mine = np.array([(len(sent), len(got), 0), *map(_sent_row, sent), *map(_received_row, got)], np.int64)
-        request = comm.Isend(mine, partner, AGREEMENT_TAG)
-        status = mpi.Status()
-        while (message := comm.Improbe(partner, AGREEMENT_TAG, status)) is None:
-            yield
-        theirs = np.empty((status.Get_count(mpi.INT64_T) // 3, 3), np.int64)
-        message.Recv(theirs)
-        n_sent = int(theirs[0, 0])
-        _match(log.reverse, partner, sent, theirs[1 + n_sent :].tolist(), problems)
-        _match_received(log.reverse, partner, got, theirs[1 : 1 + n_sent].tolist(), problems)
+        reverse = log.reverse
+        header = reverse.identity, len(sent), reverse.sweep_with(partner)
+        mine = np.array([header, *map(_sent_row, sent), *map(_received_row, got)], np.int64)
+        request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
+        theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
+        n_sent, sweeps = theirs[0, 1:].tolist()
+        if sweeps != header[2]:
+            problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
+        _match(reverse, partner, sent, theirs[1 + n_sent :].tolist(), problems)
+        _match_received(reverse, partner, got, theirs[1 : 1 + n_sent].tolist(), problems)
         while not request.Test():
             yield
         log.agreed[partner] = len(sent), len(got)
@@ -404,6 +403,25 @@ def _agree_messages(log: Log, partner: int, sent: list[Sent], got: list[Received
         return f"the agreement with rank {partner} about {len(sent) + len(got)} messages, the first of which is {first}"
 
     return _Exchange(steps(), describe)
+
+
+def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -> Generator[None, None, np.ndarray]:
+    """What a rank says in the agreement of this communicator: rows of integers, the first one begins with whose."""
+    status = mpi.Status()
+    while True:
+        while (message := comm.Improbe(source, tag, status)) is None:
+            yield
+        theirs = np.empty((status.Get_count(mpi.INT64_T) // width, width), np.int64)
+        message.Recv(theirs)
+        if theirs[0, 0] == reverse.identity:
+            return theirs
+
+
+def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:
+    return (
+        f"rank {reverse.rank}: on {reverse.name} this rank has begun {sweeps} sweeps, {others}: ask for as many "
+        "gradients on each rank; go on with a duplicate of the communicator, comm.Dup(), made on all its ranks"
+    )
 
 
 def _sent_row(sent: Sent) -> tuple[int, int, int]:
@@ -561,21 +579,22 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
     calls = log.collectives
 
     def steps() -> Generator[None]:
-        n = len(calls)
-        extremes = np.array([n, -n], np.int64)
-        yield from _all_max(log.reverse, extremes)
-        most, least = int(extremes[0]), -int(extremes[1])
-        facts = np.zeros((least, 7), np.int64)
-        for k in range(least):
-            code = _code(calls[k].name)
-            active = calls[k].reads_active * (1 + calls[k].certain)
-            after = calls[k].after
-            facts[k] = code, -code, active, calls[k].writes_tracked, calls[k].loses, after, -after
-        yield from _all_max(log.reverse, facts)
+        n, sweeps = len(calls), log.reverse.sweeps
+        facts = np.zeros((1 + n, 7), np.int64)
+        facts[0, :5] = log.reverse.identity, n, -n, sweeps, -sweeps
+        for k, call in enumerate(calls, 1):
+            code = _code(call.name)
+            active = call.reads_active * (1 + call.certain)
+            facts[k] = code, -code, active, call.writes_tracked, call.loses, call.after, -call.after
+        facts = yield from _most(log.reverse, facts)
+        _, most, least, most_sweeps, least_sweeps, *_ = (facts[0] * (1, 1, -1, 1, -1, 1, 1)).tolist()
+        if most_sweeps != least_sweeps:
+            problems.append(_other_sweeps(log.reverse, sweeps, f"others {least_sweeps} to {most_sweeps}"))
+            return
         for k in range(least):
             call = calls[k]
             code = _code(call.name)
-            high, low, active, tracked, lost, most_passive, least_passive = facts[k].tolist()
+            high, low, active, tracked, lost, most_passive, least_passive = facts[1 + k].tolist()
             if high != code or low != -code:
                 other = _name_of(high if high != code else -low)
                 problems.append(
@@ -611,21 +630,44 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
     )
 
 
-def _all_max(reverse: Reverse, values: np.ndarray) -> Generator[None]:
-    """Elementwise maximum over all ranks, in place; both groups of an intercommunicator."""
-    comm = reverse.comm
-    both = [values]
-    if comm.Is_inter():
-        both = [values.copy(), values.copy()]
-        for source, target in ((values, both[0]), (both[0], both[1])):
-            request = comm.Iallreduce(source, target, mpi.MAX)
-            while not request.Test():
-                yield
-        np.maximum(both[0], both[1], out=values)
-        return
-    request = comm.Iallreduce(mpi.IN_PLACE, values, mpi.MAX)
-    while not request.Test():
-        yield
+def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
+    """Elementwise maximum over all ranks, of both groups of an intercommunicator, of as many rows as the shortest has.
+
+    In messages, which can be told from those that a sweep left behind; MPI's collectives cannot.
+    """
+    if not reverse.comm.Is_inter():
+        return (yield from _most_of_group(reverse, reverse.comm, mine))
+    mine = yield from _most_of_group(reverse, reverse.local, mine)
+    size, others = reverse.local.Get_size(), reverse.comm.Get_remote_size()
+    dests = range(reverse.rank, others, size)
+    going = [reverse.comm.Isend(mine, dest, COLLECTIVE_AGREEMENT_TAG) for dest in dests]
+    source = reverse.rank % others
+    theirs = yield from _told(reverse, reverse.comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])
+    for request in going:
+        while not request.Test():
+            yield
+    return _higher(mine, theirs)
+
+
+def _most_of_group(reverse: Reverse, comm: mpi.Intracomm, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
+    """After k rounds a rank knows of the 2^k ranks up to its own (dissemination: a maximum may count a rank twice)."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    going = []
+    distance = 1
+    while distance < size:
+        going.append(comm.Isend(mine, (rank + distance) % size, COLLECTIVE_AGREEMENT_TAG))
+        source = (rank - distance) % size
+        mine = _higher(mine, (yield from _told(reverse, comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])))
+        distance *= 2
+    for request in going:
+        while not request.Test():
+            yield
+    return mine
+
+
+def _higher(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    rows = min(len(mine), len(theirs))
+    return np.maximum(mine[:rows], theirs[:rows])
 
 
 def _code(name: str) -> int:

@@ -20,6 +20,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..tape import Sweep, Tape, Undo, _recording, current, living
 from .agreement import count_passive, line_of, log_collective
+from .between import exchanged, split
 from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
 from .reductions import Reduction, Steps, known, pair_of, unscan
@@ -341,10 +342,19 @@ def plan_alltoall(name: str, form: Callable, size: int, sendbuf: Any, recvbuf: A
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(sum(here.nbytes), np.uint8)
-        yield [comm.Ialltoallv([there.take(sweep), there.nbytes], [came, here.nbytes])]
+        yield _transposed(comm, there.take(sweep), there.nbytes, came, here.nbytes)
         return partial(here.add, sweep, came)
 
     return Call(name, (sent,), (received,), adjoint)
+
+
+def _transposed(
+    comm: Any, going: np.ndarray, lengths: Sequence[int], came: np.ndarray, sizes: Sequence[int]
+) -> list[mpi.Request]:
+    """The reversed Alltoall of bytes."""
+    if comm.Is_inter():
+        return exchanged(comm, split(going, lengths), split(came, sizes))
+    return [comm.Ialltoallv([going, lengths], [came, sizes])]
 
 
 def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
@@ -359,7 +369,7 @@ def plan_alltoallw(size: int, sendbuf: Any, recvbuf: Any) -> Call:
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         going = np.concatenate([_bytes(block.take(sweep)) for block in received])
         came = np.empty(sum(map(nbytes_of, sent)), np.uint8)
-        yield [comm.Ialltoallv([going, list(map(nbytes_of, received))], [came, list(map(nbytes_of, sent))])]
+        yield _transposed(comm, going, list(map(nbytes_of, received)), came, list(map(nbytes_of, sent)))
         return partial(_add_blocks, sweep, sent, came)
 
     return Call("Alltoallw", sent, received, adjoint)

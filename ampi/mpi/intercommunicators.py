@@ -1,7 +1,7 @@
 """Collective operations on intercommunicators: what each reads and writes on this rank, and its adjoint.
 
 What one group reads the other writes.  For operations with a root, the root's group names it ``MPI.ROOT``, its other
-members say ``MPI.PROC_NULL``, and the other group gives its rank; so do their adjoints.
+members say ``MPI.PROC_NULL``, and the other group gives its rank; so do their adjoints, which go in messages.
 """
 
 from __future__ import annotations
@@ -15,37 +15,34 @@ from mpi4py import MPI as mpi
 
 from ..tape import Sweep
 from . import collectives
+from .between import exchanged, gathered, scattered, split
 from .buffers import NOTHING, Buffer, parse, parse_moved, parse_vector_moved
 from .collectives import Call, add_bytes, between_groups, nbytes_of, plan_alltoall, plan_alltoallw, plan_reduction
-from .reductions import COLLECTIVE_TAG, Reduction, Steps
-from .reverse import reverse_of
-
-_BY_IDUP = "an intercommunicator that was made by Idup has no adjoint of this; make it by Dup"
+from .reductions import Reduction, Steps
+from .reverse import COLLECTIVE_TAG, reverse_of
 
 
-def _nothing(sweep: Sweep, comm: Any, x: None) -> Steps:
-    yield []
-
-
-def _outside(name: str, adjoint: Callable[[Any], mpi.Request]) -> Call:
+def _outside(name: str) -> Call:
     """The part of a member of the root's group that is not the root."""
 
-    def steps(sweep: Sweep, comm: Any, x: None) -> Steps:
-        yield [adjoint(comm)]
+    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
+        yield []
 
-    return Call(name, (), (), steps)
+    return Call(name, (), (), adjoint)
+
+
+def _local_of(comm: Any) -> Any:
+    """For the adjoints: the ranks of this group; None where no adjoints can be (active values are an error there)."""
+    reverse = reverse_of(comm)
+    return None if reverse is None else reverse.local
 
 
 def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
-    """The adjoints are summed inside the group that received, whose first member sends the sum to the root.
-
-    (Open MPI's Ireduce between groups loses its way where one of them has a single member.)
-    """
+    """The adjoints are summed inside the group that received, whose first member sends the sum to the root."""
     if root == mpi.PROC_NULL:
-        return Call("Bcast", (), (), _nothing)
+        return _in_steps(_outside("Bcast"))
     buffer = parse_moved(buf)
-    reverse = reverse_of(comm)
-    local = None if reverse is None else reverse.local
+    local = _local_of(comm)
     shape = buffer.count, buffer.dtype
 
     def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -59,9 +56,14 @@ def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
         if local.Get_rank() == 0:
             yield [comm.Isend(total, root, COLLECTIVE_TAG)]
 
-    call = Call("Bcast", (buffer,), (), adjoint_at_root) if root == mpi.ROOT else Call("Bcast", (), (buffer,), adjoint)
-    if local is None and not call.refused:
-        call.refused = _BY_IDUP
+    if root == mpi.ROOT:
+        return _in_steps(Call("Bcast", (buffer,), (), adjoint_at_root))
+    return _in_steps(Call("Bcast", (), (buffer,), adjoint))
+
+
+def _in_steps(call: Call) -> Call:
+    """A collective whose adjoint goes in several steps on some rank."""
+    call.overlaps = False
     return call
 
 
@@ -75,19 +77,19 @@ def _gatherv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
 
 def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     if root == mpi.PROC_NULL:
-        return _outside(name, lambda comm: comm.Iscatterv(None, None, mpi.PROC_NULL))
+        return _outside(name)
     if root == mpi.ROOT:
         blocks = collectives.Blocks(form(recvbuf, comm.Get_remote_size()), comm.Get_remote_size())
 
         def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
-            yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], None, mpi.ROOT)]
+            yield scattered(comm, split(blocks.take(sweep), blocks.nbytes), None, root)
 
         return Call(name, (), blocks.parts, adjoint_at_root)
     sent = parse_moved(sendbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty(nbytes_of(sent), np.uint8)
-        yield [comm.Iscatterv(None, came, root)]
+        yield scattered(comm, (), came, root)
         return partial(add_bytes, sweep, sent, came)
 
     return Call(name, (sent,), (), adjoint)
@@ -103,20 +105,20 @@ def _scatterv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
 
 def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     if root == mpi.PROC_NULL:
-        return _outside(name, lambda comm: comm.Igatherv(None, None, mpi.PROC_NULL))
+        return _outside(name)
     if root == mpi.ROOT:
         blocks = collectives.Blocks(form(sendbuf, comm.Get_remote_size()), comm.Get_remote_size())
 
         def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
             came = np.empty(sum(blocks.nbytes), np.uint8)
-            yield [comm.Igatherv(None, [came, blocks.nbytes], mpi.ROOT)]
+            yield gathered(comm, None, split(came, blocks.nbytes), root)
             return partial(blocks.add, sweep, came)
 
         return Call(name, blocks.parts, (), adjoint_at_root)
     received = parse_moved(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        yield [comm.Igatherv(received.take(sweep).view(np.uint8), None, root)]
+        yield gathered(comm, received.take(sweep).view(np.uint8), (), root)
 
     return Call(name, (), (received,), adjoint)
 
@@ -137,8 +139,7 @@ def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf:
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty((size, nbytes_of(sent)), np.uint8)
-        going = [blocks.take(sweep), blocks.nbytes]
-        yield [comm.Ialltoallv(going, [came, [nbytes_of(sent)] * size])]
+        yield exchanged(comm, split(blocks.take(sweep), blocks.nbytes), came)
         return partial(_add_all, sweep, sent, came)
 
     return Call(name, (sent,), blocks.parts, adjoint)
@@ -154,8 +155,7 @@ def _add_all(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
 
 def _plan(name: str, comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable) -> Call:
     """A reduction; ``adjoint(sweep, comm)`` gives what comes back of the result."""
-    reverse = reverse_of(comm)
-    local = None if reverse is None else reverse.local
+    local = _local_of(comm)
 
     def steps(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         g = yield from adjoint(sweep, comm)
@@ -163,10 +163,7 @@ def _plan(name: str, comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable
             return partial(x.add, sweep, (yield from rule.share(local, values, g)))
         return None
 
-    call = plan_reduction(name, op, x, y, steps)
-    if local is None and not call.overlaps and not call.refused:
-        call.refused = _BY_IDUP
-    return call
+    return plan_reduction(name, op, x, y, steps)
 
 
 def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
@@ -178,13 +175,12 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
         x, y = parse(sendbuf), NOTHING
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        # MPICH 5.0's Ibcast between groups of several ranks gives wrong values: messages instead.
         if root == mpi.ROOT:
             g = y.take(sweep)
-            yield [comm.Isend(g, rank, COLLECTIVE_TAG) for rank in range(comm.Get_remote_size())]
+            yield scattered(comm, [g] * comm.Get_remote_size(), None, root)
         else:
             g = np.empty(x.count, x.dtype)
-            yield [] if root == mpi.PROC_NULL else [comm.Irecv(g, root, COLLECTIVE_TAG)]
+            yield scattered(comm, (), g, root)
         return g
 
     call = _plan("Reduce", comm, op, x, y, adjoint)
@@ -196,20 +192,25 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
 def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     x, y = parse(sendbuf), parse(recvbuf)
 
+    local = _local_of(comm)
+
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        taken, g = y.take(sweep), np.empty(x.count, x.dtype)
-        yield [comm.Iallreduce(taken, g, mpi.SUM)]
+        taken, total, g = y.take(sweep), np.zeros(y.count, y.dtype), np.empty(x.count, x.dtype)
+        yield [local.Ireduce(taken, total, mpi.SUM, 0)]
+        if local.Get_rank() == 0:
+            yield [comm.Isend(total, 0, COLLECTIVE_TAG), comm.Irecv(g, 0, COLLECTIVE_TAG)]
+        yield [local.Ibcast(g, 0)]
         return g
 
-    return _plan("Allreduce", comm, op, x, y, adjoint)
+    return _in_steps(_plan("Allreduce", comm, op, x, y, adjoint))
 
 
 def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     x, y = parse(sendbuf), parse(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        g = np.empty(x.count, x.dtype)
-        yield [comm.Iallgather(y.take(sweep), g)]
+        g, size = np.empty(x.count, x.dtype), comm.Get_remote_size()
+        yield exchanged(comm, [y.take(sweep)] * size, split(g, [x.count // size] * size))
         return g
 
     return _plan("Reduce_scatter_block", comm, op, x, y, adjoint)
@@ -219,10 +220,10 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
     x, y = parse(sendbuf), parse(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
-        counts = np.empty(comm.Get_remote_size(), np.int64)
-        yield [comm.Iallgather(np.array([y.count], np.int64), counts)]
-        g = np.empty(x.count, x.dtype)
-        yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
+        size = comm.Get_remote_size()
+        counts, g = np.empty((size, 1), np.int64), np.empty(x.count, x.dtype)
+        yield exchanged(comm, [np.array([y.count], np.int64)] * size, counts)
+        yield exchanged(comm, [y.take(sweep)] * size, split(g, counts[:, 0].tolist()))
         return g
 
     return _plan("Reduce_scatter", comm, op, x, y, adjoint)

@@ -18,8 +18,8 @@ from mpi4py import MPI as mpi
 from ..tape import Sweep, living
 from .buffers import Buffer, parse_moved, parse_types_moved, parse_vector_moved
 from .collectives import Call, add_bytes, add_forms, counts_of, describe, nbytes_of, perform
-from .reductions import COLLECTIVE_TAG, Steps
-from .reverse import reverse_of
+from .reductions import Steps
+from .reverse import COLLECTIVE_TAG, reverse_of
 
 _Topocomm = mpi.Topocomm  # mpi4py's own: the name in its module may be rebound
 

@@ -26,12 +26,13 @@ from ..errors import ActivityError
 from ..memory import Region, TrackedArray, carries_derivatives, region_of
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
+from .between import exchanged, gathered, scattered, split
 from .flights import fly
 from .messages import Received, call_site
 from .neighborhoods import Edges, edges_of, go_back
 from .reductions import Steps
 from .requests import recorded
-from .reverse import reverse_of
+from .reverse import COLLECTIVE_TAG, reverse_of
 from .rules import Operation, Treatment, enter
 
 _PROC_NULL = mpi.PROC_NULL
@@ -367,7 +368,11 @@ class Objects:
 
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
             mine = np.empty(sent.nbytes, np.uint8)
-            yield [comm.Iscatterv(_in_bytes(sweep, came), None if receives_only else mine, root)]
+            going = _in_bytes(sweep, came)
+            if comm.Is_inter():
+                yield scattered(comm, going, mine, root)
+            else:
+                yield [comm.Iscatterv(_joined(going), mine, root)]
             sent.add(sweep, mine.view(sent.dtype))
 
         _record(tape, self, "gather", [sent], adjoint, arrays)
@@ -388,7 +393,10 @@ class Objects:
             counts = [bundle.nbytes for bundle in sent]
             total = np.empty(sum(counts), np.uint8)
             mine = None if root in _OF_ROOTS_GROUP else came.take(sweep).view(np.uint8)
-            yield [comm.Igatherv(mine, [total, counts] if counts else None, root)]
+            if comm.Is_inter():
+                yield gathered(comm, mine, split(total, counts), root)
+            else:
+                yield [comm.Igatherv(mine, [total, counts] if counts else None, root)]
             _add_bytes(sweep, sent, total)
 
         _record(tape, self, "scatter", sent, adjoint, arrays)
@@ -405,7 +413,7 @@ class Objects:
 
         def adjoint_between_groups(sweep: Sweep, comm: Any) -> Steps:
             total = np.empty((len(came), sent.nbytes), np.uint8)
-            yield [comm.Ialltoallv(_in_bytes(sweep, came), [total, [sent.nbytes] * len(came)])]
+            yield exchanged(comm, _in_bytes(sweep, came), total)
             for mine in total:
                 sent.add(sweep, mine.view(sent.dtype))
 
@@ -432,7 +440,11 @@ class Objects:
         def adjoint(sweep: Sweep, comm: Any) -> Steps:
             counts = [bundle.nbytes for bundle in sent]
             total = np.empty(sum(counts), np.uint8)
-            yield [comm.Ialltoallv(_in_bytes(sweep, came), [total, counts])]
+            going = _in_bytes(sweep, came)
+            if comm.Is_inter():
+                yield exchanged(comm, going, split(total, counts))
+            else:
+                yield [comm.Ialltoallv(_joined(going), [total, counts])]
             _add_bytes(sweep, sent, total)
 
         _record(tape, self, "alltoall", sent, adjoint, arrays)
@@ -661,12 +673,14 @@ def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], l
     return bundles, everything
 
 
-def _in_bytes(sweep: Sweep, came: Sequence[Bundle]) -> Any:
-    """Adjoints of what came from each rank, as a vector message; None if nothing was to come here."""
-    if not came:
-        return None
-    parts = [bundle.take(sweep).view(np.uint8) for bundle in came]
-    return [np.concatenate(parts), [part.size for part in parts]]
+def _in_bytes(sweep: Sweep, came: Sequence[Bundle]) -> list[np.ndarray]:
+    """Adjoints of what came from each rank."""
+    return [bundle.take(sweep).view(np.uint8) for bundle in came]
+
+
+def _joined(parts: Sequence[np.ndarray]) -> Any:
+    """A vector message; None if there are no parts."""
+    return [np.concatenate(parts), [part.size for part in parts]] if parts else None
 
 
 def _add_bytes(sweep: Sweep, sent: Sequence[Bundle], total: np.ndarray) -> None:
@@ -682,8 +696,8 @@ def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
     tape = current()
     if tape is not None and comm.Is_inter():
         reverse = reverse_of(comm)
-        if reverse is None or reverse.group is None:
-            _refuse(f"{name} on an intercommunicator that was made by Idup", obj)
+        if reverse is None:
+            _refuse(f"{name} on an intercommunicator that ampi did not see being made", obj)
             return None
     return tape
 
@@ -710,17 +724,27 @@ def _bcast(tape: Tape, comm: Any, obj: Any, root: int, primal: Callable[[Any, in
     message = primal(payload, root)
     came, arrays = _unpacked(tape, message)
 
+    reverse = reverse_of(comm)
+
+    def adjoint_between_groups(sweep: Sweep, comm: Any) -> Steps:
+        if sends:
+            total = np.zeros(sent.count, sent.dtype)
+            yield [comm.Irecv(total, 0, COLLECTIVE_TAG)]
+            sent.add(sweep, total)
+        elif root not in _OF_ROOTS_GROUP:
+            mine = came.take(sweep)
+            total = np.zeros_like(mine)
+            yield [reverse.local.Ireduce(mine, total, mpi.SUM, 0)]  # type: ignore[union-attr]
+            if reverse.rank == 0:  # type: ignore[union-attr]
+                yield [comm.Isend(total, root, COLLECTIVE_TAG)]
+
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
         total = came.take(sweep)
-        if root in _OF_ROOTS_GROUP:
-            total = np.zeros(sent.count, sent.dtype)
-            yield [comm.Ireduce(None, total if sends else None, mpi.SUM, root)]
-        else:
-            yield [comm.Ireduce(mpi.IN_PLACE if sends else total, total if sends else None, mpi.SUM, root)]
+        yield [comm.Ireduce(mpi.IN_PLACE if sends else total, total if sends else None, mpi.SUM, root)]
         if sends:
             sent.add(sweep, total)
 
-    _record(tape, comm, "bcast", [sent], adjoint, arrays)
+    _record(tape, comm, "bcast", [sent], adjoint_between_groups if comm.Is_inter() else adjoint, arrays)
     return message
 
 

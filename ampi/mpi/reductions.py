@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-Steps = Generator[list[MPI.Request], None, Any]
+from .reverse import COLLECTIVE_TAG
 
-COLLECTIVE_TAG = 1
-"""Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
+Steps = Generator[list[MPI.Request], None, Any]
 
 
 class Reduction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Collection
 from typing import Any
@@ -16,9 +17,15 @@ _Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, 
 _Topocomm, _Cartcomm, _Graphcomm = mpi.Topocomm, mpi.Cartcomm, mpi.Graphcomm
 
 AGREEMENT_TAG = 1
-"""Tag of what the ranks agree on at the beginning of a sweep."""
+"""Tag of what two ranks agree on at the beginning of a sweep."""
 
-FIRST_TAG = 2
+COLLECTIVE_AGREEMENT_TAG = 2
+"""Tag of what all ranks agree on at the beginning of a sweep."""
+
+COLLECTIVE_TAG = 3
+"""Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
+
+FIRST_TAG = 4
 """First tag of the adjoints of messages."""
 
 
@@ -31,6 +38,13 @@ class Reverse:
     ----------
     comm : mpi4py.MPI.Comm
         The same ranks in a communication context of their own.
+    identity : int
+        The same on all ranks, and another for each communicator. A rank may give a communicator back to MPI and get
+        its context again for a new one while a message of another rank, of a sweep that never took place here, is
+        still under way on it: what is agreed upon, and notices, bear the identity, and others are thrown away. 0 for
+        duplicates by Idup of a communicator that has no reverse side.
+    duplicates : int
+        Number of duplicates by Idup.
     rank : int
     name : str
         The communicator's, for messages.
@@ -59,7 +73,9 @@ class Reverse:
         "__weakref__",
         "_broken",
         "comm",
+        "duplicates",
         "group",
+        "identity",
         "local",
         "name",
         "notices",
@@ -73,13 +89,17 @@ class Reverse:
         "tags",
     )
 
-    def __init__(self, comm: mpi.Comm, rank: int, name: str, pending: mpi.Request | None = None) -> None:
+    def __init__(
+        self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None
+    ) -> None:
         self.comm = comm
+        self.identity = identity
+        self.duplicates = 0
         self.rank = rank
         self.name = name
         self.tags = _tag_limit() + 1 - FIRST_TAG
         self._broken = ""
-        self.pending = pending
+        self.pending = [] if pending is None else [pending]
         self.sweeps = 0
         self.sweeps_with: dict[int, int] = {}
         self.notices: list[tuple[int, int, str]] = []
@@ -88,7 +108,7 @@ class Reverse:
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
-        weakref.finalize(self, _unused.append, (comm, pending)).atexit = False
+        _free_later(self, comm, pending)
 
     @property
     def broken(self) -> str:
@@ -102,6 +122,8 @@ class Reverse:
     def keep(self) -> None:
         """There may be messages on it that nobody receives: MPI must not get it back."""
         _kept.add(self.comm.handle)
+        if self.local is not None:
+            _kept.add(self.local.handle)
 
     @property
     def partners(self) -> int:
@@ -122,9 +144,9 @@ class Reverse:
 
     def ready(self) -> None:
         """Complete the nonblocking creation of the reverse communicator."""
-        if self.pending is not None:
-            wait(self.pending, lambda: f"the creation of {self.name} by Idup")
-            self.pending = None
+        while self.pending:
+            wait(self.pending[-1], lambda: f"the creation of {self.name} by Idup")
+            self.pending.pop()
 
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
@@ -137,30 +159,75 @@ def register(comm: Any) -> Reverse:
     _free_unused()
     group = _Comm.Get_group(comm)
     # Create, unlike Dup, calls no attribute callbacks of the user's.
-    reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm))
+    reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm), 0)
     reverse.slots, reverse.slots_started = slots_of(comm)
     if _Comm.Is_inter(comm):
         merged = _Intercomm.Merge(comm)
+        reverse.identity = new_identity(merged)
         reverse.local = merged.Create(group)
-        reverse.group = Reverse(merged.Create(group), reverse.rank, f"this rank's group of {reverse.name}")
+        _free_later(reverse, reverse.local)
+        reverse.group = Reverse(merged.Create(group), reverse.rank, _name_of_group(reverse), reverse.identity ^ 1)
         merged.Free()
-        weakref.finalize(reverse, _unused.append, (reverse.local, None)).atexit = False
+    else:
+        reverse.identity = new_identity(reverse.comm)
     group.Free()
     _reverses[comm.handle] = reverse
     return reverse
+
+
+def new_identity(comm: mpi.Intracomm) -> int:
+    """A number that no other communicator has; collective."""
+    number = np.frombuffer(bytearray(os.urandom(8)), np.int64)
+    comm.Bcast(number, 0)
+    return abs(int(number[0])) | 1
 
 
 def register_duplicate(parent: Any, comm: Any) -> None:
     """The same for a nonblocking duplicate of `parent` which is not complete yet."""
     _free_unused()
     known = reverse_of(parent)
-    plain = (_Intercomm if _Comm.Is_inter(parent) else _Intracomm)(parent)
-    # Two at once of one intercommunicator hang in Open MPI.
-    origin = plain if known is None or known.pending is not None else known.comm
+    if _Comm.Is_inter(parent):
+        _register_duplicate_between(known, comm)
+        return
+    # Two at once of one communicator are not to be had in every implementation.
+    origin = _Intracomm(parent) if known is None or known.pending else known.comm
     other, request = origin.Idup()
-    comm._reverse = Reverse(other, plain.Get_rank(), f"a duplicate of {name_of(parent)}", request)
+    name = f"a duplicate of {name_of(parent)}"
+    comm._reverse = Reverse(other, parent.Get_rank(), name, _identity_of_duplicate(known), request)
     if known is not None:
         comm._reverse.slots, comm._reverse.slots_started = known.slots, known.slots_started
+
+
+def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
+    """Duplicates of an intercommunicator without a reverse side have none either."""
+    comm._reverse = None
+    if known is None:
+        return
+    known.ready()  # all ranks have begun it
+    identity = _identity_of_duplicate(known)
+    other, request = known.comm.Idup()
+    reverse = comm._reverse = Reverse(other, known.rank, f"a duplicate of {known.name}", identity, request)
+    reverse.local, request = known.local.Idup()  # type: ignore[union-attr]
+    reverse.pending.append(request)
+    _free_later(reverse, reverse.local, request)
+    inside, request = known.group.comm.Idup()  # type: ignore[union-attr]
+    reverse.group = Reverse(inside, known.rank, _name_of_group(reverse), identity ^ 1, request)
+
+
+def _identity_of_duplicate(known: Reverse | None) -> int:
+    if known is None or not known.identity:
+        return 0
+    known.duplicates += 1
+    return hash((known.identity, known.duplicates)) & 0x7FFFFFFFFFFFFFFF
+
+
+def _name_of_group(reverse: Reverse) -> str:
+    return f"this rank's group of {reverse.name}"
+
+
+def _free_later(reverse: Reverse, comm: mpi.Comm, pending: mpi.Request | None = None) -> None:
+    """Free a communicator when nobody refers to the reverse side any more."""
+    weakref.finalize(reverse, _unused.append, (comm, pending)).atexit = False
 
 
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:

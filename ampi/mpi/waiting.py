@@ -108,7 +108,7 @@ def tell(reverse: Any, partners: Iterable[int], text: str) -> None:
     """Tell partners, who may be waiting for this rank, that it has stopped and why."""
     reverse.keep()
     for partner in partners:
-        notice = f"{reverse.sweep_with(partner)} {text}".encode()[:_TEXT]
+        notice = f"{reverse.identity} {reverse.sweep_with(partner)} {text}".encode()[:_TEXT]
         stranded.append(reverse.comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
 
 
@@ -118,8 +118,9 @@ def _look_for_notices(describe: Callable[[], str]) -> None:
         while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
             notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
             reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
-            number, _, text = notice.decode(errors="replace").partition(" ")
-            reverse.notices.append((source, int(number), text))
+            identity, number, text = notice.decode(errors="replace").split(" ", 2)
+            if int(identity) == reverse.identity:
+                reverse.notices.append((source, int(number), text))
         for notice in reverse.notices.copy():
             source, number, text = notice
             if number > reverse.sweep_with(source):

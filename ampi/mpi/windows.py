@@ -31,7 +31,7 @@ from .buffers import Buffer, as_array, parse
 from .datatypes import datatype_named
 from .messages import Collective
 from .requests import AcceptsBase, Handles, recorded
-from .reverse import Reverse, name_of
+from .reverse import Reverse, name_of, new_identity
 from .rules import Operation, Treatment, enter
 from .shadows import LOCATED, NONLINEAR, Access, Completed, Fence, Handshake, Shadow, close_all, target_of
 from .turns import Observer, Order
@@ -179,7 +179,8 @@ def _alive(window: weakref.ref[Window]) -> Window | None:
 
 def _reverse_for(win: Any, comm: Any) -> Reverse:
     group = _Comm.Get_group(comm)
-    reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), f"a window of {name_of(comm)}")
+    traffic = _Comm.Create(comm, group)
+    reverse = Reverse(traffic, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", new_identity(traffic))
     group.Free()
     return reverse
 

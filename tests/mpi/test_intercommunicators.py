@@ -281,15 +281,33 @@ def test_objects(case, make_comm):
     blocking.check(make_comm, "float64", case)
 
 
-@pytest.mark.parametrize("method", ["reduce", "allreduce"])
-def test_reductions_of_objects_on_a_communicator_by_idup_refuse_active_arrays(method):
-    halved = halves(COMM_WORLD)
-    inter, request = halved.Idup()
+def duplicate_begun(comm):
+    """By Idup of one that was made by Idup."""
+    halved = halves(comm)
+    first, request = halved.Idup()
     request.Wait()
-    with ampi.Tape() as tape:
-        x = tape.watch(numpy.ones(2))
-        with pytest.raises(ampi.ActivityError, match=f"{method} on an intercommunicator that was made by Idup"):
-            getattr(inter, method)(x)
-        assert inter.allreduce(1) == inter.Get_remote_size()
-    inter.Free()
-    halved.Free()
+    second, request = first.Idup()
+    request.Wait()
+    return second
+
+
+@pytest.mark.parametrize("case", [bcast, gather, alltoall, allreduce, *OBJECTS])
+def test_duplicates_by_idup(case):
+    blocking.check(duplicate_begun, "float64", case, *([MPI.PROD] if case in REDUCTIONS else []))
+
+
+def test_several_at_once():
+    """Adjoints of collectives in flight, in one step and in several, do not mix."""
+
+    def program(np, comm, u):
+        v, w, z = (np.zeros(4, u.dtype) for _ in range(3))
+        root = rooted(comm, True)
+        requests = [
+            comm.Ibcast(u[:4] if root == MPI.ROOT else v, root) if SIZE < 4 else comm.Iallreduce(u[-4:], v),
+            comm.Iallreduce(u[:4], w, MPI.PROD),
+            comm.Iallreduce(u[:4] * u[:4], z),
+        ]
+        MPI.Request.Waitall(requests[::-1])
+        return v * 3 + w * z
+
+    blocking.check(halves, "float64", program)

@@ -1,11 +1,13 @@
 """What goes wrong on one rank is reported on every rank that can tell, with the operation and its source line."""
 
 import contextlib
+import gc
 import time
 
 import numpy
 import pytest
 from mpi4py import MPI
+from programs import WORLD
 
 import ampi
 import ampi.numpy
@@ -236,3 +238,40 @@ def test_exception_in_the_sweep_of_one_rank(comm, at_once, program):
         return
     with pytest.raises(ZeroDivisionError if comm.rank == 1 else ampi.CommunicationError, match="the reason"):
         tape.gradient(y, x, seed=ONES)
+
+
+def test_messages_of_a_sweep_that_took_place_on_one_rank_only(impatient):
+    """They are under way for ever, and MPI gives the context of their communicator to a new one."""
+    first = WORLD.rank < WORLD.size // 2
+    part = ampi.COMM_WORLD.Split(first)
+    leaders = (0, WORLD, WORLD.size // 2 if first else 0)
+    before = MPI.Intracomm(part).Create_intercomm(*leaders)  # the new one gets its context, its reverse side the other
+    comm = ampi.COMM_WORLD.Dup()
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ampi.numpy.zeros(2)
+        for _ in range(3):
+            comm.Allreduce(x, y)
+            comm.Sendrecv_replace(y, (comm.rank + 1) % comm.size, 0, (comm.rank - 1) % comm.size)
+    if comm.rank == 0:
+        with pytest.raises(ampi.CommunicationError, match="no progress"):
+            tape.gradient(y, x, seed=ONES)
+    comm.Free()
+    del tape, x, y, comm
+    gc.collect()
+    ampi.COMM_SELF.Dup().Free()
+    WORLD.Barrier()
+    before.Free()
+    inters = [part.Create_intercomm(*leaders) for _ in range(3)]
+    for inter in inters:
+        with ampi.Tape() as tape:
+            x = tape.watch(ONES)
+            y, z = ampi.numpy.zeros(2), ampi.numpy.zeros(2)
+            inter.Allreduce(x * x, y)
+            if inter.rank == 0:
+                inter.Sendrecv(x, 0, 0, z, 0, 0)
+        seeds = ONES, ONES * (inter.rank == 0)
+        expected = 2 * inter.Get_remote_size() + (inter.rank == 0)
+        assert (tape.gradient((y, z), x, seed=seeds) == expected).all()
+        inter.Free()
+    part.Free()

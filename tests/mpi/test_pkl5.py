@@ -75,10 +75,6 @@ def test_gradient(case):
     plain.Free()
 
 
-@pytest.mark.xfail(
-    raises=ampi.CommunicationError,
-    reason="the ranks' agreement goes wrong now and then (Open MPI on 4 ranks: always): an error, no wrong value",
-)
 def test_intercommunicator():
     if WORLD.size == 1:
         pytest.skip("needs two groups")
