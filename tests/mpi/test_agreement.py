@@ -164,6 +164,28 @@ def test_rank_that_stops_in_the_agreement(comm):
         MPI.Request.Waitall(requests)
 
 
+def test_another_number_of_gradients(comm):
+    """An adjoint that nobody asked for would be taken for one of the next tape."""
+
+    def message():
+        y = ampi.numpy.zeros(2)
+        with ampi.Tape() as tape:
+            x = tape.watch(ONES)
+            if comm.rank == 0:
+                comm.Recv(y, 1)
+            elif comm.rank == 1:
+                comm.Send(x * x, 0)
+        return tape, x, y if comm.rank == 0 else None
+
+    tape, x, y = message()
+    for k in range(2 if comm.rank == 0 else 1):
+        tape.gradient(y, x, seed=ONES * k if comm.rank == 0 else None)
+    tape, x, y = message()
+    if comm.rank < 2:
+        with pytest.raises(ampi.CommunicationError, match=rf"rank {comm.rank}: .*begun {3 - comm.rank} sweeps, rank"):
+            tape.gradient(y, x, seed=ONES if comm.rank == 0 else None)
+
+
 @pytest.mark.parametrize("more", ["Bcast", "Allreduce"])
 def test_different_collectives(comm, impatient, more):
     """In plain MPI an error that implementations do not notice for such short messages to and from one rank."""
