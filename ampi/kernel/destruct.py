@@ -162,7 +162,8 @@ def _share_begins(body: tuple[Stmt, ...], renamed: dict[str, Expr], uses: Counte
         for c in s.carried if isinstance(s, Loop) else ():
             if c.var.name in renamed or not _defined_in(c.init, body[:k]) or c.init.name in renamed:
                 continue
-            if uses[c.init.name] == 1 and c.init.type == c.var.type:
+            shared = [name for name in renamed if _follow(name, renamed) == c.init]
+            if all(uses[name] == 1 for name in (c.init.name, *shared)) and c.init.type == c.var.type:
                 renamed[c.init.name] = c.var
 
 

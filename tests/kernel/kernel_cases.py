@@ -557,6 +557,15 @@ def last_value_before_an_exit(x, y, which, n):
     return s * y[0]
 
 
+@case(scalar(), vector(6), complex_too=False)
+def value_of_an_arm_before_a_loop(v, x):
+    """The loop carries on with what the arm computes, whose derivative takes its value once more."""
+    s = x[0] if x[0] > 2.0 else math.tanh(v * v)
+    for i in range(x.shape[0]):
+        s = s * math.sin(x[i])
+    return s
+
+
 @case(vector(6), 3)
 def bits_and_integers(x, n):
     s = 0.0 * x[0]
