@@ -16,9 +16,10 @@ WORLD = MPI.COMM_WORLD  # mpi4py's own
 TOLERANCES = {"float32": 1e-4, "float64": 1e-12, "complex64": 1e-4, "complex128": 1e-9}
 
 
-def broken_in(vendor, what):
-    """Mark for a test of what an implementation of MPI does wrong in plain mpi4py as well."""
-    return pytest.mark.skipif(MPI.get_vendor()[0] == vendor, reason=f"{vendor}, with plain mpi4py as well: {what}")
+def broken_in(vendor, what, ranks=None):
+    """Mark for a test of what an implementation of MPI does wrong in plain mpi4py as well (on this number of ranks)."""
+    broken = MPI.get_vendor()[0] == vendor and ranks in (None, WORLD.size)
+    return pytest.mark.skipif(broken, reason=f"{vendor}, with plain mpi4py as well: {what}")
 
 
 def typeof(array):
