@@ -31,7 +31,7 @@ from ..memory import (
     storage_of,
 )
 from ..tape import Sweep, Tape, Undo, current, overwrite
-from .datatypes import Layout, Piece, Typemap, compress, datatype_named, regrouped, typemap_of
+from .datatypes import Layout, Piece, Typemap, datatype_named, reach, regrouped, repeated, typemap_at, typemap_of
 from .slots import SLOT, Slots
 
 # Dtypes that mpi4py sends without being told a datatype.
@@ -860,12 +860,7 @@ def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
 def _scattered(array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buffer:
     """The buffer of elements at these addresses in one memory."""
     low = int(addresses.min())
-    typemap = Typemap(
-        [(dtype, addresses - low, dtype.itemsize * (1 + np.arange(len(addresses))))],
-        len(addresses) * dtype.itemsize,
-        int(addresses.max()) - low + dtype.itemsize,
-    )
-    buffer = _buffer_at(array, typemap, 1, low)
+    buffer = _buffer_at(array, typemap_at(dtype, addresses - low), 1, low)
     if buffer.dtype != dtype or buffer.raw or (buffer.storage is not None and buffer.storage.packed):
         raise _not_composed()
     return buffer
@@ -909,13 +904,9 @@ def _owners(blocks: _Blocks, addresses: np.ndarray, itemsize: int) -> np.ndarray
 
 def _bounds(typemap: Typemap, count: int, address: int) -> tuple[int, int]:
     """First byte of a message's elements, and the one after the last."""
-    ends = [
-        (piece.offset + np.minimum(reach, 0).sum(), piece.offset + np.maximum(reach, 0).sum() + dtype.itemsize)
-        for dtype, piece in _elements(typemap)
-        for reach in [(np.array(piece.shape, np.int64) - 1) * np.array(piece.strides, np.int64)]
-    ]
-    low = min((int(end[0]) for end in ends), default=0)
-    high = max((int(end[1]) for end in ends), default=0)
+    ends = [reach([piece], dtype.itemsize) for dtype, piece in _elements(typemap)]
+    low = min((end[0] for end in ends), default=0)
+    high = max((end[1] for end in ends), default=0)
     last = (count - 1) * typemap.extent
     return address + low + min(last, 0), address + high + max(last, 0)
 
@@ -981,15 +972,22 @@ def _buffer_at(array: np.ndarray, typemap: Typemap, count: int, address: int) ->
 def _raw(array: np.ndarray, typemap: Typemap, count: int, address: int, dtype: np.dtype) -> Buffer:
     """The buffer of a message of bytes or integers over floating-point memory: in terms of that memory's elements."""
     size = dtype.itemsize
-    offsets = np.zeros(1, np.int64) if typemap.contiguous else regrouped(typemap, count, size)
-    unaligned = offsets is None or ((address - storage_of(array).address + offsets) % size).any()
-    if dtype not in _FLOATING or unaligned or count * typemap.size % size:
+    pieces = [Piece(0, (), ())] if typemap.contiguous else regrouped(typemap, count, size)
+    start = address - storage_of(array).address
+    if dtype not in _FLOATING or not _aligned(pieces, start, size) or count * typemap.size % size:
         return _opaque(array, typemap, count, address)
-    layout = None if typemap.contiguous else Layout(compress(offsets, size), size)
+    layout = None if typemap.contiguous else Layout(pieces, size)
     buffer = Buffer(array, dtype, count * typemap.size // size, address, layout)
     buffer.raw = True
     buffer.bytewise = typemap.dtype.itemsize == 1
     return buffer
+
+
+def _aligned(pieces: Sequence[Piece] | None, start: int, size: int) -> bool:
+    """Whether all elements of a size lie at multiples of it."""
+    return pieces is not None and not any(
+        (start + piece.offset) % size or any(stride % size for stride in piece.strides) for piece in pieces
+    )
 
 
 def _opaque(array: np.ndarray, typemap: Typemap, count: int, address: int) -> Buffer:
@@ -1005,7 +1003,10 @@ def _opaque(array: np.ndarray, typemap: Typemap, count: int, address: int) -> Bu
 
 
 def _extra(typemap: Typemap, count: int) -> list[tuple[np.dtype, Piece]]:
-    return [(d, _moved(p, k * typemap.extent)) for k in range(count) for d, p in typemap.extra]
+    dtypes = [dtype for dtype, _ in typemap.extra]
+    if count == 0 or len(dtypes) == len(set(dtypes)):
+        return [(dtype, repeated(piece, count, typemap.extent)) for dtype, piece in typemap.extra if count]
+    return [(dtype, _moved(piece, k * typemap.extent)) for k in range(count) for dtype, piece in typemap.extra]
 
 
 def _memory_dtype(array: np.ndarray) -> np.dtype | None:

@@ -1,4 +1,4 @@
-"""What an MPI datatype looks at: the byte offsets of its basic elements, and the same as a few strided pieces.
+"""What an MPI datatype looks at: its basic elements as a few strided pieces, or their byte offsets if it is irregular.
 
 Everything is worked out while the datatype lives and kept as an MPI attribute of it, so that nothing depends on the
 handle once the user has freed it (MPI reuses handles), and a second message with the datatype costs a look-up.
@@ -6,7 +6,7 @@ handle once the user has freed it (MPI reuses handles), and a second message wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..memory import carries_derivatives
 
 _MOST_PIECES = 16  # beyond it, elements are addressed by an index array
 _MOST_LAYOUTS = 8  # kept per datatype, for different counts
+_FEW_ELEMENTS = 4096  # of which all offsets are looked at
 
 
 class Piece(NamedTuple):
@@ -75,7 +76,7 @@ class Layout:
 
     def offsets(self) -> np.ndarray:
         """Byte offset of each element, int64."""
-        return np.concatenate([_offsets_of(piece) for piece in self.pieces] or [np.zeros(0, np.int64)])
+        return concatenated(self.pieces)
 
     def part(self, start: int, stop: int, itemsize: int) -> Layout:
         """The layout of elements ``start`` to ``stop``."""
@@ -91,17 +92,17 @@ class Layout:
 class Typemap:
     """The basic elements of a datatype that matter for derivatives.
 
+    Nothing here lists the elements of a regular layout: they may be more than fit in memory.
+
     Attributes
     ----------
     dtype : numpy.dtype or None
         Dtype of its floating-point or complex elements; without any, the dtype of its elements.  None if such elements
         have several dtypes.
-    offsets : numpy.ndarray of int64
-        Byte offsets of the elements of that dtype, in the order of the typemap.
+    length : int
+        Number of elements of that dtype in one item.
     mixed : bool
         Whether there are elements of other dtypes (locations, indices).
-    places : numpy.ndarray of int64
-        Number of packed bytes of one item up to and including each of these elements.
     extra : tuple of (dtype, Piece)
         The other elements: memory that a receive overwrites as well.
     size, extent : int
@@ -110,35 +111,38 @@ class Typemap:
         Items of this datatype side by side are a plain array of ``dtype``.
     """
 
-    __slots__ = ("_layouts", "contiguous", "dtype", "extent", "extra", "mixed", "offsets", "places", "size")
+    __slots__ = ("_layouts", "_pieces", "_places", "contiguous", "dtype", "extent", "extra", "length", "mixed", "size")
 
-    def __init__(self, elements: list[tuple[np.dtype, np.ndarray, np.ndarray]], size: int, extent: int) -> None:
-        differentiable = [e for e in elements if carries_derivatives(e[0])]
-        chosen = differentiable or elements
-        dtypes = {e[0] for e in chosen}
+    def __init__(self, groups: Sequence[Group], size: int, extent: int) -> None:
+        differentiable = [group for group in groups if carries_derivatives(group.dtype)]
+        dtypes = {group.dtype for group in differentiable or groups}
         self.size = size
         self.extent = extent
-        self.dtype = chosen[0][0] if len(dtypes) == 1 and chosen[0][0].names is None else None
-        self.mixed = len({e[0] for e in elements}) > 1
-        self.offsets, self.places = _in_order(chosen)
-        self.extra = tuple(
-            (dtype, piece)
-            for dtype, offsets, _ in (elements if self.dtype is None else [e for e in elements if e[0] != self.dtype])
-            for piece in compress(offsets, dtype.itemsize)
-        )
-        itemsize = self.dtype.itemsize if self.dtype is not None else 0
-        self.contiguous = (
-            self.dtype is not None
-            and not self.mixed
-            and extent == size
-            and bool(np.array_equal(self.offsets, np.arange(len(self.offsets)) * itemsize))
-        )
+        self.dtype = dtypes.pop() if len(dtypes) == 1 else None
+        self.mixed = len({group.dtype for group in groups}) > 1
+        own = [group for group in groups if self.dtype is not None and group.dtype == self.dtype]  # None means float64
+        self._pieces = [piece for group in own for piece in group.pieces]
+        self._places = [piece for group in own for piece in group.places]
+        self.length = sum(piece.count for piece in self._pieces)
+        self.extra = tuple((group.dtype, piece) for group in groups if group not in own for piece in group.pieces)
+        self.contiguous = self.dtype is not None and not self.mixed and extent == size and self._is_plain()
         self._layouts: dict[int, Layout] = {}
 
+    def _is_plain(self) -> bool:
+        if len(self._pieces) != 1:
+            return not self.length
+        offset, shape, strides = self._pieces[0]
+        return offset == 0 and (self.length == 1 or (shape, strides) == ((self.length,), (self.dtype.itemsize,)))
+
     @property
-    def length(self) -> int:
-        """Elements of ``dtype`` in one item."""
-        return len(self.offsets)
+    def offsets(self) -> np.ndarray:
+        """Byte offsets of the elements of ``dtype``, in the order of the typemap; int64."""
+        return concatenated(self._pieces)
+
+    @property
+    def places(self) -> np.ndarray:
+        """Number of packed bytes of one item up to and including each of these elements; int64."""
+        return concatenated(self._places)
 
     def layout(self, count: int) -> Layout:
         """The layout of ``count`` items side by side (in distance of the extent)."""
@@ -153,34 +157,101 @@ class Typemap:
         """The pieces of ``count`` items."""
         if count == 0 or self.length == 0:
             return []
-        one = compress(self.offsets, self.dtype.itemsize)
-        if len(one) == 1:
-            offset, shape, strides = one[0]
-            return [_simplified(Piece(offset, (count, *shape), (self.extent, *strides)))]
+        if count == 1:
+            return list(self._pieces)
+        if len(self._pieces) == 1:
+            return [repeated(self._pieces[0], count, self.extent)]
         items = self.extent * np.arange(count)[:, None]
         return compress((items + self.offsets).ravel(), self.dtype.itemsize)
 
 
-def _in_order(elements: list[tuple[np.dtype, np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    offsets = np.concatenate([e[1] for e in elements] or [np.zeros(0, np.int64)])
-    places = np.concatenate([e[2] for e in elements] or [np.zeros(0, np.int64)])
-    order = np.argsort(places, kind="stable")
-    return offsets[order], places[order]
+class Group(NamedTuple):
+    """Elements of one dtype in an item of a datatype.
+
+    ``pieces`` says where they lie, ``places`` the number of packed bytes up to and including each, both as the
+    concatenation of strided pieces, in the order of the typemap.
+    """
+
+    dtype: np.dtype
+    pieces: Sequence[Piece]
+    places: Sequence[Piece]
 
 
-def regrouped(typemap: Typemap, count: int, itemsize: int) -> np.ndarray | None:
-    """Byte offsets of the elements of another size that items of bytes or integers make up; None if they do not."""
+def typemap_at(dtype: np.dtype, offsets: np.ndarray) -> Typemap:
+    """The typemap of one item that consists of elements at given byte offsets, none of them negative."""
+    size = len(offsets) * dtype.itemsize
+    places = [Piece(dtype.itemsize, (len(offsets),), (dtype.itemsize,))]
+    extent = int(offsets.max()) + dtype.itemsize if len(offsets) else 0
+    return Typemap([Group(dtype, compress(offsets, dtype.itemsize), places)], size, extent)
+
+
+def regrouped(typemap: Typemap, count: int, itemsize: int) -> list[Piece] | None:
+    """Where elements of another size lie that items of bytes or integers make up; None if they do not."""
+    small = typemap.dtype.itemsize
+    step, rest = divmod(itemsize, small)
+    if rest or step == 0:
+        return None
+    pieces = [_regrouped(piece, small, step) for piece in typemap.layout(count).pieces]
+    if None not in pieces:
+        return pieces  # type: ignore[return-value]
     offsets = typemap.layout(count).offsets()
-    step, rest = divmod(itemsize, typemap.dtype.itemsize)
-    if rest or step == 0 or len(offsets) % step:
+    if len(offsets) % step:
         return None
     groups = offsets.reshape(-1, step)
-    if ((groups - groups[:, :1]) != np.arange(step) * typemap.dtype.itemsize).any():
+    if ((groups - groups[:, :1]) != np.arange(step) * small).any():
         return None
-    return groups[:, 0]
+    return compress(groups[:, 0], itemsize)
+
+
+def _regrouped(piece: Piece, small: int, step: int) -> Piece | None:
+    if step == 1:
+        return piece
+    if not piece.shape or piece.strides[-1] != small or piece.shape[-1] % step:
+        return None
+    shape, strides = (*piece.shape[:-1], piece.shape[-1] // step), (*piece.strides[:-1], small * step)
+    return _simplified(Piece(piece.offset, shape, strides))
 
 
 # ------------------------------------------------------------------------------------------------ offsets and pieces
+
+
+def concatenated(pieces: Sequence[Piece]) -> np.ndarray:
+    """Byte offsets of the elements of one piece after the other; int64."""
+    return np.concatenate([_offsets_of(piece) for piece in pieces] or [np.zeros(0, np.int64)])
+
+
+def reach(pieces: Iterable[Piece], itemsize: int) -> tuple[int, int]:
+    """First byte of elements of a size, and the one after the last; zeros if there are none."""
+    low, high = [], []
+    for piece in pieces:
+        ends = [(n - 1) * stride for n, stride in zip(piece.shape, piece.strides, strict=True)]
+        low.append(piece.offset + sum(min(end, 0) for end in ends))
+        high.append(piece.offset + sum(max(end, 0) for end in ends) + itemsize)
+    return min(low, default=0), max(high, default=0)
+
+
+def made_of(datatype: MPI.Datatype, pieces: Sequence[Piece]) -> MPI.Datatype:
+    """A committed datatype of elements that lie where the pieces say."""
+    if len(pieces) > _MOST_PIECES:
+        return datatype.Create_hindexed_block(1, concatenated(pieces).tolist()).Commit()
+    parts = [_strided(datatype, piece) for piece in pieces]
+    derived = MPI.Datatype.Create_struct([1] * len(parts), [piece.offset for piece in pieces], parts).Commit()
+    for part in parts:
+        part.Free()
+    return derived
+
+
+def _strided(datatype: MPI.Datatype, piece: Piece) -> MPI.Datatype:
+    part = datatype.Dup()
+    for n, stride in zip(reversed(piece.shape), reversed(piece.strides)):
+        inner, part = part, part.Create_hvector(n, 1, stride)
+        inner.Free()
+    return part
+
+
+def repeated(piece: Piece, count: int, extent: int) -> Piece:
+    """A piece several times, in distance of the extent."""
+    return _simplified(Piece(piece.offset, (count, *piece.shape), (extent, *piece.strides)))
 
 
 def compress(offsets: np.ndarray, itemsize: int) -> list[Piece]:
@@ -341,15 +412,10 @@ def datatype_named(name: str) -> MPI.Datatype:
 
 
 def _decoded(datatype: MPI.Datatype) -> Typemap:
-    dtypes, offsets = _elements(datatype)
-    kinds = sorted(set(dtypes.tolist()))
-    sizes = np.array([_DTYPES[k].itemsize for k in range(len(_DTYPES))], np.int64)
-    places = np.cumsum(sizes[dtypes]) if len(dtypes) else np.zeros(0, np.int64)
-    elements = [(_DTYPES[k], offsets[dtypes == k], places[dtypes == k]) for k in kinds]
-    return Typemap(elements, datatype.size, datatype.extent)
+    return Typemap(_elements(datatype).groups(), datatype.size, datatype.extent)
 
 
-# Basic dtypes met so far; an element of a typemap names its dtype by the position in this list.
+# Basic dtypes met so far; in a list of elements each names its dtype by the position in this list.
 _DTYPES: list[np.dtype] = []
 
 
@@ -359,19 +425,117 @@ def _kind(dtype: np.dtype) -> int:
     return _DTYPES.index(dtype)
 
 
-def _elements(datatype: MPI.Datatype) -> tuple[np.ndarray, np.ndarray]:
-    """Kinds and byte offsets of the basic elements of one item, in the order of the typemap."""
+class Runs:
+    """The basic elements of one item in the order of the typemap: the concatenation of a few strided runs."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: Sequence[tuple[np.dtype, Piece]]) -> None:
+        self.runs = [run for run in runs if run[1].count]
+
+    def listed(self) -> Listed:
+        """The same as a list of all elements."""
+        kinds = [np.full(piece.count, _kind(dtype)) for dtype, piece in self.runs]
+        return Listed(np.concatenate(kinds or [np.zeros(0, np.int64)]), concatenated([piece for _, piece in self.runs]))
+
+    def groups(self) -> list[Group]:
+        """The same, sorted by dtypes."""
+        found: dict[np.dtype, tuple[list[Piece], list[Piece]]] = {}
+        start = 0
+        for dtype, piece in self.runs:
+            pieces, places = found.setdefault(dtype, ([], []))
+            pieces.append(piece)
+            places.append(Piece(start + dtype.itemsize, (piece.count,), (dtype.itemsize,)))
+            start += piece.count * dtype.itemsize
+        return [
+            Group(dtype, _fewer(pieces, dtype.itemsize), _fewer(places, dtype.itemsize))
+            for dtype, (pieces, places) in found.items()
+        ]
+
+
+def _fewer(pieces: list[Piece], itemsize: int) -> list[Piece]:
+    """The same elements in fewer pieces, if these are easily found."""
+    if len(pieces) > 1 and sum(piece.count for piece in pieces) <= _FEW_ELEMENTS:
+        return compress(concatenated(pieces), itemsize)
+    return pieces
+
+
+class Listed:
+    """The same as a list of all elements, for irregular datatypes: kinds and byte offsets."""
+
+    __slots__ = ("kinds", "offsets")
+
+    def __init__(self, kinds: np.ndarray, offsets: np.ndarray) -> None:
+        self.kinds = kinds
+        self.offsets = offsets
+
+    def listed(self) -> Listed:
+        """Itself."""
+        return self
+
+    def groups(self) -> list[Group]:
+        """As `Runs.groups`."""
+        sizes = np.array([dtype.itemsize for dtype in _DTYPES], np.int64)
+        places = np.cumsum(sizes[self.kinds])
+        groups = []
+        for kind in np.unique(self.kinds).tolist():
+            dtype, own = _DTYPES[kind], self.kinds == kind
+            groups.append(
+                Group(dtype, compress(self.offsets[own], dtype.itemsize), compress(places[own], dtype.itemsize))
+            )
+        return groups
+
+
+Elements = Runs | Listed
+
+
+def _repeated(base: Elements, blocks: Sequence[Piece]) -> Elements:
+    """One item of the base datatype at each of the places that pieces give, one after the other."""
+    blocks = [block for block in blocks if block.count]
+    if isinstance(base, Runs):
+        if len(base.runs) == 1 and len(blocks) <= _MOST_PIECES:
+            ((dtype, piece),) = base.runs
+            return Runs([(dtype, _nested(block, piece)) for block in blocks])
+        if len(base.runs) * sum(block.count for block in blocks) <= _MOST_PIECES:
+            items = [Piece(item, (), ()) for item in concatenated(blocks).tolist()]
+            return Runs([(dtype, _nested(item, piece)) for item in items for dtype, piece in base.runs])
+    return _listed_at(base, concatenated(blocks))
+
+
+def _listed_at(base: Elements, items: np.ndarray) -> Listed:
+    """One item of the base datatype at each of these byte offsets."""
+    one = base.listed()
+    return Listed(np.tile(one.kinds, len(items)), (items[:, None] + one.offsets).ravel())
+
+
+def _nested(block: Piece, piece: Piece) -> Piece:
+    return _simplified(Piece(block.offset + piece.offset, block.shape + piece.shape, block.strides + piece.strides))
+
+
+def _joined_elements(parts: Sequence[Elements]) -> Elements:
+    """One part after the other."""
+    if all(isinstance(part, Runs) for part in parts):
+        runs = [run for part in parts for run in part.runs]  # type: ignore[union-attr]
+        if len(runs) <= _MOST_PIECES:
+            return Runs(runs)
+    lists = [part.listed() for part in parts]
+    return Listed(np.concatenate([part.kinds for part in lists]), np.concatenate([part.offsets for part in lists]))
+
+
+def _elements(datatype: MPI.Datatype) -> Elements:
+    """The basic elements of one item."""
     if datatype.is_predefined:
         return _basic_elements(datatype)
     base, combiner, parameters = datatype.decode()
     try:
         if combiner == "STRUCT":
             return _struct_elements(parameters)
-        kinds, offsets = _elements(base)
-        blocks = _BLOCKS.get(combiner)
-        if blocks is None:
+        one = _elements(base)
+        place = _PLACES.get(combiner)
+        if place is None:
             raise NotImplementedError(f"ampi does not know the layout of a datatype made by {combiner}")
-        return _repeated(kinds, offsets, blocks(parameters, base.extent))
+        places = place(parameters, base.extent)
+        return _repeated(one, places) if isinstance(places, list) else _listed_at(one, places)
     finally:
         for part in [base, *parameters.get("datatypes", ())]:
             if part is not datatype and part != MPI.DATATYPE_NULL and not part.is_predefined and part != datatype:
@@ -388,15 +552,14 @@ _PAIRS = {
 }
 
 
-def _basic_elements(datatype: MPI.Datatype) -> tuple[np.ndarray, np.ndarray]:
+def _basic_elements(datatype: MPI.Datatype) -> Runs:
     for name, value in _PAIRS.items():
         if datatype == getattr(MPI, name):
             struct = np.dtype([("value", value), ("location", np.intc)], align=True)
-            kinds = [_kind(struct[name]) for name in struct.names]
-            return np.array(kinds), np.array([struct.fields[name][1] for name in struct.names], np.int64)
+            return Runs([(struct[field], Piece(struct.fields[field][1], (), ())) for field in struct.names])
     if datatype.typestr in ("", "V", None) or datatype.size == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.array([_kind(_basic_dtype(datatype))]), np.zeros(1, np.int64)
+        return Runs([])
+    return Runs([(_basic_dtype(datatype), Piece(0, (), ()))])
 
 
 def _basic_dtype(datatype: MPI.Datatype) -> np.dtype:
@@ -409,77 +572,90 @@ def _basic_dtype(datatype: MPI.Datatype) -> np.dtype:
     return dtype
 
 
-def _repeated(kinds: np.ndarray, offsets: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One item of the base datatype at each of the given byte offsets."""
-    return np.tile(kinds, len(blocks)), (blocks[:, None] + offsets).ravel()
-
-
-def _struct_elements(parameters: dict) -> tuple[np.ndarray, np.ndarray]:
-    kinds, offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+def _struct_elements(parameters: dict) -> Elements:
     columns = (parameters["blocklengths"], parameters["displacements"], parameters["datatypes"])
-    for length, displacement, part in zip(*columns, strict=True):
-        k, o = _repeated(*_elements(part), displacement + part.extent * np.arange(length))
-        kinds.append(k)
-        offsets.append(o)
-    return np.concatenate(kinds), np.concatenate(offsets)
+    return _joined_elements(
+        [
+            _repeated(_elements(part), [Piece(displacement, (length,), (part.extent,))])
+            for length, displacement, part in zip(*columns, strict=True)
+        ]
+    )
 
 
-def _blocks(starts: np.ndarray, lengths: np.ndarray | int, extent: int) -> np.ndarray:
-    """Byte offsets of the items of blocks that start at given bytes and have given lengths in items."""
-    starts = np.asarray(starts, np.int64)
-    lengths = np.broadcast_to(np.asarray(lengths, np.int64), starts.shape)
-    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(starts, lengths) + (np.arange(int(lengths.sum())) - first) * extent
+# Where the items of the base datatype lie: a list of pieces, or an array of byte offsets.
+Places = list[Piece] | np.ndarray
 
 
-def _subarray(p: dict, extent: int) -> np.ndarray:
-    sizes, subsizes, starts = p["sizes"], p["subsizes"], p["starts"]
-    if p["order"] == MPI.ORDER_C:
-        sizes, subsizes, starts = sizes[::-1], subsizes[::-1], starts[::-1]
-    offsets = np.zeros(1, np.int64)
-    stride = extent
-    for size, subsize, start in zip(sizes, subsizes, starts, strict=True):  # fastest dimension first
-        offsets = ((start + np.arange(subsize)) * stride)[:, None] + offsets
-        offsets = offsets.ravel()
-        stride *= size
-    return offsets
+def _vector(p: dict, stride: int, extent: int) -> Places:
+    return [Piece(0, (p["count"], p["blocklength"]), (stride, extent))]
 
 
-def _darray(p: dict, extent: int) -> np.ndarray:
+def _blocks(starts: Sequence[int], lengths: Sequence[int] | int, scale: int, extent: int) -> Places:
+    """Blocks that start at given multiples of ``scale`` bytes and have given lengths in items."""
+    if isinstance(lengths, int):
+        lengths = [lengths] * len(starts)
+    if len(starts) <= _MOST_PIECES:
+        return [Piece(start * scale, (length,), (extent,)) for start, length in zip(starts, lengths, strict=True)]
+    items = np.asarray(lengths, np.int64)
+    first = np.repeat(np.cumsum(items) - items, items)
+    return np.repeat(np.asarray(starts, np.int64) * scale, items) + (np.arange(int(items.sum())) - first) * extent
+
+
+def _subarray(p: dict, extent: int) -> Places:
+    owned = [range(start, start + n) for start, n in zip(p["starts"], p["subsizes"], strict=True)]
+    return _grid(owned, p["sizes"], p["order"], extent)
+
+
+def _darray(p: dict, extent: int) -> Places:
     grid = p["psizes"]
     place = np.unravel_index(p["rank"], grid)  # MPI numbers the process grid in C order whatever the array's order
-    owned = [_owned(*dimension) for dimension in zip(p["gsizes"], p["distribs"], p["dargs"], grid, place, strict=True)]
-    strides = np.ones(len(owned), np.int64)
-    order = range(len(owned) - 1, -1, -1) if p["order"] == MPI.ORDER_C else range(len(owned))
-    stride = extent
+    dimensions = zip(p["gsizes"], p["distribs"], p["dargs"], grid, map(int, place), strict=True)
+    return _grid([_owned(*dimension) for dimension in dimensions], p["gsizes"], p["order"], extent)
+
+
+def _owned(size: int, distribution: int, argument: int, processes: int, place: int) -> range | np.ndarray:
+    """Global indices along one dimension that a process of a distributed array holds."""
+    if distribution == MPI.DISTRIBUTE_NONE or processes == 1:
+        return range(size)
+    if argument == MPI.DISTRIBUTE_DFLT_DARG:
+        argument = -(-size // processes) if distribution == MPI.DISTRIBUTE_BLOCK else 1
+    starts = range(place * argument, size, processes * argument)
+    if argument == 1:
+        return starts
+    if len(starts) <= 1:
+        return range(starts.start, min(starts.start + argument, size)) if starts else range(0)
+    indices = (np.array(starts)[:, None] + np.arange(argument)).ravel()
+    return indices[indices < size]
+
+
+def _grid(owned: Sequence[range | np.ndarray], sizes: Sequence[int], order: int, extent: int) -> Places:
+    """The items with these indices along the dimensions of an array."""
+    axes = list(range(len(sizes)))
+    axes = axes if order == MPI.ORDER_C else axes[::-1]  # slowest first
+    strides = {}
+    for axis in reversed(axes):
+        strides[axis] = extent
+        extent *= sizes[axis]
+    if all(isinstance(indices, range) for indices in owned):
+        offset = sum(owned[axis].start * strides[axis] for axis in axes)  # type: ignore[union-attr]
+        steps = tuple(owned[axis].step * strides[axis] for axis in axes)  # type: ignore[union-attr]
+        return [Piece(offset, tuple(len(owned[axis]) for axis in axes), steps)]
     offsets = np.zeros(1, np.int64)
-    for axis in order:
-        strides[axis] = stride
-        offsets = (owned[axis][:, None] * stride + offsets).ravel()
-        stride *= p["gsizes"][axis]
+    for axis in axes:
+        offsets = (offsets[:, None] + np.asarray(owned[axis], np.int64) * strides[axis]).ravel()
     return offsets
 
 
-def _owned(size: int, distribution: int, argument: int, processes: int, place: int) -> np.ndarray:
-    """Global indices along one dimension that a process of a distributed array holds."""
-    indices = np.arange(size)
-    if distribution == MPI.DISTRIBUTE_NONE or processes == 1:
-        return indices
-    if argument == MPI.DISTRIBUTE_DFLT_DARG:
-        argument = -(-size // processes) if distribution == MPI.DISTRIBUTE_BLOCK else 1
-    return indices[(indices // argument) % processes == place]
-
-
-_BLOCKS = {
-    "DUP": lambda p, extent: np.zeros(1, np.int64),
-    "RESIZED": lambda p, extent: np.zeros(1, np.int64),
-    "CONTIGUOUS": lambda p, extent: extent * np.arange(p["count"]),
-    "VECTOR": lambda p, extent: _blocks(p["stride"] * extent * np.arange(p["count"]), p["blocklength"], extent),
-    "HVECTOR": lambda p, extent: _blocks(p["stride"] * np.arange(p["count"]), p["blocklength"], extent),
-    "INDEXED": lambda p, extent: _blocks(np.array(p["displacements"]) * extent, p["blocklengths"], extent),
-    "HINDEXED": lambda p, extent: _blocks(p["displacements"], p["blocklengths"], extent),
-    "INDEXED_BLOCK": lambda p, extent: _blocks(np.array(p["displacements"]) * extent, p["blocklength"], extent),
-    "HINDEXED_BLOCK": lambda p, extent: _blocks(p["displacements"], p["blocklength"], extent),
+_PLACES = {
+    "DUP": lambda p, extent: [Piece(0, (), ())],
+    "RESIZED": lambda p, extent: [Piece(0, (), ())],
+    "CONTIGUOUS": lambda p, extent: [Piece(0, (p["count"],), (extent,))],
+    "VECTOR": lambda p, extent: _vector(p, p["stride"] * extent, extent),
+    "HVECTOR": lambda p, extent: _vector(p, p["stride"], extent),
+    "INDEXED": lambda p, extent: _blocks(p["displacements"], p["blocklengths"], extent, extent),
+    "HINDEXED": lambda p, extent: _blocks(p["displacements"], p["blocklengths"], 1, extent),
+    "INDEXED_BLOCK": lambda p, extent: _blocks(p["displacements"], p["blocklength"], extent, extent),
+    "HINDEXED_BLOCK": lambda p, extent: _blocks(p["displacements"], p["blocklength"], 1, extent),
     "SUBARRAY": _subarray,
     "DARRAY": _darray,
 }

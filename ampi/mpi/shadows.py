@@ -23,7 +23,7 @@ from ..memory import Storage, address_of
 from ..tape import Sweep
 from .agreement import call_site, line_of, wait
 from .buffers import Buffer, _inferred, _typemap, as_array, simple_form
-from .datatypes import Typemap, datatype_named, regrouped, typemap_of
+from .datatypes import Piece, Typemap, datatype_named, made_of, reach, regrouped, typemap_of
 from .messages import Collective
 from .reductions import PAIR_TYPES, known, pair_of
 from .reverse import FIRST_TAG
@@ -55,24 +55,19 @@ class Target:
         Range of bytes in the window; of addresses in a dynamic window.
     count : int
         Number of basic elements of ``dtype``.
-    offsets : ndarray or None
-        Byte offsets of the elements from ``start``; None: one after the other.
+    pieces : list of Piece or None
+        Where the elements lie, from ``start`` on; None: one after the other.
     """
 
-    __slots__ = ("count", "dtype", "offsets", "rank", "start", "stop")
+    __slots__ = ("count", "dtype", "pieces", "rank", "start", "stop")
 
-    def __init__(self, rank: int, start: int, count: int, dtype: np.dtype, offsets: np.ndarray | None) -> None:
+    def __init__(self, rank: int, start: int, count: int, dtype: np.dtype, pieces: Sequence[Piece] | None) -> None:
         self.rank = rank
         self.count = count
         self.dtype = dtype
-        if offsets is None:
-            self.start, reach = start, count * dtype.itemsize
-        else:
-            low, high = (int(offsets.min()), int(offsets.max()) + dtype.itemsize) if len(offsets) else (0, 0)
-            self.start, reach = start + low, high - low
-            offsets = offsets - low
-        self.offsets = offsets
-        self.stop = self.start + reach
+        low, high = (0, count * dtype.itemsize) if pieces is None else reach(pieces, dtype.itemsize)
+        self.start, self.stop = start + low, start + high
+        self.pieces = None if pieces is None else [piece._replace(offset=piece.offset - low) for piece in pieces]
 
     def overlaps(self, other: Target) -> bool:
         """Whether both may touch one location (never denied if they do)."""
@@ -82,11 +77,11 @@ class Target:
     def argument(self, start: int, unit: int, datatype: mpi.Datatype) -> Iterator[tuple[int, int, mpi.Datatype]]:
         """mpi4py's target argument for these elements, from ``start`` on, in a window with a displacement unit."""
         displacement, rest = divmod(start, unit)
-        if self.offsets is None and not rest:
+        if self.pieces is None and not rest:
             yield displacement, self.count, datatype
             return
-        offsets = np.arange(self.count) * self.dtype.itemsize if self.offsets is None else self.offsets
-        derived = datatype.Create_hindexed_block(1, (offsets + rest).tolist()).Commit()
+        pieces = [Piece(0, (self.count,), (self.dtype.itemsize,))] if self.pieces is None else self.pieces
+        derived = made_of(datatype, [piece._replace(offset=piece.offset + rest) for piece in pieces])
         try:
             yield displacement, 1, derived
         finally:
@@ -114,18 +109,18 @@ def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> 
     start = displacement * unit
     if typemap.dtype == dtype and typemap.contiguous:
         return Target(rank, start, count * typemap.length, dtype, None)
-    offsets = typemap.layout(count).offsets() if typemap.dtype == dtype else _regrouped(typemap, count, dtype)
-    return Target(rank, start, len(offsets), dtype, offsets)
+    pieces = list(typemap.layout(count).pieces) if typemap.dtype == dtype else _regrouped(typemap, count, dtype)
+    return Target(rank, start, sum(piece.count for piece in pieces), dtype, pieces)
 
 
-def _regrouped(typemap: Typemap, count: int, dtype: np.dtype) -> np.ndarray:
-    offsets = None if typemap.dtype is None else regrouped(typemap, count, dtype.itemsize)
-    if offsets is None:
+def _regrouped(typemap: Typemap, count: int, dtype: np.dtype) -> list[Piece]:
+    pieces = None if typemap.dtype is None else regrouped(typemap, count, dtype.itemsize)
+    if pieces is None:
         raise ActivityError(
             f"the target's datatype in one-sided communication is not made of whole elements of {dtype}; "
             "use the datatype of the elements"
         )
-    return offsets
+    return pieces
 
 
 def _datatype(datatype: Any) -> mpi.Datatype:
@@ -518,7 +513,7 @@ class Shadow:
     def add(self, entries: Sequence[tuple[Target, np.ndarray]], describe: Callable[[], str]) -> None:
         """Add adjoints to targets'."""
         for target, going in entries:
-            if self.places is None and target.rank == self.window.reverse.rank and target.offsets is None:
+            if self.places is None and target.rank == self.window.reverse.rank and target.pieces is None:
                 adjoint = np.ndarray((target.count,), target.dtype, self.block, target.start)
                 adjoint += going
             else:

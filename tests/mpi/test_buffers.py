@@ -2,6 +2,7 @@
 
 import array
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import ampi
 from ampi.memory import tracked_copy
 from ampi.mpi import buffers
 from ampi.mpi.buffers import parse, parse_types, parse_vector
-from ampi.mpi.datatypes import Layout, Piece, typemap_of
+from ampi.mpi.datatypes import Layout, Piece, made_of, reach, typemap_of
+from ampi.mpi.shadows import target_of
 from ampi.tape import Sweep
 
 SELF = MPI.Intracomm(MPI.COMM_SELF)
@@ -393,8 +395,14 @@ def test_random_datatypes(seed):
     SELF.Sendrecv([positions, 2, datatype], 0, 0, [packed, MPI.BYTE], 0, 0)
     typemap = typemap_of(datatype)
     assert np.array_equal(typemap.offsets, packed[: len(packed) // 2] * 8)
+    assert np.array_equal(typemap.places, 8 * np.arange(1, 1 + len(packed) // 2))
     if len(packed):
         assert np.array_equal(typemap.layout(2).offsets(), packed * 8)
+        pieces = typemap.layout(2).pieces
+        again = made_of(MPI.DOUBLE, pieces)
+        assert np.array_equal(typemap_of(again).offsets, packed * 8)
+        assert reach(pieces, 8) == (packed.min() * 8, packed.max() * 8 + 8)
+        again.Free()
     datatype.Free()
 
 
@@ -481,6 +489,93 @@ def test_one_datatype_for_each_rank():
             assert np.array_equal(buffer.values(), values)
     for datatype in types:
         datatype.Free()
+
+
+N = BIG + 3  # items of the datatypes below
+BLOCK, CYCLIC = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC
+
+# Datatypes of many doubles, their number in an item, and the byte offset of the one at a position.
+HUGE = {
+    "contiguous": (lambda: MPI.DOUBLE.Create_contiguous(N), N, lambda k: 8 * k),
+    "twice": (lambda: MPI.DOUBLE.Create_contiguous(3).Create_contiguous(N), 3 * N, lambda k: 8 * k),
+    "vector": (lambda: MPI.DOUBLE.Create_vector(N, 2, 5), 2 * N, lambda k: 8 * (k // 2 * 5 + k % 2)),
+    "hvector": (lambda: MPI.DOUBLE.Create_hvector(3, N, 9 * N), 3 * N, lambda k: k // N * 9 * N + 8 * (k % N)),
+    "columns": (
+        lambda: MPI.DOUBLE.Create_vector(2, 1, N).Create_resized(0, 8).Create_contiguous(N),
+        2 * N,
+        lambda k: 8 * (k // 2 + k % 2 * N),
+    ),
+    "subarray": (
+        lambda: MPI.DOUBLE.Create_subarray([1 << 20, 1 << 12], [1 << 20, 2049], [0, 7]),
+        2049 << 20,
+        lambda k: 8 * ((k // 2049 << 12) + 7 + k % 2049),
+    ),
+    "fortran": (
+        lambda: MPI.DOUBLE.Create_subarray([1 << 12, 1 << 20], [2049, 1 << 20], [7, 0], MPI.ORDER_F),
+        2049 << 20,
+        lambda k: 8 * ((k // 2049 << 12) + 7 + k % 2049),
+    ),
+    "blocks": (
+        lambda: MPI.DOUBLE.Create_darray(4, 1, [4 * N], [BLOCK], [MPI.DISTRIBUTE_DFLT_DARG], [4]),
+        N,
+        lambda k: 8 * (N + k),
+    ),
+    "cyclic": (lambda: MPI.DOUBLE.Create_darray(4, 1, [4 * N], [CYCLIC], [1], [4]), N, lambda k: 8 * (1 + 4 * k)),
+    "indexed": (
+        lambda: MPI.DOUBLE.Create_indexed([N, 2 * N], [3 * N, 5]),
+        3 * N,
+        lambda k: 8 * (3 * N + k if k < N else 5 + k - N),
+    ),
+    "at an address": (lambda: MPI.DOUBLE.Create_hindexed([N], [1 << 40]), N, lambda k: (1 << 40) + 8 * k),
+    "two blocks": (
+        lambda: MPI.DOUBLE.Create_hindexed_block(N, [8, -9 * N]),
+        2 * N,
+        lambda k: 8 + 8 * k if k < N else 8 * k - 17 * N,
+    ),
+    "struct": (
+        lambda: MPI.Datatype.Create_struct([1, N], [0, 8], [MPI.INT, MPI.DOUBLE]),
+        N,
+        lambda k: 8 + 8 * k,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_regular_datatypes_of_many_elements(name, request):
+    """Nothing lists their elements; arithmetic is held against a formula here and there."""
+    make, length, offset = HUGE[name]
+    try:
+        datatype = make().Commit()
+    except (OverflowError, NotImplementedError, MPI.Exception):
+        pytest.skip("this MPI has no such datatype")
+    if datatype.extent < 0 or datatype.size < 8 * length:
+        pytest.skip("this MPI reckons with 32 bits")
+    tracemalloc.start()
+    request.addfinalizer(tracemalloc.stop)
+    typemap = typemap_of(datatype)
+    layout = typemap.layout(1)
+    assert typemap.length == layout.count == length
+    assert typemap.contiguous == (name in ("contiguous", "twice"))
+    assert typemap.mixed == (name == "struct") == bool(typemap.extra)
+    assert layout.index is None and not layout.overlapping
+    for k in (0, 1, length // 3, length // 2, N - 1, N, length - 1):
+        if k < length:
+            assert layout.part(k, k + 1, 8).offsets().tolist() == [offset(k)]
+    last = length - 1
+    if len(layout.pieces) == 1 and datatype.extent > offset(last):
+        many = typemap.layout(5)
+        assert many.count == 5 * length
+        assert many.part(5 * length - 1, 5 * length, 8).offsets() == [offset(last) + 4 * datatype.extent]
+    buffer = parse([ampi.numpy.zeros(2), 1, datatype])
+    assert buffer.count == length and buffer.nbytes == datatype.size
+    assert buffer.part(last, length).regions()[0].offset == offset(last)
+    target = target_of(0, 8, (4, 1, datatype), [np.zeros(2), 1, datatype], np.dtype("d"))
+    assert target.count == length
+    assert target.stop - target.start == 8 + max(offset(k) for k in (N - 1, last)) - min(offset(0), offset(N % length))
+    with target.argument(target.start, 8, MPI.DOUBLE) as (_, count, derived):
+        assert count * derived.size == 8 * length
+    assert tracemalloc.get_traced_memory()[1] < 1 << 18
+    datatype.Free()
 
 
 def test_part_of_a_layout():
