@@ -23,7 +23,7 @@ from mpi4py import MPI as mpi
 
 from ..array import ndarray, warn_lost
 from ..errors import ActivityError
-from ..memory import Region, TrackedArray, carries_derivatives, region_of
+from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
 from .between import exchanged, gathered, scattered, split
@@ -34,6 +34,7 @@ from .reductions import Steps
 from .requests import recorded
 from .reverse import COLLECTIVE_TAG, reverse_of
 from .rules import Operation, Treatment, enter
+from .slots import SLOT
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm, _Intracomm, _Topocomm, _Message = (
@@ -68,7 +69,7 @@ class Bundle:
     def fill(self, arrays: Iterable[np.ndarray]) -> None:
         """Say which arrays these are."""
         self.regions: list[Region] = [region_of(array) for array in arrays]
-        self.dtype = np.result_type(*(region.dtype for region in self.regions), np.float32)
+        self.dtype = np.result_type(*map(_number, self.regions), np.float32)
         self.count = sum(map(_size, self.regions))
 
     @property
@@ -102,10 +103,16 @@ class Bundle:
         for region in self.regions:
             end = start + _size(region)
             value = flat[start:end].reshape(region.shape)
-            if region.dtype.kind == "f":
+            dtype = _number(region)
+            if dtype.kind == "f":
                 value = value.real
-            sweep.add(region, value.astype(region.dtype, copy=False))
+            sweep.add(region, value.astype(dtype, copy=False))
             start = end
+
+
+def _number(region: Region) -> np.dtype:
+    """Dtype of the adjoint of a region's elements."""
+    return SLOT if region.storage.packed else region.dtype
 
 
 def _size(region: Region) -> int:
@@ -201,13 +208,20 @@ def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
 
 def _packed(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
     """What to send for an object, and the active arrays in it."""
-    arrays = [a for a in _arrays_in(obj) if a.size and carries_derivatives(a.dtype) and tape.is_active(a)]
+    arrays = [a for a in _arrays_in(obj) if a.size and _may_carry(a) and tape.is_active(a)]
     for array in arrays:
         if array.dtype.names is not None:
             raise ActivityError(
                 "an active structured array is sent inside an object; send its fields, or ampi.value(array)"
             )
     return (Parcel(obj, arrays), Bundle(arrays)) if arrays else (obj, _EMPTY)
+
+
+def _may_carry(array: TrackedArray) -> bool:
+    """Whether an array can carry derivatives: numbers, or bytes into which numbers have been packed."""
+    if carries_derivatives(array.dtype):
+        return True
+    return array.itemsize == 1 and bool(getattr(storage_of(array), "packed", 0))
 
 
 _EMPTY = Bundle()
@@ -218,6 +232,9 @@ def _unpacked(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     arrays = _arrays_of(message)
     for array in arrays:
         tape.activate(array)
+        if array.itemsize == 1:
+            storage = storage_of(array)
+            storage.packed = storage.packed or RECEIVED
     return (Bundle(arrays) if arrays else _EMPTY), arrays
 
 

@@ -122,6 +122,20 @@ def copied(np, comm, x):
     return y[: len(x)] * y[len(x) :] + x
 
 
+def in_an_object(np, comm, x):
+    """Packed bytes inside Python objects, passed on once more."""
+    after, before = partners(comm)
+    kind = typeof(x)
+    room = np.zeros(x.nbytes + 1, np.uint8)
+    kind.Pack(x * x, room, 1, comm)
+    came = comm.sendrecv({"packed": room, "factor": x[0]}, after, 1, None, before, 1)
+    packed, _ = comm.bcast([came["packed"], "text"], 0)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    kind.Unpack(came["packed"], 1, y, comm)
+    kind.Unpack(packed, 1, z, comm)
+    return y * came["factor"] + z * x
+
+
 def broadcast(np, comm, x):
     kind = typeof(x)
     room = np.zeros(x.nbytes + 3, np.uint8)
@@ -191,6 +205,7 @@ PROGRAMS = (
     typed_on_one_side,
     sent_twice_and_overwritten,
     copied,
+    in_an_object,
     broadcast,
     gathered_and_scattered,
     gathered_by_counts,
