@@ -158,7 +158,13 @@ class Received:
         request = self.request
         if request is None or not request:
             return True
-        return isinstance(request, _Prequest) and request.Get_status()
+        if not isinstance(request, _Prequest):
+            return False
+        status = mpi.Status()
+        done = request.Get_status(status)
+        if done and status.Is_cancelled():  # MPICH says so only once
+            self.cancelled, self.wild = True, False
+        return done
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -487,13 +487,21 @@ def test_a_message_that_comes_short_leaves_the_rest_alone():
     check(plain, ampi.COMM_WORLD, WORLD)
 
 
-def test_cancelled_receive():
+@pytest.mark.parametrize("persistent", [False, True])
+def test_cancelled_receive(persistent):
     def program(np, comm, x):
         after, before = around(comm)
         v, w = np.zeros(x.shape, x.dtype), x * x
-        cancelled = comm.Irecv(w, before, 1)
+        if persistent:
+            cancelled = comm.Recv_init(w, MPI.ANY_SOURCE, 1)
+            cancelled.Start()
+        else:
+            cancelled = comm.Irecv(w, before, 1)
         cancelled.Cancel()
+        v += x  # something is recorded meanwhile
         cancelled.Wait()
+        if persistent:
+            cancelled.Free()
         comm.Barrier()
         request = comm.Irecv(v, before, 1)
         comm.Isend(x, after, 1).Wait()
