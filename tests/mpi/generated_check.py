@@ -1,16 +1,20 @@
 """What a generated program is made of beside MPI, and the check of its gradient; see generated_programs.py.
 
 A program is a function ``program(np, MPI, comm, x)`` of ampi.numpy or NumPy, of ampi's or mpi4py's namespace, of the
-world's communicator and of this rank's inputs.  It returns its outputs, and what is to be freed after the sweeps.
+world's communicator and of this rank's inputs.  It returns its outputs, what it wrote to files (outputs as well), and
+what is to be freed after the sweeps.
 This file stands alone: a script that `scripts/fuzz` writes begins with it.
 """
 
 import gc
 import math
+import os
 import sys
+import tempfile
 
 import numpy
 from mpi4py import MPI as rebound
+from mpi4py.util import pkl5  # noqa: F401  (for programs)
 
 import ampi
 import ampi.numpy
@@ -18,6 +22,7 @@ import ampi.numpy
 MPI = sys.modules["ampi.mpi.original"]  # mpi4py's own
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)
 LENGTH = 24  # of every array
+FRESH = MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE
 WIDE = [numpy.float64, numpy.float64, numpy.complex128, numpy.complex128]
 NARROW = [numpy.float64, numpy.float32, numpy.complex128, numpy.complex64]
 TOLERANCES = {numpy.float64: 1e-8, numpy.float32: 5e-4}
@@ -48,6 +53,17 @@ def pairs_of(np, u, location):
     pairs["value"] = u
     pairs["location"] = location
     return [pairs, {4: MPI.FLOAT_INT, 8: MPI.DOUBLE_INT}[u.itemsize]]
+
+
+def scratch(comm, name):
+    """A file of a communicator's ranks."""
+    (leader,) = comm.Get_group().Translate_ranks([0], WORLD.Get_group())
+    return os.path.join(tempfile.gettempdir(), f"ampi-{os.getppid()}-{leader}-{name}")
+
+
+def turns(comm):
+    """The ranks, one after the other; all at once while a tape records, which orders them."""
+    return [None] if ampi.tape.current() else range(comm.size)
 
 
 @ampi.kernel
@@ -105,9 +121,10 @@ def root_of(MPI, inter, first):
 # ---------------------------------------------------------------------------------------------------------- the check
 
 
-def inputs(dtypes, salt):
+def inputs(dtypes, salt, shapes=None):
     generator = numpy.random.default_rng([WORLD.rank, salt])
-    values = [generator.uniform(-1, 1, (LENGTH, 2)) @ [1, 1j] for _ in dtypes]
+    shapes = [(LENGTH,)] * len(dtypes) if shapes is None else shapes
+    values = [generator.uniform(-1, 1, (*shape, 2)) @ [1, 1j] for shape in shapes]
     return [(v if numpy.dtype(t).kind == "c" else v.real).astype(t) for v, t in zip(values, dtypes)]
 
 
@@ -121,8 +138,8 @@ def total(value):
 
 def plainly(program, np, namespace, comm, x):
     """The program's outputs without a tape."""
-    outputs, leftover = program(np, namespace, comm, x)
-    outputs = [numpy.array(ampi.value(y)) for y in outputs]
+    outputs, written, leftover = program(np, namespace, comm, x)
+    outputs = [numpy.array(ampi.value(y)) for y in outputs] + written
     free(leftover)
     return outputs
 
@@ -145,22 +162,23 @@ def check(program, narrow=False):
     expected = plainly(program, ampi.numpy, ampi.MPI, ours, [ampi.numpy.array(x) for x in x0])
     with ampi.Tape() as tape:
         x = [tape.watch(leaf) for leaf in x0]
-        y, leftover = program(ampi.numpy, ampi.MPI, ours, x)
-    values = [numpy.array(ampi.value(leaf)) for leaf in y]
-    seed = inputs([leaf.dtype for leaf in y], 1)
-    problems = []
+        arrays, written, leftover = program(ampi.numpy, ampi.MPI, ours, x)
+    values = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
+    y = [*arrays, *tape.outputs]
+    seed = inputs([leaf.dtype for leaf in values], 1, [leaf.shape for leaf in values])
+    problems = [] if len(y) == len(values) else ["not everything that was written is an output"]
     try:
         x_bar = tape.gradient(y, x, seed=seed)
         again = tape.gradient(y, x, seed=seed)
     except Exception as error:
         problems.append(f"{type(error).__name__} in the sweep: {error}")
-    after = [numpy.array(ampi.value(leaf)) for leaf in y]
+    after = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
     if not WORLD.allreduce(bool(problems), MPI.LOR):
         problems += compared("the values with a tape", values, expected, ROUNDING[single])
         problems += [] if same_bits(values, after) else ["the outputs are not the same after the sweep"]
         problems += [] if same_bits(x_bar, again) else ["a second sweep gives another gradient"]
         problems += against_differences(program, x0, x_bar, seed, expected, single)
-    del tape, x, y
+    del tape, x, y, arrays
     free([*leftover, ours])
     gc.collect()
     return agreed(problems)

@@ -5,7 +5,8 @@ import functools
 import hypothesis
 import pytest
 from generated_check import WORLD, attach_buffer, check
-from generated_programs import KINDS, Program, function, programs, source
+from generated_programs import Program, function, programs, source
+from generated_steps import KINDS
 
 from ampi.mpi.namespace import BASE
 
