@@ -8,6 +8,7 @@ storage (offset, shape, strides, dtype); it holds no memory alive, so a tape may
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable
@@ -204,16 +205,22 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
+KEPT_BYTES = 1 << 30
+
+
 def _keep_freed_memory() -> None:
-    """Have the C library keep some tens of megabytes that are freed, for the next allocation.
+    """Have the C library keep memory that is freed, up to `KEPT_BYTES`, for the next allocation.
 
     A tape saves and frees arrays in the manner of a stack, and so does a kernel's adjoint; fresh pages from the system
-    for each of them would cost more than the copying. glibc gives smaller blocks from memory that it keeps once a
-    program has freed a block as large as this one; others have no such rule, and lose nothing.
+    for each of them, in each sweep, would cost more than the arithmetic. glibc gives smaller blocks from memory that it
+    keeps once a program has freed a block as large as this one; others have no such rule, and lose nothing.
     """
     np.empty((1 << 25) - (1 << 14), np.uint8)
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
+_TRIM_THRESHOLD = -1  # as <malloc.h> has it
 _keep_freed_memory()
 
 

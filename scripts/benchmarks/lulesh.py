@@ -2,7 +2,8 @@
 
 ``rows`` starts the measurements, each in processes of its own; what these run is below it::
 
-    mpiexec -n RANKS python lulesh.py cost SIZE REPEAT [THREADS]
+    mpiexec -n RANKS python lulesh.py cost SIZE REPEAT
+    mpiexec -n RANKS python lulesh.py scaling SIZE REPEAT THREADS
     mpiexec -n RANKS python lulesh.py first SIZE
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WARM_CYCLES = 20
 CACHED_RUNS = 3
+THREADS = 2
 
 # --------------------------------------------------------------------------------------------- from outside
 
@@ -71,15 +73,16 @@ def timed(name: str, what: str, cost: dict, factor: float, unit: str) -> dict:
 
 def threads(repeat: int) -> list[dict]:
     """Two threads against one."""
-    one, two = (start(1, "cost", 45, repeat, n, environment={"NUMBA_NUM_THREADS": "2"}) for n in (1, 2))
+    found = start(1, "scaling", 45, repeat, THREADS, environment={"NUMBA_NUM_THREADS": str(THREADS)})
     return [
         {
             "name": f"lulesh_threads_{kind}",
             "what": f"LULESH {kind}, 1 rank -s 45: two threads against one",
-            "value": one[kind] / two[kind],
+            "value": found[kind][0] / found[kind][1],
             "unit": "/",
             "bar": 1.7,
             "stretch": 1.9,
+            "note": f"{found[kind][0] * 1e3:.1f} and {found[kind][1] * 1e3:.1f} ms a cycle",
         }
         for kind in ("primal", "gradient")
     ]
@@ -134,29 +137,71 @@ def start(ranks: int, *arguments, environment: dict | None = None) -> dict:
 # --------------------------------------------------------------------------------------------- inside
 
 
-def cost(size: int, repeat: int, threads: int = 1) -> dict:
+def cost(size: int, repeat: int) -> dict:
     """Medians of one cycle's primal and gradient, in turn; peak memory of the one and of the other."""
-    import numba
     import resident
     from local import interleaved
+    from sedov import backend
+
+    warm_up()
+    base = resident.settle()
+    primal, gradient, kept = cycle(size)
+    times = interleaved([primal, gradient], repeat)
+    peaks = [resident.peak(work, base) - kept for work in (primal, gradient)]
+    comm = backend.COMM_WORLD
+    return {
+        "primal": times[0],
+        "gradient": times[1],
+        "primal_bytes": comm.allreduce(peaks[0]),
+        "gradient_bytes": comm.allreduce(peaks[1]),
+    }
+
+
+def scaling(size: int, repeat: int, threads: int) -> dict:
+    """Medians of one cycle's primal and of its gradient, on one thread and on several, all in turn: where a machine's
+    speed changes with time it is the same for all."""
+    import numba
+    from local import interleaved
+
+    def on(count, work):
+        def clock():
+            numba.set_num_threads(count)
+            return work()
+
+        return clock
+
+    for count in (1, threads):
+        numba.set_num_threads(count)
+        warm_up()
+    primal, gradient, _ = cycle(size)
+    times = interleaved([on(count, work) for work in (primal, gradient) for count in (1, threads)], repeat)
+    return {"primal": times[:2], "gradient": times[2:]}
+
+
+def warm_up() -> None:
+    """Compile the kernels and their adjoints, or load them."""
+    from sedov import backend, hydro, sensitivity
+    from sedov.domain import Domain
+
+    small = Domain(backend.COMM_SELF, 2)
+    hydro.advance(small)
+    sensitivity.gradient(small, sensitivity.FUNCTIONALS["origin"], list(sensitivity.INDEPENDENTS), 1)
+    backend.COMM_WORLD.Barrier()
+
+
+def cycle(size: int) -> tuple:
+    """Two functions that give the seconds which one cycle's primal and gradient take, and the bytes of the state that
+    they begin with, which is kept for that and no part of the program."""
     from sedov import backend, hydro, sensitivity
     from sedov.domain import Domain
 
     comm = backend.COMM_WORLD
     origin = sensitivity.FUNCTIONALS["origin"]
     independents = list(sensitivity.INDEPENDENTS)
-    numba.set_num_threads(threads)
-    small = Domain(backend.COMM_SELF, 2)
-    hydro.advance(small)
-    sensitivity.gradient(small, origin, independents, 1)
-    comm.Barrier()
-
-    base = resident.settle()
     domain = Domain(comm, size)
     for _ in range(WARM_CYCLES):
         hydro.advance(domain)
     state = sensitivity.save(domain)
-    del small
 
     def primal():
         sensitivity.restore(domain, state)
@@ -169,15 +214,7 @@ def cost(size: int, repeat: int, threads: int = 1) -> dict:
         sensitivity.restore(domain, state)
         return sensitivity.gradient(domain, origin, independents, 1).seconds
 
-    times = interleaved([primal, gradient], repeat)
-    kept = sum(array.nbytes for array in state.values() if hasattr(array, "nbytes"))  # ours, not the program's
-    peaks = [resident.peak(work, base) - kept for work in (primal, gradient)]
-    return {
-        "primal": times[0],
-        "gradient": times[1],
-        "primal_bytes": comm.allreduce(peaks[0]),
-        "gradient_bytes": comm.allreduce(peaks[1]),
-    }
+    return primal, gradient, sum(array.nbytes for array in state.values() if hasattr(array, "nbytes"))
 
 
 def first(size: int) -> dict:
@@ -212,7 +249,7 @@ def main() -> None:
     from ampi import COMM_WORLD
 
     what, *numbers = sys.argv[1:]
-    found = {"cost": cost, "first": first}[what](*map(int, numbers))
+    found = {"cost": cost, "scaling": scaling, "first": first}[what](*map(int, numbers))
     if COMM_WORLD.Get_rank() == 0:
         print(json.dumps(found), flush=True)
 
