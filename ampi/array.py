@@ -158,11 +158,13 @@ class ndarray(TrackedArray):
         return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, order=order)
 
     def _in_new_order(self, result: ndarray, function: Any, order: Any = "C", **keywords: Any) -> Any:
-        if not indexing.is_active(current(), self):
+        moved = indexing.movable(current(), self)
+        if moved is None and not indexing.is_active(current(), self):
             return result
+        source = self if moved is None else moved
         if order == "C":
-            return indexing.copied(self, plain(result))
-        return function(self, result.shape, order=order, **keywords) if order != "K" else np.ravel(self, "K")
+            return indexing.copied(source, plain(result))
+        return function(source, result.shape, order=order, **keywords) if order != "K" else np.ravel(source, "K")
 
     def flatten(self, order: Any = "C") -> Any:
         """A 1-d copy."""

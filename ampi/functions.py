@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from .bits import movable
 from .errors import no_rule
 from .indexing import assign, is_active, is_inexact, plain_of
 from .memory import storage_of, wrapped
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
-from .tape import current
+from .tape import Tape, current
 
 
 def _named(names: str, module: Any = np) -> set:
@@ -66,16 +67,35 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     if function is np.nan_to_num and (keywords.get("copy") is False or (len(arguments) > 1 and not arguments[1])):
         return RULES[function](*arguments, **keywords)
     tape = current()
-    if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
+    if tape is not None and function in movement.RULES:
+        arguments, keywords, moved = _with_movable_bytes(tape, arguments, keywords)
+        if moved:
+            return RULES[function](*arguments, **keywords)
+    if tape is None or function in CONSTANT or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
         return wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
     if function in COMPOSITE:
         return _checked(function, function._implementation(*arguments, **keywords))
     if function in RULES:
         return RULES[function](*arguments, **keywords)
     result = wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
-    if function in CONSTANT or not any(is_inexact(r) for r in leaves(result)):
+    if not any(is_inexact(r) for r in leaves(result)):
         return result
     raise no_rule(function)
+
+
+def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[tuple, dict, bool]:
+    """The arguments with bytes of active numbers in the form in which they can be moved, and whether there are some."""
+    if not any(isinstance(leaf, np.ndarray) and leaf.dtype.itemsize == 1 for leaf in leaves((arguments, keywords))):
+        return arguments, keywords, False
+    moved = False
+
+    def replaced(x: Any) -> Any:
+        nonlocal moved
+        found = movable(tape, x)
+        moved = moved or found is not None
+        return x if found is None else found
+
+    return mapped(replaced, arguments), mapped(replaced, keywords), moved
 
 
 def _checked(function: Callable, result: Any) -> Any:

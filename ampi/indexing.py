@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .bits import bits_in, movable
 from .errors import ActivityError, no_rule
 from .memory import PACKED, Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
 from .rules.elementwise import unbroadcast
@@ -21,25 +22,62 @@ _BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
 
 
 def is_active(tape: Tape | None, x: Any) -> bool:
-    """Whether a value is an array of floating-point or complex numbers that carries derivatives on the tape."""
+    """Whether a value is an array of floating-point or complex numbers that carries derivatives on the tape.
+
+    Raises
+    ------
+    ActivityError
+        It looks at such numbers as bytes or integers: what is computed of them would carry no derivative.
+    """
     if tape is None or not isinstance(x, np.ndarray):
         return False
     if carries_derivatives(x.dtype):
         return tape.is_active(x)
-    if x.dtype.itemsize == 1 and is_packed(tape, x) and storage_of(x).packed == PACKED:  # type: ignore[union-attr]
-        raise ActivityError(
-            "bytes into which active values were packed are used in a computation, where their derivatives would be "
-            "lost; they can be sent, received, unpacked, copied by b[...] = a and a.copy(); or pass ampi.value(a)"
-        )
+    if isinstance(x, TrackedArray) or x.dtype.itemsize == 1:
+        storage = storage_of(x)
+        if storage is not None and storage.tape is not None and bits_in(tape, x) == PACKED:
+            raise _computed(x)
     return False
 
 
-def is_packed(tape: Tape | None, x: Any) -> bool:
-    """Whether a value is an array of bytes that may hold packed active values."""
-    if tape is None or not isinstance(x, np.ndarray) or x.dtype.itemsize != 1:
+def carries(tape: Tape, x: Any) -> bool:
+    """Whether a value is an array of active numbers, or of the bytes of some as `movable` gives them."""
+    if isinstance(x, np.ndarray) and x.dtype.itemsize == 1:
+        storage = storage_of(x)
+        return storage is not None and bool(storage.packed) and tape.is_active(x)
+    return is_active(tape, x)
+
+
+def carry(tape: Tape, result: Any, sources: Sequence[Any]) -> bool:
+    """Whether the result of moving elements holds what its sources (that `carries` is true of) hold; then it is active.
+
+    Raises
+    ------
+    ActivityError
+        The bytes of active numbers became numbers of another kind on the way.
+    """
+    if not isinstance(result, np.ndarray):
         return False
-    storage = storage_of(x)
-    return storage is not None and bool(storage.packed) and tape.is_active(x)
+    bytewise = [x for x in sources if x.dtype.itemsize == 1]
+    kind = max((storage_of(x).packed for x in bytewise), default=0)  # type: ignore[union-attr]
+    if not all(_same_bytes(x, result) for x in bytewise):
+        if kind == PACKED or is_inexact(result):
+            raise _computed(bytewise[0])
+        return False
+    if not kind and not is_inexact(result):
+        return False
+    tape.activate(result)
+    if kind:
+        storage_of(result).packed = kind  # type: ignore[union-attr]
+    return True
+
+
+def _computed(x: np.ndarray) -> ActivityError:
+    return ActivityError(
+        f"the bytes of active values are used in a computation, as an array of {x.dtype}, where their derivatives "
+        "would be lost; such bytes can be sent, received, unpacked, copied, joined and indexed; compute with the "
+        "numbers (datatype.Unpack(...), b.view(float)), or pass ampi.value(a)"
+    )
 
 
 def plain_of(x: Any) -> Any:
@@ -123,8 +161,9 @@ def assign(target: np.ndarray, value: Any, what: str = "item assignment", castin
     source = plain_of(value)
     action = lambda: np.copyto(view, source, casting=casting)
     tape = current()
-    if is_packed(tape, value) and target.dtype.itemsize == 1:
-        _assign_packed(tape, target, value, action, what)
+    moved = movable(tape, value) if target.dtype.itemsize == 1 else None
+    if moved is not None and _same_bytes(moved, target):
+        _assign_packed(tape, target, moved, action, what)
         return
     if not is_active(tape, value):
         write_constants([target], action)
@@ -139,19 +178,32 @@ def assign(target: np.ndarray, value: Any, what: str = "item assignment", castin
     tape.activate(target)
 
 
+def _same_bytes(x: np.ndarray, target: np.ndarray) -> bool:
+    """Whether assignment copies bytes as they are."""
+    return target.dtype.itemsize == 1 and (x.dtype.kind == "b" or target.dtype.kind != "b")
+
+
 def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[], Any], what: str) -> None:
     """The same for bytes that hold packed values."""
-    source, storage = storage_of(value), storage_of(target)
-    assert source is not None
-    if storage is None and source.packed != PACKED:
+    if storage_of(target) is None and storage_of(value).packed != PACKED:  # type: ignore[union-attr]
         action()  # bytes that came from elsewhere: most likely they hold nothing
         return
     require_tracked(target, what)
-    assert storage is not None
+    _make_slots(target, value)
     _, undo = write([target], action)
     tape.append(_Assign(region_of(target), region_of(value)), undo)
     tape.activate(target)
-    storage.packed = max(storage.packed, source.packed)
+
+
+def _make_slots(target: np.ndarray, value: np.ndarray) -> None:
+    """Bytes that hold packed values are about to enter memory."""
+    storage: Any = storage_of(target)
+    if storage.volatile:
+        raise ActivityError(
+            "the bytes of active values are written into the memory of a window; write the numbers, or pass "
+            "ampi.value(...)"
+        )
+    storage.packed = max(storage.packed, storage_of(value).packed)  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------------------------------------------- copies
@@ -174,14 +226,27 @@ def copied(source: np.ndarray, result: np.ndarray) -> Any:
     """Record that a new array holds the elements of another, one by one in C order; gives the result."""
     result = wrapped(result)
     tape = current()
-    packed = is_packed(tape, source) and result.dtype.itemsize == 1
-    if packed or (is_active(tape, source) and is_inexact(result)):
-        assert tape is not None
-        tape.activate(result)
-        tape.append(_Copy(region_of(source), region_of(result)), created=(result,))
-        if packed:
-            storage_of(result).packed = storage_of(source).packed  # type: ignore[union-attr]
+    if tape is None:
+        return result
+    if not carries_derivatives(source.dtype):
+        source = _bytes_copied(tape, source, result)
+        if source is None:
+            return result
+    elif not (is_active(tape, source) and is_inexact(result)):
+        return result
+    tape.activate(result)
+    tape.append(_Copy(region_of(source), region_of(result)), created=(result,))
     return result
+
+
+def _bytes_copied(tape: Tape, source: np.ndarray, result: np.ndarray) -> np.ndarray | None:
+    """The bytes that a copy holds, for its record; None if nothing goes with them."""
+    moved = movable(tape, source)
+    if moved is None or not _same_bytes(moved, result):
+        is_active(tape, source)  # raises where derivatives would be lost
+        return None
+    storage_of(result).packed = storage_of(moved).packed  # type: ignore[union-attr]
+    return moved
 
 
 def is_inexact(x: Any) -> bool:
@@ -280,13 +345,17 @@ def getitem(array: TrackedArray, key: Any) -> Any:
     elif not isinstance(result, np.inexact):
         return result
     tape = current()
-    if not is_active(tape, array):
-        return wrapped(result)
+    source = movable(tape, array)
+    if source is None:
+        if not is_active(tape, array):
+            return wrapped(result)
+        source = array
     assert tape is not None
     if is_basic(key):
         return copied(view_at(array, key), plain_of(result))
     result = wrapped(result)
-    tape.activate(result)
+    carry(tape, result, (source,))
+    array = source
     tape.append(_Gather(region_of(array), frozen_key(tape, key), region_of(result)), created=(result,))
     return result
 
@@ -341,11 +410,16 @@ def setitem(array: TrackedArray, key: Any, value: Any) -> None:
     def action() -> None:
         view[key] = source
 
-    if is_active(tape, value):
-        require_tracked(array, "item assignment")
-    if not (is_active(tape, value) and carries_derivatives(array.dtype)):
-        write_constants([array], action, key)
-        return
+    moved = movable(tape, value)
+    if moved is not None and _same_bytes(moved, array):
+        value = moved
+        _make_slots(array, moved)
+    else:
+        if is_active(tape, value):
+            require_tracked(array, "item assignment")
+        if not (is_active(tape, value) and carries_derivatives(array.dtype)):
+            write_constants([array], action, key)
+            return
     assert tape is not None
     _, undo = write([array], action, key)
     tape.append(_Scatter(region_of(array), key, region_of(value)), undo)
@@ -397,13 +471,15 @@ def from_nested(x: Any, **keywords: Any) -> Any:
         return x
     result = wrapped(np.array(_nested_plain(x), **keywords))
     tape = current()
-    active = [(k, leaf) for k, leaf in enumerate(leaves) if is_active(tape, leaf)]
+    if tape is None:
+        return result
+    moved = [movable(tape, leaf) for leaf in leaves]
+    leaves = [leaf if found is None else found for leaf, found in zip(leaves, moved)]
+    active = [(k, leaf) for k, leaf in enumerate(leaves) if carries(tape, leaf)]
     if active and result.dtype.hasobject:
         raise no_rule(np.array, " for arrays of objects")
-    if active and is_inexact(result):
-        assert tape is not None
+    if active and carry(tape, result, [leaf for _, leaf in active]):
         if result.size != sum(np.size(leaf) for leaf in leaves):
             raise ActivityError("active arrays of different shapes cannot be made one array")
-        tape.activate(result)
         tape.append(_Stack([(k, region_of(leaf)) for k, leaf in active], region_of(result)), created=(result,))
     return result

@@ -259,7 +259,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
 def _find(array: np.ndarray, create: bool) -> Storage | None:
     owner = array
     while True:
-        base = _behind(owner.base)
+        base = behind(owner.base)
         if not isinstance(base, np.ndarray):
             break
         owner = base
@@ -277,7 +277,7 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
     return _find_foreign(array, owner, create)
 
 
-def _behind(base: Any) -> Any:
+def behind(base: Any) -> Any:
     """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
     if isinstance(base, memoryview):
         return base.obj

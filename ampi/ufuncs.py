@@ -26,6 +26,8 @@ from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroa
 from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from .tape import Sweep, Tape, current
 
+_COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     """Run ``ufunc.method(*inputs, **keywords)`` and record it if it has an active operand."""
@@ -33,6 +35,8 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     if tape is None:
         return _passively(ufunc, method, inputs, keywords)
     inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
+    if method == "__call__" and ufunc in _COMPARISONS:
+        return _passively(ufunc, method, inputs, keywords)
     active = tuple([k for k, x in enumerate(inputs) if isinstance(x, np.ndarray) and is_active(tape, x)])
     if not active and not is_active(tape, keywords.get("initial")):
         return _passively(ufunc, method, inputs, keywords)

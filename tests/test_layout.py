@@ -14,6 +14,7 @@ FLOORS = {
     "census": 0,
     "tape": 0,
     "array": 1,
+    "bits": 1,
     "rules": 1,
     "structures": 1,
     "custom": 1,

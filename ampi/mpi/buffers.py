@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..bits import bits_in
 from ..census import tracked_arrays
 from ..errors import ActivityError
 from ..memory import (
@@ -140,6 +141,8 @@ class Buffer:
         if storage.tape is not tape._reference:
             return tape.is_active(self.array)
         if self.packed:
+            if self.tracked and not storage.packed:
+                storage.packed = bits_in(tape, self.array)  # numbers were written into it by a view
             return self.tracked and bool(storage.packed)
         if self.dtype is None:
             raise ActivityError(

@@ -22,7 +22,9 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..array import ndarray, warn_lost
+from ..bits import movable
 from ..errors import ActivityError
+from ..indexing import is_active
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import log_collective, log_received, log_sent
@@ -69,7 +71,7 @@ class Bundle:
     def fill(self, arrays: Iterable[np.ndarray]) -> None:
         """Say which arrays these are."""
         self.regions: list[Region] = [region_of(array) for array in arrays]
-        self.dtype = np.result_type(*map(_number, self.regions), np.float32)
+        self.dtype = np.result_type(*(_dtype_of(region) for region in self.regions), np.float32)
         self.count = sum(map(_size, self.regions))
 
     @property
@@ -103,16 +105,16 @@ class Bundle:
         for region in self.regions:
             end = start + _size(region)
             value = flat[start:end].reshape(region.shape)
-            dtype = _number(region)
+            dtype = _dtype_of(region)
             if dtype.kind == "f":
                 value = value.real
             sweep.add(region, value.astype(dtype, copy=False))
             start = end
 
 
-def _number(region: Region) -> np.dtype:
-    """Dtype of the adjoint of a region's elements."""
-    return SLOT if region.storage.packed else region.dtype
+def _dtype_of(region: Region) -> np.dtype:
+    """Of the adjoint."""
+    return region.dtype if region.dtype.kind in "fc" else SLOT
 
 
 def _size(region: Region) -> int:
@@ -208,20 +210,20 @@ def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
 
 def _packed(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
     """What to send for an object, and the active arrays in it."""
-    arrays = [a for a in _arrays_in(obj) if a.size and _may_carry(a) and tape.is_active(a)]
-    for array in arrays:
-        if array.dtype.names is not None:
+    arrays, memory = [], []
+    for array in _arrays_in(obj):
+        if not array.size:
+            continue
+        moved = movable(tape, array)
+        if moved is None and not is_active(tape, array):
+            continue
+        if moved is None and array.dtype.names is not None:
             raise ActivityError(
                 "an active structured array is sent inside an object; send its fields, or ampi.value(array)"
             )
-    return (Parcel(obj, arrays), Bundle(arrays)) if arrays else (obj, _EMPTY)
-
-
-def _may_carry(array: TrackedArray) -> bool:
-    """Whether an array can carry derivatives: numbers, or bytes into which numbers have been packed."""
-    if carries_derivatives(array.dtype):
-        return True
-    return array.itemsize == 1 and bool(getattr(storage_of(array), "packed", 0))
+        arrays.append(array)
+        memory.append(array if moved is None else moved)
+    return (Parcel(obj, arrays), Bundle(memory)) if arrays else (obj, _EMPTY)
 
 
 _EMPTY = Bundle()
@@ -232,9 +234,8 @@ def _unpacked(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     arrays = _arrays_of(message)
     for array in arrays:
         tape.activate(array)
-        if array.itemsize == 1:
-            storage = storage_of(array)
-            storage.packed = storage.packed or RECEIVED
+        if not carries_derivatives(array.dtype):
+            storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
     return (Bundle(arrays) if arrays else _EMPTY), arrays
 
 

@@ -89,9 +89,7 @@ class Reverse:
         "tags",
     )
 
-    def __init__(
-        self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None
-    ) -> None:
+    def __init__(self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None) -> None:
         self.comm = comm
         self.identity = identity
         self.duplicates = 0

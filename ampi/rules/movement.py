@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import no_rule
-from ..indexing import from_nested, is_active, is_inexact, plain_of
+from ..indexing import carries, carry, from_nested, plain_of
 from ..memory import Region, region_of, wrapped
 from ..structures import bound, leaves, mapped
 from ..tape import Sweep, Tape, current
@@ -112,7 +112,9 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
         result = wrapped(_run(function, parameters, {name: mapped(plain_of, x) for name, x in given.items()}))
         results = list(leaves(result))
         inputs = [x for x in leaves(given) if isinstance(x, np.ndarray)]
-        copies = [r for r in results if is_inexact(r) and not any(np.may_share_memory(r, x) for x in inputs)]
+        sources = [x for name in moved if name in given for x in leaves(given[name]) if carries(tape, x)]
+        new = [r for r in results if isinstance(r, np.ndarray) and not any(np.may_share_memory(r, x) for x in inputs)]
+        copies = [r for r in new if carry(tape, r, sources)]
         if not copies:
             return result
         frozen = {
@@ -120,8 +122,6 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
             for name, x in given.items()
             if name not in ("dtype", "casting")
         }
-        for r in copies:
-            tape.activate(r)
         regions = [region_of(r) if any(r is c for c in copies) else None for r in results]
         tape.append(_Movement(lambda a: _run(function, parameters, a), frozen, regions), created=copies)
         return result
@@ -141,7 +141,7 @@ def _run(function: Callable, parameters: str, given: dict) -> Any:
 
 
 def _place(tape: Tape, x: Any) -> Any:
-    if is_active(tape, x):
+    if carries(tape, x):
         return _Source(region_of(x))
     return x if x is None else _Constant(np.shape(x))
 
@@ -257,10 +257,10 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
     tape = current()
     assert tape is not None
     result = wrapped(np.where(plain_of(condition), plain_of(x), plain_of(y)))
-    sources = [(chosen, region_of(v)) for chosen, v in ((True, x), (False, y)) if is_active(tape, v)]
-    if sources and is_inexact(result):
+    active = [(chosen, v) for chosen, v in ((True, x), (False, y)) if carries(tape, v)]
+    if active and carry(tape, result, [v for _, v in active]):
+        sources = [(chosen, region_of(v)) for chosen, v in active]
         kept = tape.need(condition) if isinstance(condition, np.ndarray) else np.asarray(condition)
-        tape.activate(result)
         tape.append(_Where(kept, sources, region_of(result)), created=(result,))
     return result
 
@@ -291,9 +291,9 @@ def _concatenate(arrays: Any, axis: Any = 0, out: None = None, **keywords: Any) 
     result = wrapped(np.concatenate([plain_of(part) for part in parts], axis, **keywords))
     axis = axis % result.ndim
     starts = np.cumsum([0] + [part.shape[axis] for part in parts])
-    sources = [(int(start), region_of(part)) for start, part in zip(starts, parts) if is_active(tape, part)]
-    if sources and is_inexact(result):
-        tape.activate(result)
+    active = [(int(start), part) for start, part in zip(starts, parts) if carries(tape, part)]
+    if active and carry(tape, result, [part for _, part in active]):
+        sources = [(start, region_of(part)) for start, part in active]
         tape.append(_Concatenate(axis, sources, region_of(result)), created=(result,))
     return result
 
