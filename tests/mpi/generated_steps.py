@@ -332,7 +332,8 @@ PACKED_MESSAGES = [
     "came[...] = room\n{c}.Bcast([came, MPI.PACKED], {root})",
     "all_ = np.zeros({c}.size * room.size, 'u1')\n{c}.Allgather([room, MPI.PACKED], [all_, MPI.PACKED])\n"
     "came[...] = all_[-room.size :]",
-    "all_ = np.concatenate([room] * {c}.size)\n{c}.Alltoall([all_.copy(), MPI.BYTE], [all_, MPI.BYTE])\n"
+    "all_ = np.zeros(({c}.size, room.size), 'u1')\nfor r in range({c}.size):\n    all_[r] = room\n"
+    "{c}.Alltoall([all_.copy(), MPI.BYTE], [all_, MPI.BYTE])\nall_ = all_.reshape(-1)\n"
     "came[...] = all_[: room.size]",
     "came = {c}.sendrecv(room, {dest}, {tag}, None, {source}, {tag})",
     "came[: 4 + {n} * {item}] = room[: 4 + {n} * {item}]\n"
