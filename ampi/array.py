@@ -10,7 +10,7 @@ import numpy as np
 
 from . import functions, indexing, ufuncs
 from .errors import ActivityWarning, no_rule
-from .memory import TrackedArray, plain, set_array_type, storage_of, wrapped
+from .memory import TrackedArray, forget_region, plain, set_array_type, storage_of, wrapped
 from .tape import current, opened, where_called
 
 _warned: set[str] = set()
@@ -250,6 +250,7 @@ class ndarray(TrackedArray):
         def guarded(self, *arguments: Any, **keywords: Any) -> Any:
             if indexing.is_active(current(), self) or indexing.must_announce(self):
                 raise no_rule(method, " (it changes memory behind the tape's back)")
+            forget_region(self)
             return method(self, *arguments, **keywords)
 
         guarded.__name__ = name

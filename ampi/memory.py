@@ -33,12 +33,14 @@ class Storage:
         `Tape.need` and dropped when the old values have been saved.
     volatile : bool
         Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
+    arriving : int
+        Number of receives into the block that have not been seen to complete.
     packed : int
         Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
         each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
     """
 
-    __slots__ = ("__weakref__", "address", "nbytes", "needs", "packed", "tape", "volatile")
+    __slots__ = ("__weakref__", "address", "arriving", "nbytes", "needs", "packed", "tape", "volatile")
     elsewhere = False
     """Whether it is another rank's memory, whose adjoint is there."""
 
@@ -48,6 +50,7 @@ class Storage:
         self.tape: Any = None
         self.needs: dict[Any, dict[tuple, Extent]] = {}
         self.volatile = False
+        self.arriving = 0
         self.packed = 0
 
     def __repr__(self) -> str:
@@ -62,9 +65,29 @@ RECEIVED, PACKED = 1, 2
 
 
 class TrackedArray(np.ndarray):
-    """Base class of `ampi.ndarray`: an array that remembers its storage once it has been looked up."""
+    """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
 
-    __slots__ = ("_storage",)
+    ``_message`` is for the floors above: how the array is sent, once it has been.
+    """
+
+    __slots__ = ("_message", "_region", "_storage")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        forget_region(self)  # it may have another shape now
+
+
+# Without `TrackedArray.__setattr__`, which would forget them again.
+_set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
+_set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
+set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
+
+
+def forget_region(array: TrackedArray) -> None:
+    """The array may look at other elements than before."""
+    for slot in (TrackedArray._message, TrackedArray._region):
+        with contextlib.suppress(AttributeError):
+            slot.__delete__(array)  # type: ignore[attr-defined]
 
 
 class Region:
@@ -121,11 +144,15 @@ class Region:
 
 
 class Extent:
-    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact."""
+    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
 
-    __slots__ = ("dense", "high", "low", "pattern")
+    ``listed`` is the tape, by reference, that has this extent among the needs of its storage.
+    """
+
+    __slots__ = ("dense", "high", "listed", "low", "pattern")
 
     def __init__(self, array: np.ndarray) -> None:
+        self.listed: Any = None
         if array.flags.forc:
             self.low = address_of(array)
             self.high = self.low + array.nbytes
@@ -251,13 +278,15 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
             return array._storage
         except AttributeError:
             storage = _find(array, True)
-            array._storage = storage
+            _set_storage(array, storage)
             return storage
     return _find(array, create)
 
 
 def _find(array: np.ndarray, create: bool) -> Storage | None:
     owner = array
+    if type(owner) is np.ndarray and owner.base is None and owner.flags.owndata:
+        return _find_owned(owner, create)
     while True:
         base = behind(owner.base)
         if not isinstance(base, np.ndarray):
@@ -270,7 +299,8 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
             except AttributeError:
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
-        owner._storage = storage = Storage(*_block(owner))
+        storage = Storage(*_block(owner))
+        _set_storage(owner, storage)
         return storage
     if owner.base is None and owner.flags.owndata:
         return _find_owned(owner, create)
@@ -372,6 +402,14 @@ def region_of(array: np.ndarray) -> Region:
     ValueError
         The memory is not tracked.
     """
+    if isinstance(array, TrackedArray):
+        try:
+            return array._region
+        except AttributeError:
+            region = Region(storage_of(array), array)  # type: ignore[arg-type]
+            if region.shape:  # 0-d arrays are numbers, of which there are many
+                _set_region(array, region)
+            return region
     storage = storage_of(array)
     if storage is None:
         raise ValueError("the array's memory is not tracked; make it with ampi.numpy")

@@ -22,7 +22,7 @@ import contextlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ from .memory import (
 _recording: list[Tape] = []  # innermost last
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
 _passive = 0
+recording_now: list[Tape | None] = [None]
+"""Its only element is what `current` returns (for those who look at it before each message)."""
 at_opening: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape begins to record."""
 at_closing: list[Callable[[Tape], None]] = []
@@ -55,7 +57,11 @@ MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 def current() -> Tape | None:
     """The tape that records now on this rank, or None (none is open, or inside `ampi.passive`)."""
-    return _recording[-1] if _recording and not _passive else None
+    return recording_now[0]
+
+
+def _note_current() -> None:
+    recording_now[0] = _recording[-1] if _recording and not _passive else None
 
 
 def opened() -> Tape | None:
@@ -72,10 +78,12 @@ def passive() -> Iterator[None]:
     """
     global _passive
     _passive += 1
+    _note_current()
     try:
         yield
     finally:
         _passive -= 1
+        _note_current()
 
 
 class Undo:
@@ -133,6 +141,19 @@ class Record:
         self.created = created
 
 
+class IsRecord:
+    """What is a record by itself, and its own adjoint: a tape has thousands of messages and of calls of kernels."""
+
+    __slots__ = ()
+    undo: Sequence[Undo] = ()
+    created: Sequence[Storage] = ()
+
+    @property
+    def adjoint(self) -> Any:
+        """Itself, to be called in the sweep."""
+        return self
+
+
 def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     """To be called before the memory of arrays is overwritten by one operation, whether or not a tape records.
 
@@ -170,13 +191,16 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
         if tape is None:
             del storage.needs[reference]
             continue
-        if not any(extent.overlaps(need) for need in needs.values()):
+        for need in needs.values():
+            if extent.overlaps(need):
+                break
+        else:
             continue
         saved = Undo(storage, array, extent, key)
         tape.saved_bytes += saved.saved.nbytes
         if key is None:
             for covered in [name for name, need in needs.items() if extent.covers(need)]:
-                del needs[covered]
+                needs.pop(covered).listed = None
         if not needs:
             del storage.needs[reference]
         if tape is inner:
@@ -223,8 +247,10 @@ class Tape:
     before_append : callable or None
         For the floors above: called before the record of any operation is appended (communication that has ended
         unseen must have its record before those of operations that use what came).
+    append_record : callable
+        Appends a record, without calling ``before_append``.
     observer : object or None
-        For the floors above: its ``append(record)`` takes the place of the tape's own.
+        For the floors above: has ``append(record)``, which takes the place of the tape's own.
     """
 
     def __init__(self) -> None:
@@ -238,6 +264,7 @@ class Tape:
         self._closed = False
         self.at_refusal: Callable[[BaseException], None] | None = None
         self.before_append: Callable[[], None] | None = None
+        self.append_record: Callable[[Any], None] = self._records.append
         self.observer: Any = None
         self.saved_bytes = 0
 
@@ -245,6 +272,7 @@ class Tape:
         if self._closed or self in _recording:
             raise TapeError("a tape records once; make a new ampi.Tape()")
         _recording.append(self)
+        _note_current()
         for callback in at_opening:
             callback(self)
         return self
@@ -255,6 +283,7 @@ class Tape:
         for callback in at_closing:
             callback(self)
         _recording.pop()
+        _note_current()
         self._closed = True
 
     def __len__(self) -> int:
@@ -299,7 +328,7 @@ class Tape:
             return array
         self.activate(array)
         self._watches.append(region)
-        self._append(Record(_Watch(region), (), ()))
+        self.append_record(Record(_Watch(region), (), ()))
         return array
 
     def _require_same_value(self, region: Region) -> None:
@@ -425,13 +454,16 @@ class Tape:
             needs[key] = Extent(view)
         return view
 
-    def need_again(self, array: np.ndarray, need: Need) -> np.ndarray:
+    def need_again(self, need: Need) -> None:
         """`need` for an array of which it is known where it lies."""
-        needs = need.storage.needs.get(self._reference)
+        reference, extent = self._reference, need.extent
+        if extent.listed is reference:
+            return
+        needs = need.storage.needs.get(reference)
         if needs is None:
-            needs = need.storage.needs[self._reference] = {}
-        needs.setdefault(need.place, need.extent)
-        return plain(array)
+            needs = need.storage.needs[reference] = {}
+        if needs.setdefault(need.place, extent) is extent:
+            extent.listed = reference
 
     @property
     def reference(self) -> Any:
@@ -442,7 +474,7 @@ class Tape:
         self,
         adjoint: Callable[[Sweep], None] | None,
         undo: Sequence[Undo] = (),
-        created: Iterable[np.ndarray] = (),
+        created: Sequence[np.ndarray] = (),
     ) -> None:
         """Append the record of an operation that has just run.
 
@@ -452,17 +484,22 @@ class Tape:
             ``adjoint(sweep)`` applies the operation's adjoint to the shadows.  None if there is only memory to undo.
         undo : list of Undo
             From `overwrite`.
-        created : iterable of ampi.ndarray
+        created : sequence of ampi.ndarray
             Results whose memory the operation made: their shadows end where the sweep passes this record.
         """
         if self.before_append is not None:
             self.before_append()
-        storages = tuple(s for s in map(storage_of, created) if s is not None)
-        self._append(Record(adjoint, undo, storages))
+        storages = tuple([s for s in map(storage_of, created) if s is not None]) if created else ()
+        self.append_record(Record(adjoint, undo, storages))
 
     def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
         """Append the record of the start of a communication, without calling ``before_append``."""
-        self._append(Record(adjoint, undo or (), ()))
+        self.append_record(Record(adjoint, undo or (), ()))
+
+    def observe(self, observer: Any) -> None:
+        """Have an observer append the records from now on."""
+        self.observer = observer
+        self.append_record = observer.append
 
     def append_output(self, output: Output) -> None:
         """Append the record of something that leaves the program."""
@@ -490,12 +527,6 @@ class Tape:
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _append(self, record: Record) -> None:
-        if self.observer is None:
-            self._records.append(record)
-        else:
-            self.observer.append(record)
-
     def _constant(self, view: np.ndarray) -> np.ndarray:
         if not _may_change(view):
             return view
@@ -510,7 +541,7 @@ class Tape:
         if undo or zeroed:
             if self.before_append is not None:
                 self.before_append()
-            self._append(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
+            self.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
     def _watched(self, x: Any) -> Region:
         if isinstance(x, TrackedArray):
@@ -695,6 +726,7 @@ class Sweep:
         _sweeping.append(self)
         global _passive
         outer, _passive = _passive, 1
+        _note_current()
         try:
             for callback in tape._sweep_starts.values():
                 callback(self)
@@ -723,6 +755,7 @@ class Sweep:
             self._pending.clear()
             _sweeping.pop()
             _passive = outer
+            _note_current()
             self._ends.clear()  # they refer to the sweep, which holds the shadows
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
@@ -789,8 +822,8 @@ def _may_change(view: np.ndarray) -> bool:
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    # NaNs compare unequal and cost one copy more, which is harmless.
-    return bool(np.array_equal(a, b))
+    """Whether arrays of one shape and dtype are equal; NaNs are not, and cost one copy more, which is harmless."""
+    return bool((a == b).all())
 
 
 def _leaves(x: Any) -> Iterator[Any]:

@@ -79,37 +79,56 @@ def kind(value: Any) -> Any:
 
 
 def identity(bound: tuple[Any, ...], tape: Any) -> Any:
-    """What tells whether two calls are given the same arrays, equally active on a tape (by reference), and numbers of
-    the same types; None if that takes a closer look."""
+    """What tells whether two calls are given arrays in the same places and numbers of the same types (those without
+    dimensions equally active on a tape, by reference); None if that takes a closer look.
+
+    Arrays that keep their region are told by it; so what has this key keeps the regions.
+    """
     parts: list[Any] = []
     for value in bound:
-        if isinstance(value, np.ndarray):
-            storage = memory.storage_of(value)
-            dtype: Any = value.dtype
-            if dtype.num < _FIRST_FLEXIBLE:
-                dtype = dtype.str
-            if storage is None:
-                reference = None
-            elif storage.volatile:
-                return None
-            else:
-                reference = storage.tape
-                if reference is not None and reference is not tape and reference() is not None:
-                    return None
-            layout = value.flags.num & _LAYOUT
-            if value.ndim == 0 and isinstance(value, memory.TrackedArray):
-                parts.append((dtype, reference is tape))
-                continue
-            address = memory.address_of(value)
-            parts.append((storage, address, value.shape, value.strides, dtype, layout, reference is tape))
+        if isinstance(value, memory.TrackedArray):
+            try:
+                parts.append(value._region)
+            except AttributeError:
+                parts.append(_place_of(value) if value.ndim else (value.dtype.str, _is_on(value, tape)))
+        elif isinstance(value, np.ndarray):
+            parts.append(_place_of(value))
         elif isinstance(value, tuple):
-            inner = identity(value, tape)
-            if inner is None:
+            parts.append((type(value), identity(value, tape)))
+            if parts[-1][1] is None:
                 return None
-            parts.append((type(value), inner))
+        elif type(value) is int:
+            if not -_BEYOND_INT64 <= value < _BEYOND_INT64:
+                return None
+            parts.append(int)
         else:
             parts.append(value if value is None or callable(value) else type(value))
+        if parts[-1] is None and value is not None:
+            return None
     return tuple(parts)
+
+
+_BEYOND_INT64 = 1 << 63  # integers have another type from here on
+
+
+def _place_of(array: np.ndarray) -> Any:
+    storage = memory.storage_of(array)
+    if storage is not None and storage.volatile:
+        return None
+    dtype: Any = array.dtype
+    if dtype.num < _FIRST_FLEXIBLE:
+        dtype = dtype.str
+    return storage, memory.address_of(array), array.shape, array.strides, dtype, array.flags.num & _LAYOUT
+
+
+def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:
+    storage = memory.storage_of(scalar)
+    if storage is None or storage.volatile:
+        return None
+    other = storage.tape
+    if other is None or other is tape:
+        return other is tape
+    return None if other() is not None else False
 
 
 _FIRST_FLEXIBLE = 17  # dtypes with a smaller number are told by their string

@@ -279,24 +279,29 @@ def element(type_: types.Type) -> types.Type:
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
-    recording = tape.current()
+    recording = tape.recording_now[0]
     bound = kernel.bind(args)
-    leaves = arguments.leaves_of(bound)
-    given = tuple(map(arguments.plain, args))
-    if recording is None and not any(is_watched(leaf) for leaf in leaves):
-        return arguments.like(kernel.dispatcher(*given), args)
-    call = _Call(kernel, recording, bound, leaves)
-    if call.active:
-        call.prepare()
-    undo = tape.overwrite(*(leaves[k] for k in call.contract.writes))
+    if recording is None:
+        leaves = arguments.leaves_of(bound)
+        if not any(is_watched(leaf) for leaf in leaves):
+            return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
+    plan = plan_of(kernel, recording, bound)
+    contract = plan.contract
+    leaves = bound if plan.flat else arguments.leaves_of(bound)
+    values: list[Any] = []
+    if plan.active:
+        if contract.disagreement is not None:
+            refuse_stretching(kernel, contract.disagreement(*leaves))
+        values = plan.values_for(recording, leaves)
+    undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
-        result = kernel.dispatcher(*given)
+        result = plan.run(args)
     except BaseException:
         if undo and recording is not None:
             recording.append(None, undo)  # it may have written something before it failed
         raise
-    if call.active:
-        return call.finish(result, undo)
+    if plan.active:
+        return finish(plan, recording, leaves, values, result, undo)
     if undo and recording is not None:
         recording.append(None, undo)
     return arguments.like(result, args)
@@ -310,173 +315,287 @@ def is_watched(leaf: Any) -> bool:
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
 
 
-@dataclass(frozen=True)
 class Plan:
     """What calls with the same arrays have in common; it keeps none of them alive.
 
     Attributes
     ----------
     contract : Contract
-    active : frozenset of int
-        The array leaves that are active before the call.
-    values : tuple
-        For each leaf: a `StandIn`, `NUMBER`, `NEEDED` (by the adjoint), or what `Tape.need_again` takes.
+    active : bool
+        Whether an argument is active before the call.
+    flat : bool
+        Whether each argument is a leaf.
+    values : list
+        For each leaf: a `StandIn`, or None for one whose value is told by each call.
+    numbers, needed : tuple of int
+        Leaves that are numbers, and arrays whose values are needed of which `Tape.need` takes care.
+    again : tuple of (int, Need)
+        Arrays whose values are needed that lie where they lay.
     shadows, outputs : tuple of Region
         Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
+    activated : tuple of Storage
+        What is active after the call.
+    on, off : tuple of Storage
+        What is active before the call, and what is not: the plan is for this case only.
+    dispatcher : callable
+        Numba's, of the primal.
+    entry : callable or None
+        The compiled primal for these types.  It takes arrays of any class, where the dispatcher takes plain ones.
+    types : tuple of numba types, or None
+        Of the arguments, until ``entry`` is known; None if it is not to be used.
+    written : tuple of int
+        Arguments that must not be read-only.
+    count : int
+        Number of arguments, defaults included.
     """
 
-    contract: Contract
-    active: frozenset[int]
-    values: tuple[Any, ...] = ()
-    shadows: tuple[memory.Region, ...] = ()
-    outputs: tuple[memory.Region, ...] = ()
+    __slots__ = (
+        "activated",
+        "active",
+        "again",
+        "contract",
+        "count",
+        "dispatcher",
+        "entry",
+        "flat",
+        "needed",
+        "numbers",
+        "off",
+        "on",
+        "outputs",
+        "shadows",
+        "types",
+        "values",
+        "written",
+    )
 
+    def __init__(self, kernel: Any, contract: Contract, bound: tuple[Any, ...], leaves: Sequence[Any], threaded: bool):
+        self.contract = contract
+        self.active = False
+        self.count = len(bound)
+        self.flat = leaves is bound
+        self.values: list[Any] = []
+        self.numbers: tuple[int, ...] = ()
+        self.needed: tuple[int, ...] = ()
+        self.again: tuple[tuple[int, tape.Need], ...] = ()
+        self.shadows: tuple[memory.Region, ...] = ()
+        self.outputs: tuple[memory.Region, ...] = ()
+        self.activated: tuple[memory.Storage, ...] = ()
+        self.on: tuple[memory.Storage, ...] = ()
+        self.off: tuple[memory.Storage, ...] = ()
+        self.dispatcher = kernel.dispatcher_for(threaded)
+        self.entry: Any = None
+        self.types = None
+        self.written: tuple[int, ...] = ()
+        if self.flat and not any(map(arguments.is_scalar, bound)):
+            self.types = kernel.types_of(tuple(map(arguments.plain, bound)))
+            self.written = contract.writes
 
-NUMBER, NEEDED = "number", "needed"
-MOST_PLANS = 64  # of a kernel
+    def fits(self, reference: Any) -> bool:
+        """Whether the same arrays are active on a tape, given by reference, as when the plan was made."""
+        for storage in self.on:
+            if storage.volatile or storage.tape is not reference:
+                return False
+        for storage in self.off:
+            if storage.volatile:
+                return False
+            other = storage.tape
+            if other is not None and (other is reference or other() is not None):
+                return False
+        return True
 
-
-class _Call:
-    """One call that a tape records."""
-
-    def __init__(self, kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], leaves: Sequence[Any]):
-        self.kernel = kernel
-        self.recording = recording
-        self.leaves = leaves
-        known = None if recording is None else arguments.identity(bound, recording.reference)
-        key = None if known is None else (known, kernel.is_threaded())
-        plan = kernel.plans.get(key)
-        if plan is None:
-            plan = self.make_plan(bound)
-            if key is not None:
-                if len(kernel.plans) >= MOST_PLANS:
-                    kernel.plans.clear()
-                kernel.plans[key] = plan
-        self.plan = plan
-        self.contract = plan.contract
-        self.active = plan.active
-        if plan.active and plan.contract.disagreement is not None:
-            self.refuse_stretching(plan.contract.disagreement(*leaves))
-
-    def make_plan(self, bound: tuple[Any, ...]) -> Plan:
-        recording, leaves = self.recording, self.leaves
-        active = frozenset(
-            k
-            for k, leaf in enumerate(leaves)
-            if recording is not None
-            and isinstance(leaf, np.ndarray)
-            and recording.is_active(leaf)
-            and memory.carries_derivatives(leaf.dtype)
-        )
-        contract = self.find_contract(bound, active)
-        if not active:
-            return Plan(contract, active)
-        for k in contract.becomes_active:
-            if memory.storage_of(leaves[k]) is None:
-                raise ActivityError(
-                    f"{self.kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
-                    "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
-                )
-        shadows = tuple(memory.region_of(leaves[k]) for k in contract.shadows)
-        outputs = tuple(region for k, region in zip(contract.shadows, shadows) if k in contract.writes)
-        values = tuple(self.source(leaf, k in contract.needs) for k, leaf in enumerate(leaves))
-        return Plan(contract, active, values, shadows, outputs)
-
-    def source(self, leaf: Any, needed: bool) -> Any:
-        """Where the adjoint gets the value of an argument from."""
-        if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
-            return NUMBER
-        if not needed:
-            return StandIn(leaf)
-        storage = memory.storage_of(leaf)
-        return NEEDED if storage is None or storage.volatile else tape.Need(storage, memory.plain(leaf))
-
-    def find_contract(self, bound: tuple[Any, ...], active: frozenset[int]) -> Contract:
-        places = tuple(map(arguments.place, self.leaves))
-        same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
-        merged = {k for k, _ in same}
-        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], self.leaves)
-        threaded = self.kernel.is_threaded()
-        key = kinds, active, same, separate, threaded
-        contract = self.kernel.contracts.get(key)
-        if contract is None:
-            argument_types = self.kernel.types_of(tuple(map(arguments.plain, bound)))
-            contract = self.kernel.contracts[key] = make_contract(
-                self.kernel, argument_types, active, same, separate, threaded
-            )
-        if active and not separate:
-            self.refuse_overlap(contract, places, merged)
-        return contract
-
-    def refuse_stretching(self, line: int) -> None:
-        """Axes of size one that fit to longer ones are only known to derivatives where the source shows them."""
-        if line:
-            raise ActivityError(
-                f"{self.kernel.py_func.__code__.co_filename}:{line}: in kernel '{self.kernel.__name__}': arrays of "
-                f"different sizes in one operation; {ADVICE}"
-            )
-
-    def refuse_overlap(self, contract: Contract, places: tuple[Any, ...], merged: set[int]) -> None:
-        """Arguments that overlap without being the same array cannot be analysed."""
-        for w in contract.writes:
-            for k, other in enumerate(places):
-                if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:
-                    continue
-                if memory.Extent(self.leaves[w]).overlaps(memory.Extent(self.leaves[k])):
-                    raise ActivityError(
-                        f"{self.kernel.__name__}(): arguments '{contract.names[k]}' and '{contract.names[w]}' overlap "
-                        "in memory, and the kernel writes one of them; pass the whole array once, or a copy"
-                    )
-
-    def prepare(self) -> None:
-        """Before the primal runs: what the adjoint will need."""
-        self.values = list(map(self.value, self.leaves, self.plan.values))
-        self.scalars = [memory.region_of(self.leaves[k]) for k in self.contract.scalars]
-
-    def value(self, leaf: Any, source: Any) -> Any:
-        if type(source) is StandIn:
-            return source
-        if source is NUMBER:
-            return arguments.plain(leaf)
-        assert self.recording is not None
-        return self.recording.need(leaf) if source is NEEDED else self.recording.need_again(leaf, source)
-
-    def finish(self, result: Any, undo: list[tape.Undo]) -> Any:
-        """After the primal ran: activity of what it wrote, and the record."""
-        for k in self.contract.becomes_active:
-            self.recording.activate(self.leaves[k])
-        created: list[np.ndarray] = []
-        seeds: list[Any] = []
-        outputs = self.plan.outputs
-        if result is not None:
-            facts = zip(self.contract.result_active, self.contract.result_dtypes, strict=True)
-            result = self.wrap(result, facts, seeds, created)
-            outputs = (*outputs, *(s for s in seeds if isinstance(s, memory.Region)))
-        adjoint = _Adjoint(self.contract, self.values, self.plan.shadows, self.scalars, seeds, outputs)
-        self.recording.append(adjoint, undo, created)
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The primal."""
+        entry = self.entry
+        if entry is not None and len(args) == self.count:
+            for k in self.written:
+                if not args[k].flags.writeable:
+                    break
+            else:
+                return entry(*args)
+        result = self.dispatcher(*map(arguments.plain, args))
+        if self.types is not None and len(args) == self.count:
+            compiled = getattr(self.dispatcher, "overloads", {}).get(self.types)
+            self.entry = None if compiled is None else compiled.entry_point
+            self.types = None
         return result
 
-    def wrap(self, value: Any, facts: Iterator[tuple[bool, str]], seeds: list[Any], created: list[np.ndarray]) -> Any:
-        """The result for the user: active leaves as ``ampi.ndarray``."""
-        if value is None:
-            return None
-        if isinstance(value, tuple):
-            parts = [self.wrap(v, facts, seeds, created) for v in value]
-            return arguments.rebuilt(value, parts)
-        is_active, dtype = next(facts)
-        if not is_active:
-            return memory.tracked(value) if isinstance(value, np.ndarray) else value
-        if not isinstance(value, np.ndarray):
-            wrapped = memory.tracked_copy(np.asarray(value, dtype))  # Numba gives a float32 as a Python float
-        elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
-            seeds.append(StandIn(value, zeros=True))
-            return memory.tracked(value)
+    def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
+        """Before the primal runs: what the adjoint takes of each leaf."""
+        values = self.values.copy()
+        for k in self.numbers:
+            values[k] = arguments.plain(leaves[k])
+        for k, need in self.again:
+            recording.need_again(need)
+            values[k] = leaves[k]
+        for k in self.needed:
+            values[k] = recording.need(leaves[k])
+        return values
+
+
+MOST_PLANS = 256  # of a kernel
+
+
+def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
+    """The plan of a call."""
+    threaded = kernel.is_threaded()
+    if recording is None:
+        return make_plan(kernel, recording, bound, threaded)
+    reference = recording.reference
+    identity = arguments.identity(bound, reference)
+    if identity is None:
+        return make_plan(kernel, recording, bound, threaded)
+    key = identity, threaded
+    plans = kernel.plans.get(key)
+    if plans is None:
+        plans = []
+    for plan in plans:
+        if plan.fits(reference):
+            return plan
+    plan = make_plan(kernel, recording, bound, threaded)
+    if len(kernel.plans) >= MOST_PLANS:
+        kernel.plans.clear()
+    kernel.plans[key] = [plan, *plans[:1]]  # an array may be passive in the first of many calls
+    return plan
+
+
+def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> Plan:
+    """The plan of a call whose like has not been seen."""
+    leaves = arguments.leaves_of(bound)
+    active = frozenset(
+        k
+        for k, leaf in enumerate(leaves)
+        if recording is not None
+        and isinstance(leaf, np.ndarray)
+        and recording.is_active(leaf)
+        and memory.carries_derivatives(leaf.dtype)
+    )
+    contract = find_contract(kernel, bound, leaves, active, threaded)
+    plan = Plan(kernel, contract, bound, leaves, threaded)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray) and not arguments.is_scalar(leaf)]
+    storages = {memory.storage_of(leaf): None for leaf in arrays}
+    storages.pop(None, None)
+    for leaf in arrays:
+        if isinstance(leaf, memory.TrackedArray):
+            memory.region_of(leaf)  # by which the next call is told
+    plan.on = tuple(s for s in storages if recording is not None and s.tape is recording.reference)
+    plan.off = tuple(s for s in storages if s not in plan.on)
+    if not active:
+        return plan
+    for k in contract.becomes_active:
+        if memory.storage_of(leaves[k]) is None:
+            raise ActivityError(
+                f"{kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
+                "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
+            )
+    plan.active = True
+    plan.activated = tuple(memory.storage_of(leaves[k]) for k in contract.becomes_active)  # type: ignore[misc]
+    plan.shadows = tuple(memory.region_of(leaves[k]) for k in contract.shadows)
+    plan.outputs = tuple(region for k, region in zip(contract.shadows, plan.shadows) if k in contract.writes)
+    for k, leaf in enumerate(leaves):
+        plan.values.append(None)
+        if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
+            plan.numbers += (k,)
+        elif k not in contract.needs:
+            plan.values[k] = StandIn(leaf)
         else:
-            wrapped = memory.tracked(value)
-        self.recording.activate(wrapped)
-        created.append(wrapped)
-        seeds.append(memory.region_of(wrapped))
-        return wrapped
+            storage = memory.storage_of(leaf)
+            if storage is None or storage.volatile:
+                plan.needed += (k,)
+            else:
+                plan.again += ((k, tape.Need(storage, memory.plain(leaf))),)
+    return plan
+
+
+def find_contract(
+    kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], active: frozenset[int], threaded: bool
+) -> Contract:
+    """The contract of a call, which is made where its like has not been seen."""
+    places = tuple(map(arguments.place, leaves))
+    same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
+    merged = {k for k, _ in same}
+    separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    key = kinds, active, same, separate, threaded
+    contract = kernel.contracts.get(key)
+    if contract is None:
+        argument_types = kernel.types_of(tuple(map(arguments.plain, bound)))
+        contract = kernel.contracts[key] = make_contract(kernel, argument_types, active, same, separate, threaded)
+    if active and not separate:
+        refuse_overlap(kernel, contract, places, merged, leaves)
+    return contract
+
+
+def refuse_stretching(kernel: Any, line: int) -> None:
+    """Axes of size one that fit to longer ones are only known to derivatives where the source shows them."""
+    if line:
+        raise ActivityError(
+            f"{kernel.py_func.__code__.co_filename}:{line}: in kernel '{kernel.__name__}': arrays of "
+            f"different sizes in one operation; {ADVICE}"
+        )
+
+
+def refuse_overlap(
+    kernel: Any, contract: Contract, places: tuple[Any, ...], merged: set[int], leaves: Sequence[Any]
+) -> None:
+    """Arguments that overlap without being the same array cannot be analysed."""
+    for w in contract.writes:
+        for k, other in enumerate(places):
+            if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:
+                continue
+            if memory.Extent(leaves[w]).overlaps(memory.Extent(leaves[k])):
+                raise ActivityError(
+                    f"{kernel.__name__}(): arguments '{contract.names[k]}' and '{contract.names[w]}' overlap "
+                    "in memory, and the kernel writes one of them; pass the whole array once, or a copy"
+                )
+
+
+def finish(
+    plan: Plan, recording: tape.Tape, leaves: Sequence[Any], values: list[Any], result: Any, undo: list[tape.Undo]
+) -> Any:
+    """After the primal ran: activity of what it wrote, and the record."""
+    contract = plan.contract
+    for storage in plan.activated:
+        storage.tape = recording.reference
+    record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
+    if contract.scalars:
+        record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
+    if result is not None:
+        facts = zip(contract.result_active, contract.result_dtypes, strict=True)
+        created: list[np.ndarray] = []
+        seeds: list[Any] = []
+        result = wrap(recording, result, facts, seeds, created)
+        record.seeds = seeds
+        record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
+        record.created = [memory.storage_of(array) for array in created]
+    if recording.before_append is not None:
+        recording.before_append()
+    recording.append_record(record)
+    return result
+
+
+def wrap(
+    recording: tape.Tape, value: Any, facts: Iterator[tuple[bool, str]], seeds: list[Any], created: list[np.ndarray]
+) -> Any:
+    """The result for the user: active leaves as ``ampi.ndarray``."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        parts = [wrap(recording, v, facts, seeds, created) for v in value]
+        return arguments.rebuilt(value, parts)
+    is_active, dtype = next(facts)
+    if not is_active:
+        return memory.tracked(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, np.ndarray):
+        wrapped = memory.tracked_copy(np.asarray(value, dtype))  # Numba gives a float32 as a Python float
+    elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
+        seeds.append(StandIn(value, zeros=True))
+        return memory.tracked(value)
+    else:
+        wrapped = memory.tracked(value)
+    recording.activate(wrapped)
+    created.append(wrapped)
+    seeds.append(memory.region_of(wrapped))
+    return wrapped
 
 
 class StandIn:
@@ -502,10 +621,10 @@ class StandIn:
         return array
 
 
-class _Adjoint:
-    """The adjoint of one recorded call."""
+class _Adjoint(tape.IsRecord):
+    """The record of a call, and its adjoint."""
 
-    __slots__ = ("contract", "outputs", "scalars", "seeds", "shadows", "values")
+    __slots__ = ("contract", "created", "outputs", "scalars", "seeds", "shadows", "undo", "values")
     reads_memory = False  # but through `Sweep.value`
 
     def __init__(
@@ -513,16 +632,17 @@ class _Adjoint:
         contract: Contract,
         values: list[Any],
         shadows: tuple[memory.Region, ...],
-        scalars: list[Any],
-        seeds: list[Any],
         outputs: tuple[memory.Region, ...],
+        undo: Sequence[tape.Undo],
     ):
         self.contract = contract
         self.values = values
         self.shadows = shadows
-        self.scalars = scalars
-        self.seeds = seeds
         self.outputs = outputs
+        self.undo = undo
+        self.created = ()
+        self.scalars: Sequence[memory.Region] = ()
+        self.seeds: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
         if not any(map(sweep.has_shadow, self.outputs)):
@@ -539,7 +659,7 @@ class _Adjoint:
         """An argument as it was before the call."""
         if isinstance(v, StandIn):
             return v.make()
-        return sweep.value(v) if isinstance(v, np.ndarray) else v
+        return memory.plain(sweep.value(v)) if isinstance(v, np.ndarray) else v
 
 
 def seed(sweep: tape.Sweep, region: memory.Region) -> Any:

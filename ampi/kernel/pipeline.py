@@ -32,6 +32,7 @@ from ampi.kernel.parse import parse
 from ampi.kernel.references import resolve
 from ampi.kernel.scalarise import scalarise
 from ampi.kernel.simplify import simplify
+from ampi.kernel.threads import thread_count
 from ampi.kernel.unroll import unroll
 from ampi.kernel.views import resolve_views
 
@@ -150,6 +151,7 @@ class Kernel:
         self.options = options
         self.without = without
         self._signature = inspect.signature(function)
+        self._count = len(self._signature.parameters)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
         self.plans: dict[Any, Any] = {}  # and for which arrays
@@ -185,7 +187,7 @@ class Kernel:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
         """All arguments by position, defaults filled in."""
-        if not kwargs and len(args) == len(self._signature.parameters):
+        if not kwargs and len(args) == self._count:
             return args
         try:
             bound = self._signature.bind(*args, **(kwargs or {}))
@@ -197,7 +199,11 @@ class Kernel:
     @property
     def dispatcher(self) -> Any:
         """Numba's dispatcher of the primal; on one thread that of a serial program."""
-        return self._on_threads if self.is_threaded() else self.serial
+        return self.dispatcher_for(self.is_threaded())
+
+    def dispatcher_for(self, threaded: bool) -> Any:
+        """Numba's dispatcher of the primal, on threads or not."""
+        return self._on_threads if threaded else self.serial
 
     @functools.cached_property
     def _on_threads(self) -> Any:
@@ -248,7 +254,7 @@ class Kernel:
     def is_threaded(self) -> bool:
         """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
         deterministic kernel runs the same program on any number."""
-        return bool(self.options.get("parallel")) and (self.deterministic or numba.get_num_threads() > 1)
+        return bool(self.options.get("parallel")) and (self.deterministic or thread_count() > 1)
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
         """The Numba types of the arguments of a call (all of them)."""

@@ -21,14 +21,23 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir as llvm
-from numba import njit, types
+from numba import get_num_threads, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
+from numba.np.ufunc import parallel as _pool
 
 ALONE, APART, OWN, ATOMIC = range(4)
 LAUNCH = 8000.0  # nanoseconds to start threads and to wait for them
 TYPICAL = (0.03, LAUNCH, 0.6, 5.0)  # costs for deterministic programs, whose forms must not change with a measurement
 NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, which are nanoseconds
+
+
+def thread_count() -> int:
+    """`numba.get_num_threads`, which takes two locks each time, without them once the threads have been started."""
+    if getattr(_pool, "_is_initialized", False) and hasattr(_pool, "_get_num_threads"):
+        return _pool._get_num_threads()
+    return get_num_threads()
+
 
 # ------------------------------------------------------------------------------------------- called by programs
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -28,7 +29,17 @@ from .rules import TABLE
 from .slots import Slots
 from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, underway, wait
 
-__all__ = ["call_site", "communication_of", "line_of", "log_collective", "log_received", "log_sent", "wait"]
+__all__ = [
+    "begin",
+    "call_site",
+    "communication_of",
+    "line_of",
+    "log_collective",
+    "log_for",
+    "log_received",
+    "log_sent",
+    "wait",
+]
 
 _KEY = "communication"  # of the tape's sweep starts
 
@@ -62,7 +73,7 @@ class Log:
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
-        self.sent: dict[int, list[Sent]] = {}
+        self.sent: defaultdict[int, list[Sent]] = defaultdict(list)
         self.posted: list[Received] = []
         self.collectives: list[Collective] = []
         self.passive = 0
@@ -125,34 +136,24 @@ class Communication:
     logs : dict
         One for each communicator.
     pending : dict
-        Receives into tracked memory that have not been seen to complete, and by storage their number.  Programs can
-        complete a request unseen, through a class of mpi4py's that they imported before ampi.
+        Receives into tracked memory that have not been seen to complete.  Programs can complete a request unseen,
+        through a class of mpi4py's that they imported before ampi.
     """
 
-    __slots__ = ("logs", "pending", "pending_in", "tape")
+    __slots__ = ("logs", "pending", "tape")
 
     def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
         self.pending: dict[Received, None] = {}
-        self.pending_in: dict[Any, int] = {}
         self.tape = weakref.ref(tape)
-
-    def begin(self, receive: Received) -> None:
-        """A receive has been posted that a request will complete."""
-        self.pending[receive] = None
-        for storage in receive.buffer.storages:
-            self.pending_in[storage] = self.pending_in.get(storage, 0) + 1
-        receive.at_completion = self.end
-        self.tape().before_append = self.look  # type: ignore[union-attr]
 
     def end(self, receive: Received) -> None:
         """A receive has completed."""
-        receive.at_completion = None
+        receive.awaited = None
         del self.pending[receive]
         for storage in receive.buffer.storages:
-            left = self.pending_in.pop(storage) - 1
-            if left:
-                self.pending_in[storage] = left
+            if storage is not None:
+                storage.arriving -= 1
         if not self.pending:
             self.tape().before_append = None  # type: ignore[union-attr]
 
@@ -219,8 +220,24 @@ def communication_of(tape: Tape) -> Communication:
     return communication  # type: ignore[return-value]
 
 
-def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
-    reverse = reverse_of(comm)
+def begin(tape: Tape, receive: Received) -> None:
+    """A receive has been posted that a request will complete."""
+    communication = tape._sweep_starts.get(_KEY) or communication_of(tape)
+    if not communication.pending:
+        tape.before_append = communication.look
+    communication.pending[receive] = None
+    receive.awaited = communication
+    for storage in receive.buffer.storages:
+        if storage is not None:
+            storage.arriving += 1
+
+
+def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
+    """The log in which an operation on a communicator is entered."""
+    try:
+        reverse = comm._reverse
+    except AttributeError:
+        reverse = reverse_of(comm)
     if reverse is None:
         if active:
             kind = "Intercomm" if comm.Is_inter() else "Intracomm"
@@ -229,9 +246,12 @@ def _log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None)
                 f"see it being made; before recording write `comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks"
             )
         return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
-    communication = communication_of(tape)
-    if communication.pending and any(s in communication.pending_in for s in getattr(buffer, "storages", ())):
-        communication.look()
+    communication = tape._sweep_starts.get(_KEY) or communication_of(tape)
+    if communication.pending:
+        for storage in getattr(buffer, "storages", ()):
+            if storage is not None and storage.arriving:
+                communication.look()
+                break
     return communication.logs.get(reverse) or communication.log(reverse)
 
 
@@ -245,12 +265,9 @@ def log_sent(
     buffer : Buffer
         Needs ``count``, ``dtype`` and ``nbytes``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
-    log = _log_for(tape, name, comm, active, buffer)
+    log = log_for(tape, name, comm, active, buffer)
     sent = kind(name, log.reverse, buffer, active, dest, tag)
-    messages = log.sent.get(dest)
-    if messages is None:
-        messages = log.sent[dest] = []
-    messages.append(sent)
+    log.sent[dest].append(sent)
     return sent
 
 
@@ -273,7 +290,7 @@ def log_received(
         ``take(sweep)``.
     """
     # On a communicator without a reverse side, no active values can have been sent.
-    log = _log_for(tape, name, comm, False, buffer)
+    log = log_for(tape, name, comm, False, buffer)
     receive = kind(name, log.reverse, buffer, tracked, source, tag)
     log.posted.append(receive)
     return receive
@@ -287,7 +304,8 @@ def log_collective(
     writes_tracked: bool,
     loses: bool = False,
     certain: bool = True,
-) -> Collective:
+    kind: type[Collective] = Collective,
+) -> Any:
     """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
 
     Parameters
@@ -309,8 +327,8 @@ def log_collective(
     Collective
         ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
     """
-    log = _log_for(tape, name, comm, reads_active)
-    collective = Collective(name, log.reverse, reads_active, writes_tracked, loses, certain)
+    log = log_for(tape, name, comm, reads_active)
+    collective = kind(name, log.reverse, reads_active, writes_tracked, loses, certain)
     collective.after = log.passive
     log.collectives.append(collective)
     return collective

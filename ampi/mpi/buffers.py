@@ -24,11 +24,13 @@ from ..memory import (
     RECEIVED,
     Region,
     Storage,
+    TrackedArray,
     address_of,
     arrays_of_blocks,
     carries_derivatives,
     memory_at,
     plain,
+    set_message,
     storage_of,
 )
 from ..tape import Sweep, Tape, Undo, current, overwrite
@@ -187,7 +189,7 @@ class Buffer:
         if self.array is None or self.count == 0:
             empty = np.zeros(self.count, self.dtype)
             return lambda: empty
-        if self._address is None and self._layout is None:
+        if self._is_whole():
             whole = tape.need(self.array)
             return lambda: whole.ravel("K")
         views = [tape.need(view) for view in self._views()]
@@ -226,7 +228,7 @@ class Buffer:
         """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
         if not self._matters():
             return []
-        if self._address is None and self._layout is None:
+        if self._is_whole():
             return [self.array] if self.count else []
         dtype = self._item()
         views = [] if dtype is None else [self._memory(dtype, piece) for piece in self._pieces()]
@@ -234,6 +236,9 @@ class Buffer:
 
     def overwrite(self) -> list[Undo]:
         """To be called before the message is received: saves what records need, as `tape.overwrite`."""
+        storage = self.storage
+        if storage is not None and not storage.needs and not storage.elsewhere and current() is not None:
+            return []
         if not self._matters():
             return []
         index = self._index()
@@ -319,6 +324,12 @@ class Buffer:
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
+        if self._layout is None and self.tracked and self.count and sweep.has_shadow(self.regions()[0]):
+            shadow = sweep.shadow(self.regions()[0])
+            if shadow.dtype == self.dtype:
+                taken = shadow.copy()
+                shadow.fill(0)
+                return taken
         taken = self.peek(sweep)
         self.zero(sweep)
         return taken
@@ -352,7 +363,7 @@ class Buffer:
                 shadow[index] += flat
         elif len(regions) == 1:
             shadow = sweep.shadow(regions[0])
-            shadow += flat.reshape(shadow.shape)
+            shadow += flat if shadow.ndim == 1 else flat.reshape(shadow.shape)
         else:
             start = 0
             for region in regions:
@@ -387,6 +398,11 @@ class Buffer:
             return False
         self._require_own()
         return storage.tape is not None or bool(storage.needs)
+
+    def _is_whole(self) -> bool:
+        """Whether the message is the array, all of it."""
+        array = self.array
+        return self._layout is None and self.count == array.size and self.dtype == array.dtype
 
     def _index(self) -> np.ndarray | None:
         return None if self._layout is None else self._layout.index
@@ -571,6 +587,12 @@ class Composite(Buffer):
         """As `Buffer.peek`."""
         return self._gathered((where, part.peek(sweep)) for where, part in self.parts)
 
+    def take(self, sweep: Sweep) -> np.ndarray:
+        """As `Buffer.take`."""
+        taken = self.peek(sweep)
+        self.zero(sweep)
+        return taken
+
     def zero(self, sweep: Sweep) -> None:
         """As `Buffer.zero`."""
         for _, part in self.parts:
@@ -671,6 +693,15 @@ def _is_plain_sequence(array: np.ndarray) -> bool:
 def parse_bytes(spec: Any) -> Buffer:
     """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
     return as_packed(parse(spec))
+
+
+def keep_message(array: Any, buffer: Buffer) -> None:
+    """Keep a detached buffer as ``array._message``, if it is that of a whole `ampi.ndarray`.
+
+    All records of messages of the array then share it.
+    """
+    if isinstance(array, TrackedArray) and type(buffer) is Buffer and buffer.tracked and buffer.dtype is array.dtype:
+        set_message(array, buffer)
 
 
 def parse_moved(spec: Any, blocks: int = 0) -> Buffer:

@@ -18,25 +18,28 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
-from ..tape import Sweep, Tape, Undo, _recording, current, living
+from ..memory import TrackedArray, region_of
+from ..tape import IsRecord, Sweep, Tape, Undo, _recording, current, living
 from .agreement import count_passive, line_of, log_collective
 from .between import exchanged, split
 from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
-from .reductions import Reduction, Steps, known, pair_of, unscan
+from .messages import Collective
+from .reductions import PREDEFINED, Reduction, Steps, known, pair_of, unscan
 from .requests import persistent, recorded
+from .reverse import reverse_of
 from .rules import Operation, Treatment, enter
 
-_Comm, _Intracomm = mpi.Comm, mpi.Intracomm  # mpi4py's own: its names may be rebound
+_Comm, _Intracomm, _Op = mpi.Comm, mpi.Intracomm, mpi.Op  # mpi4py's own: its names may be rebound
 
 
 class Call:
-    """This rank's part in one collective operation.
+    """This rank's part in one collective operation, as its arguments say; calls with the same arguments share it.
 
     Attributes
     ----------
     name : str
-        The blocking form's name.
+        mpi4py's.
     reads, writes : sequence of Buffer
         Memory whose values go to other ranks, and memory that is overwritten.
     adjoint : callable
@@ -52,7 +55,7 @@ class Call:
         The adjoint goes in one step, on all ranks: it yields once.
     """
 
-    __slots__ = ("adjoint", "name", "needed", "overlaps", "reads", "refused", "spoils", "token", "values", "writes")
+    __slots__ = ("adjoint", "name", "needed", "overlaps", "reads", "refused", "spoils", "writes")
 
     def __init__(
         self,
@@ -71,11 +74,16 @@ class Call:
         self.refused = refused
         self.spoils = writes
         self.overlaps = True
-        self.token: Any = None
-        self.values: Any = None
 
-    def before(self, tape: Tape, comm: Any) -> list[Undo]:
-        """Before the primal starts: check and log it, save what it overwrites."""
+    def overwrite(self) -> list[Undo]:
+        """Save what the primal overwrites."""
+        undo: list[Undo] = []
+        for buffer in self.spoils:
+            undo += buffer.overwrite()
+        return undo
+
+    def log(self, tape: Tape, comm: Any) -> Performed:
+        """Before the primal starts: check the call and log it."""
         active = certain = tracked = loses = False
         for buffer in self.reads:
             if buffer.active(tape):
@@ -87,39 +95,11 @@ class Call:
                 loses = loses or buffer.loses
         if active:
             self._check(loses and certain)
-        self.token = log_collective(tape, comm, self.name, active, tracked, loses, certain)
-        if self.needed is not None:
-            self.values = self.needed.need(tape)
-        return self.overwrite()
-
-    def overwrite(self) -> list[Undo]:
-        """Save what the primal overwrites."""
-        undo: list[Undo] = []
-        for buffer in self.spoils:
-            undo += buffer.overwrite()
-        return undo
-
-    def copy_needed(self) -> None:
-        """Before the primal of a form with a request starts.
-
-        In place, the values needed are not in memory any more at the mirror of the wait: the adjoint gets a copy.
-        """
-        if self.needed is not None and any(self.needed is spoilt for spoilt in self.spoils):
-            copy = self.needed.values()
-            self.values = lambda: copy
-            self.needed = None
-
-    def activate(self, tape: Tape, comm: Any) -> None:
-        """What is written carries derivatives from now on; the record holds no memory."""
-        for buffer in self.reads:
-            buffer.detach()
-        activated = self.token.reads_active or comm.Get_size() > 1 or comm.Is_inter()
-        for buffer in self.writes:
-            if activated:
-                buffer.activate(tape)
-            buffer.detach()
-        self.needed = None
-        self.spoils = ()
+        performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, Performed)
+        performed.call = self
+        performed.values = None
+        performed.undo = ()
+        return performed
 
     def _check(self, loses: bool) -> None:
         if self.refused:
@@ -130,28 +110,71 @@ class Call:
                 "be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
             )
 
+    def activate(self, tape: Tape, comm: Any, contributes: bool) -> None:
+        """What is written carries derivatives from now on."""
+        if contributes or comm.Get_size() > 1 or comm.Is_inter():
+            for buffer in self.writes:
+                buffer.activate(tape)
+
+    def detach(self) -> None:
+        """Keep no memory alive any longer."""
+        for buffer in (*self.reads, *self.writes, *self.spoils):
+            buffer.detach()
+
+
+class Performed(IsRecord, Collective):
+    """One call of a collective operation: in the log of the tape, and its record.
+
+    Attributes
+    ----------
+    call : Call
+    values : callable or None
+        Gives the values that the adjoint wants.
+    undo : list of Undo
+        What the primal has overwritten.
+    """
+
+    __slots__ = ("call", "undo", "values")
+    depth = 5
+
+    def keep_values(self, tape: Tape, started: bool) -> None:
+        """Before the primal: see to it that the sweep has the values that the adjoint wants.
+
+        Where the primal of a form with a request works in place, they are not in memory any more at the mirror of the
+        wait: the adjoint gets a copy.
+        """
+        needed = self.call.needed
+        if needed is None:
+            return
+        if started and any(needed is spoilt for spoilt in self.call.spoils):
+            copy = needed.values()
+            self.values = lambda: copy
+        else:
+            self.values = needed.need(tape)
+
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint of the blocking form."""
-        if self.token.happens(sweep):
-            fly(sweep, self.token, self.steps(sweep), self.waiting)
+        if self.happens(sweep):
+            fly(sweep, self, self.steps(sweep), self.waiting)
         else:
             self.zero(sweep)
 
     def zero(self, sweep: Sweep) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""
-        for buffer in self.writes:
+        for buffer in self.call.writes:
             buffer.zero(sweep)
 
     def steps(self, sweep: Sweep) -> Steps:
         """The adjoint's steps."""
-        if self.refused:
-            raise ActivityError(f"{self.name} at {line_of(self.token.where)}: {self.refused}")
+        call = self.call
+        if call.refused:
+            raise ActivityError(f"{self.name} at {line_of(self.where)}: {call.refused}")
         x = None if self.values is None else self.values()
-        return self.adjoint(sweep, self.token.reverse.comm, x)  # type: ignore[misc]
+        return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
-        return f"the adjoint of {self.token.describe()}"
+        return f"the adjoint of {self.describe()}"
 
 
 # ------------------------------------------------------------------------------------------------ blocks, one per rank
@@ -530,25 +553,93 @@ between_groups: dict[str, Callable[..., Call]] = {}
 """The plans for intercommunicators, by name of the blocking form."""
 
 
+MOST_CALLS = 64  # of a communicator that are remembered
+
+
 def _planned(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict[str, Any]) -> Call:
     if comm.Is_inter():
         plan = between_groups[_NAMES[plan]]
     return plan(comm, *arguments, **keywords)
 
 
+def _call_of(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> Call:
+    """The call with these arguments, from an earlier one if they are the same arrays."""
+    key = _key(plan, arguments)
+    reverse = None if key is None else reverse_of(comm)
+    if reverse is None:
+        return _planned(comm, plan, arguments, {})
+    known = reverse.calls.get(key)
+    if known is not None:
+        call, places = known
+        for buffer, k in places:
+            buffer.array = arguments[k]
+        return call
+    call = _planned(comm, plan, arguments, {})
+    places = _places(call, arguments)
+    if places is not None and not comm.Is_inter():
+        if len(reverse.calls) >= MOST_CALLS:
+            reverse.calls.clear()
+        reverse.calls[key] = call, places
+    return call
+
+
+def _key(plan: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What tells whether two calls are given the same arrays, ranks and operations; None if that takes a closer look.
+
+    It holds the regions of the arrays, by which it tells them.
+    """
+    if plan not in _NAMES:
+        return None
+    key: list[Any] = [plan]
+    for argument in arguments:
+        if isinstance(argument, TrackedArray):
+            if not argument.ndim or argument.dtype.kind not in "fc":
+                return None
+            key.append(region_of(argument))
+        elif type(argument) is int or is_in_place(argument):
+            key.append(argument)
+        elif isinstance(argument, _Op) and argument.handle in PREDEFINED:
+            key.append(argument.handle)
+        else:
+            return None
+    return tuple(key)
+
+
+def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | None:
+    """Which arguments the memory of a call's buffers is; None if that cannot be told."""
+    places = []
+    for buffer in {*call.reads, *call.writes, *call.spoils} - {NOTHING}:
+        if type(buffer) is not Buffer:
+            return None
+        for k, argument in enumerate(arguments):
+            if buffer.array is argument:
+                places.append((buffer, k))
+                break
+        else:
+            return None
+    return places
+
+
 def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = current()
-    call = _planned(comm, plan, arguments, {})
     if tape is None:
         count_passive(comm)
-        call.overwrite()
+        _planned(comm, plan, arguments, {}).overwrite()
         primal(comm, *arguments)
         return
-    undo = call.before(tape, comm)
-    primal(comm, *arguments)
-    call.activate(tape, comm)
-    tape.append(call, undo)
+    call = _call_of(comm, plan, arguments)
+    try:
+        performed = call.log(tape, comm)
+        performed.keep_values(tape, False)
+        performed.undo = call.overwrite()
+        primal(comm, *arguments)
+        call.activate(tape, comm, performed.reads_active)
+    finally:
+        call.detach()
+    if tape.before_append is not None:
+        tape.before_append()
+    tape.append_record(performed)
 
 
 def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict) -> Started | None:
@@ -562,10 +653,12 @@ def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[
         return None
     if tape.before_append is not None:  # something that this one reads may have come unseen
         tape.before_append()
-    call.copy_needed()
-    undo = call.before(tape, comm)
-    call.activate(tape, comm)
-    started = Started(call)
+    performed = call.log(tape, comm)
+    performed.keep_values(tape, True)
+    undo = call.overwrite()
+    call.activate(tape, comm, performed.reads_active)
+    call.detach()
+    started = Started(performed)
     tape.append_start(started, undo)
     return started
 

@@ -118,27 +118,27 @@ def fly(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str
 class Started:
     """A collective with a request: what the request completes, and the record of the start.
 
-    ``call`` is this rank's part in it, a `collectives.Call`.
+    ``performed`` is this rank's part in it, a `collectives.Performed`.
     """
 
-    __slots__ = ("at_completion", "buffer", "call", "flight", "request", "sweep", "wild")
+    __slots__ = ("awaited", "buffer", "flight", "performed", "request", "sweep", "wild")
 
     active = True
 
-    def __init__(self, call: Any) -> None:
-        self.call = call
-        self.buffer = next(iter(call.writes), NOTHING)
+    def __init__(self, performed: Any) -> None:
+        self.performed = performed
+        self.buffer = next(iter(performed.call.writes), NOTHING)
         self.request: Any = None
         self.wild = False
-        self.at_completion: Callable[[Started], None] | None = None
+        self.awaited: Any = None
         self.sweep: Sweep | None = None
         self.flight: Flight | None = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
         self.request = None
-        if self.at_completion is not None:
-            self.at_completion(self)
+        if self.awaited is not None:
+            self.awaited.end(self)
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
@@ -151,20 +151,19 @@ class Started:
         """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""
         if self.sweep is sweep:
             return
-        call = self.call
-        token = call.token
+        performed = self.performed
         if not self.completed():
             raise CommunicationError(
-                f"rank {token.reverse.rank}: {token.describe()} was never completed: "
+                f"rank {performed.reverse.rank}: {performed.describe()} was never completed: "
                 "wait for the request before the gradient is asked for"
             )
         self.sweep = sweep
-        if not token.happens(sweep):
-            call.zero(sweep)
+        if not performed.happens(sweep):
+            performed.zero(sweep)
             return
-        self.flight = Flight(call.steps(sweep), call.overlaps)
-        schedule = _schedule(sweep, token)
-        schedule.flights[token] = self.flight
+        self.flight = Flight(performed.steps(sweep), performed.call.overlaps)
+        schedule = _schedule(sweep, performed)
+        schedule.flights[performed] = self.flight
         schedule.proceed()
 
     def __call__(self, sweep: Sweep) -> None:
@@ -173,8 +172,8 @@ class Started:
         self.sweep = None
         if self.flight is None:
             return
-        schedule = _schedule(sweep, self.call.token)
+        schedule = _schedule(sweep, self.performed)
         schedule.proceed()
-        self.flight.finish(self.call.waiting)
+        self.flight.finish(self.performed.waiting)
         self.flight = None
         schedule.proceed()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import Sweep
+from ..tape import IsRecord, Sweep
 from .reverse import Reverse
 from .waiting import outbox_of, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
+_ANY_SOURCE, _ANY_TAG = mpi.ANY_SOURCE, mpi.ANY_TAG
 _ALL = 1 << 62  # bytes of a message that is not known to have come short
 
 
-class Sent:
+class Sent(IsRecord):
     """A message in the log of its sender, and the adjoint of sending it.
 
     ``where`` is the call site.  ``pair`` is a request of mpi4py's that belongs to the one that the user has, or None.
@@ -49,7 +50,7 @@ class Sent:
         self.buffer = buffer if active else None
         self.dest = dest
         self.tag = tag
-        self.where = call_site(4)
+        self.where = call_site(5)
         self.wild = False  # becomes True when somebody tries to cancel it
         self.pair: mpi.Request | None = None
         self.cancelled = False
@@ -90,18 +91,19 @@ class Sent:
         self.buffer.add(sweep, adjoint)
 
 
-class Received:
+class Received(IsRecord):
     """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
 
     ``source`` and ``tag`` are what the receive was posted with until it has completed, then what it matched.
     ``active`` says that it overwrites tracked floating-point memory (whether the sender was active is not known before
-    the agreement), ``dropped`` that it was received inside `ampi.passive`.  ``came`` is the length of the message in
-    bytes, ``back`` the tag of its adjoint, or None if none goes back; known after the agreement.
+    the agreement), ``dropped`` that it was received inside `ampi.passive`; ``undo`` is what it overwrites.  ``awaited``
+    is the `agreement.Communication` that waits for its request to be completed, or None.  ``came`` is the length of the
+    message in bytes, ``back`` the tag of its adjoint, or None if none goes back; known after the agreement.
     """
 
     __slots__ = (
         "active",
-        "at_completion",
+        "awaited",
         "back",
         "buffer",
         "came",
@@ -113,6 +115,7 @@ class Received:
         "reverse",
         "source",
         "tag",
+        "undo",
         "where",
         "wild",
     )
@@ -125,10 +128,11 @@ class Received:
         self.active = tracked
         self.source = source
         self.tag = tag
-        self.wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
+        self.wild = source == _ANY_SOURCE or tag == _ANY_TAG
         self.where = call_site(4)
         self.request: Any = None
-        self.at_completion: Callable[[Received], None] | None = None
+        self.awaited: Any = None
+        self.undo = ()
         self.cancelled = False
         self.dropped = False
         self.back: int | None = None
@@ -179,8 +183,8 @@ class Received:
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
         self.request = None
-        if self.at_completion is not None:
-            self.at_completion(self)
+        if self.awaited is not None:
+            self.awaited.end(self)
         if status is None or not self.wild:
             return
         if status.Is_cancelled():
@@ -191,7 +195,7 @@ class Received:
             self.wild = False
 
 
-class Completion:
+class Completion(IsRecord):
     """Record of a wait: its adjoint starts the reverse transfers."""
 
     __slots__ = ("parts",)
@@ -225,6 +229,8 @@ class Collective:
         In a sweep: the next reversed collective of the communicator may begin.
     """
 
+    depth = 2
+    """How many frames between the call and `call_site` are known to be ampi's own."""
     __slots__ = (
         "after",
         "certain",
@@ -253,7 +259,7 @@ class Collective:
         self.writes_tracked = writes_tracked
         self.loses = loses
         self.certain = certain
-        self.where = call_site()
+        self.where = call_site(self.depth)
         self.after = 0
         self.happening = False
         self.passed = False
@@ -276,8 +282,9 @@ def _as_real(array: np.ndarray) -> np.ndarray:
 
 
 _OWN = ("ampi.", "mpi4py.")
-_ours: dict[Any, bool] = {}  # whether a code object is ampi's own (or mpi4py's)
-_sites: dict[tuple[Any, int], tuple[Any, int]] = {}  # a loop has thousands of messages and a few lines
+# A loop has thousands of messages and a few lines.  Code objects are told by their ids, for their hashes take long.
+_codes: dict[int, tuple[Any, bool]] = {}  # and whether they are ampi's own (or mpi4py's)
+_sites: dict[tuple[int, int], tuple[Any, int]] = {}
 
 
 def call_site(depth: int = 2) -> tuple[Any, int]:
@@ -286,19 +293,20 @@ def call_site(depth: int = 2) -> tuple[Any, int]:
     The ``depth`` innermost frames are known to be ampi's own.
     """
     frame: Any = sys._getframe(depth)
-    code = frame.f_code
-    while _ours.get(code) or _is_ours(frame):
-        frame = frame.f_back
+    while True:
         code = frame.f_code
-    where = code, frame.f_lasti
-    return _sites.setdefault(where, where)
-
-
-def _is_ours(frame: Any) -> bool:
-    ours = frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN)
-    if ours:
-        _ours[frame.f_code] = True
-    return ours
+        key = id(code)
+        known = _codes.get(key)
+        if known is None:
+            known = _codes[key] = code, frame.f_globals.get("__name__", "").startswith(_OWN)
+        if not known[1] or frame.f_back is None:
+            break
+        frame = frame.f_back
+    site = key, frame.f_lasti
+    where = _sites.get(site)
+    if where is None:
+        where = _sites[site] = code, site[1]
+    return where
 
 
 def line_of(where: tuple[Any, int]) -> str:

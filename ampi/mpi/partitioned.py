@@ -107,8 +107,8 @@ class PartitionedReceived(Received):
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
         self.request = None
-        if self.at_completion is not None:
-            self.at_completion(self)
+        if self.awaited is not None:
+            self.awaited.end(self)
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of all partitions that were not used before it."""

@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..memory import plain
-from ..tape import Tape, Undo, _recording, current, living, overwrite
-from .agreement import log_received, log_sent
-from .buffers import NOTHING, Buffer, lasting, parse_bytes
+from ..tape import Tape, Undo, _recording, current, living, overwrite, recording_now
+from .agreement import log_for, log_received
+from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes
 from .messages import Received, Sent, call_site
 from .objects import MatchedObjects
 from .partitioned import Partitioned
@@ -94,10 +94,12 @@ class PointToPoint(Partitioned):
         if not living or source == _PROC_NULL:
             return _Recv(self, buf, source, tag, status)
         receive = _post("Recv", self, buf, source, tag)
-        status = _status_for(receive, status)
+        if receive is None:
+            return _Recv(self, buf, source, tag, status)
+        if receive.wild and status is None:
+            status = mpi.Status()
         _Recv(self, buf, source, tag, status)
-        if receive is not None:
-            _received(receive, status)
+        _received(receive, status)
 
     def Irecv(self, buf: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
         """Nonblocking receive."""
@@ -283,7 +285,7 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
         receive = _post_matched("Mrecv", self, buf) if living else None
         _Message.Recv(self, buf, status)
         if receive is not None:
-            _look()
+            _received(receive, status)
 
     def Irecv(self, buf: Any) -> mpi.Request:
         """Nonblocking receive of the matched message."""
@@ -294,11 +296,8 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
 
 def _received(receive: Received, status: mpi.Status | None) -> None:
     """A blocking receive has ended."""
-    receive.resolve(status)
-    _look()
-
-
-def _look() -> None:
+    if receive.wild:
+        receive.resolve(status)
     observer = _recording[-1].observer
     if observer is not None:
         observer.look()
@@ -329,17 +328,40 @@ def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
 
 def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
     tape = _recording[-1]
-    buffer = parse_bytes(buf)
-    active = buffer.active(tape) and current() is not None
-    sent = log_sent(tape, name, comm, buffer, active, dest, tag)
+    buffer = getattr(buf, "_message", None)
+    if buffer is not None and buffer.storage.tape is tape._reference:
+        active = recording_now[0] is not None
+    else:
+        buffer = parse_bytes(buf)
+        active = buffer.active(tape) and current() is not None
+    log = log_for(tape, name, comm, active, buffer)
+    sent = Sent(name, log.reverse, buffer, active, dest, tag)
+    log.sent[dest].append(sent)
     if active:
-        buffer.detach()
-        tape.append_start(sent)
+        if buffer.array is not None:
+            keep_message(buf, buffer.detach())
+        tape.append_record(sent)
     return sent
 
 
 def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
     """Before a receive: save what it overwrites, and log it if a tape is open."""
+    tape = recording_now[0]
+    buffer = getattr(buf, "_message", None)
+    if buffer is None or tape is None:
+        return _post_unknown(name, comm, buf, source, tag)
+    storage = buffer.storage
+    log = log_for(tape, name, comm, False)
+    receive = Received(name, log.reverse, buffer, True, source, tag)
+    log.posted.append(receive)
+    if storage.needs:
+        receive.undo = overwrite(buf)
+    storage.tape = tape._reference
+    tape.append_record(receive)
+    return receive
+
+
+def _post_unknown(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
     buffer = parse_bytes(buf)
     undo = overwrite(*buffer.overwritten())
     if not _recording:
@@ -347,6 +369,8 @@ def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | N
     tape = _recording[-1]
     receive = log_received(tape, name, comm, buffer, buffer.tracked and current() is not None, source, tag)
     _record_receive(tape, receive, buffer, undo)
+    if receive.active:
+        keep_message(buf, buffer)
     return receive
 
 
@@ -357,7 +381,8 @@ def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Un
     receive.buffer = buffer if receive.active else None
     if receive.active:
         buffer.activate(tape)
-        tape.append_start(receive, undo)
+        receive.undo = undo
+        tape.append_record(receive)
     elif undo:
         tape.append_start(None, undo)
     buffer.detach()

@@ -286,3 +286,6 @@ _REDUCTIONS = {
         ),
     )
 }
+
+PREDEFINED = frozenset(_REDUCTIONS)
+"""Handles of MPI's own operations with a rule, which nobody frees."""

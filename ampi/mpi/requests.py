@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..tape import Tape, living, opened
-from .agreement import communication_of
+from .agreement import begin
 from .messages import Completion, Received, Sent
 
 
@@ -120,11 +120,17 @@ class Completions:
     @classmethod
     def Waitall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> bool:
         """Wait for all previously initiated requests."""
-        if not _any_recorded(requests):
+        if not living:
             return _Waitall(requests, statuses)
-        statuses = _statuses_for(requests, statuses)
+        recorded = False
+        for request in requests:
+            for part in getattr(request, "_parts", None) or ():
+                recorded = True
+                if part.wild and statuses is None:
+                    statuses = []
         _Waitall(requests, statuses)
-        _finish(requests, statuses)
+        if recorded:
+            _finish(requests, statuses)
         return True
 
     @classmethod
@@ -347,7 +353,9 @@ def _start(request: mpi.Prequest) -> None:
         request._unpack = None
         for part in parts:
             if not isinstance(part, Sent):
-                _pend(opened(), request, part)
+                part.request = request
+                if part.active:
+                    begin(opened(), part)
 
 
 def recorded(
@@ -369,20 +377,14 @@ def recorded(
     ours = Request.__new__(Request, request)
     ours._parts = parts
     ours._tape = tape._reference
-    ours._unpack = unpack
+    if unpack is not None:
+        ours._unpack = unpack
     for part in parts:
         if not isinstance(part, Sent):
-            if unpack is None:
-                _pend(tape, ours, part)
-            else:
-                part.request = ours
+            part.request = ours
+            if unpack is None and part.active:
+                begin(tape, part)
     return ours
-
-
-def _pend(tape: Tape, request: mpi.Request, receive: Received) -> None:
-    receive.request = request
-    if receive.active:
-        communication_of(tape).begin(receive)
 
 
 def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
@@ -391,7 +393,7 @@ def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
 
 def _any_recorded(requests: Iterable[Any]) -> bool:
     for request in requests:
-        if _parts_of(request) is not None:
+        if getattr(request, "_parts", None) is not None:
             return True
     return False
 
@@ -407,7 +409,7 @@ def _status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
 def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
     if statuses is None:
         for request in requests:
-            for part in _parts_of(request) or ():
+            for part in getattr(request, "_parts", None) or ():
                 if part.wild:
                     return []
     return statuses
@@ -418,26 +420,29 @@ def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | Non
     begun: list[Sent | Received] = []
     reference = None
     for position, request in enumerate(requests):
-        parts = _parts_of(request)
+        parts = getattr(request, "_parts", None)
         if parts is None:
             continue
         request._parts = None
         status = None if statuses is None else statuses[position]
         if request._tape is not reference:
-            _record_completion(reference, begun)
-            begun, reference = [], request._tape
+            if begun:
+                _record_completion(reference, begun)
+                begun = []
+            reference = request._tape
         for part in parts:
             part.resolve(status)
             if part.active:
                 begun.append(part)
-    _record_completion(reference, begun)
+    if begun:
+        _record_completion(reference, begun)
 
 
 def _record_completion(reference: Any, completed: list[Sent | Received]) -> None:
     """Record the wait on the tape of the start."""
-    tape = reference() if completed else None
+    tape = reference()
     if tape is not None:
-        tape.append_start(Completion(completed))
+        tape.append_record(Completion(completed))
 
 
 def _finish_some(

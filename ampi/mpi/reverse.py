@@ -65,6 +65,8 @@ class Reverse:
         From ranks that stopped a sweep: the rank, the sweep's number, and why; those that are still to be heeded.
     partitioned : dict
         Number of partitioned requests made so far, by method, partner and tag.
+    calls : dict
+        What collective calls with the same arguments have in common.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
@@ -72,6 +74,7 @@ class Reverse:
     __slots__ = (
         "__weakref__",
         "_broken",
+        "calls",
         "comm",
         "duplicates",
         "group",
@@ -102,6 +105,7 @@ class Reverse:
         self.sweeps_with: dict[int, int] = {}
         self.notices: list[tuple[int, int, str]] = []
         self.partitioned: dict[tuple[str, int, int], int] = {}
+        self.calls: dict[Any, Any] = {}
         self.slots: list[int] | None = None
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None

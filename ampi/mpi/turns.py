@@ -185,7 +185,7 @@ class Observer:
         self.records = tape._records
         self.seen: dict[Any, int] = {}
         self.visited: set[tuple[Any, int]] = set()
-        tape.observer = self
+        tape.observe(self)
 
     def watch(self, window: Any) -> None:
         """Begin with a window: of all that is recorded from now on it will be known."""

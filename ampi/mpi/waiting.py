@@ -59,12 +59,13 @@ class Patience:
         self.turns += 1
         for proceed in underway:
             proceed()
+        if self.turns < 2:
+            return
+        os.sched_yield()  # there may be fewer cores than ranks
         if self.turns < 50:
             return
         _WORLD.Iprobe()  # lets MPI serve what others ask of this rank, whatever it waits for
-        if self.turns < 2000:
-            os.sched_yield()  # there may be fewer cores than ranks
-        else:
+        if self.turns > 2000:
             time.sleep(1e-4)
         now = time.monotonic()
         if not self.began:

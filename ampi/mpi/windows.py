@@ -599,7 +599,7 @@ def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
 class Requested:
     """What a request of Rget or Rget_accumulate completes: like a receive, for `requests`."""
 
-    __slots__ = ("access", "active", "at_completion", "buffer", "request", "wild", "win")
+    __slots__ = ("access", "active", "awaited", "buffer", "request", "wild", "win")
 
     def __init__(self, win: Any, access: Access) -> None:
         self.win = win
@@ -608,7 +608,7 @@ class Requested:
         self.active = True
         self.wild = False
         self.request: Any = None
-        self.at_completion: Callable[[Requested], None] | None = None
+        self.awaited: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed, and with it all that this rank has done there before."""
@@ -625,8 +625,8 @@ class Requested:
     def end(self) -> None:
         """The access is complete."""
         self.active = False
-        if self.at_completion is not None:
-            self.at_completion(self)
+        if self.awaited is not None:
+            self.awaited.end(self)
 
 
 def _complete(window: Window, rank: int = -1, primal: Callable[[], None] | None = None) -> None:

@@ -394,6 +394,49 @@ def test_the_same_array_twice():
     assert t.gradient(y, x, seed=np.ones(2)) == pytest.approx(2 * x0)
 
 
+def test_the_same_arrays_again_and_again():
+    """Passive and active, on one tape and the next, in another shape, read-only."""
+    x0 = np.array([0.5, 2.0])
+    x, y = tracked(x0.copy()), tracked(np.zeros(2))
+    for _ in range(3):
+        add_square(x, y)
+        with tape.Tape() as t:
+            add_square(x, y)  # passive
+            t.watch(x)
+            for _ in range(3):
+                add_square(x, y)
+            add_square(y, x)
+        y_before = np.asarray(y)
+        np.testing.assert_allclose(t.gradient(x, x, seed=np.ones(2)), 1 + 2 * y_before * 6 * x0)
+        x[...], y[...] = x0, 0.0
+    y.flags.writeable = False
+    with tape.Tape() as t, pytest.raises((TypeError, KernelError, numba.core.errors.NumbaError)):
+        t.watch(x)
+        add_square(x, y)
+    assert not np.asarray(y).any()
+
+
+@kernel
+def first_row(x, y):
+    for i in range(y.shape[0]):
+        y[i] = x[0, i] ** 2
+
+
+@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array:DeprecationWarning")
+def test_arrays_changed_in_place_between_calls():
+    with tape.Tape() as t:
+        x = t.watch(np.arange(6.0) + 1)
+        u, y = x * 1.0, tracked(np.zeros(2))
+        u.shape = (3, 2)
+        for _ in range(2):
+            first_row(u, y)
+        z = y * 1.0
+        u.shape = (2, 3)
+        first_row(u, y)
+        u[0, 0] = 0.0
+    np.testing.assert_allclose(t.gradient((y, z), x, seed=(np.ones(2), np.ones(2))), [4, 8, 0, 0, 0, 0])
+
+
 def test_overlapping_arguments_are_refused():
     with tape.Tape() as t:
         x = t.watch(np.arange(4.0))

@@ -2,8 +2,10 @@
 differences of the same program on plain mpi4py and NumPy in double precision; and the traps one by one, in closed form.
 """
 
+import gc
 import inspect
 import re
+import weakref
 
 import numpy
 import pytest
@@ -491,6 +493,46 @@ def test_ties_go_to_the_lowest_rank_element_by_element(op):
 def test_ties_in_a_scan_go_to_the_lowest_rank():
     x_bar = on_tape([1.0, -RANK], lambda x: received(x, MPI.MIN, "Scan"))
     assert numpy.array_equal(x_bar, [SIZE * (RANK == 0), 1])
+
+
+def test_the_same_arrays_again_and_again():
+    """With other operations, in place, and with another array in one place."""
+    x0 = 0.5 + RANK + numpy.arange(3.0)
+
+    def program(np, comm, x):
+        u, v, w = x * 1.0, np.zeros(3, x.dtype), np.zeros(3, x.dtype)
+        for k in range(3):
+            comm.Allreduce(u, v)
+            u[...] = u * v / 10.0
+            comm.Allreduce(u, v, MPI.PROD)
+            comm.Allreduce(u, w)
+            comm.Allreduce(MPI.IN_PLACE, w, MPI.PROD)
+            u[...] = u + v / 100.0 + w / 1000.0
+            comm.Bcast(u, k % comm.Get_size())
+            u[...] = u * x
+        return u
+
+    direction = numpy.array([1.0, -2.0, 0.5])
+    x_bar = on_tape(x0, lambda x: program(ampi.numpy, COMM_WORLD, x))
+    h = 1e-5
+    forth, back = (program(numpy, WORLD, x0 + sign * h * direction).sum() for sign in (1, -1))
+    difference = WORLD.allreduce(forth - back) / (2 * h)
+    assert WORLD.allreduce(x_bar @ direction) == pytest.approx(difference, rel=1e-7)
+
+
+def test_repeated_calls_keep_no_array_alive():
+    x = ampi.numpy.ones(3)
+    with ampi.Tape() as tape:
+        tape.watch(x)
+        y = ampi.numpy.zeros(3)
+        for _ in range(3):
+            COMM_WORLD.Allreduce(x, y)
+        with pytest.raises(ampi.ActivityError, match="not tracked"):
+            COMM_WORLD.Allreduce(x, numpy.zeros(3))
+    alive = weakref.ref(x), weakref.ref(y)
+    del tape, x, y
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
 
 
 def test_sum_on_all_ranks_counts_every_rank_that_uses_it():

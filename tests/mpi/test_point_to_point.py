@@ -457,6 +457,23 @@ def test_buffers_freed_before_the_sweep():
     check(program, ampi.COMM_WORLD, WORLD)
 
 
+def test_the_same_arrays_again_and_again():
+    def program(np, comm, x):
+        after, before = around(comm)
+        u, v = x * x, like(np, x)
+        y = x * x
+        for k in range(4):
+            comm.Sendrecv(u, after, k, v, before, k)
+            y = y * v
+            u[...] = v * x
+            requests = [comm.Irecv(v, before, k), comm.Isend(u, after, k)]
+            MPI.Request.Waitall(requests)
+            y = y + v * u
+        return y
+
+    check(program, ampi.COMM_WORLD, WORLD)
+
+
 def test_halo_rows_do_not_save_the_field():
     n = 1000
 

@@ -6,7 +6,7 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy as np
 
-__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "kernel", "np", "prange", "value"]
+__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "constant", "kernel", "np", "prange", "value"]
 
 COMM_SELF = ampi.COMM_SELF
 COMM_WORLD = ampi.COMM_WORLD
@@ -19,3 +19,9 @@ compiled without threads."""
 
 value = ampi.value
 """The value alone of an array or scalar, for decisions and for printing."""
+
+
+def constant(table):
+    """An index table, read-only from now on: a tape need not look whether it has changed, nor keep a copy."""
+    table.flags.writeable = False
+    return table

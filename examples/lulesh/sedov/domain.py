@@ -5,7 +5,7 @@ import dataclasses
 import numpy
 
 from . import kernels
-from .backend import np
+from .backend import constant, np
 from .exchange import Box, FaceGhosts, NodeCopy, NodeSum
 from .regions import evaluations, region_elements
 
@@ -65,7 +65,7 @@ class Domain:
 
         self.force_sum = NodeSum(comm, self.box, nodes, 3)
         self.motion_copy = NodeCopy(comm, self.box, nodes)
-        self.gradient_ghosts = FaceGhosts(comm, self.box, numbers, self.ghosts)
+        self.gradient_ghosts = FaceGhosts(comm, self.box, numbers, self.velocity_gradient, self.ghosts)
         kernels.reference_volumes(self.x, self.corner, self.reference_volume)
         self._weigh_nodes(nodes)
         self._light_the_fuse()
@@ -108,6 +108,8 @@ class Domain:
                     self.neighbor[face, column] = numpy.arange(ghost.start, ghost.stop).reshape(face.shape)
                 else:  # symmetry at the lower end, a free surface at the upper one
                     self.neighbor[face, column] = face if sign < 0 else nothing
+        for table in (self.corner, self.node_corner, self.neighbor):
+            constant(table)
 
     def _allocate(self):
         elements, nodes = self.elements, self.nodes
@@ -158,4 +160,4 @@ class Domain:
         for region, element in enumerate(region_elements(self.elements, regions, balance, self.comm.Get_rank())):
             extra = evaluations(region, regions, cost) - 1
             if extra and len(element):
-                self.materials.append(Material(element, extra, np.empty((3, len(element)))))
+                self.materials.append(Material(constant(element), extra, np.empty((3, len(element)))))

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 import numpy
 
 from . import kernels
-from .backend import MPI, np
+from .backend import MPI, constant, np
 
 MASS_OR_FORCE, MOTION, GRADIENT = range(3)  # tags
 OFFSETS = [offset for offset in product((-1, 0, 1), repeat=3) if any(offset)]
@@ -56,7 +56,7 @@ def messages(lists):
     """Concatenate index lists: the long list, and the slice of it that each had."""
     ends = numpy.cumsum([0] + [len(numbers) for numbers in lists])
     joined = numpy.concatenate([numpy.empty(0, numpy.uint32), *lists]).astype(numpy.uint32)
-    return joined, [slice(a, b) for a, b in pairwise(ends)]
+    return constant(joined), [slice(a, b) for a, b in pairwise(ends)]
 
 
 class NodeSum:
@@ -74,9 +74,9 @@ class NodeSum:
         self.send_pieces = [self.sent[piece] for piece in pieces]
         self.receive_pieces = [self.received[piece] for piece in pieces]
         order = numpy.argsort(self.node, kind="stable")
-        self.row = order.astype(numpy.uint32)
-        self.target, start = numpy.unique(self.node[order], return_index=True)
-        self.start = numpy.append(start, len(order)).astype(numpy.int64)
+        self.row = constant(order.astype(numpy.uint32))
+        target, start = numpy.unique(self.node[order], return_index=True)
+        self.target, self.start = constant(target), constant(numpy.append(start, len(order)).astype(numpy.int64))
         self.requests = []
 
     def post(self):
@@ -139,38 +139,30 @@ class NodeCopy:
 class FaceGhosts:
     """Velocity gradients of the neighbours' elements behind each face, in the direction across that face.
 
-    A field (3, columns) has the ghosts of the lower and the upper face of direction ``d`` in row ``d``, in the columns
-    ``ghosts[-1]`` and ``ghosts[1]``. They are received in place.
+    The field (3, columns) has the ghosts of the lower and the upper face of direction ``d`` in row ``d``, in the
+    columns ``ghosts[-1]`` and ``ghosts[1]``. They are received in place.
     """
 
-    def __init__(self, comm, box, numbers, ghosts):
+    def __init__(self, comm, box, numbers, field, ghosts):
         self.comm = comm
-        self.faces = []  # (direction, sign, rank, offset)
-        for offset, rank in box.neighbors.items():
-            if sum(map(abs, offset)) == 1:
-                direction = next(axis for axis in range(3) if offset[axis])
-                self.faces.append((direction, offset[direction], rank, offset))
-        self.element, pieces = messages([shared(offset, numbers) for *_, offset in self.faces])
-        self.direction = numpy.repeat(
-            numpy.array([direction for direction, *_ in self.faces], numpy.uint32), numbers.shape[0] ** 2
-        )
-        self.ghosts = ghosts
+        self.field = field
+        faces = [(offset, rank) for offset, rank in box.neighbors.items() if sum(map(abs, offset)) == 1]
+        self.ranks = [rank for _, rank in faces]
+        axes = [next(axis for axis in range(3) if offset[axis]) for offset, _ in faces]
+        self.element, pieces = messages([shared(offset, numbers) for offset, _ in faces])
+        self.direction = constant(numpy.repeat(numpy.array(axes, numpy.uint32), numbers.shape[0] ** 2))
         self.sent = np.empty(len(self.element))
         self.send_pieces = [self.sent[piece] for piece in pieces]
+        self.receive_pieces = [field[axis, ghosts[offset[axis]]] for axis, (offset, _) in zip(axes, faces)]
         self.requests = []
 
-    def post(self, field):
-        self.requests = [
-            self.comm.Irecv(field[direction, self.ghosts[sign]], rank, GRADIENT)
-            for direction, sign, rank, _ in self.faces
-        ]
+    def post(self):
+        self.requests = [self.comm.Irecv(piece, rank, GRADIENT) for piece, rank in zip(self.receive_pieces, self.ranks)]
 
-    def send(self, field):
+    def send(self):
         """Send the own elements next to each face."""
-        kernels.pack_faces(field, self.direction, self.element, self.sent)
-        self.requests += [
-            self.comm.Isend(piece, rank, GRADIENT) for piece, (_, _, rank, _) in zip(self.send_pieces, self.faces)
-        ]
+        kernels.pack_faces(self.field, self.direction, self.element, self.sent)
+        self.requests += [self.comm.Isend(piece, rank, GRADIENT) for piece, rank in zip(self.send_pieces, self.ranks)]
 
     def finish(self):
         MPI.Request.Waitall(self.requests)

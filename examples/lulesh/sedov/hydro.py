@@ -55,7 +55,7 @@ def move_nodes(d):
 
 
 def update_elements(d):
-    d.gradient_ghosts.post(d.velocity_gradient)
+    d.gradient_ghosts.post()
     smallest = kernels.element_kinematics(
         d.x,
         d.v,
@@ -71,7 +71,7 @@ def update_elements(d):
         d.extent,
     )
     check_volume(d, smallest)
-    d.gradient_ghosts.send(d.velocity_gradient)
+    d.gradient_ghosts.send()
     d.gradient_ghosts.finish()
     kernels.artificial_viscosity(
         d.velocity_gradient,
