@@ -144,9 +144,14 @@ def elements_of(buffer: Buffer) -> np.ndarray:
     """The elements that an atomic operation reads: values, or pairs of a value and a location."""
     if not buffer.mixed:
         return buffer.values()
+    locations = buffer.others(np.dtype(np.intc))
+    if len(locations) != buffer.count:
+        raise ActivityError(
+            "an atomic operation on a datatype that is neither of one dtype nor of pairs, on a window that may carry "
+            "derivatives; use an operation for each dtype"
+        )
     pairs = np.empty(buffer.count, pair_of(buffer.dtype))
-    pairs["value"] = buffer.values()
-    pairs["location"] = buffer.others(np.dtype(np.intc))
+    pairs["value"], pairs["location"] = buffer.values(), locations
     return pairs
 
 

@@ -767,6 +767,37 @@ def test_locations(name, form):
     assert x_bar.tolist() == expected[:n]
 
 
+@broken_in("Open MPI", "the heap is damaged")
+@pytest.mark.parametrize("epoch", [fence, post], ids=lambda epoch: epoch.__name__)
+def test_pairs_are_fetched_and_replaced(epoch):
+    pair = numpy.dtype([("value", "d"), ("location", "i4")], align=True)
+    size, rank = WORLD.size, WORLD.rank
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([1.0, 2.0]) + rank)
+        memory, mine, got = (ampi.numpy.zeros(2, pair) for _ in range(3))
+        memory["value"], memory["location"] = 3 * x, rank
+        mine["value"], mine["location"] = x * x, 10 + rank
+        win = ampi.Win.Create(memory, 1, comm=COMM_WORLD)
+        spec = (0, 2, MPI.DOUBLE_INT)
+        epoch(
+            win,
+            COMM_WORLD,
+            lambda: win.Get_accumulate([mine, MPI.DOUBLE_INT], [got, MPI.DOUBLE_INT], 0, spec, MPI.REPLACE),
+        )
+        y, z = memory["value"] * 1.0, got["value"] * 1.0
+        win.Free()
+    values = ampi.value(x)
+    last = numpy.arange(1.0, 3.0) + size - 1
+    before = numpy.arange(1.0, 3.0) * 3 if rank == 0 else (values - 1) ** 2
+    assert ampi.value(z).tolist() == before.tolist()
+    assert got["location"].tolist() == [10 + rank - 1 if rank else 0] * 2
+    assert ampi.value(y).tolist() == ((3 * values) if rank else last**2).tolist()
+    assert memory["location"].tolist() == [rank if rank else 10 + size - 1] * 2
+    x_bar = tape.gradient((y, z), x, seed=(numpy.ones(2), numpy.full(2, 10.0**rank)))
+    weight = 10.0 ** (rank + 1) if rank + 1 < size else 1.0
+    assert x_bar.tolist() == (2 * values * weight + 3).tolist()
+
+
 @pytest.mark.mpi(min_size=4)
 def test_handshakes_that_depend_on_one_another():
     """Ranks 0 and 1 both fetch from rank 2; rank 0 waits for rank 3 as well, which waits for rank 1."""
