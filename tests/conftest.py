@@ -152,13 +152,13 @@ def text_of(report):
 
 @pytest.fixture
 def mpiexec():
-    """``mpiexec(ranks, *arguments, timeout=60)``: run Python with these arguments on so many ranks, output as text."""
+    """``mpiexec(ranks, *arguments, timeout=100)``: run Python with these arguments on so many ranks, output as text."""
     program = pathlib.Path(sys.executable).with_name("mpiexec")
     program = str(program) if program.exists() else shutil.which("mpiexec")
     if program is None:
         pytest.skip("no mpiexec")
 
-    def run(ranks, *arguments, timeout=60):
+    def run(ranks, *arguments, timeout=100):
         command = ["timeout", str(timeout), program, "-n", str(ranks), sys.executable, *map(str, arguments)]
         # Buffered, so that a short line arrives whole among those of other ranks.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
