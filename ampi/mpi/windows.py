@@ -1079,7 +1079,10 @@ def _note_fence(tape: Tape, window: Window) -> None:
 
 def _waits(access: tuple[Trace, Access] | None) -> bool:
     """Whether an operation was put off."""
-    return access is not None and access in access[1].window.put_off
+    if access is None:
+        return False
+    put_off = access[1].window.put_off
+    return bool(put_off) and put_off[-1][1] is access[1]
 
 
 def _wants_old(access: tuple[Trace, Access] | None) -> bool:
