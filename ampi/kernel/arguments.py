@@ -80,7 +80,7 @@ def kind(value: Any) -> Any:
 
 def identity(bound: tuple[Any, ...], tape: Any) -> Any:
     """What tells whether two calls are given arrays in the same places and numbers of the same types (those without
-    dimensions equally active on a tape, by reference); None if that takes a closer look.
+    dimensions equally active on a tape, by reference, if there is one); None if that takes a closer look.
 
     Arrays that keep their region are told by it; so what has this key keeps the regions.
     """
@@ -126,8 +126,8 @@ def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:
     if storage is None or storage.volatile:
         return None
     other = storage.tape
-    if other is None or other is tape:
-        return other is tape
+    if tape is None or other is None or other is tape:
+        return other is tape is not None
     return None if other() is not None else False
 
 

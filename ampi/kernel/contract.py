@@ -336,7 +336,7 @@ class Plan:
     activated : tuple of Storage
         What is active after the call.
     on, off : tuple of Storage
-        What is active before the call, and what is not: the plan is for this case only.
+        What is active before the call, and what is not: the plan is for this case only (for any if no tape records).
     dispatcher : callable
         Numba's, of the primal.
     entry : callable or None
@@ -437,15 +437,13 @@ MOST_PLANS = 256  # of a kernel
 
 
 def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
-    """The plan of a call."""
+    """The plan of a call; without a recording tape that of a call that may overwrite what a tape needs."""
     threaded = kernel.is_threaded()
-    if recording is None:
-        return make_plan(kernel, recording, bound, threaded)
-    reference = recording.reference
+    reference = None if recording is None else recording.reference
     identity = arguments.identity(bound, reference)
     if identity is None:
         return make_plan(kernel, recording, bound, threaded)
-    key = identity, threaded
+    key = identity, threaded, recording is None
     plans = kernel.plans.get(key)
     if plans is None:
         plans = []
@@ -478,8 +476,9 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
     for leaf in arrays:
         if isinstance(leaf, memory.TrackedArray):
             memory.region_of(leaf)  # by which the next call is told
-    plan.on = tuple(s for s in storages if recording is not None and s.tape is recording.reference)
-    plan.off = tuple(s for s in storages if s not in plan.on)
+    if recording is not None:
+        plan.on = tuple(s for s in storages if s.tape is recording.reference)
+        plan.off = tuple(s for s in storages if s not in plan.on)
     if not active:
         return plan
     for k in contract.becomes_active:
