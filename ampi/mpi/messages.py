@@ -165,7 +165,7 @@ class Received(IsRecord):
         if not isinstance(request, _Prequest):
             return False
         status = mpi.Status()
-        done = request.Get_status(status)
+        done = _Prequest.Get_status(request, status)
         if done and status.Is_cancelled():  # MPICH says so only once
             self.cancelled, self.wild = True, False
         return done
@@ -187,12 +187,12 @@ class Received(IsRecord):
             self.awaited.end(self)
         if status is None or not self.wild:
             return
+        self.wild = False
         if status.Is_cancelled():
             self.cancelled = True
         else:
             self.source = status.Get_source()
             self.tag = status.Get_tag()
-            self.wild = False
 
 
 class Completion(IsRecord):

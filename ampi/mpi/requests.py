@@ -83,6 +83,7 @@ def predefined(base: dict[str, Any], kind: type, ours: Any) -> dict[str, Any]:
 _Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
 _Prequest = mpi.Prequest
 _Wait, _Test, _wait, _test = _Request.Wait, _Request.Test, _Request.wait, _Request.test
+_Get_status = _Request.Get_status
 _Waitall, _Testall, _waitall, _testall = _Request.Waitall, _Request.Testall, _Request.waitall, _Request.testall
 _Waitany, _Testany, _waitany, _testany = _Request.Waitany, _Request.Testany, _Request.waitany, _Request.testany
 _Waitsome, _Testsome, _waitsome, _testsome = (
@@ -181,6 +182,18 @@ class Completions:
             return _Testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
         return _finish_some(requests, _Testsome(requests, statuses), statuses)
+
+    def Get_status(self, status: mpi.Status | None = None) -> bool:
+        """Non-destructive test for the completion of a request."""
+        parts = _parts_of(self)
+        if parts is None:
+            return _Get_status(self, status)
+        status = _status_for(self, status)
+        done = _Get_status(self, status)
+        if done and status is not None and status.Is_cancelled():  # MPICH says so only once
+            for part in parts:
+                part.resolve(status)
+        return done
 
     def Cancel(self) -> None:
         """Cancel a request."""

@@ -490,7 +490,8 @@ def test_a_message_that_comes_short_leaves_the_rest_alone():
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_cancelled_receive(persistent):
+@pytest.mark.parametrize("asked", [False, True])
+def test_cancelled_receive(asked, persistent):
     def program(np, comm, x):
         after, before = around(comm)
         v, w = np.zeros(x.shape, x.dtype), x * x
@@ -500,6 +501,9 @@ def test_cancelled_receive(persistent):
         else:
             cancelled = comm.Irecv(w, before, 1)
         cancelled.Cancel()
+        if asked:
+            while not cancelled.Get_status():
+                pass
         v += x  # something is recorded meanwhile
         cancelled.Wait()
         if persistent:
