@@ -457,7 +457,21 @@ def _fewer(pieces: list[Piece], itemsize: int) -> list[Piece]:
     """The same elements in fewer pieces, if these are easily found."""
     if len(pieces) > 1 and sum(piece.count for piece in pieces) <= _FEW_ELEMENTS:
         return compress(concatenated(pieces), itemsize)
-    return pieces
+    fewer = pieces[:1]
+    for piece in pieces[1:]:
+        longer = _continued(fewer[-1], piece, itemsize)
+        fewer = [*fewer, piece] if longer is None else [*fewer[:-1], longer]
+    return fewer
+
+
+def _continued(piece: Piece, after: Piece, itemsize: int) -> Piece | None:
+    """Two runs of elements as one, if the second goes on where the first ends."""
+    if len(piece.shape) > 1 or len(after.shape) > 1:
+        return None
+    (stride,) = piece.strides or after.strides or (itemsize,)
+    if (after.strides or (stride,)) != (stride,) or after.offset != piece.offset + piece.count * stride:
+        return None
+    return Piece(piece.offset, (piece.count + after.count,), (stride,))
 
 
 class Listed:
