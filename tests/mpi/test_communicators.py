@@ -228,6 +228,8 @@ def test_freed_before_the_sweep():
 
 
 def test_freed_communicators_do_not_pile_up():
+    if WORLD.size > 2:
+        pytest.skip("each rank does the same by itself")
     for _ in range(1100):  # with the reverse side two contexts each, of which MPICH has 2048
         comm = ampi.COMM_SELF.Dup()
         with ampi.Tape() as tape:

@@ -308,18 +308,23 @@ def test_persistent(mode):
         MPI.Detach_buffer()
 
 
-def test_persistent_with_datatypes_that_are_freed():
+FREED = broken_in("Open MPI", "persistent collectives do not keep datatypes that are freed")
+
+
+@pytest.mark.parametrize("collective", [False, pytest.param(True, marks=FREED)])
+def test_persistent_with_datatypes_that_are_freed(collective):
     """MPI keeps them for the request; so does ampi."""
 
     def program(np, comm, x):
         after, before = around(comm)
-        y, v, w = x * x, np.zeros(3 * x.size, x.dtype), np.zeros(comm.size, x.dtype)
+        y, v, w = x * x, np.zeros(3 * x.size, x.dtype), np.ones(comm.size, x.dtype)
         spread = MPI._typedict[x.dtype.char].Create_vector(x.size, 1, 2).Commit()
         requests = [comm.Send_init(y, after), comm.Recv_init([v, 1, spread], before)]
-        pair = MPI._typedict[x.dtype.char].Create_contiguous(1).Commit()
-        requests.append(comm.Allgather_init([y, 1, pair], [w, 1, pair]))
+        if collective:
+            single = MPI._typedict[x.dtype.char].Create_contiguous(1).Commit()
+            requests.append(comm.Allgather_init([y, 1, single], [w, 1, single]))
+            single.Free()
         spread.Free()
-        pair.Free()
         for _ in range(2):
             MPI.Prequest.Startall(requests)
             Request.Waitall(requests)
