@@ -7,7 +7,7 @@ from .array import ndarray, value
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, KernelError, TapeError
-from .kernel import kernel, prange
+from .kernel import custom_jvp, kernel, prange
 from .mpi import COMM_SELF, COMM_WORLD, MPI
 from .tape import Tape, passive
 
@@ -41,6 +41,7 @@ __all__ = [
     "Tape",
     "TapeError",
     "Win",
+    "custom_jvp",
     "custom_vjp",
     "errors",
     "grad",

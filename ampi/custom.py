@@ -45,11 +45,17 @@ class custom_vjp:
         self.f = f
         self.forward: Callable | None = None
         self.backward: Callable | None = None
+        self.tangent: Callable | None = None
 
     def defvjp(self, forward: Callable, backward: Callable) -> None:
         """Give the forward function and the adjoint."""
         self.forward = forward
         self.backward = backward
+
+    def defjvp(self, tangent: Callable) -> Callable:
+        """Give the tangent as well (see `custom_jvp`): of use where `f` is a kernel, for tangents of its callers."""
+        self.tangent = tangent
+        return tangent
 
     def __call__(self, *arguments: Any) -> Any:
         tape = current()

@@ -2,6 +2,7 @@
 
 from numba import prange
 
+from ampi.kernel.custom import custom_jvp
 from ampi.kernel.pipeline import ANALYSES, Kernel, kernel
 
-__all__ = ["ANALYSES", "Kernel", "kernel", "prange"]
+__all__ = ["ANALYSES", "Kernel", "custom_jvp", "kernel", "prange"]

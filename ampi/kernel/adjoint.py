@@ -15,7 +15,7 @@ The adjoint of array memory is a second array, its shadow, updated in place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ from ampi.kernel.ssa import (
     Join,
     Loop,
     Names,
+    at_line,
     construct,
     definitions,
     every,
@@ -753,7 +754,7 @@ class _Adjoint(Builder):
         function = construct(s.rule.backward)
         named = {a.name: self.value(v) for a, v in zip(function.arguments, given, strict=True)}
         body, values = instance(function, named, self.names)
-        for statement in body:
+        for statement in body if function.filename == self.primal.filename else at_line(body, s.line):
             self.emit(statement)
         for e, position in zip(s.inputs, s.rule.positions, strict=True):
             if position is None:
@@ -791,21 +792,6 @@ class _Adjoint(Builder):
         if shadow is not None:
             add = lambda inner: self.accumulate(shadow, (*index, *inner), self.load(amount, inner))
             self.over(amount, add, {shadow.name})
-
-    def over(self, array: Var, body: Callable[[tuple[Expr, ...]], None], overwritten: set[str]) -> None:
-        """Loops over all elements of an array."""
-
-        def level(index: tuple[Expr, ...]) -> None:
-            if len(index) == array.type.ndim:
-                body(index)
-                return
-            i = self.inner("i", INT)
-            with self.nested(overwritten) as block:
-                level((*index, i))
-            stop = Size(array, len(index), INT)
-            self.emit(Loop(i.name, i, ZERO, stop, tuple(block.statements), independent=True, line=self.line))
-
-        level(())
 
     def type_of(self, name: str) -> Any:
         return self.types[name]

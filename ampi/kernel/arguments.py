@@ -45,15 +45,37 @@ def plain(value: Any) -> Any:
 
 def like(result: Any, args: Any) -> Any:
     """A result with its arrays as ``ampi.ndarray`` if an argument is one (as a NumPy function would)."""
-    if isinstance(result, (np.ndarray, tuple)) and any(isinstance(a, memory.TrackedArray) for a in flatten(args)):
-        return _tracked(result)
+    if isinstance(result, (np.ndarray, tuple, list)):
+        leaves = list(flatten(args))
+        if any(isinstance(a, memory.TrackedArray) for a in leaves):
+            return _tracked(result, leaves)
     return result
 
 
-def _tracked(value: Any) -> Any:
+def _tracked(value: Any, leaves: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return memory.tracked(value)
-    return rebuilt(value, map(_tracked, value)) if isinstance(value, tuple) else value
+        return memory.tracked(seated(value, leaves))
+    return rebuilt(value, (_tracked(v, leaves) for v in value)) if isinstance(value, (tuple, list)) else value
+
+
+def seated(result: np.ndarray, leaves: Any) -> np.ndarray:
+    """An array that Numba gives; if it is a part of an argument, as a view of that (Numba tells nobody whose part)."""
+    if isinstance(result.base, np.ndarray) or not result.nbytes:
+        return result
+    low = result.__array_interface__["data"][0]
+    for leaf in leaves:
+        if isinstance(leaf, memory.TrackedArray) and leaf.ndim:
+            first, last = place(leaf)[:2]
+            if first <= low < last:
+                return _view_of(leaf, result)
+    return result
+
+
+def _view_of(array: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """The part as a view of the array that keeps it alive."""
+    dummy = np.lib.stride_tricks.as_strided(array).base
+    dummy.__array_interface__ = {**dummy.__array_interface__, **part.__array_interface__}
+    return np.asarray(dummy)
 
 
 def is_scalar(value: Any) -> bool:
@@ -61,9 +83,9 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, memory.TrackedArray) and not value.ndim
 
 
-def rebuilt(like: tuple, items: Any) -> tuple:
-    """A tuple, or named tuple, of the same class with other items."""
-    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+def rebuilt(like: Any, items: Any) -> Any:
+    """A tuple, named tuple or list of the same class with other items."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
 _LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: what Numba's array types say

@@ -378,8 +378,10 @@ def outer(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
 
 @rule(np.where)
 def where(builder: Any, node: ast.Call, condition: Any, x: Any = None, y: Any = None) -> Lazy:
+    if x is None and y is None:
+        return nonzero(builder, node, condition)
     if x is None or y is None:
-        builder.fail(node, "np.where of a condition alone", "give both values: np.where(condition, x, y)")
+        builder.fail(node, "np.where of a condition and one value", "give both values: np.where(condition, x, y)")
 
     def choose(c: ir.Expr, a: ir.Expr, b: ir.Expr) -> ir.Expr:
         dtype = type_.dtype
@@ -387,6 +389,18 @@ def where(builder: Any, node: ast.Call, condition: Any, x: Any = None, y: Any = 
 
     type_ = array_values.result_type(builder, node, np.where, condition, x, y)
     return array_values.operation(builder, node, np.where, choose, condition, x, y)
+
+
+@rule(np.nonzero, method="nonzero")
+def nonzero(builder: Any, node: ast.Call, a: Any) -> Any:
+    return builder.group((flatnonzero(builder, node, a),))
+
+
+@rule(np.flatnonzero)
+def flatnonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
+    if array(builder, node, a).type.ndim != 1:
+        builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "use .ravel(), or loop")
+    return array_values.places(builder, node, a)
 
 
 @rule(np.clip, method="clip")
@@ -556,11 +570,7 @@ def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any
     start, stop = (array_values.settled(builder, v) for v in (start, stop))
     step = ONE if step is None else array_values.settled(builder, step)
     if all(isinstance(v.type, types.Integer) for v in (start, stop, step)):
-        if not isinstance(step, ir.Const):
-            builder.fail(node, "np.arange needs a step that is known when the kernel is compiled")
-        span = extents.sub(stop, start) if step.value > 0 else extents.sub(start, stop)
-        size = abs(step.value)
-        count = extents.floordiv(extents.add(span, ir.Const(size - 1, INT)), size)
+        count = trips(start, stop, step)
     else:
         span = builder.binary(node, ast.Div(), builder.binary(node, ast.Sub(), stop, start), step)
         count = builder.cast(builder.operation(node, "ceil", np.ceil, span), INT)
@@ -568,6 +578,17 @@ def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any
     (axis,) = axes_for(builder, 1)
     value = builder.binary(node, ast.Add(), start, builder.binary(node, ast.Mult(), axis, step))
     return Lazy(type_, (axis,), (length,), builder.cast(value, type_.dtype))
+
+
+def trips(start: ir.Expr, stop: ir.Expr, step: ir.Expr) -> ir.Expr:
+    """How many numbers there are from one on before another."""
+    up, down = extents.sub(stop, start), extents.sub(start, stop)
+    if isinstance(step, ir.Const):
+        size = abs(step.value)
+        return extents.floordiv(extents.add(up if step.value > 0 else down, ir.Const(size - 1, INT)), size)
+    ways = ((up, step), (down, extents.sub(ZERO, step)))
+    counts = (ir.Op("floordiv", (extents.add(span, extents.sub(n, ONE)), n), INT) for span, n in ways)
+    return ir.Op("select", (ir.Op("gt", (step, ZERO), types.boolean), *counts), INT)
 
 
 @rule(np.linspace)

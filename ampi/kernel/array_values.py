@@ -263,10 +263,9 @@ def place(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> Place
 
 def completed(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> list[Any]:
     """The items of an index, with one for every axis."""
+    items = [chosen(builder, node, array, items, k) for k in range(len(items))]
     items = [computed(builder, v, "index") if isinstance(v, Lazy) else v for v in items]
     for item in items:
-        if is_array(item) and isinstance(item.type.dtype, types.Boolean):
-            builder.fail(node, "an index that is a mask", "use np.where, or a loop with if")
         if is_array(item) and not isinstance(item.type.dtype, types.Integer):
             builder.fail(node, f"an index must be integers, not {item.type.dtype}")
         if isinstance(item, ir.Expr) and inference.is_scalar(item.type) and not isinstance(item.type, types.Integer):
@@ -279,6 +278,43 @@ def completed(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> l
         at = next(k for k, i in enumerate(items) if i is Ellipsis)
         return [*items[:at], *rest, *items[at + 1 :]]
     return [*items, *rest]
+
+
+def chosen(builder: Any, node: ast.AST, array: ir.Var, items: list[Any], place: int) -> Any:
+    """An item of an index; for a mask, the places where it is true."""
+    item = items[place]
+    if not (is_array(item) and isinstance(item.type.dtype, types.Boolean)):
+        return item
+    if item.type.ndim != 1 or Ellipsis in [i for i in items[:place] if i is Ellipsis]:
+        builder.fail(node, "a mask of several axes, or after an ellipsis", "use np.where, or a loop with if")
+    axis = sum(i is not None for i in items[:place])
+    if axis < array.type.ndim:
+        agree(builder, node, shape_of(builder, array)[axis], shape_of(builder, item)[0])
+    return places(builder, node, item)
+
+
+def places(builder: Any, node: ast.AST, mask: Any) -> ir.Var:
+    """The numbers of the elements of a vector that are true, as an array."""
+    mask = computed(builder, mask, "mask")
+    (size,) = shape_of(builder, mask)
+    counts = []
+    for hint in ("many", "at"):
+        count = ir.Var(builder.names.fresh(hint), INT)
+        counts.append((count, ir.Assign(count, ir.Op("add", (count, ONE), INT), line=builder.line)))
+    (many, more), (at, step) = counts
+
+    def where_true(*body: ir.Stmt) -> None:
+        (axis,) = axes_for(builder, 1)
+        put = (ir.Store(found, (at,), axis, line=builder.line),) if step in body else ()
+        branch = ir.If(builder.truth(node, element_at(mask, (axis,))), (*put, *body), line=builder.line)
+        builder.emit(ir.For(axis, ZERO, size, ONE, (branch,), line=builder.line))
+
+    builder.emit(ir.Assign(many, ZERO))
+    where_true(more)
+    found = new_array(builder, "places", INT, (builder.temporary("count", many),))
+    builder.emit(ir.Assign(at, ZERO))
+    where_true(step)
+    return found
 
 
 def _item_type(item: Any) -> types.Type:
@@ -304,27 +340,54 @@ def _range(builder: Any, node: ast.AST, item: Range, size: ir.Expr) -> tuple[ir.
     The bounds are cut as Python does, as far as that matters: where the length comes out as zero, none of the other
     numbers does.
     """
-    step = 1 if item.step is None else item.step.value if isinstance(item.step, ir.Const) else 0
+    if item.step is not None and not isinstance(item.step, ir.Const):
+        return _range_of_any_step(builder, item, size)
+    step = 1 if item.step is None else item.step.value
     if step == 0:
-        builder.fail(node, "a slice needs a step that is known when the kernel is compiled, and not zero")
-    lower = None if item.lower is None else steady(builder, item.lower)
-    upper = None if item.upper is None else steady(builder, item.upper)
-    last = extents.sub(size, ONE)
-    if step > 0:
-        start = ZERO if lower is None else extents.maximum(_from_end(builder, lower, size), ZERO)
-        stop = size if upper is None else _cut(builder, upper, size, size)
-        span = extents.sub(stop, start)
-    else:
-        start = last if lower is None else _cut(builder, lower, size, last)
-        none = ir.Const(-1, INT)
-        stop = none if upper is None else extents.maximum(_from_end(builder, upper, size), none)
-        span = extents.sub(start, stop)
+        builder.fail(node, "the step of a slice is zero")
+    start, stop = _ends(builder, item, size)
+    span = extents.sub(stop, start) if step > 0 else extents.sub(start, stop)
     trips = extents.floordiv(extents.add(span, ir.Const(abs(step) - 1, INT)), abs(step))
     below = extents.lowest(trips, builder.lowest)
     length = trips if below is not None and below >= 0 else extents.maximum(trips, ZERO)
     (axis,) = axes_for(builder, 1)
     index = extents.add(start, extents.mul(axis, ir.Const(step, INT)))
     return axis, steady(builder, length), index
+
+
+def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Where a slice, whose step is known, begins and ends."""
+    lower = None if item.lower is None else steady(builder, item.lower)
+    upper = None if item.upper is None else steady(builder, item.upper)
+    if item.step is None or item.step.value > 0:
+        start = ZERO if lower is None else extents.maximum(_from_end(builder, lower, size), ZERO)
+        return start, size if upper is None else _cut(builder, upper, size, size)
+    last, none = extents.sub(size, ONE), ir.Const(-1, INT)
+    start = last if lower is None else _cut(builder, lower, size, last)
+    return start, none if upper is None else extents.maximum(_from_end(builder, upper, size), none)
+
+
+def _range_of_any_step(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Var, ir.Expr, ir.Expr]:
+    """The axis of a slice whose step is only known when the kernel runs."""
+    step = steady(builder, builder.cast(item.step, INT))
+    ways = []
+    for sign in (1, -1):
+        one_way = replace(item, step=ir.Const(sign, INT))
+        start, stop = _ends(builder, one_way, size)
+        span, length = (
+            (extents.sub(stop, start), step) if sign > 0 else (extents.sub(start, stop), extents.sub(ZERO, step))
+        )
+        rounded = extents.add(span, extents.sub(length, ONE))
+        ways.append((start, ir.Op("floordiv", (rounded, length), INT)))
+    forward = ir.Op("gt", (step, ZERO), types.boolean)
+    start, trips = (ir.Op("select", (forward, a, b), INT) for a, b in zip(*ways))
+    below = extents.lowest(step, builder.lowest)
+    if below is not None and below > 0:
+        start, trips = ways[0]
+    (axis,) = axes_for(builder, 1)
+    first = steady(builder, start if not isinstance(start, ir.Op) else builder.temporary("first", start))
+    length = builder.temporary("length", extents.maximum(trips, ZERO))
+    return axis, length, extents.add(first, ir.Op("mul", (axis, step), INT))
 
 
 def _from_end(builder: Any, bound: ir.Expr, size: ir.Expr) -> ir.Expr:
@@ -366,8 +429,6 @@ def is_mask(array: ir.Var, items: list[Any]) -> bool:
 
 def assign_masked(builder: Any, node: ast.AST, array: ir.Var, mask: Any, value: Any) -> None:
     """``array[mask] = value`` for a vector and a number."""
-    if is_array(value) or not isinstance(value, ir.Expr):
-        builder.fail(node, "an array at the places of a mask", "use np.where, or a loop with if")
     builder.require_store(node, array, value.type)
     value, mask = settled(builder, value), computed(builder, mask, "mask")
     (axis,) = axes_for(builder, 1)

@@ -9,13 +9,14 @@ removed by the next process that compiles something.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
-import importlib.machinery
-import importlib.util
+import marshal
 import os
 import platform
+import re
 import stat
 import sys
 import tempfile
@@ -29,11 +30,12 @@ import numba
 import numpy as np
 from numba import types
 from numba.cloudpickle import cloudpickle
-from numba.core import caching
+from numba.core import caching, config
 from numba.core.compiler_lock import global_compiler_lock
 
 from ampi.custom import custom_vjp
 from ampi.errors import KernelError
+from ampi.kernel.custom import custom_jvp
 
 try:
     import fcntl
@@ -97,12 +99,12 @@ def _private(path: Path) -> Path:
         return path
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file so that another process sees all of it or nothing."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -245,8 +247,9 @@ class _Identity:
                 yield name, cell.cell_contents
 
     def of_value(self, value: Any, code: python_types.CodeType) -> Any:
-        if isinstance(value, custom_vjp):
-            parts = (value.f, value.forward, value.backward)
+        if isinstance(value, (custom_vjp, custom_jvp)):
+            own = (value.forward, value.backward) if isinstance(value, custom_vjp) else ()
+            parts = (value.f, *own, value.tangent)
             return "rule", [
                 f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
             ]
@@ -409,11 +412,41 @@ def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], name: str, sig
 
 
 def load_module(path: Path) -> python_types.ModuleType:
-    """Import a generated file."""
+    """Import a generated file.
+
+    Its functions are compiled as if they stood where they came from, so that exceptions point to lines of the kernel.
+    With ``NUMBA_DISABLE_JIT``, where one steps through the file, they stand where they are.
+    """
     mark_used(path)
-    name = f"ampi_generated_{path.stem}"
-    loader = importlib.machinery.SourceFileLoader(name, str(path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path, loader=loader))
-    sys.modules[name] = module
-    loader.exec_module(module)
+    module = python_types.ModuleType(f"ampi_generated_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    if config.DISABLE_JIT:
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+        return module
+    kept = path.with_suffix(".code")
+    try:
+        code = marshal.loads(kept.read_bytes())
+    except (OSError, EOFError, ValueError, TypeError):
+        code = compiled_in_place(path)
+        with contextlib.suppress(OSError):  # a full disk: it is only not kept
+            write(kept, marshal.dumps(code))
+    exec(code, vars(module))
     return module
+
+
+def compiled_in_place(path: Path) -> python_types.CodeType:
+    """The code of a generated file, with the file and the lines of the kernel that it was made from."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    found = re.search(r"^SOURCE = (.*)$", text, re.MULTILINE)
+    if found is None:
+        return compile(tree, str(path), "exec")
+    filename, first_line = ast.literal_eval(found.group(1))
+    comments = [re.search(r"# line (\d+)$", line) for line in text.splitlines()]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            comment = comments[node.lineno - 1]
+            node.lineno = node.end_lineno = first_line if comment is None else int(comment.group(1))
+            node.col_offset = node.end_col_offset = 0
+    return compile(tree, filename, "exec")

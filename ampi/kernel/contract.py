@@ -181,6 +181,7 @@ def generate(
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
         "}",
         f"ADJOINT = {program.name if active else ''!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
         f"PARTS = {[p.name for p in parts]!r}",
         f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
         "\n",
@@ -562,7 +563,7 @@ def finish(
         facts = zip(contract.result_active, contract.result_dtypes, strict=True)
         created: list[np.ndarray] = []
         seeds: list[Any] = []
-        result = wrap(recording, result, facts, seeds, created)
+        result = wrap(recording, result, leaves, facts, seeds, created)
         record.seeds = seeds
         record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
         record.created = [memory.storage_of(array) for array in created]
@@ -573,15 +574,22 @@ def finish(
 
 
 def wrap(
-    recording: tape.Tape, value: Any, facts: Iterator[tuple[bool, str]], seeds: list[Any], created: list[np.ndarray]
+    recording: tape.Tape,
+    value: Any,
+    leaves: Sequence[Any],
+    facts: Iterator[tuple[bool, str]],
+    seeds: list[Any],
+    created: list[np.ndarray],
 ) -> Any:
     """The result for the user: active leaves as ``ampi.ndarray``."""
     if value is None:
         return None
-    if isinstance(value, tuple):
-        parts = [wrap(recording, v, facts, seeds, created) for v in value]
+    if isinstance(value, (tuple, list)):
+        parts = [wrap(recording, v, leaves, facts, seeds, created) for v in value]
         return arguments.rebuilt(value, parts)
     is_active, dtype = next(facts)
+    if isinstance(value, np.ndarray):
+        value = arguments.seated(value, leaves)
     if not is_active:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):

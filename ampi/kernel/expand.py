@@ -149,16 +149,18 @@ class _Expansion:
         difference = a.plus(b, -1)
         if not difference.terms and difference.constant == 0:
             return ()
-        if not difference.terms or a == extents.Sum(1) or b == extents.Sum(1):
-            self.fail(f"arrays of different sizes in one operation; {ADVICE}")
+        problem = s.problem or f"arrays of different sizes in one operation; {ADVICE}"
+        if not difference.terms or (not s.problem and extents.Sum(1) in (a, b)):
+            self.fail(problem)
         x, y = extents.as_expression(a), extents.as_expression(b)
-        if all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e)):
+        if not s.problem and all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e)):
             if not any((c.first, c.second) == (x, y) for c in self.agreeing):
                 self.agreeing.append(replace(s, first=x, second=y, line=self.line))
             return ()
         differ = ir.Op("ne", (s.first, s.second), types.boolean)
-        text = f"raise ValueError('line {self.line}: arrays of different sizes in one operation; {ADVICE}')"
-        return (ir.If(differ, (ir.Raise(text, own=True, line=self.line),), line=self.line),)
+        where = f"{self.function.filename}:{self.line}: in kernel '{self.function.name}'"
+        refuse = ir.Raise(f"raise ValueError({f'{where}: {problem}'!r})", own=True, line=self.line)
+        return (ir.If(differ, (refuse,), line=self.line),)
 
     def known(self, value: ir.Expr) -> ir.Expr | None:
         """The value of a variable that is assigned once, or of the size of a local array."""

@@ -24,11 +24,22 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):
         names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint)))
     here = callee.filename == builder.source.filename
+    start = len(builder.block)
     for statement in body:
         builder.block.append(rename(statement, names, builder.names.fresh, None if here else node.lineno))
     builder.references |= {names[name].name for name in builder.references_of(callee)}
     results = [rename(value, names, builder.names.fresh, None) for value in last.values]
+    note_parts(builder, start)
     return builder.assemble(callee.result, iter(results))
+
+
+def note_parts(builder: Any, start: int) -> None:
+    """Tell the caller which names stand for parts of arrays."""
+    for s in ir.walk(tuple(builder.block[start:])):
+        if isinstance(s, ir.View):
+            builder.extents[s.target.name] = s.shape
+        elif isinstance(s, ir.Alias) and s.index:
+            builder.describe_part(s.target, s.array, len(s.index))
 
 
 def direct(value: ir.Expr) -> bool:

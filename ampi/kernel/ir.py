@@ -195,10 +195,11 @@ class Elementwise(Stmt):
 
 @dataclass(frozen=True)
 class Agree(Stmt):
-    """Two sizes are the same: an operation on whole arrays relies on it."""
+    """Two sizes are the same: an operation on whole arrays relies on it, or what ``problem`` says."""
 
     first: Expr
     second: Expr
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,15 +231,15 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Custom(Stmt):
-    """``body``, whose adjoint is not that of its statements but its author's: ``rule``.
+    """``body``, whose derivatives are not those of its statements but its author's: ``rule``.
 
-    ``inputs`` are the arguments' leaves that can carry derivatives; ``results`` are numbers and arrays that the body
-    computes, the former assigned to ``outputs`` (an array stands for itself there).  ``residuals`` are what the rule
-    takes besides the adjoints of the results.
+    ``arguments`` are the leaves of the call's arguments; ``results`` are numbers and arrays that the body computes, the
+    former assigned to ``outputs`` (an array stands for itself there).  ``residuals`` are what the adjoint takes besides
+    the adjoints of the results.
     """
 
     body: tuple[Stmt, ...]
-    inputs: tuple[Expr, ...]
+    arguments: tuple[Expr, ...]
     results: tuple[Expr, ...]
     outputs: tuple[Var, ...]
     residuals: tuple[Expr, ...]

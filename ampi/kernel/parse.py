@@ -30,6 +30,7 @@ from numba.np import numpy_support
 from ampi.custom import custom_vjp
 from ampi.kernel import array_functions, array_values, compositions, extents, inference, intrinsics, ir, records
 from ampi.kernel.array_values import Lazy, Range, is_array
+from ampi.kernel.custom import custom_jvp
 from ampi.kernel.records import Records
 from ampi.kernel.reductions import find_reductions
 from ampi.kernel.references import references
@@ -235,6 +236,12 @@ class _Builder:
         return tuple(arguments)
 
     def argument_leaves(self, name: str, type_: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value:
+        if isinstance(type_, types.NoneType):
+            return Static(None)
+        if isinstance(type_, types.Omitted):
+            return self.outside(self.definition, name, type_.value)
+        if isinstance(type_, types.Dispatcher):
+            return Static(type_.dispatcher)
         if records.is_structured(type_):
             fields = tuple(
                 (f, self.argument_leaves(f"{name}_{f}", t, (*path, f), arguments))
@@ -433,11 +440,10 @@ class _Builder:
             self.fail(node, "returns a structured array or a record", "return its fields")
         if isinstance(value, Lazy):
             return array_values.computed(self, value, "result")
-        if is_array(value) and value.name in self.parts:
-            return array_values.copied(self, value, "result")
-        if is_array(value) and value.name in self.extents and value.name not in self.owned:
-            self.fail(node, "returns a part of an array", "return a copy of it: .copy()")
-        return value
+        is_part = is_array(value) and value.name in self.extents and value.name not in self.owned
+        # A caller in Python gets a part of an argument, whose derivatives are in those of the argument; what a
+        # derivative program returns in its place must only have the same values.
+        return array_values.copied(self, value, "result") if is_part and len(self.callers) == 1 else value
 
     def statement_Break(self, node: ast.Break) -> None:
         self.require_loop(node, "break")
@@ -793,7 +799,7 @@ class _Builder:
         if not self.is_element(array, items):
             if not (is_array(value) or isinstance(value, ir.Expr)):
                 self.fail(target, "only numbers and arrays can be stored into an array")
-            if array_values.is_mask(array, items):
+            if array_values.is_mask(array, items) and not is_array(value):
                 array_values.assign_masked(self, target, array, items[0], value)
                 return
             array_values.assign(self, target, array_values.place(self, target, array, items), value)
@@ -1141,9 +1147,11 @@ class _Builder:
             return Group(
                 tuple(self.choose(node, condition, ((), x), ((), y)) for x, y in zip(a.items, b.items, strict=True))
             )
+        if is_array(a) and is_array(b):
+            return self.choose_array(node, condition, then, orelse)
         for value in (a, b):
             if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
-                self.fail(node, "a conditional expression chooses between numbers", "use an if statement")
+                self.fail(node, "a conditional expression chooses between numbers, or between arrays", "use an if")
         type_ = inference.unify(a.type, b.type)
         if type_ is None:
             self.fail(node, f"chooses between {a.type} and {b.type}", "convert one")
@@ -1157,6 +1165,21 @@ class _Builder:
                 (*else_block, ir.Assign(target, cast(b, type_), line=self.line)),
             )
         )
+        return target
+
+    def choose_array(self, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> ir.Var:
+        """One array or another, by a condition."""
+        arms = []
+        for block, value in (then, orelse):
+            more, array = self.sub_block(lambda v=value: array_values.computed(self, v, "chosen"))
+            arms.append(((*block, *more), array))
+        type_ = inference.unify(*(array.type for _, array in arms))
+        if type_ is None:
+            self.fail(node, f"chooses between {arms[0][1].type} and {arms[1][1].type}", "convert one")
+        target = ir.Var(self.names.fresh("chosen"), type_)
+        self.references.add(target.name)
+        blocks = ((*block, ir.Alias(target, array, (), line=self.line)) for block, array in arms)
+        self.emit(ir.If(condition, *blocks))
         return target
 
     def condition(self, node: ast.expr) -> ir.Expr:
@@ -1349,7 +1372,7 @@ class _Builder:
         if not isinstance(called, Static):
             self.fail(node, "this cannot be called")
         function = called.value
-        if isinstance(function, custom_vjp):
+        if isinstance(function, (custom_vjp, custom_jvp)):
             from ampi.kernel import rules
 
             if not rules.is_inside(function, self.callers):
@@ -1396,6 +1419,10 @@ class _Builder:
         return None
 
     nothing = Static(None)
+
+    @staticmethod
+    def group(values: tuple[Value, ...]) -> Group:
+        return Group(values)
 
     def typed_group(self, values: list[Value]) -> Any:
         """A tuple as one argument of a function, for Numba's inference."""

@@ -25,8 +25,10 @@ from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
 from ampi.kernel.copies import without_copies
+from ampi.kernel.custom import custom_jvp
 from ampi.kernel.expand import expand
 from ampi.kernel.inline import substitute
+from ampi.kernel.lasting import hoist, keep
 from ampi.kernel.lower import lower
 from ampi.kernel.parse import parse
 from ampi.kernel.references import resolve
@@ -348,7 +350,7 @@ class Kernel:
 
 def as_loops(function: ir.Function) -> ir.Function:
     """A function whose names each stand for one array, and which does nothing but loop over elements."""
-    for change in (resolve_views, resolve, without_copies, expand):
+    for change in (keep, resolve_views, resolve, resolve_views, hoist, without_copies, expand):
         function = change(function)
     return function
 
@@ -412,7 +414,8 @@ def _rebuild(module: str, qualname: str) -> Kernel:
 
 
 @typeof_impl.register(custom_vjp)
-def _typeof_rule(value: custom_vjp, context: Any) -> types.Type:
+@typeof_impl.register(custom_jvp)
+def _typeof_rule(value: custom_vjp | custom_jvp, context: Any) -> types.Type:
     """Inside of a kernel, a function with a rule of its own is the function."""
     return numba.typeof(value.f)
 

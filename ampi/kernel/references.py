@@ -236,7 +236,7 @@ class _Resolve:
         if len(ways) == 1:
             return [*before, *self.version(middle, ways[0][0], {}), *after]
         self.require_closed(middle)
-        own = [n.target.name for n in ir.walk(tuple(middle)) if isinstance(n, (ir.Alloc, ir.Alias))]
+        own = [n.target.name for n in ir.walk(tuple(middle)) if isinstance(n, (ir.Alloc, ir.Alias, ir.View))]
         result: tuple[ir.Stmt, ...] = ()
         for number, (meaning, holding) in reversed(list(enumerate(ways))):
             fresh = {name: self.fresh(name) for name in own} if number else {}
@@ -261,8 +261,8 @@ class _Resolve:
         """What the statements make of arrays must not be used after them."""
         inside = self.count(tuple(statements))
         for s in ir.walk(tuple(statements)):
-            if isinstance(s, (ir.Alloc, ir.Alias)) and inside[s.target.name] != self.uses[s.target.name]:
-                name, array = s.target.name, s.array.name if isinstance(s, ir.Alias) else s.target.name
+            if isinstance(s, (ir.Alloc, ir.Alias, ir.View)) and inside[s.target.name] != self.uses[s.target.name]:
+                name, array = s.target.name, s.target.name if isinstance(s, ir.Alloc) else s.array.name
                 self.fail(s, f"'{name}' is a part of '{array}', which is one of several arrays; index '{array}' itself")
 
     def expression(self, e: ir.Expr, states: list[State]) -> ir.Expr:

@@ -17,7 +17,7 @@ import builtins
 import contextlib
 import keyword
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import ir
-from ampi.kernel.intrinsics import TABLE, constant, convert, join_types
+from ampi.kernel.intrinsics import TABLE, constant, convert, is_differentiable, join_types
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 
 INT = types.int64
@@ -82,13 +82,18 @@ class Branch(Stmt):
 class Custom(Branch):
     """``ir.Custom``: ``then`` is the body, always run; the joins are the results that are numbers.
 
-    Inputs and results that are arrays, or parts of arrays, are ``Load``s with fewer indices than dimensions.
+    Arguments and results that are arrays, or parts of arrays, are ``Load``s with fewer indices than dimensions.
     """
 
-    inputs: tuple[Expr, ...] = ()
+    arguments: tuple[Expr, ...] = ()
     results: tuple[Expr, ...] = ()
     residuals: tuple[Expr, ...] = ()
     rule: Any = None
+
+    @property
+    def inputs(self) -> tuple[Expr, ...]:
+        """The arguments that can carry derivatives."""
+        return tuple(e for e in self.arguments if is_differentiable(e.type))
 
 
 # --------------------------------------------------------------------------------------------- looking at statements
@@ -131,7 +136,7 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
         case Loop(start=start, stop=stop, carried=carried):
             return (start, stop, *(c.init for c in carried), *(c.next for c in carried))
         case Branch(condition=condition, joins=joins):
-            more = (*s.inputs, *s.results, *s.residuals) if isinstance(s, Custom) else ()
+            more = (*s.arguments, *s.results, *s.residuals) if isinstance(s, Custom) else ()
             return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
         case ir.Launch(start=start, stop=stop, arguments=arguments, sums=sums, shared=shared, distinct=distinct):
             return (start, stop, *arguments, *(init for _, init in sums), *shared, *distinct)
@@ -196,7 +201,7 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
         case Branch():
             joins = tuple(Join(variable(j.var), expression(j.then), expression(j.orelse)) for j in s.joins)
             if isinstance(s, Custom):
-                s = replace(s, inputs=many(s.inputs), results=many(s.results), residuals=many(s.residuals))
+                s = replace(s, arguments=many(s.arguments), results=many(s.results), residuals=many(s.residuals))
             return replace(
                 s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
             )
@@ -263,6 +268,12 @@ def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) ->
     new = {**new_names(tuple(body), names), **arguments}
     statements = tuple(_with_loop_names(s) for s in substitute(tuple(body), new))
     return statements, [map_expression(v, lambda v: new.get(v.name, v)) for v in last.values]
+
+
+def at_line(body: tuple[Stmt, ...], line: int) -> tuple[Stmt, ...]:
+    """Statements that stand for those of one line."""
+    moved = lambda s: replace(rebuild(s, lambda e: e, lambda v: v, lambda b: at_line(b, line)), line=line)
+    return tuple(map(moved, body))
 
 
 def _with_loop_names(s: Stmt) -> Stmt:
@@ -463,6 +474,21 @@ class Builder:
             del self.block.loads[known]
         self.block.stored.add(array)
 
+    def over(self, array: Var, body: Callable[[tuple[Expr, ...]], None], overwritten: set[str]) -> None:
+        """Loops over all elements of an array."""
+
+        def level(index: tuple[Expr, ...]) -> None:
+            if len(index) == array.type.ndim:
+                body(index)
+                return
+            i = self.inner("i", INT)
+            with self.nested(overwritten) as block:
+                level((*index, i))
+            stop = Size(array, len(index), INT)
+            self.emit(Loop(i.name, i, ZERO, stop, tuple(block.statements), independent=True, line=self.line))
+
+        level(())
+
     @contextlib.contextmanager
     def nested(self, overwritten: set[str] = frozenset()) -> Iterator[Block]:
         """Write into a block inside the current one, in which (for loops) other iterations overwrite some arrays."""
@@ -580,9 +606,11 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
             return live - {target.name} | used(shape) | (used(fill) if fill is not None else set())
         case ir.Alias(target=target, array=array, index=index):
             return live - {target.name} | {array.name} | used(index)
+        case ir.View(target=target):
+            return live - {target.name} | used((s.array, *s.shape, *s.index))
         case ir.Custom():
             live = live - {v.name for v in s.outputs} | used((*s.results, *s.residuals))
-            return live_before(s.body, live) | used(s.inputs)
+            return live_before(s.body, live) | used(s.arguments)
         case ir.If(condition=condition, then=then, orelse=orelse):
             return used(condition) | live_before(then, live) | live_before(orelse, live)
         case ir.For(var=var, body=body):
@@ -793,7 +821,7 @@ class _Construction(Builder):
         self.emit(Branch(condition, tuple(then.statements), tuple(orelse.statements), tuple(joins), line=s.line))
 
     def custom(self, s: ir.Custom, live: set[str]) -> None:
-        inputs = tuple(map(self.part, s.inputs))
+        arguments = tuple(map(self.part, s.arguments))
         with self.nested() as block:  # what it computes is not at hand outside, where it would have derivatives
             self.statements(s.body, live | used((*s.results, *s.residuals)))
             results = tuple(map(self.part, s.results))
@@ -809,7 +837,7 @@ class _Construction(Builder):
             given.append(var)
         true = Const(True, types.boolean)
         body = tuple(block.statements)
-        self.emit(Custom(true, body, (), tuple(joins), inputs, tuple(given), residuals, s.rule, line=s.line))
+        self.emit(Custom(true, body, (), tuple(joins), arguments, tuple(given), residuals, s.rule, line=s.line))
 
     def part(self, e: Expr) -> Expr:
         """An atom, or an array or a part of one."""

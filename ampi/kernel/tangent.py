@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numba
 from numba import types
 
 from ampi.errors import KernelError
@@ -12,9 +13,24 @@ from ampi.kernel import activity, ir, matrices
 from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
-from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
 from ampi.kernel.slice import live_part
-from ampi.kernel.ssa import Branch, Builder, Carried, Custom, Join, Loop, Names, construct, definitions, every, written
+from ampi.kernel.ssa import (
+    INT,
+    Branch,
+    Builder,
+    Carried,
+    Custom,
+    Join,
+    Loop,
+    Names,
+    at_line,
+    construct,
+    definitions,
+    every,
+    instance,
+    written,
+)
 
 
 def build(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -75,8 +91,7 @@ class _Tangent(Builder):
         )
 
     def results(self) -> tuple[Expr, ...]:
-        last = self.primal.body[-1] if self.primal.body else None
-        return last.values if isinstance(last, ir.Return) else ()
+        return _returned(self.primal)
 
     def is_varied(self, value: Expr) -> bool:
         return isinstance(value, Var) and value.name in self.varied
@@ -120,10 +135,7 @@ class _Tangent(Builder):
                 self.emit(ir.Grow(self.dot[target.name], size, line=s.line))
                 self.emit(s)
             case Custom() if any(n.name in self.varied for e in s.inputs for n in ir.walk(e) if isinstance(n, Var)):
-                raise KernelError(
-                    f"{self.primal.filename}:{s.line}: '{s.rule.name}' has an adjoint of its own and no tangent; "
-                    "differentiate in reverse mode"
-                )
+                self.custom(s)
             case Branch():
                 self.branch(s)
             case Loop():
@@ -165,6 +177,82 @@ class _Tangent(Builder):
                 self.dot[j.var.name] = dot
         self.emit(replace(s, then=tuple(then.statements), orelse=tuple(orelse.statements), joins=tuple(joins)))
 
+    def custom(self, s: Custom) -> None:
+        """Put the author's tangent in the place of a call."""
+        rule = s.rule.tangent
+        if rule is None:
+            raise KernelError(
+                f"{self.primal.filename}:{s.line}: '{s.rule.name}' has an adjoint of its own and no tangent; "
+                f"differentiate in reverse mode, or give the tangent by {s.rule.name}.defjvp"
+            )
+        function = construct(rule.function)
+        values = [self.whole(e) for e in s.arguments]
+        dots = [self.whole_dot(e, value) for e, value in zip(s.arguments, values) if is_differentiable(e.type)]
+        names = [a.name for a in (*rule.primals, *rule.tangents)]
+        named = dict(zip(names, (*values, *dots), strict=True))
+        named |= {n: Var(n, numba.typeof(array)) for n, array in function.constants}
+        own = {t.target.name for t in every(s.then) if isinstance(t, ir.Alloc)}
+        for e, at in zip(s.results, rule.values):
+            if isinstance(e, ir.Load) and e.array.name in own:
+                named[_returned(function)[at].name] = e.array
+        body, returned = instance(function, named, self.names)
+        for statement in body if function.filename == self.primal.filename else at_line(body, s.line):
+            self.emit(statement)
+        for array in {w.name for t in every(body) if (w := written(t)) is not None}:
+            self.forget(array)
+        numbers = iter(s.joins)
+        for e, at, dot in zip(s.results, rule.values, rule.dots, strict=True):
+            if isinstance(e, ir.Load):
+                self.array_result(e, returned[at], None if dot is None else returned[dot], own)
+                continue
+            output = next(numbers).var
+            self.emit(ir.Assign(output, self.value(convert(returned[at], output.type)), line=s.line))
+            if dot is not None:
+                self.dot[output.name] = self.value(convert(returned[dot], output.type))
+
+    def whole(self, e: Expr) -> Expr:
+        """An argument of a call with a rule: a number, an array, or a copy of a part."""
+        if not isinstance(e, ir.Load):
+            return e
+        return e.array if not e.index else self.part(e.array, e)
+
+    def whole_dot(self, e: Expr, like: Expr) -> Expr:
+        """The tangent of such an argument."""
+        if not isinstance(e, ir.Load):
+            return self.tangent(e)
+        dot = self.dot.get(e.array.name)
+        if isinstance(dot, Var):
+            return dot if not e.index else self.part(dot, e)
+        assert isinstance(like, Var)
+        target = self.fresh(f"{stem(e.array.name)}_dot", types.Array(e.type.dtype, e.type.ndim, "C"))
+        shape = tuple(Size(like, k, INT) for k in range(e.type.ndim))
+        self.emit(ir.Alloc(target, shape, constant(0, e.type.dtype), line=self.line))
+        self.forget(target.name)
+        return target
+
+    def part(self, array: Var, e: ir.Load) -> Var:
+        """A copy of a part of an array."""
+        target = self.fresh(array.name, types.Array(e.type.dtype, e.type.ndim, "C"))
+        shape = tuple(Size(array, k, INT) for k in range(len(e.index), array.type.ndim))
+        self.emit(ir.Alloc(target, shape, None, line=self.line))
+        self.forget(target.name)
+        self.over(target, lambda i: self.store(target, i, self.load(array, (*e.index, *i))), {target.name})
+        return target
+
+    def array_result(self, e: ir.Load, value: Expr, dot: Expr | None, own: set[str]) -> None:
+        """An array that a call with a rule gives: a new one, or one of its arguments."""
+        assert isinstance(value, Var) and (dot is None or isinstance(dot, Var))
+        if e.array.name in own:
+            self.dot[e.array.name] = self.whole_dot(e, value) if dot is None else dot
+        elif e.index:
+            for array, new in ((e.array, value), (self.dot.get(e.array.name), dot)):
+                if isinstance(array, Var) and new is not None:
+                    move = lambda i, a=array, n=new: self.store(a, (*e.index, *i), self.load(n, i))
+                    self.over(new, move, {array.name})
+        elif dot is None and isinstance(there := self.dot.get(e.array.name), Var):
+            zero = constant(0, there.type.dtype)
+            self.over(there, lambda i: self.store(there, i, zero), {there.name})
+
     def loop(self, s: Loop) -> None:
         moving = [c for c in s.carried if c.var.name in self.varied]
         begins = [self.tangent(c.init) for c in moving]
@@ -183,3 +271,8 @@ class _Tangent(Builder):
             assert isinstance(dot, Var)
             extra.append(Carried(dot, begin, end))
         self.emit(replace(s, body=tuple(block.statements), carried=(*s.carried, *extra)))
+
+
+def _returned(function: ir.Function) -> tuple[Expr, ...]:
+    last = function.body[-1] if function.body else None
+    return last.values if isinstance(last, ir.Return) else ()

@@ -15,13 +15,28 @@ from ampi.kernel.simplify import mapped
 
 
 def resolve_views(function: ir.Function) -> ir.Function:
-    """The function without ``View``, and with ``Alias`` only for names that stand for one array or another."""
-    return _Views(function).run()
+    """The function with ``Alias`` only for names that stand for one array or another, and with ``View`` only for parts
+    that such names stand for."""
+    captured: set[str] = set()
+    while True:
+        try:
+            return _Views(function, captured).run()
+        except _Stale as problem:
+            captured = captured | {problem.name}
+
+
+class _Stale(Exception):
+    """A part of what a name stood for is used after the name was bound again."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
 
 
 class _Views:
-    def __init__(self, function: ir.Function):
+    def __init__(self, function: ir.Function, captured: set[str]):
         self.function = function
+        self.captured = captured  # views of what a name stands for, whatever it does later
         self.integers = Integers(function)
         self.fresh = Fresh(function)
         self.references = references(function)
@@ -45,9 +60,11 @@ class _Views:
     def statement(self, s: ir.Stmt) -> tuple[ir.Stmt, ...]:
         self.line = s.line or self.line
         match s:
+            case ir.View() if s.target.name in self.meant:
+                array, index = self.element(s.array, self.all(s.index))
+                return (replace(s, array=array, index=index, shape=self.all(s.shape)),)
             case ir.View():
-                self.add(s)
-                return ()
+                return self.capture(s)
             case ir.Alias(target=target) if target.name in self.references:
                 self.rebind(s)
                 return (self.element_statement(s),)
@@ -83,7 +100,7 @@ class _Views:
     def custom(self, s: ir.Custom) -> tuple[ir.Stmt, ...]:
         """A call with a rule of its own takes arrays, and parts of them at leading indices, by name."""
         before: list[ir.Stmt] = []
-        for e in (*s.inputs, *s.results):
+        for e in (*s.arguments, *s.results):
             view = self.view(e) if isinstance(e, ir.Var) else None
             if view is None or self.is_whole(view) or any(n.target == e for n in before if isinstance(n, ir.Alias)):
                 continue
@@ -95,7 +112,7 @@ class _Views:
             before.append(ir.Alias(view.target, view.array, leading, line=s.line))
         keep = {n.target.name for n in before if isinstance(n, ir.Alias)}
         resolved = lambda e: e if isinstance(e, ir.Var) and e.name in keep else self.expression(e)
-        parts = {name: tuple(map(resolved, getattr(s, name))) for name in ("inputs", "results", "residuals")}
+        parts = {name: tuple(map(resolved, getattr(s, name))) for name in ("arguments", "results", "residuals")}
         outputs = tuple(resolved(v) for v in s.outputs)
         return (*before, replace(s, body=self.block(s.body), outputs=outputs, **parts))
 
@@ -122,6 +139,19 @@ class _Views:
 
     # views
 
+    def capture(self, s: ir.View) -> tuple[ir.Stmt, ...]:
+        """Note a view; where it outlasts what its array stands for, of a name of its own."""
+        array = s.array
+        whole = self.views.get(array.name)
+        if whole is not None and array.name not in self.stale and self.is_whole(whole):
+            array = whole.array
+        if s.target.name not in self.captured or array.name not in self.references:
+            self.add(s)
+            return ()
+        now = self.fresh(f"{array.name}_then", array.type)
+        self.add(replace(s, array=now))
+        return (ir.Alias(now, array, (), line=s.line),)
+
     def add(self, view: ir.View) -> None:
         """Note a view as a part of an array that is itself no view."""
         self.integers.count_axes(view.axes)
@@ -139,6 +169,8 @@ class _Views:
     def view(self, array: ir.Var) -> ir.View | None:
         if array.name in self.stale:
             whole = self.views[array.name].array.name
+            if array.name not in self.captured:
+                raise _Stale(array.name)
             self.fail(
                 f"'{array.name}' is a part of what '{whole}' has stood for before; take the part of '{whole}' again"
             )

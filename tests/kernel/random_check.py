@@ -33,12 +33,20 @@ def spread(x, out, c):
         out[i] = 0.5 * x[i] * x[i - 1] + 0.25 * c * out[i - 1]
 
 
+@numba.njit
+def renewal(x, c):
+    new = np.empty_like(x)
+    for i in range(x.shape[0]):
+        new[i] = 0.5 * x[i] + 0.25 * c * x[i - 1] * x[i]
+    return new
+
+
 def kernel_of(text, seed):
     """The kernel of a program's text, with source that the parser finds, and its arguments."""
     text = HEADER + text
     name = f"<random kernel {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    namespace = {"__name__": __name__, "total": total, "spread": spread}
+    namespace = {"__name__": __name__, "total": total, "spread": spread, "renewal": renewal}
     exec(compile(text, name, "exec"), namespace)
     rng = np.random.default_rng(seed)
     vectors = [rng.uniform(-1, 1, SIZE) for _ in range(3)]

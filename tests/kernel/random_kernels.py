@@ -22,6 +22,7 @@ class Program:
         self.scalars = ["u", "v"]
         self.number = 0
         self.budget = self.random.randint(4, 14)
+        self.unchanged = set()  # arrays that may not be written here
         self.independent = None  # the array that a prange iteration may write, at its own counter
 
     def source(self):
@@ -55,6 +56,8 @@ class Program:
         if self.wide:
             simple += [self.part, self.whole, self.pair, self.total, self.call]
             nested += [self.swap, self.time_loop, self.exit, self.part, self.named_array]
+            simple += [self.masked, self.any_step, self.either_array]
+            nested += [self.renewed, self.renewed, self.made_inside]
         if self.budget > 0 and self.depth < 5 and self.random.random() < 0.5:
             self.random.choice(nested)()
         else:
@@ -78,7 +81,10 @@ class Program:
     def target(self):
         if self.independent is not None:
             return f"{self.independent[0]}[{self.independent[1]}]"
-        return f"{self.random.choice(self.arrays)}[{self.index()}]"
+        return f"{self.random.choice(self.changeable())}[{self.index()}]"
+
+    def changeable(self):
+        return [x for x in self.arrays if x not in self.unchanged]
 
     def store(self):
         self.line(f"{self.target()} = {self.expression()}")
@@ -103,7 +109,7 @@ class Program:
         if self.independent is not None or len(self.arrays) < 2:
             return self.assign()
         i = self.fresh("i")
-        array = self.random.choice(self.arrays)
+        array = self.random.choice(self.changeable())
         before = list(self.scalars), list(self.arrays), self.counters
         self.own = []
         self.line(f"for {i} in prange(n):")
@@ -157,7 +163,7 @@ class Program:
     def writable(self):
         """An array that may be written as a whole here; None if there is none."""
         if self.independent is None:
-            return self.random.choice(self.arrays)
+            return self.random.choice(self.changeable())
         return self.random.choice(self.own) if self.own else None
 
     def extent(self):
@@ -245,10 +251,10 @@ class Program:
 
     def swap(self):
         """Two arrays change places, in a loop over time that writes one of them."""
-        if self.independent is not None or len(self.arrays) < 2:
+        if self.independent is not None or len(self.changeable()) < 2:
             return self.assign()
         t = self.fresh("i")
-        x, y = self.random.sample(self.arrays, 2)
+        x, y = self.random.sample(self.changeable(), 2)
         self.line(f"for {t} in range({self.random.choice(['2', '3', 'n'])}):")
         self.depth += 1
         self.counters.append(t)
@@ -260,6 +266,82 @@ class Program:
             )
         )
         self.depth -= 1
+
+    def renewed(self):
+        """A new array in the place of the one before, in each iteration; now and then with the one before kept."""
+        if self.independent is not None:
+            return self.named_array()
+        name, old = self.fresh("t"), self.fresh("t")
+        self.line(f"{name} = {self.random.choice(self.arrays)} * {self.random.choice(['1.0', '0.5'])}")
+        keeps = self.random.random() < 0.4
+        if keeps:
+            self.line(f"{old} = {self.random.choice(self.arrays)} * 1.0")
+        t = self.fresh("i")
+        self.line(f"for {t} in range({self.random.choice(['2', '3', 'n'])}):")
+        self.depth += 1
+        self.counters.append(t)
+        before = list(self.arrays), list(self.scalars)
+        self.arrays += [name, old] if keeps else [name]
+        written, self.unchanged = self.unchanged, self.unchanged | {name, old}
+        value = self.array_expression((":", "::-1", "index"))
+        if keeps:
+            self.line(f"{old}, {name} = {name}, {name} * 0.5 + {old} * {value}")
+        elif self.random.random() < 0.4:
+            self.line(f"{name} = renewal({name}, {self.atom()})")
+        else:
+            self.line(f"{name} = 0.5 * {name} + {value}")
+        self.block()
+        if self.random.random() < 0.3:
+            self.line(f"if {self.condition()}:")
+            self.line(f"    {name} = {name} * 0.7")
+        self.unchanged = written
+        self.arrays, self.scalars = before
+        self.counters.pop()
+        self.depth -= 1
+        self.arrays += [name, old] if keeps else [name]
+
+    def made_inside(self):
+        """An array that a loop or a branch makes, used after it."""
+        if self.independent is not None:
+            return self.named_array()
+        name = self.fresh("t")
+        first = self.random.choice(self.arrays)
+        if self.random.random() < 0.5:
+            t = self.fresh("i")
+            self.line(f"for {t} in range({self.random.choice(['2', '3', 'n'])}):")
+            self.line(f"    {name} = {first} * ({t} + {self.atom()})")
+        else:
+            self.line(f"if {self.condition()}:")
+            self.line(f"    {name} = {first} * {self.atom()}")
+            self.line("else:")
+            self.line(f"    {name} = np.sin({first} + {self.array_expression((':', '::-1'))})")
+        self.arrays.append(name)
+
+    def masked(self):
+        """Elements where a condition holds: their sum, or new values."""
+        a, b, c = (self.random.choice(self.arrays) for _ in range(3))
+        mask = f"{b} > {self.random.choice(['0.3', '-0.2', f'{c}[::-1]'])}"
+        array = self.writable()
+        if array is None or self.random.random() < 0.5:
+            return self.line(f"{self.random.choice(self.scalars)} = np.tanh(np.sum({a}[{mask}] * {c}[{mask}]))")
+        name = self.fresh("m")
+        self.line(f"{name} = {mask}")
+        self.line(f"{array}[{name}] = np.tanh({a}[{name}] * {self.atom()})")
+
+    def any_step(self):
+        """A slice whose step is a variable."""
+        step = self.fresh("k")
+        self.line(f"{step} = {self.random.choice(['1', '2', '-1', '-2', 'n - 3', '1 - n'])}")
+        a, array = self.random.choice(self.arrays), self.writable()
+        if array is None or self.random.random() < 0.5:
+            return self.line(f"{self.random.choice(self.scalars)} = np.tanh(np.sum({a}[::{step}] * {self.atom()}))")
+        self.line(f"{array}[::{step}] *= np.tanh({self.atom()})")
+
+    def either_array(self):
+        """One array or another, as a whole or a part of it, by a condition."""
+        a, b = self.random.choice(self.arrays), self.random.choice(self.arrays)
+        value = f"({a} if {self.condition()} else {b} * {self.atom()})"
+        self.line(f"{self.random.choice(self.scalars)} = np.tanh(np.sum({value} * {self.random.choice(self.arrays)}))")
 
     def time_loop(self):
         t = self.fresh("i")

@@ -193,6 +193,108 @@ def fancy_indices_of_rows(a, idx, v):
     return a[idx].sum(axis=0), a[:, idx] * v
 
 
+@case((6,), (6,), **REAL)
+def masks(x, y):
+    z = x[x > 0.8]
+    w = np.zeros_like(x)
+    w[y < 1.0] = x[y < 1.0] * y[y < 1.0]
+    x[y > 0.8] *= 2.0
+    return z, x[x > 0.9].sum(), w, y[(x > 0.7) & (y > 0.7)].mean()
+
+
+@case((4, 6), (4,), (6,), **REAL)
+def masks_of_rows(a, x, y):
+    rows, columns = x > 0.8, y > 1.0
+    a[rows] = a[rows] * 2.0 + x[rows][:, None]
+    a[:, columns] += 1.0
+    return a[rows, 1], a[1, columns].sum()
+
+
+@case((6,), (6,), **REAL)
+def places_that_are_true(x, y):
+    i = np.flatnonzero(x > 0.8)
+    (j,) = np.nonzero(y > 0.7)
+    s = 0.0 * x[0]
+    for k in i:
+        s += x[k] * y[k]
+    return s * x[i[0]], x[j] * y[j], x[np.where(y > 1.0)[0]].sum()
+
+
+def any_steps(x, y, k, n):
+    z = x[::k] * 2.0
+    w = x[1::k]
+    w[:] = w * y[0]
+    for j in range(1, n):
+        y[::j] *= x[j]
+        x[j::-j] += y[0]
+    u = y[n:0:-k] if k > 0 else y[0:n:-k]
+    return z, u.sum(), np.arange(0, n, k)[-1:] * x[0]
+
+
+for number in (1, 2, -1, -2):
+    CASES[f"any_steps of {number}"] = any_steps, ((6,), (6,), number, 4), {}
+
+
+# ------------------------------------------------------------------------------------------- parts by name
+
+
+@case((6,), (6,), 3)
+def parts_of_what_is_swapped(u, v, n):
+    for _ in range(n):
+        inner = u[1:-1]
+        v[1:-1] = inner * u[2:] + 0.1
+        u, v = v, u
+        u[0] = inner[0] * 2.0
+    return u, v[1] * u[2]
+
+
+@case((3, 6), 3)
+def swapped_parts(m, n):
+    a = m[0, 1:]
+    b = m[1, :-1]
+    for _ in range(n):
+        b[:] = a * b + a[0]
+        a, b = b, a
+    return a[1] * b
+
+
+@case((6,), (6,), 1)
+def one_part_or_another(x, y, k):
+    if k > 2:
+        z = x[1:4]
+    else:
+        z = y[::2]
+    z[0] = z[1] * z[2]
+    return z * x[0]
+
+
+@numba.njit
+def inside(u):
+    return u[1:-1]
+
+
+@numba.njit
+def either_end(u, k):
+    if k:
+        return u[1:]
+    return u[:-1]
+
+
+@case((6,), (6,))
+def parts_from_calls(x, y):
+    z = inside(x)
+    z[0] = y[1] * x[3]
+    p = either_end(y, y.size > 7)
+    p[1] *= x[1]
+    return z * x[1], y
+
+
+@case((6,), (6,))
+def parts_as_results(x, y):
+    x[2] *= y[0]
+    return x[1:-1], y[::2], x.reshape(2, 3), x[1] * y[2]
+
+
 # ------------------------------------------------------------------------------------------- functions of arrays
 
 
@@ -493,6 +595,39 @@ def test_one_array_for_two_arguments():
     expected = (after(u + h * d, 0.7 + h) - after(u - h * d, 0.7 - h)) / (2 * h)
     u_bar, c_bar = tape.gradient(y, [x, c])
     np.testing.assert_allclose(u_bar @ d + c_bar, expected, rtol=1e-9)
+
+
+@ampi.kernel
+def scaled_parts(x, c):
+    x[0] *= c
+    return x[1:-1], x[::2] * c, [x[0], c], x[::-2]
+
+
+def test_a_part_that_is_returned_is_part_of_the_argument():
+    """With and without a tape, NumPy's meaning: writing into it changes the argument, and derivatives follow."""
+    values, weights = np.linspace(0.5, 1.5, 6), np.linspace(1.0, 2.0, 4)
+
+    def program(x, c, np):
+        inner, new, (first, _), back = scaled_parts(x, c)
+        inner[1] = inner[0] * 3.0
+        return np.sum(weights * inner * x[2:]) + np.sum(new * back) * first
+
+    plain = values.copy()
+    expected = program(plain, 0.7, np)
+    with ampi.Tape() as tape:
+        x, c = tape.watch(values), tape.watch(0.7)
+        y = program(x, c, ampi.numpy)
+    np.testing.assert_allclose(ampi.value(y), expected, rtol=1e-14)
+    np.testing.assert_allclose(ampi.value(x), plain, rtol=1e-14)
+    x_bar, c_bar = tape.gradient(y, [x, c])
+    tracked = ampi.numpy.array(values)
+    inner = scaled_parts(tracked, 0.7)[0]
+    assert isinstance(inner, ampi.ndarray)
+    inner[0] = 5.0
+    assert tracked[1] == 5.0
+    d, h = np.linspace(-1.0, 1.0, 6), 1e-5
+    moved = [program(values + t * d, 0.7 + t, np) for t in (h, -h)]
+    np.testing.assert_allclose(x_bar @ d + c_bar, (moved[0] - moved[1]) / (2 * h), rtol=1e-8)
 
 
 def test_an_axis_of_size_one_that_stretches_unseen_is_refused():

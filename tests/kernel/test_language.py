@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, float_arguments, load
+from kernel_cases import Check, copies, float_arguments, kernel_ir, load
 from language_cases import CASES, larger, x
 from numba import types
 
@@ -12,7 +12,7 @@ from ampi import KernelError
 from ampi.kernel import prange
 from ampi.kernel.lower import lower
 from ampi.kernel.parse import parse
-from ampi.kernel.references import resolve
+from ampi.kernel.pipeline import as_loops
 
 
 def flat(value):
@@ -23,13 +23,9 @@ def flat(value):
             yield v
 
 
-def code_of(function, arguments):
-    return resolve(lower(parse(function, tuple(map(numba.typeof, arguments)))))
-
-
 def check(name, active):
     function, arguments = CASES[name]
-    checked = Check(function, copies(arguments), active, code=code_of(function, arguments))
+    checked = Check(function, copies(arguments), active, code=kernel_ir(function, arguments))
     checked.function = lambda *a: tuple(flat(function(*a)))
     return checked
 
@@ -51,7 +47,7 @@ def test_the_program_is_the_function(name):
     """The IR written out again computes what Python does."""
     function, arguments = CASES[name]
     mine, theirs = copies(arguments), copies(arguments)
-    found = load(code_of(function, arguments))(*mine)
+    found = load(kernel_ir(function, arguments))(*mine)
     expected = function(*theirs)
     for a, b in zip((*flat(found), *mine), (*flat(expected), *theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-14)
@@ -80,6 +76,14 @@ def test_the_array_that_is_returned(name, steps):
     h = 1e-4
     expected = (8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stepped", "leapfrog"])
+def test_arrays_of_a_loop_are_saved_once(name):
+    """What a step puts in the place of an array is kept for the way back, and the array is there once."""
+    function, arguments = CASES[name]
+    text = ampi.kernel(function).adjoint_source(*arguments)
+    assert text.count("_saved = ") + text.count("_saved_1 = ") <= 2
 
 
 @pytest.mark.parametrize("name", ["functions_inside", "zipped", "tuples_are_spread", "refused_values"])
@@ -132,6 +136,22 @@ def test_exceptions_are_raised_while_recording():
             compiled(a)
         b = a * 2.0
     np.testing.assert_array_equal(tape.gradient(b, a, seed=np.ones(3)), [0.0, 2.0, 2.0])  # a[0] was overwritten
+
+
+@ampi.kernel
+def smaller_every_time(a, n):
+    for _ in range(n):
+        a = a[1:] * 2.0
+    return a[0]
+
+
+def test_a_size_that_changes_in_a_loop_is_refused():
+    with ampi.Tape() as tape:
+        a = tape.watch(x)
+        result = smaller_every_time(a, 2)
+    assert float(ampi.value(result)) == 4 * x[2]
+    with pytest.raises(ValueError, match=r"'a' changes its size in a loop.*the largest size"):
+        tape.gradient(result, a)
 
 
 # ------------------------------------------------------------------------------------------------ dtypes, kinks, poles
@@ -254,14 +274,42 @@ def test_globals_of_functions_inside_count(monkeypatch):
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
-def fresh_every_time(a, n):
-    u = a
-    for _ in range(n):
-        new = np.empty_like(u)
-        for i in range(len(u)):
-            new[i] = 2 * u[i]
-        u = new
-    return u[0]
+def changed_under_two_names(a, n):
+    u = a * 2.0
+    v = u
+    for k in range(n):
+        u = u * a
+        v = u
+        u[0] += 1.0
+    return v[0] * u[1]
+
+
+def an_argument_is_changed_first(a, n):
+    for k in range(n):
+        a[0] = 2.0
+        a = a * a
+    return a[0]
+
+
+def of_a_size_known_inside(a, n):
+    for k in range(1, n):
+        w = a[:k] * 2.0
+    return w[0]
+
+
+def of_a_size_that_follows(a, n):
+    m = n
+    for k in range(n):
+        w = a[:m] * 2.0
+        m = 2
+    return w[0]
+
+
+def out_of_a_parallel_loop(a, n):
+    for k in prange(n):
+        w = np.zeros(2)
+        w[0] = a[k]
+    return w[0]
 
 
 def swapped_in_parallel(a, b):
@@ -296,7 +344,11 @@ def keywords_inside(a):
 @pytest.mark.parametrize(
     "function, count, problem, advice",
     [
-        (fresh_every_time, 1, "made again in the next iteration", "swap them"),
+        (changed_under_two_names, 1, "may be one array here, which is changed", "u.copy()"),
+        (an_argument_is_changed_first, 1, "may be the argument 'a' here", "a.copy()"),
+        (of_a_size_known_inside, 1, "the size of 'w' is not known before the loop", "make it there"),
+        (of_a_size_that_follows, 1, "the size of 'w' is not known before the loop", "make it there"),
+        (out_of_a_parallel_loop, 1, "prange", "use range"),
         (swapped_in_parallel, 2, "prange", "use range"),
         (calls_itself_inside, 1, "calls itself", "loop"),
         (keywords_inside, 1, "keywords", "by position"),
@@ -305,10 +357,10 @@ def keywords_inside(a):
 )
 def test_refused(function, count, problem, advice):
     arguments = (types.float64[::1],) * count
-    if function is fresh_every_time:
+    if "n" in function.__code__.co_varnames:
         arguments = (*arguments, types.int64)
     with pytest.raises(KernelError) as raised:
-        resolve(lower(parse(function, arguments)))
+        as_loops(lower(parse(function, arguments)))
     text = str(raised.value)
     assert text.startswith(f"{__file__}:")
     assert problem in text and advice in text
