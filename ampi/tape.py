@@ -74,7 +74,7 @@ def passive() -> Iterator[None]:
     """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
 
     Memory that is overwritten inside loses its derivative (by a kernel: all of every array that it may write to).
-    Messages sent inside carry none either; use it on all ranks of a communication alike.
+    Messages sent inside carry none either; a collective call must be inside on all ranks or on none.
     """
     global _passive
     _passive += 1

@@ -56,7 +56,9 @@ class Log:
     collectives : list of Collective
         In the order of the calls.
     passive : int
-        Number of collective calls so far inside `ampi.passive`.
+        Number of collective calls so far inside `ampi.passive`; all ranks must have made as many.
+    passively : tuple
+        Call site of the last of these.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class Log:
         "agreed_collectives",
         "collectives",
         "passive",
+        "passively",
         "posted",
         "reverse",
         "sent",
@@ -77,14 +80,15 @@ class Log:
         self.posted: list[Received] = []
         self.collectives: list[Collective] = []
         self.passive = 0
+        self.passively: Any = None
         self.agreed: dict[int, tuple[int, int]] = {}
-        self.agreed_collectives = 0
+        self.agreed_collectives = 0, 0
         self.touched = False  # of a window: this rank has made calls on it
         self.stirred: Callable[[], bool] | None = None  # of a window: whether others have used it without a call here
 
     def says_nothing(self) -> bool:
         """Whether there is no more in it than that a window exists."""
-        if self.touched or self.sent or self.posted or (self.stirred is not None and self.stirred()):
+        if self.touched or self.sent or self.posted or self.passive or (self.stirred is not None and self.stirred()):
             return False
         return all(call.name == "Win" for call in self.collectives)
 
@@ -94,7 +98,7 @@ class Log:
 
     def concerned(self) -> set[int] | None:
         """Ranks whose sweeps wait for this rank's; None: all."""
-        return None if self.collectives else self.partners()
+        return None if self.collectives or self.passive else self.partners()
 
     def received(self) -> dict[int, list[Received]]:
         """Receives by source, in the order of posting.
@@ -338,7 +342,9 @@ def count_passive(comm: Any) -> None:
     """A collective call inside `ampi.passive`: it must be there on all ranks."""
     tape, reverse = opened(), reverse_of(comm)
     if tape is not None and reverse is not None:
-        communication_of(tape).log(reverse).passive += 1
+        log = communication_of(tape).log(reverse)
+        log.passive += 1
+        log.passively = call_site()
 
 
 # -------------------------------------------------------------------------------------------------- the agreement
@@ -360,11 +366,14 @@ def _agree(communication: Communication) -> None:
             got = received.get(partner, [])
             if log.agreed.get(partner) != (len(sent), len(got)):
                 exchanges.append(_agree_messages(log, partner, sent, got, problems))
-        if log.agreed_collectives != len(log.collectives):
+        if log.agreed_collectives != (len(log.collectives), log.passive):
             exchanges.append(_agree_collectives(log, problems))
-    _drive(exchanges)
+    _drive(exchanges, problems)
     if problems:
         raise CommunicationError("\n".join(problems))
+
+
+_AFTER_A_PROBLEM = 1.0  # seconds
 
 
 class _Exchange:
@@ -377,7 +386,11 @@ class _Exchange:
         self.describe = describe
 
 
-def _drive(exchanges: list[_Exchange]) -> None:
+def _drive(exchanges: list[_Exchange], problems: list[str]) -> None:
+    """Go on with all exchanges until they have ended, or for a moment only if there are problems.
+
+    A rank that sees a problem may be one that others have nothing to tell.
+    """
     patience = Patience()
     try:
         while exchanges:
@@ -385,6 +398,8 @@ def _drive(exchanges: list[_Exchange]) -> None:
             if len(waiting) < len(exchanges):
                 patience = Patience()
             exchanges = waiting
+            if exchanges and problems and patience.waited() > _AFTER_A_PROBLEM:
+                raise CommunicationError("\n".join(problems))
             if exchanges:
                 patience.pause(exchanges[0].describe)
     except BaseException:
@@ -599,30 +614,31 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
     def steps() -> Generator[None]:
         n, sweeps = len(calls), log.reverse.sweeps
         facts = np.zeros((1 + n, 7), np.int64)
-        facts[0, :5] = log.reverse.identity, n, -n, sweeps, -sweeps
+        facts[0] = log.reverse.identity, n, -n, sweeps, -sweeps, log.passive, -log.passive
         for k, call in enumerate(calls, 1):
             code = _code(call.name)
             active = call.reads_active * (1 + call.certain)
             facts[k] = code, -code, active, call.writes_tracked, call.loses, call.after, -call.after
         facts = yield from _most(log.reverse, facts)
-        _, most, least, most_sweeps, least_sweeps, *_ = (facts[0] * (1, 1, -1, 1, -1, 1, 1)).tolist()
+        signs = (1, 1, -1, 1, -1, 1, -1)
+        _, most, least, most_sweeps, least_sweeps, most_passive, least_passive = (facts[0] * signs).tolist()
         if most_sweeps != least_sweeps:
             problems.append(_other_sweeps(log.reverse, sweeps, f"others {least_sweeps} to {most_sweeps}"))
             return
         for k in range(least):
             call = calls[k]
             code = _code(call.name)
-            high, low, active, tracked, lost, most_passive, least_passive = facts[1 + k].tolist()
+            high, low, active, tracked, lost, most_before, least_before = facts[1 + k].tolist()
             if high != code or low != -code:
                 other = _name_of(high if high != code else -low)
                 problems.append(
                     f"rank {log.reverse.rank}: where this rank called {call.describe()}, another called {other}"
                 )
                 return
-            if most_passive != -least_passive:
+            if most_before != -least_before:
                 problems.append(
                     f"rank {log.reverse.rank}: before this rank called {call.describe()}, it had made {call.after} "
-                    f"collective calls inside ampi.passive(), other ranks {-least_passive} to {most_passive}; a "
+                    f"collective calls inside ampi.passive(), other ranks {-least_before} to {most_before}; a "
                     "collective call must be inside it on all ranks or on none"
                 )
                 return
@@ -633,6 +649,15 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
                     f"rank {log.reverse.rank}: {call.describe()} carries a derivative, but {who} receives it into "
                     "memory that is not tracked; make the receive buffer with ampi.numpy, or send ampi.value(...)"
                 )
+        if most_passive != least_passive:
+            last = "" if log.passively is None else f" (the last one at {line_of(log.passively)})"
+            first = f"; {calls[least].describe()} is not" if n > least else ""
+            problems.append(
+                f"rank {log.reverse.rank}: {log.passive} collective calls of this rank on {log.reverse.name}{last} are "
+                f"inside ampi.passive(), {least_passive} to {most_passive} of others{first}; a collective call must be "
+                "inside it on all ranks or on none"
+            )
+            return
         if most > least:
             extra = f"; the first one that misses on another is {calls[least].describe()}" if n > least else ""
             problems.append(
@@ -640,11 +665,14 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
                 f"but {least} to {most} on other ranks{extra}"
             )
             return
-        log.agreed_collectives = n
+        log.agreed_collectives = n, log.passive
+
+    def last_call() -> str:
+        return calls[-1].describe() if calls else f"inside ampi.passive(), {line_of(log.passively)}"
 
     return _Exchange(
         steps(),
-        lambda: f"the agreement about {len(calls)} collective calls, the last of which is {calls[-1].describe()}",
+        lambda: f"the agreement about {len(calls) + log.passive} collective calls, the last of which is {last_call()}",
     )
 
 

@@ -27,7 +27,7 @@ from ..errors import ActivityError
 from ..indexing import is_active
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
 from ..tape import Sweep, Tape, _recording, current
-from .agreement import log_collective, log_received, log_sent
+from .agreement import count_passive, log_collective, log_received, log_sent
 from .between import exchanged, gathered, scattered, split
 from .flights import fly
 from .messages import Received, call_site
@@ -369,14 +369,14 @@ class Objects:
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast an object."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None:
             return self._primal.bcast(self, obj, root)
         return _bcast(tape, self, obj, root, partial(self._primal.bcast, self))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather objects."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None:
             return self._primal.gather(self, sendobj, root)
         receives_only = root in _OF_ROOTS_GROUP
@@ -398,7 +398,7 @@ class Objects:
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter objects."""
-        tape = current()
+        tape = _tape_or_passive(self)
         sends = _is_root(self, root)
         if tape is None or (sends and sendobj is None):
             return self._primal.scatter(self, sendobj, root)
@@ -422,7 +422,7 @@ class Objects:
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects on all ranks."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None:
             return self._primal.allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
@@ -447,7 +447,7 @@ class Objects:
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Send an object from each rank to each."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None or sendobj is None:
             return self._primal.alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
@@ -505,7 +505,7 @@ class IntracommObjects:
 
     def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
         """Combine objects of the ranks up to this one."""
-        if current() is None:
+        if _tape_for(self, "scan", sendobj) is None:
             return _Intracomm.scan(self, sendobj, op)
         messages = _Messages(self, "scan")
         result = partial = _copied(sendobj)
@@ -520,7 +520,7 @@ class IntracommObjects:
 
     def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
         """Combine objects of the ranks before this one; None on rank 0."""
-        if current() is None:
+        if _tape_for(self, "exscan", sendobj) is None:
             return _Intracomm.exscan(self, sendobj, op)
         messages = _Messages(self, "exscan")
         partial = _copied(sendobj)
@@ -590,7 +590,7 @@ class TopocommObjects:
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects from the neighbors."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None:
             return _Topocomm.neighbor_allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
@@ -605,7 +605,7 @@ class TopocommObjects:
 
     def neighbor_alltoall(self, sendobj: Any) -> list[Any]:
         """Send an object to each neighbor."""
-        tape = current()
+        tape = _tape_or_passive(self)
         if tape is None:
             return _Topocomm.neighbor_alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
@@ -710,13 +710,25 @@ def _add_bytes(sweep: Sweep, sent: Sequence[Bundle], total: np.ndarray) -> None:
 
 
 def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
-    """The tape that records a reduction of objects; None if mpi4py does it alone."""
+    """The tape that records a reduction of objects; None if mpi4py does it alone.
+
+    Its messages are logged one by one; that all ranks take part in it is agreed upon as for other collectives.
+    """
+    tape = _tape_or_passive(comm)
+    if tape is None:
+        return None
+    if comm.Is_inter() and reverse_of(comm) is None:
+        _refuse(f"{name} on an intercommunicator that ampi did not see being made", obj)
+        return None
+    log_collective(tape, comm, name, False, False)
+    return tape
+
+
+def _tape_or_passive(comm: Any) -> Tape | None:
+    """The tape that records a collective; inside `ampi.passive` it is counted only."""
     tape = current()
-    if tape is not None and comm.Is_inter():
-        reverse = reverse_of(comm)
-        if reverse is None:
-            _refuse(f"{name} on an intercommunicator that ampi did not see being made", obj)
-            return None
+    if tape is None and _recording:
+        count_passive(comm)
     return tape
 
 

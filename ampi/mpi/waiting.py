@@ -43,6 +43,10 @@ class Patience:
         self.turns = 0
         self.began = self.checked = 0.0
 
+    def waited(self) -> float:
+        """Seconds since the first pause that was long."""
+        return time.monotonic() - self.began if self.began else 0.0
+
     def pause(self, describe: Callable[[], str]) -> None:
         """Pause.
 

@@ -192,23 +192,60 @@ def test_buffer_cannot_be_resized(comm):
     tape.gradient(y, x, seed=ONES)
 
 
+def allreduced(comm, x):
+    y = ampi.numpy.zeros(2)
+    comm.Allreduce(x, y)
+    return y
+
+
+def started(comm, x):
+    y = ampi.numpy.zeros(2)
+    comm.Iallreduce(x, y).Wait()
+    return y
+
+
+COLLECTIVES = {
+    "Allreduce": allreduced,
+    "Iallreduce": started,
+    "bcast": lambda comm, x: comm.bcast(x),
+    "allgather": lambda comm, x: comm.allgather(x)[0],
+    "alltoall": lambda comm, x: comm.alltoall([x] * comm.size)[0],
+    "reduce": lambda comm, x: comm.reduce(x) if comm.rank == 0 else (comm.reduce(x), x)[1],
+    "allreduce": lambda comm, x: comm.allreduce(x),
+    "scan": lambda comm, x: comm.scan(x),
+    "exscan": lambda comm, x: (x, comm.exscan(x))[comm.rank > 0],
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("call", ["first", "second", "both"])
-def test_passive_on_one_rank_only(comm, impatient, call):
+def test_passive_on_one_rank_only(comm, at_once, call, name):
     """Not even where the numbers of calls agree."""
+    collective = COLLECTIVES[name]
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
-        y, z = ampi.numpy.zeros(2), ampi.numpy.zeros(2)
-        for position, target in (("first", y), ("second", z)):
+        for position in ("first", "second"):
             other = {"first": "second", "second": "first", "both": None}[call]
             if position == call or call == "both" if comm.rank == 0 else position == other:
                 with ampi.passive():
-                    comm.Allreduce(x, target)
+                    collective(comm, x)
             else:
-                comm.Allreduce(x, target)
-    with (
-        pytest.raises(ampi.CommunicationError, match=LINE) if comm.rank or call != "both" else contextlib.nullcontext()
-    ):
-        tape.gradient(z, x, seed=ONES)
+                collective(comm, x)
+    with pytest.raises(ampi.CommunicationError, match=rf"inside ampi.passive\(\).*|{LINE}"):
+        tape.gradient(x, x, seed=ONES)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_passive_on_all_ranks(comm, at_once, name):
+    collective = COLLECTIVES[name]
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        with ampi.passive():
+            y = collective(comm, x)
+        y = y * x + collective(comm, ONES)
+        with ampi.passive():
+            y = y * collective(comm, x)
+    assert tape.gradient(y, x, seed=ONES).shape == (2,)
 
 
 def test_message_received_in_passive_only_drops_its_derivative(comm, at_once):
