@@ -188,7 +188,8 @@ class Communication:
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
-                    f"rank {log.reverse.rank}: {log.reverse.name} cannot be swept any more: {log.reverse.broken}"
+                    f"rank {log.reverse.rank}: {log.reverse.name} cannot be swept any more, go on with a duplicate, "
+                    f"comm.Dup(), made on all its ranks: {log.reverse.broken}"
                 )
             log.reverse.ready()
             for dest, messages in log.sent.items():

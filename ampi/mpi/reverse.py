@@ -282,6 +282,9 @@ def _free_unused() -> None:
             continue  # never freed: a new communicator in its place would receive what is still under way on it
         if request is not None:
             request.Wait()
+        if comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG):  # of a sweep that never took place here
+            _kept.add(comm.handle)
+            continue
         comm.Free()
 
 

@@ -293,6 +293,7 @@ def test_messages_of_a_sweep_that_took_place_on_one_rank_only(impatient):
     if comm.rank == 0:
         with pytest.raises(ampi.CommunicationError, match="no progress"):
             tape.gradient(y, x, seed=ONES)
+    WORLD.Barrier()
     comm.Free()
     del tape, x, y, comm
     gc.collect()
