@@ -35,6 +35,9 @@ def drawn():
     return WORLD.bcast(found[-NUMBER:])
 
 
+BROKEN_IN_INTEL = ("Raccumulate(", "Scatter_init(")  # the latter when it is started again
+
+
 @pytest.fixture
 def buffered():
     attach_buffer()
@@ -48,8 +51,8 @@ def buffered():
 def test_generated(number, buffered):
     program = drawn()[number]
     text = source(program)
-    if "Raccumulate(" in text and BASE["get_vendor"]()[0] == "Intel MPI":
-        pytest.skip("Intel MPI crashes in Raccumulate of mpi4py as it is")
+    if any(call in text for call in BROKEN_IN_INTEL) and BASE["get_vendor"]()[0] == "Intel MPI":
+        pytest.skip("Intel MPI crashes or hangs in mpi4py as it is")
     problems = check(function(text), program.narrow)
     assert not problems, "\n".join([*problems, f"narrow: {program.narrow}", text])
 
