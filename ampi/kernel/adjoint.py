@@ -501,11 +501,8 @@ class _Adjoint(Builder):
         scope.values.update({c.var.name: phi for c, phi in zip(s.carried, phis)})
         carried = tuple(Carried(phi, i, n) for phi, i, n in zip(phis, inits, nexts))
         condition = None if s.condition is None else scope.values[s.condition.name]
-        self.emit(
-            Loop(
-                var.name, var, start, stop, tuple(block.statements), carried, s.step, condition, s.parallel, line=s.line
-            )
-        )
+        body, parallel = tuple(block.statements), self.is_shared(s)
+        self.emit(Loop(var.name, var, start, stop, body, carried, s.step, condition, parallel, line=s.line))
 
     def tape(self, hint: str, what: str, ty: Any, dimensions: int) -> Var:
         """An array for saved values."""
@@ -839,7 +836,7 @@ class _Adjoint(Builder):
         carried += [Carried(total, g, n) for total, g, n in zip(totals, begins, sums)]
         reversed_loop = Loop(
             var.name, var, start, stop, tuple(block.statements), tuple(carried), step, line=s.line,
-            parallel=any_order and s.parallel, independent=any_order,
+            parallel=any_order and self.is_shared(s), independent=any_order,
         )  # fmt: skip
         self.emit(reversed_loop)
         for v, total in zip(outer, totals):
@@ -855,6 +852,12 @@ class _Adjoint(Builder):
         if s.condition is not None:
             return False
         return s.parallel or (self.options.independence and tbr.are_independent(s, self.accesses))
+
+    def is_shared(self, s: Loop) -> bool:
+        """Whether threads share a loop: a ``prange``, or an operation on whole arrays with independent elements."""
+        if s.parallel or not (s.whole and self.options.threads) or isinstance(s.stop, Const):
+            return s.parallel
+        return tbr.are_independent(s, self.accesses)
 
     def search(self, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]) -> list[tuple[Extreme, Expr, Expr]]:
         """The iterations that extremes came from (minus one: from before the loop), looked for where an adjoint is

@@ -73,7 +73,7 @@ def fold(builder: Any, value: Any, first: ir.Expr, combine: Callable[[ir.Expr, i
 
 def emit_loops(builder: Any, axes: tuple[ir.Var, ...], shape: tuple[ir.Expr, ...], body: ir.Stmt) -> None:
     for axis, size in reversed(list(zip(axes, shape, strict=True))):
-        body = ir.For(axis, ZERO, size, ONE, (body,), line=builder.line)
+        body = ir.For(axis, ZERO, size, ONE, (body,), whole=axis is axes[0], line=builder.line)
     builder.emit(body)
 
 

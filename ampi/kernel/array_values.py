@@ -435,7 +435,7 @@ def assign_masked(builder: Any, node: ast.AST, array: ir.Var, mask: Any, value: 
     agree(builder, node, shape_of(builder, array)[0], shape_of(builder, mask)[0])
     store = ir.Store(array, (axis,), value, line=builder.line)
     chosen = ir.If(element_at(mask, (axis,)), (store,), line=builder.line)
-    builder.emit(ir.For(axis, ZERO, shape_of(builder, array)[0], ONE, (chosen,), line=builder.line))
+    builder.emit(ir.For(axis, ZERO, shape_of(builder, array)[0], ONE, (chosen,), whole=True, line=builder.line))
 
 
 def require_fit(builder: Any, node: ast.AST, place: Place, value: Any) -> None:

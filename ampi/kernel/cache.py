@@ -36,6 +36,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel.custom import custom_jvp
+from ampi.kernel.extremes import vectorised_extremes
 
 try:
     import fcntl
@@ -404,7 +405,7 @@ def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], name: str, sig
     """Compile or load one signature; of several processes the first compiles and the others wait and load."""
     if dispatcher._cache.holds(sig):
         return compile(sig)
-    with locked(name):
+    with locked(name), vectorised_extremes():
         return compile(sig)
 
 

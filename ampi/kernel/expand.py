@@ -120,7 +120,7 @@ class _Expansion:
         order = list(zip(s.axes, starts, s.shape, strict=True))
         for axis, begin, size in order if backwards else reversed(order):
             body = ir.For(axis, begin, self.end(begin, size), ONE, (body,), line=s.line)
-        return (body,)
+        return (replace(body, whole=True) if isinstance(body, ir.For) else body,)
 
     def offset(self, axis: ir.Var, s: ir.Elementwise) -> ir.Expr:
         """Where the index that goes with an axis begins, if it moves in steps of one."""

@@ -301,8 +301,9 @@ class _Writer:
             self.places.pop()
         self.emit_loop(s, place, first, end, block.statements)
 
-    def emit_loop(self, s: Loop, place: Var, first: Expr, end: Expr, body: list[Stmt]) -> None:
-        parallel = s.parallel and s is self.nest.loops[0]
+    def emit_loop(self, s: Loop, place: Var, first: Expr, end: Expr, body: list[Stmt], alone: bool = False) -> None:
+        """``alone``: it is too short for threads."""
+        parallel = s.parallel and s is self.nest.loops[0] and not alone
         loop = Loop(place.name, place, first, end, tuple(body), parallel=parallel, independent=True, line=s.line)
         self.to.emit(loop)
 
@@ -338,7 +339,7 @@ class _Writer:
             else:
                 self.element()
             self.places.pop()
-        self.emit_loop(s, place, first, end, block.statements)
+        self.emit_loop(s, place, first, end, block.statements, alone=guarded)
 
     def increments(self) -> Iterator[tuple[Target, ir.Accumulate, Offset]]:
         for target in self.targets:

@@ -205,7 +205,8 @@ class Agree(Stmt):
 @dataclass(frozen=True)
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
-    for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``)."""
+    for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``).  ``whole``: it is an operation on
+    whole arrays."""
 
     var: Var
     start: Expr
@@ -214,6 +215,7 @@ class For(Stmt):
     body: tuple[Stmt, ...]
     parallel: bool = False
     reductions: tuple[tuple[str, str], ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Which adjoint loops may run on several threads, and in which form.
 
-The iterations of a primal ``prange`` are independent, but those of its adjoint need not be: an element that two
-iterations read gets increments from both.  For each array that an adjoint loop writes, one of these is shown:
+The iterations of a primal ``prange``, and the elements of an operation on whole arrays, are independent, but those of
+its adjoint need not be: an element that two iterations read gets increments from both.  For each array that an adjoint
+loop writes, one of these is shown:
 
-* *Iterations do not meet.*  The index is affine in the loop's counter and differs from iteration to iteration; or the
-  primal says so (an element that an iteration of a ``prange`` assigns is no other iteration's business, so neither is
-  its shadow).
+* *Iterations do not meet.*  The index is affine in the loop's counter, or a place in a matrix that is kept as a vector
+  (``i * n + j`` with ``j`` in ``range(n)``), and differs from iteration to iteration; or the primal says so (an element
+  that an iteration of a ``prange`` assigns is no other iteration's business, so neither is its shadow).
 * *Iterations do not meet if an index array names no element twice.*  Whether it does is looked up when the adjoint
   is called (`threads.distinct`).
 * *Only iterations near to one another meet* (stencils).  The iterations are cut into twice as many blocks as there are

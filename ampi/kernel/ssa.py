@@ -49,6 +49,7 @@ class Loop(Stmt):
     A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
     ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
     The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one besides at once.
+    ``whole``: it is an operation on whole arrays, which Numba runs on threads where it can.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Loop(Stmt):
     condition: Var | None = None
     parallel: bool = False
     independent: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -900,7 +902,8 @@ class _Construction(Builder):
             self.statements(s.body, around)
         carried = self.end_carry(begun)
         self.leave(before, names, carried_names)
-        self.emit(Loop(var.name, var, lower, upper, tuple(block.statements), carried, parallel=s.parallel, line=s.line))
+        body = tuple(block.statements)
+        self.emit(Loop(var.name, var, lower, upper, body, carried, parallel=s.parallel, whole=s.whole, line=s.line))
 
     def trips(self, start: Expr, stop: Expr, step: Expr) -> Expr:
         """How many iterations a range has."""

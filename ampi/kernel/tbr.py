@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -64,6 +64,8 @@ class Accesses:
     value: dict[str, Expr] = field(default_factory=dict)
     counter: dict[str, Loop] = field(default_factory=dict)
     unsigned: set[str] = field(default_factory=set)
+    product: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    form: dict[str, Form] = field(default_factory=dict)
     fills: list[tuple[ir.Fill, int, tuple[Loop, ...]]] = field(default_factory=list)
 
     def writes(self, array: str) -> list[Access]:
@@ -188,7 +190,8 @@ Symbol = tuple[str, str]  # a name, and whose it is: "" of both accesses, "a" or
 
 @dataclass
 class Form:
-    """``constant + sum of coefficient * symbol``; symbols are loop counters and values that are not affine."""
+    """``constant + sum of coefficient * symbol``; symbols are loop counters, values that are not affine, and products
+    of these (`Accesses.product` has their factors)."""
 
     constant: Fraction = Fraction(0)
     terms: dict[Symbol, Fraction] = field(default_factory=dict)
@@ -214,14 +217,22 @@ def affine(e: Expr, accesses: Accesses) -> Form:
         case Size(array=array, axis=axis):
             return Form(terms={(f"{array.name}.shape[{axis}]", ""): Fraction(1)})
         case Var(name=name):
-            definition = accesses.value.get(name)
-            combined = _affine_operation(definition, accesses) if isinstance(definition, Op) else None
-            return Form(terms={(name, ""): Fraction(1)}) if combined is None else combined
+            if name not in accesses.form:
+                accesses.form[name] = _affine_value(name, accesses)
+            return accesses.form[name]
         case Op():
             combined = _affine_operation(e, accesses)
             if combined is not None:
                 return combined
     return Form(terms={(repr(e), ""): Fraction(1)})
+
+
+def _affine_value(name: str, accesses: Accesses) -> Form:
+    definition = accesses.value.get(name)
+    if isinstance(definition, Size) and definition.array.name not in accesses.home:
+        return affine(definition, accesses)
+    combined = _affine_operation(definition, accesses) if isinstance(definition, Op) else None
+    return Form(terms={(name, ""): Fraction(1)}) if combined is None else combined
 
 
 def _affine_operation(op: Op, accesses: Accesses) -> Form | None:
@@ -238,101 +249,164 @@ def _affine_operation(op: Op, accesses: Accesses) -> Form | None:
         case "neg":
             return forms[0].times(Fraction(-1))
         case "mul":
-            for x, y in (forms, forms[::-1]):
-                if not x.terms:
-                    return y.times(x.constant)
-            return None
+            return _multiplied(*forms, accesses)
         case _:
             return forms[0]
+
+
+def _multiplied(x: Form, y: Form, accesses: Accesses) -> Form | None:
+    """The product of two forms, its symbols not assigned to either access; None if it is long."""
+    if len(x.terms) * len(y.terms) > LONGEST:
+        return None
+    found = x.times(y.constant).plus(Form(terms=y.terms), x.constant)
+    for (a, _), c in x.terms.items():
+        for (b, _), d in y.terms.items():
+            found = found.plus(Form(terms={(_product(a, b, accesses), ""): c * d}))
+    return found
+
+
+def _product(a: str, b: str, accesses: Accesses) -> str:
+    """The symbol of a product of two symbols."""
+    factors = sorted((*_factors(a, accesses), *_factors(b, accesses)))
+    name = " * ".join(factors)
+    accesses.product[name] = tuple(factors)
+    accesses.depth[name] = max((accesses.depth.get(f, ()) for f in factors), key=len)
+    return name
+
+
+def _factors(name: str, accesses: Accesses) -> tuple[str, ...]:
+    return accesses.product.get(name, (name,))
+
+
+LONGEST = 16  # terms of a product
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two accesses whose indices are compared: iterations of ``loop`` (None: of no loop) differ, those of ``shared``
+    are the same.  ``least`` are numbers that symbols are not below."""
+
+    loop: Loop | None
+    shared: tuple[Loop, ...]
+    accesses: Accesses
+    least: dict[str, Fraction] = field(default_factory=dict)
+
+    def is_same(self, name: str) -> bool:
+        """Whether a symbol has one value for both accesses."""
+        loops = self.accesses.depth.get(name, ())
+        return len(loops) <= len(self.shared) and all(x is y for x, y in zip(loops, self.shared))
 
 
 def may_overlap(a: Access, b: Access, common: tuple[Loop, ...], level: int | None, accesses: Accesses) -> bool:
     """Whether the two indices can be equal where ``a`` is executed in an earlier iteration of loop ``common[level]``
     than ``b`` and in the same iterations of the loops around it; ``level=None``: in the same iterations of all."""
-    shared = common if level is None else common[:level]
-    for x, y in zip(a.index, b.index):
-        if not (is_nonnegative(x, accesses) and is_nonnegative(y, accesses)):
-            continue  # -1 and n - 1 name the same element
-        difference = _tagged(affine(x, accesses), "a", shared, accesses)
-        difference = difference.plus(_tagged(affine(y, accesses), "b", shared, accesses), -1)
-        if _never_zero(difference, None if level is None else common[level], shared, accesses):
-            return False
-    return True
+    loop, shared = (None, common) if level is None else (common[level], common[:level])
+    pair = _Pair(loop, shared, accesses, _of_ranges((*a.loops, *b.loops), accesses))
+    return not any(_never_zero(difference, pair) for difference in _differences(a, b, pair))
 
 
 def reach(a: Access, b: Access, common: tuple[Loop, ...], level: int, accesses: Accesses) -> int | None:
     """How many iterations of loop ``common[level]`` apart the two indices can be equal at most, where ``a`` is executed
     in an earlier one than ``b`` and in the same iterations of the loops around it; None: no bound is known."""
-    loop, shared = common[level], common[:level]
+    pair = _Pair(common[level], common[:level], accesses, _of_ranges((*a.loops, *b.loops), accesses))
     found = []
-    for x, y in zip(a.index, b.index):
-        if not (is_nonnegative(x, accesses) and is_nonnegative(y, accesses)):
-            continue
-        difference = _tagged(affine(x, accesses), "a", shared, accesses)
-        difference = difference.plus(_tagged(affine(y, accesses), "b", shared, accesses), -1)
-        difference = _by_distance(difference, loop)
+    for difference in _differences(a, b, pair):
+        difference = _by_distance(difference, pair)
         factor = difference.terms.get(_DISTANCE)
         if factor is None:
             continue
         rest = difference.without(_DISTANCE)
-        bounds = [_bound(rest, side, loop, shared, accesses) for side in (-1, 1)]
+        bounds = [_bound(rest, side, pair) for side in (-1, 1)]
         if bounds[0] is not None and bounds[1] is not None:
             found.append(int(max(abs(bounds[0]), abs(bounds[1])) / abs(factor)))
     return min(found, default=None)
 
 
-def is_nonnegative(e: Expr, accesses: Accesses) -> bool:
-    """Whether an index certainly does not count from the end."""
+def _differences(a: Access, b: Access, pair: _Pair) -> Iterator[Form]:
+    """How far the indices are apart, in each dimension in which none of them counts from the end (-1 and n - 1 name the
+    same element)."""
+    accesses = pair.accesses
+    for x, y in zip(a.index, b.index):
+        if is_nonnegative(x, accesses, a.loops) and is_nonnegative(y, accesses, b.loops):
+            difference = _tagged(affine(x, accesses), "a", pair)
+            yield difference.plus(_tagged(affine(y, accesses), "b", pair), -1)
+
+
+def is_nonnegative(e: Expr, accesses: Accesses, loops: tuple[Loop, ...] = ()) -> bool:
+    """Whether an index, of an access in these loops, certainly does not count from the end."""
     if getattr(e.type, "signed", True) is False:
         return True
-    lowest = _bound(_tagged(affine(e, accesses), "a", (), accesses), -1, None, (), accesses)
+    pair = _Pair(None, (), accesses, _of_ranges(loops, accesses))
+    lowest = _bound(_tagged(affine(e, accesses), "a", pair), -1, pair)
     return lowest is not None and lowest >= 0
 
 
-def _tagged(form: Form, tag: str, shared: tuple[Loop, ...], accesses: Accesses) -> Form:
+def _of_ranges(loops: Iterable[Loop], accesses: Accesses) -> dict[str, Fraction]:
+    """What is known of sizes because loops have iterations: ``n`` is at least one inside of ``range(n)``."""
+    least: dict[str, Fraction] = {}
+    for loop in loops:
+        if loop.condition is not None:
+            continue
+        length = affine(loop.stop, accesses).plus(affine(loop.start, accesses), -1)
+        if loop.step < 0:
+            length = length.times(Fraction(-1))
+        if len(length.terms) == 1:
+            (((name, _), factor),) = length.terms.items()
+            if factor == 1 and not accesses.depth.get(name):
+                least[name] = max(1 - length.constant, least.get(name, 1 - length.constant))
+    return least
+
+
+def _tagged(form: Form, tag: str, pair: _Pair) -> Form:
     """A form with the symbols that may differ between the two accesses marked as one's own."""
-    terms: dict[Symbol, Fraction] = {}
-    for (name, _), c in form.terms.items():
-        loops = accesses.depth.get(name, ())
-        is_same = len(loops) <= len(shared) and all(x is y for x, y in zip(loops, shared))
-        terms[name, "" if is_same else tag] = c
+    terms = {(name, "" if pair.is_same(name) else tag): c for (name, _), c in form.terms.items()}
     return Form(form.constant, terms)
 
 
-def _never_zero(difference: Form, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> bool:
-    """Whether an index difference cannot vanish, given that a's counter of ``loop`` comes before b's."""
-    difference = _by_distance(difference, loop)
+def _never_zero(difference: Form, pair: _Pair) -> bool:
+    """Whether an index difference cannot vanish, given that a's counter of the loop comes before b's."""
+    difference = _by_distance(difference, pair)
     if not difference.terms:
         return difference.constant != 0
     if difference.terms.keys() == {_DISTANCE}:
         distance = -difference.constant / difference.terms[_DISTANCE]
-        direction = 1 if loop is not None and loop.step < 0 else -1
+        direction = 1 if pair.loop is not None and pair.loop.step < 0 else -1
         return distance.denominator != 1 or distance * direction < 1
-    lowest = _bound(difference, -1, loop, shared, accesses)
-    highest = _bound(difference, 1, loop, shared, accesses)
+    lowest = _bound(difference, -1, pair)
+    highest = _bound(difference, 1, pair)
     return (lowest is not None and lowest > 0) or (highest is not None and highest < 0)
 
 
-_DISTANCE: Symbol = ("distance", "")  # from b's counter of the loop to a's: at most -1, or at least 1 going down
+_BETWEEN = "the distance"  # no name of a variable
+_DISTANCE: Symbol = (_BETWEEN, "")  # from b's counter of the loop to a's: at most -1, or at least 1 going down
 
 
-def _by_distance(form: Form, loop: Loop | None) -> Form:
+def _by_distance(form: Form, pair: _Pair) -> Form:
     """A form with a's counter of the loop written as b's plus a distance."""
+    loop, accesses = pair.loop, pair.accesses
     if loop is None or loop.condition is not None:
         return form
-    own, other = (loop.var.name, "a"), (loop.var.name, "b")
-    c = form.terms.get(own)
-    return form if c is None else form.without(own).plus(Form(terms={other: c, _DISTANCE: c}))
+    for (name, tag), c in list(form.terms.items()):
+        others = list(_factors(name, accesses))
+        if tag != "a" or loop.var.name not in others:
+            continue
+        others.remove(loop.var.name)
+        if all(pair.is_same(f) for f in others):
+            moved = _BETWEEN
+            for f in others:
+                moved = _product(moved, f, accesses)
+            form = form.without((name, tag)).plus(Form(terms={(name, "b"): c, (moved, ""): c}))
+    return form
 
 
-def _bound(form: Form, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> Fraction | None:
+def _bound(form: Form, side: int, pair: _Pair) -> Fraction | None:
     """The largest (``side=1``) or smallest value of a form, from the ranges of the loop counters in it."""
-    for _ in range(8):
-        form = _by_distance(form, loop)
+    for _ in range(LONGEST):
+        form = _by_distance(form, pair)
         if not form.terms:
             return form.constant
-        for symbol, c in _inner_first(form, accesses):
-            limit = _limit(symbol, 1 if c * side > 0 else -1, loop, shared, accesses)
+        for symbol, c in _inner_first(form, pair.accesses):
+            limit = _limit(symbol, 1 if c * side > 0 else -1, pair)
             if limit is not None:
                 form = form.without(symbol).plus(limit, c)
                 break
@@ -342,28 +416,57 @@ def _bound(form: Form, side: int, loop: Loop | None, shared: tuple[Loop, ...], a
 
 
 def _inner_first(form: Form, accesses: Accesses) -> list[tuple[Symbol, Fraction]]:
-    """The terms of a form, counters of inner loops first: their limits name those of outer ones."""
-    return sorted(form.terms.items(), key=lambda term: -len(accesses.depth.get(term[0][0], ())))
+    """The terms of a form, counters of inner loops first: their limits name those of outer ones, and sizes."""
+
+    def order(term: tuple[Symbol, Fraction]) -> tuple[int, int]:
+        name = term[0][0]
+        return -len(accesses.depth.get(name, ())), -len(_factors(name, accesses))
+
+    return sorted(form.terms.items(), key=order)
 
 
-def _limit(symbol: Symbol, side: int, loop: Loop | None, shared: tuple[Loop, ...], accesses: Accesses) -> Form | None:
+def _limit(symbol: Symbol, side: int, pair: _Pair) -> Form | None:
     name, tag = symbol
+    accesses = pair.accesses
+    if len(_factors(name, accesses)) > 1:
+        return _limit_of_product(symbol, side, pair)
     if symbol == _DISTANCE:
-        nearest = -1 if loop is None or loop.step > 0 else 1
+        nearest = -1 if pair.loop is None or pair.loop.step > 0 else 1
         return Form(Fraction(nearest)) if side * nearest < 0 else None
+    if side < 0 and name in pair.least:
+        return Form(pair.least[name])
     if side < 0 and (".shape[" in name or name in accesses.unsigned):
         return Form()
     value = accesses.value.get(name)
     if isinstance(value, Op) and value.name == ("min" if side > 0 else "max"):
         best = min(value.args, key=lambda a: not isinstance(a, Const))
-        return _tagged(affine(best, accesses), tag or "a", shared, accesses)
+        return _tagged(affine(best, accesses), tag or "a", pair)
     counted = accesses.counter.get(name)
     if counted is None or counted.condition is not None:
         return None
     ascending = counted.step > 0
     last = affine(counted.stop, accesses).plus(Form(Fraction(-1 if ascending else 1)))
     first = affine(counted.start, accesses)
-    return _tagged(last if (side > 0) == ascending else first, tag or "a", shared, accesses)
+    return _tagged(last if (side > 0) == ascending else first, tag or "a", pair)
+
+
+def _limit_of_product(symbol: Symbol, side: int, pair: _Pair) -> Form | None:
+    """The limit of one factor times the others, which are not negative."""
+    name, tag = symbol
+    accesses = pair.accesses
+    factors = list(_factors(name, accesses))
+    first = _BETWEEN if _BETWEEN in factors else max(factors, key=lambda f: len(accesses.depth.get(f, ())))
+    factors.remove(first)
+    own = lambda f: "" if pair.is_same(f) else tag
+    limit = _limit((first, own(first)), side, pair)
+    for f in factors:
+        lowest = _bound(Form(terms={(f, own(f)): Fraction(1)}), -1, pair)
+        if limit is None or lowest is None or lowest < 0:
+            return None
+        untagged = Form(limit.constant, {(n, ""): c for (n, _), c in limit.terms.items()})
+        multiplied = _multiplied(untagged, Form(terms={(f, ""): Fraction(1)}), accesses)
+        limit = None if multiplied is None else _tagged(multiplied, tag or "a", pair)
+    return limit
 
 
 def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None = None) -> bool:

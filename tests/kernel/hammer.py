@@ -37,6 +37,18 @@ def looked_up(x, out, index):
         out[i] = x[index[i]] * x[index[i]] * out[i]
 
 
+def flat(x, out, n):
+    for i in prange(out.shape[0] // n):
+        for j in range(n):
+            out[i] += x[i * n + j] * x[i * n + j]
+
+
+def whole(u, new, weight):
+    new[1:-1] = u[1:-1] * weight[1:-1] + u[:-2] * u[2:]
+    t = new * weight
+    return np.sum(np.sin(t) * u)
+
+
 def mesh(x, out, corner):
     for e in prange(out.shape[0]):
         s = 0.0
@@ -54,6 +66,8 @@ def cases():
     no_cost = (1.0, 0.0, NEVER, NEVER)
     yield "apart", apart, [x, y, 0.7], no_cost
     yield "blocks", neighbours, [x, y], no_cost
+    yield "apart", flat, [x, y, 5], no_cost
+    yield "apart", whole, [x, y, x[::-1].copy()], no_cost
     yield "distinct", looked_up, [x, y, rng.permutation(SIZE)], no_cost
     yield "own", mesh, [field, y, corner], (1.0, 0.0, 0.0, NEVER)
     yield "atomic", mesh, [field, y, corner], (1.0, 0.0, NEVER, 0.0)

@@ -52,6 +52,85 @@ def test_threads_give_the_same(name):
         np.testing.assert_allclose(found[n], expected[n], rtol=1e-13, atol=1e-13)
 
 
+def flat(x, out, n):
+    for i in numba.prange(out.shape[0]):
+        for j in range(n):
+            out[i] += x[i * n + j] * x[i * n + j]
+
+
+def flat_in_three(x, out, m, n):
+    for i in numba.prange(out.shape[0]):
+        for j in range(n):
+            for k in range(m):
+                out[i] += x[(i * n + j) * m + k] * x[(i * n + j) * m + k]
+
+
+def flat_of_matrix(x, out):
+    n = out.shape[1]
+    for i in numba.prange(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = x[i * n + j] * x[i * n + j]
+
+
+def flat_backwards(x, out, n):
+    for i in numba.prange(out.shape[0]):
+        for j in range(n - 1, -1, -1):
+            out[i] += x[i * n + j] * x[i * n + j]
+
+
+def flat_and_one_more(x, out, n):
+    for i in numba.prange(out.shape[0] - 1):
+        for j in range(n + 1):
+            out[i] += x[i * n + j] * x[i * n + j]
+
+
+def flat_of_unknown_length(x, out, n, m):
+    for i in numba.prange(out.shape[0]):
+        for j in range(m):
+            out[i] += x[i * n + j] * x[i * n + j]
+
+
+def whole_arrays(u, new):
+    new[1:-1] = u[1:-1] * u[2:] + u[:-2]
+    return np.sum(new * u)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more", "form"),
+    [
+        (flat, [np.ones(6), 4], APART),
+        (flat_in_three, [np.ones(2), 4, 3], APART),
+        (flat_of_matrix, [np.ones((6, 4))], APART),
+        (flat_backwards, [np.ones(6), 4], APART),
+        (flat_and_one_more, [np.ones(6), 4], SHARED),
+        (flat_of_unknown_length, [np.ones(6), 4, 4], SHARED),
+        (whole_arrays, [np.ones(24)], APART),
+    ],
+)
+def test_the_form_of_a_loop_of_its_own_kind(kernel, more, form):
+    x = np.random.default_rng(5).uniform(0.5, 1.5, 24)
+    names = kernel.__code__.co_varnames
+    check = Check(kernel, [x, *more], names[:2], adjoint.Options(threads=True, gather=False))
+    on_threads = [f for f in check.adjoint.facts if "threads" in f or SHARED in f]
+    assert on_threads and all(form in f or "blocks" in f for f in on_threads), check.adjoint.facts
+    check.compare(1e-10)
+
+
+def test_loops_that_search_an_extreme_are_vectorised(monkeypatch, tmp_path):
+    @ampi.kernel(fastmath=True)
+    def least(x, y):
+        s = 1e20
+        for i in range(x.shape[0]):
+            s = min(s, x[i] / y[i])
+        return s
+
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    x, y = np.linspace(2, 1, 50), np.ones(50)
+    assert least(x, y) == 1.0
+    (text,) = least.serial.inspect_llvm().values()
+    assert "llvm.minnum.v" in text or "vector.reduce.fmin" in text
+
+
 def test_without_threads_nothing_is_parallel():
     arguments = make_arguments("axpy")
     derivative = adjoint.build(kernel_ir(CASES["axpy"].function, arguments), {"x"})
