@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+import ampi
 from ampi import coverage
+from ampi.mpi.namespace import BASE
 from ampi.mpi.rules import TABLE, Operation, Treatment
 
 README = pathlib.Path(__file__).parents[1] / "README.rst"
@@ -74,3 +76,13 @@ def test_command():
         [sys.executable, "-m", "ampi.coverage"], capture_output=True, text=True, timeout=60, check=True
     )
     assert "methods that move data" in run.stdout
+
+
+@pytest.mark.parametrize("method", "Comm.Allreduce Comm.send Win.Put File.Write Datatype.Pack Message.recv".split())
+def test_docstring_says_how_a_method_is_treated(method):
+    """After mpi4py's text, which begins with the signature."""
+    owner, name = method.split(".")
+    text = getattr(getattr(ampi.MPI, owner), name).__doc__
+    assert text.startswith(getattr(BASE[owner], name).__doc__)
+    assert "Differentiated while a tape records" in text
+    assert " ".join(TABLE[method].adjoint.split()) in " ".join(text.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import inspect
 import sys
+import textwrap
 import types
 from typing import Any
 
@@ -18,6 +19,7 @@ from .packing import Datatype
 from .point_to_point import Message
 from .requests import Prequest, Request, predefined
 from .reverse import register
+from .rules import TABLE, Treatment
 from .windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))
@@ -71,7 +73,23 @@ def _document(cls: type) -> None:
         for name, member in vars(part).items():
             function = getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType) and name in vars(base):
-                function.__doc__ = getattr(base, name).__doc__
+                function.__doc__ = (getattr(base, name).__doc__ or "") + _treatment(base, name)
+
+
+_TREATMENTS = {
+    Treatment.DIFFERENTIATED: "Differentiated while a tape records. Its adjoint, in the sweep of all ranks concerned",
+    Treatment.PASSES: "Passes through: it moves nothing that could carry a derivative",
+    Treatment.ERROR: "Has no derivative rule: an error if a buffer carries derivatives, mpi4py's own otherwise",
+}
+
+
+def _treatment(base: type, name: str) -> str:
+    """A paragraph from the table of operations; none for a method that is not in it."""
+    operation = next((TABLE[key] for cls in base.__mro__ if (key := f"{cls.__name__}.{name}") in TABLE), None)
+    if operation is None:
+        return ""
+    text = _TREATMENTS[operation.treatment] + (f": {operation.adjoint}" if operation.adjoint else "")
+    return "\n\n" + textwrap.fill(f"{text}.", 88)
 
 
 MPI = _make()
