@@ -232,6 +232,24 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
+def _copied(array: np.ndarray) -> np.ndarray:
+    return array.copy(order="K")
+
+
+_copying: Callable[[np.ndarray], np.ndarray] = _copied
+
+
+def set_copying(function: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Tell this floor of a faster way to copy large arrays."""
+    global _copying
+    _copying = function
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """A copy of a plain array that will not be read soon, in the same order of its elements in memory."""
+    return _copying(array)
+
+
 KEPT_BYTES = 1 << 30
 
 

@@ -36,6 +36,7 @@ from .memory import (
     TrackedArray,
     address_of,
     carries_derivatives,
+    copied,
     plain,
     region_of,
     storage_of,
@@ -99,7 +100,7 @@ class Undo:
         self.saved = self._present()
 
     def _present(self) -> np.ndarray:
-        return self.view.copy(order="K") if self.key is None else self.view[self.key]
+        return copied(self.view) if self.key is None else self.view[self.key]
 
     def swap(self) -> None:
         """Exchange saved and present values."""
@@ -128,7 +129,8 @@ class Record:
     """One operation: how to undo its writes and how to apply its adjoint.
 
     An adjoint with an attribute ``reads_memory = False`` does not read the program's arrays, or only through
-    `Sweep.value`; others find all memory as it was when the operation ran.
+    `Sweep.value`; others find all memory as it was when the operation ran.  The arrays in an attribute
+    ``arrays_after`` (from `Tape.need`, when the operation had run) it finds in `Sweep.after`.
     """
 
     __slots__ = ("adjoint", "created", "undo")
@@ -328,7 +330,7 @@ class Tape:
             return array
         self.activate(array)
         self._watches.append(region)
-        self.append_record(Record(_Watch(region), (), ()))
+        self.append_record(Record(_Watch(region, is_new=array is not x), (), ()))
         return array
 
     def _require_same_value(self, region: Region) -> None:
@@ -599,15 +601,19 @@ class Sweep:
         What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
     guards : dict
         For volatile storages: called each time before their adjoint is touched.
+    after : list of numpy.ndarray
+        The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
+        self.after: list[np.ndarray] = []
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
+        self._views: dict[Storage, dict[Region, np.ndarray]] = {}  # of shadows, by `shadow_again`
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
         self._swapped: list[Undo] = []
@@ -627,6 +633,17 @@ class Sweep:
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""
         return region.view(self.block(region.storage))
+
+    def shadow_again(self, region: Region) -> np.ndarray:
+        """`shadow` for a region that many records have in common."""
+        storage = region.storage
+        views = self._views.get(storage)
+        if views is None or storage.volatile:
+            views = self._views[storage] = {}
+        view = views.get(region)
+        if view is None:
+            view = views[region] = self.shadow(region)
+        return view
 
     def block(self, storage: Storage) -> np.ndarray:
         """The adjoint of all of a storage, as bytes in place; zeros at first use."""
@@ -659,6 +676,18 @@ class Sweep:
                 break
         return array
 
+    def _values_after(self, arrays: Sequence[np.ndarray], undos: Sequence[Undo]) -> list[np.ndarray]:
+        """The values that arrays had after the operation of the next record, which has these undos."""
+        found = []
+        for array in arrays:
+            values = self.value(array)
+            if values is array and undos:
+                extent = Extent(array)
+                if any(undo.extent.overlaps(extent) for undo in undos):
+                    values = array.copy(order="K")
+            found.append(plain(values))
+        return found
+
     def _defer(self, undos: Sequence[Undo]) -> None:
         """Note that these undos are to be made before memory is read."""
         for undo in reversed(undos):
@@ -678,6 +707,7 @@ class Sweep:
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have the adjoint of a storage in a given block of bytes."""
         self._shadows[storage] = block
+        self._views.pop(storage, None)
 
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
@@ -710,6 +740,19 @@ class Sweep:
         else:
             _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """`add`, in one pass where the region is all of a storage to which nothing has been added."""
+        storage = region.storage
+        whole = region.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
+        if whole and not self.has_shadow(region) and np.can_cast(value.dtype, region.dtype, "same_kind"):
+            block = np.empty(storage.nbytes, np.uint8)
+            shadow = region.view(block)
+            if shadow.flags.forc:  # each element once
+                shadow[...] = value
+                self.adopt(storage, block)
+                return
+        self.add(region, value)
+
     def zero(self, region: Region, key: Any = ...) -> None:
         """The adjoint of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
         if region.storage in self._shadows:
@@ -733,6 +776,9 @@ class Sweep:
             while position:
                 position -= 1
                 record = records[position]
+                after = getattr(record.adjoint, "arrays_after", None)
+                if after:
+                    self.after = self._values_after(after, record.undo)
                 if record.undo:
                     self._defer(record.undo)
                 if record.adjoint is not None:
@@ -743,6 +789,7 @@ class Sweep:
                 for storage in record.created:
                     if storage not in self._kept:
                         self._shadows.pop(storage, None)
+                        self._views.pop(storage, None)
             for callback in reversed(self._ends):
                 callback(None)
         except BaseException as error:
@@ -760,20 +807,25 @@ class Sweep:
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
         self._shadows.clear()
+        self._views.clear()
 
 
 _sweeping: list[Sweep] = []
 
 
 class _Watch:
-    __slots__ = ("region",)
+    """Where an independent begins; ``is_new``: its memory as well, so that no earlier record adds to its shadow."""
+
+    __slots__ = ("is_new", "region")
     reads_memory = False
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, is_new: bool) -> None:
         self.region = region
+        self.is_new = is_new
 
     def __call__(self, sweep: Sweep) -> None:
-        sweep.state["watch results"][id(self.region)] = sweep.shadow(self.region).copy()
+        shadow = sweep.shadow(self.region)
+        sweep.state["watch results"][id(self.region)] = shadow if self.is_new else shadow.copy()
 
 
 class Zero:
@@ -865,7 +917,7 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
             )
         if not carries_derivatives(output.dtype):
             raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
-        sweep.add(region_of(output), _seed_for(output.shape, s))
+        sweep.begin(region_of(output), _seed_for(output.shape, s))
 
 
 def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:

@@ -31,7 +31,10 @@ from ampi.kernel.destruct import destruct
 from ampi.kernel.gather import in_gather_form
 from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, is_differentiable, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.kept import find_kept
 from ampi.kernel.loads import loads_before_branches
+from ampi.kernel.private import with_private_arrays
+from ampi.kernel.reciprocals import with_reciprocals
 from ampi.kernel.slice import live_part
 from ampi.kernel.snapshots import find_snapshots
 from ampi.kernel.ssa import (
@@ -54,6 +57,7 @@ from ampi.kernel.ssa import (
     written,
 )
 from ampi.kernel.stages import in_stages
+from ampi.kernel.stored import find_stored
 from ampi.kernel.strips import in_strips
 from ampi.kernel.sums import sum_in_registers
 from ampi.kernel.tbr import Source
@@ -68,7 +72,8 @@ class Derivative:
     indices in ``distinct`` whether all its elements differ and none is negative.  ``needs`` are the
     array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
     writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
-    ``result_active`` says for each result leaf whether it depends on an active argument.
+    ``result_active`` says for each result leaf whether it depends on an active argument.  ``after`` are array
+    arguments whose values after the call it reads besides: it takes them behind the seeds.
     """
 
     function: ir.Function
@@ -80,6 +85,7 @@ class Derivative:
     shadows: tuple[str, ...]
     scalars: tuple[str, ...]
     distinct: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
 
 
@@ -89,17 +95,23 @@ class Options:
 
     ``activity`` finds what depends on active arguments and what results depend on; ``sources`` finds loads that need
     not be saved (TBR) and ``slice`` leaves out what no derivative needs; ``snapshots`` saves what several loads share
-    once; ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
+    once; ``stored`` reads values of carried scalars from arrays into which they were stored; ``private`` makes scratch
+    arrays part of the iterations that fill them, and ``kept`` reads from such arrays what is costly to compute again;
+    ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
     independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form;
-    ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised, and ``stages`` cuts long ones (``strips`` and
-    ``stages`` need a program compiled for separate arrays).  ``threads`` says that the program is compiled with
-    ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, and ``reassociate``
-    that it is compiled with ``fastmath=True``.
+    ``reciprocals`` divides by a number once where adjoints divide by it several times; ``sums``, ``branches`` and
+    ``strips`` make loops fit to be vectorised, and ``stages`` cuts long ones (``strips`` and ``stages`` need a program
+    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``,
+    ``deterministic`` that its results must not depend on the number of threads, ``reassociate`` that it is compiled
+    with ``fastmath=True``, and ``after`` that its caller can give it the arrays as they were after the call.
     """
 
     activity: bool = True
     sources: bool = True
     snapshots: bool = True
+    stored: bool = True
+    private: bool = True
+    kept: bool = True
     slice: bool = True
     independence: bool = True
     sums: bool = True
@@ -107,11 +119,13 @@ class Options:
     loads: bool = True
     branches: bool = True
     gather: bool = True
+    reciprocals: bool = True
     strips: bool = True
     stages: bool = True
     threads: bool = False
     deterministic: bool = False
     reassociate: bool = False
+    after: bool = False
 
 
 ALL_ON = Options()
@@ -126,6 +140,8 @@ def build(function: ir.Function, active: Iterable[str], options: Options = ALL_O
     arguments.  The arguments themselves are not changed.
     """
     primal = construct(function)
+    if options.private:
+        primal = with_private_arrays(primal)
     if options.loads:
         primal = loads_before_branches(primal)
     return _Adjoint(primal, frozenset(active), options).run()
@@ -193,9 +209,12 @@ class _Adjoint(Builder):
         self.primal, self.before = add_counters(primal, nests, self.names)
         if nests:
             self.accesses = tbr.collect(self.primal)
+        self.kept_values = find_kept(self.primal.body, self.accesses) if options.kept else {}
+        self.stored_scalars = find_stored(self.primal.body, self.accesses) if options.stored else {}
         self.facts: list[str] = []
         self.tapes: dict[str, str] = {}  # what the arrays of saved values hold
         self.shadow: dict[str, Var] = {}
+        self.after: dict[str, Var] = {}
         self.level.update({a.name: 0 for a in primal.arguments})
         self.grown = {s.target.name for s in every(primal.body) if isinstance(s, ir.Grow)}
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
@@ -212,6 +231,8 @@ class _Adjoint(Builder):
         for a in arguments:
             if isinstance(a.type, types.Array) and a.name in self.written:
                 scope.values[a.name] = self.working_copy(a)
+                if self.options.after:
+                    self.after[a.name] = self.fresh(f"{a.name}_after", a.type)
         results = self.results()
         result_active = tuple(self.is_varied(v) for v in results)
         adjoints: Adjoints = {}
@@ -243,14 +264,17 @@ class _Adjoint(Builder):
         )
         if self.options.slice:
             generated = live_part(generated)
-        self.facts += self.kept(generated)
         needs = arrays_read(generated)
+        self.after = {name: var for name, var in self.after.items() if var.name in needs}
+        read = (ir.Argument(var.name, var.type, ("after", name)) for name, var in self.after.items())
+        generated = replace(generated, arguments=(*generated.arguments, *read))
+        self.facts += self.kept(generated)
         generated = self.vectorisable(generated)
         return self.describe(generated, needs, shadowed, scalars, result_active)
 
     def kept(self, generated: ir.Function) -> list[str]:
         """What the program saves and copies, in words."""
-        found = []
+        found = [f"{name} is read as it was after the call" for name in self.after]
         for s in every(generated.body):
             if isinstance(s, ir.Alloc) and s.target.name in self.tapes:
                 found.append(f"line {s.line}: {self.tapes[s.target.name]} is saved in each iteration")
@@ -265,6 +289,8 @@ class _Adjoint(Builder):
         if self.options.gather:
             generated, facts = in_gather_form(generated, self.names)
             self.facts += facts
+        if self.options.reciprocals:
+            generated = with_reciprocals(generated, self.names, {shadow.name for shadow in self.shadow.values()})
         generated, facts = parallel.decide(
             generated,
             self.names,
@@ -310,6 +336,7 @@ class _Adjoint(Builder):
             shadows=tuple(a.name for a in shadowed),
             scalars=tuple(a.name for a in scalars),
             distinct=parallel.flags_of(generated),
+            after=tuple(self.after),
             facts=tuple(self.facts),
         )
 
@@ -368,8 +395,11 @@ class _Adjoint(Builder):
                 case ir.Assign(target=target, value=ir.Load()):
                     scope.values[target.name] = self.reload(s, scope, top)
                 case ir.Assign(target=target, value=value):
-                    new = replace(value, args=self.atoms(value.args, scope)) if isinstance(value, Op) else value
-                    scope.values[target.name] = self.value(new, target.name)
+                    found = self.kept_value(target.name, scope)
+                    if found is None:
+                        new = replace(value, args=self.atoms(value.args, scope)) if isinstance(value, Op) else value
+                        found = self.value(new, target.name)
+                    scope.values[target.name] = found
                 case ir.Store(array=array, index=index, value=value):
                     if array.name in scope.values:
                         self.store(scope.values[array.name], self.atoms(index, scope), self.atom(value, scope))
@@ -429,6 +459,17 @@ class _Adjoint(Builder):
             return self.load(tape, (*self.trips((loop,), scope), *places), name)
         tape, loops = scope.find_saved(name)
         return self.load(tape, self.slot(loops, scope), name)
+
+    def kept_value(self, name: str, scope: Scope) -> Expr | None:
+        """A value that an iteration around the scope has put into one of its arrays."""
+        if name not in self.kept_values:
+            return None
+        array, index = self.kept_values[name]
+        filled = scope.find(array.name)
+        known = all(scope.find(i.name) is not None for i in index if isinstance(i, Var))
+        if array.name in scope.values or not isinstance(filled, Var) or not known:
+            return None
+        return self.load(filled, self.atoms(index, scope), name)
 
     def trips(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
         """The numbers, from zero, of the current iterations of loops."""
@@ -951,8 +992,41 @@ class _Adjoint(Builder):
                 scope.values[c.var.name] = Const(True, types.boolean)
                 continue
             assert scope.parent is not None
-            tape = scope.parent.saved_scalars[c.var.name]
-            scope.values[c.var.name] = self.load(tape, (trip,), c.var.name)
+            stored = self.stored_before(s, c, scope)
+            if stored is None:
+                tape = scope.parent.saved_scalars[c.var.name]
+                stored = self.load(tape, (trip,), c.var.name)
+            scope.values[c.var.name] = stored
+
+    def stored_before(self, s: Loop, c: Carried, scope: Scope) -> Expr | None:
+        """A carried scalar as the iteration before has stored it; as it was before the loop in the first iteration."""
+        place = self.stored_scalars.get(c.var.name)
+        assert scope.parent is not None
+        if place is None:
+            return None
+        array: Expr | None = self.after.get(place.array.name)
+        if array is None and not self.is_argument(place.array):  # whose working copy takes longer than what is saved
+            array = scope.parent.find(place.array.name)
+        if not isinstance(array, Var):
+            return None
+        (trip,) = self.trips((s,), scope)
+        value = self.fresh(c.var.name, c.var.type)
+        loaded: list[Expr] = []
+        with self.nested() as block:
+            index = tuple(
+                self.atom(i, scope)
+                if shift is None
+                else self.value(Op("add", (self.atom(s.var, scope), constant(shift - 1, INT)), INT))
+                for i, shift in zip(place.index, place.shifts)
+            )
+            loaded.append(self.load(array, index, c.var.name))
+        first = self.value(Op("gt", (trip, ZERO), types.boolean))
+        begin = self.atom(c.init, scope.parent)
+        self.emit(Branch(first, tuple(block.statements), (), (Join(value, loaded[0], begin),), line=s.line))
+        return value
+
+    def is_argument(self, array: Var) -> bool:
+        return any(a.name == array.name for a in self.primal.arguments)
 
 
 def stem(name: str) -> str:

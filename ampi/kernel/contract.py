@@ -17,7 +17,7 @@ from numba.np import numpy_support
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
-from ampi.kernel import adjoint, arguments, cache, emit, ir, tangent, threads
+from ampi.kernel import adjoint, arguments, cache, emit, ir, streams, tangent, threads
 from ampi.kernel.expand import ADVICE
 from ampi.kernel.inference import is_array
 from ampi.kernel.separate import SeparateArrays, are_separate
@@ -47,10 +47,12 @@ class Contract:
         For each leaf of the result, the dtype it (or its elements) has in the kernel.
     distinct : tuple of int
         Arrays of indices of which the adjoint is told whether they name no element twice.
+    after : tuple of int
+        Arrays which the adjoint reads as they were after the call (only if it was made for that).
     adjoint : callable or None
-        ``adjoint(*leaves, *shadows, *seeds, *flags)``, with one seed per active leaf of the result and one flag per
-        array in ``distinct``.  Shadows are updated in place, from the adjoint of the values after the call to that of
-        the values before.  None if nothing is active.
+        ``adjoint(*leaves, *shadows, *seeds, *after, *flags)``, with one seed per active leaf of the result, the arrays
+        in ``after`` as they were after the call, and one flag per array in ``distinct``.  Shadows are updated in place,
+        from the adjoint of the values after the call to that of the values before.  None if nothing is active.
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -66,6 +68,7 @@ class Contract:
     result_active: tuple[bool, ...]
     result_dtypes: tuple[str, ...]
     distinct: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     disagreement: Callable[..., int] | None = None
 
@@ -82,18 +85,21 @@ def make_contract(
     same: tuple[tuple[int, int], ...] = (),
     separate: bool = True,
     threaded: bool = True,
+    after: bool = False,
 ) -> Contract:
     """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first),
-    ``separate`` that no others overlap, and ``threaded`` that the adjoint of a parallel kernel runs on threads."""
+    ``separate`` that no others overlap, ``threaded`` that the adjoint of a parallel kernel runs on threads, and
+    ``after`` that it may read arrays as they were after the call."""
     separate = separate and "separate" not in kernel.without
     described = tuple(map(cache.describe, argument_types))
-    key = cache.fingerprint(cache.versions(), kernel.identity, described, sorted(active), same, separate, threaded)
+    choices = sorted(active), same, separate, threaded, after
+    key = cache.fingerprint(cache.versions(), kernel.identity, described, *choices)
     name = f"{kernel.__name__}_adjoint_{key}"
     path = cache.folder() / f"{name}.py"
     if not path.exists():
         with cache.locked(name):
             if not path.exists():
-                cache.write(path, generate(kernel, argument_types, active, same, separate, threaded))
+                cache.write(path, generate(kernel, argument_types, active, same, separate, threaded, after))
     module = cache.load_module(path)
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, bool(module.PARTS))
@@ -126,6 +132,7 @@ def derive(
     same: tuple[tuple[int, int], ...] = (),
     separate: bool = True,
     threaded: bool = True,
+    after: bool = True,
 ) -> tuple[ir.Function, adjoint.Derivative]:
     """The primal and its adjoint."""
     primal = kernel.ir_of(argument_types, same)
@@ -135,6 +142,7 @@ def derive(
         stages=separate,
         threads=threaded and bool(kernel.options.get("parallel")),
         deterministic=kernel.deterministic,
+        after=after,
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
     )
     options = replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
@@ -149,9 +157,10 @@ def generate(
     same: tuple[tuple[int, int], ...] = (),
     separate: bool = True,
     threaded: bool = True,
+    after: bool = True,
 ) -> str:
     """The text of the file: facts and adjoint program."""
-    primal, derivative = derive(kernel, argument_types, active, same, separate, threaded)
+    primal, derivative = derive(kernel, argument_types, active, same, separate, threaded, after)
     names = [a.name for a in primal.arguments]
     position = {n: k for k, n in enumerate(names)}
 
@@ -169,6 +178,7 @@ def generate(
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "distinct": tuple(position[n] for n in derivative.distinct),
+        "after": tuple(position[n] for n in derivative.after),
     }
     program = without_constants(derivative.function, primal)
     parts = emit.parts(program)
@@ -435,6 +445,7 @@ class Plan:
 
 
 MOST_PLANS = 256  # of a kernel
+memory.set_copying(streams.copied)
 
 
 def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
@@ -519,7 +530,9 @@ def find_contract(
     contract = kernel.contracts.get(key)
     if contract is None:
         argument_types = kernel.types_of(tuple(map(arguments.plain, bound)))
-        contract = kernel.contracts[key] = make_contract(kernel, argument_types, active, same, separate, threaded)
+        contract = kernel.contracts[key] = make_contract(
+            kernel, argument_types, active, same, separate, threaded, after=True
+        )
     if active and not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)
     return contract
@@ -557,6 +570,8 @@ def finish(
     for storage in plan.activated:
         storage.tape = recording.reference
     record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
+    if contract.after:
+        record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
     if contract.scalars:
         record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
     if result is not None:
@@ -631,7 +646,7 @@ class StandIn:
 class _Adjoint(tape.IsRecord):
     """The record of a call, and its adjoint."""
 
-    __slots__ = ("contract", "created", "outputs", "scalars", "seeds", "shadows", "undo", "values")
+    __slots__ = ("arrays_after", "contract", "created", "outputs", "scalars", "seeds", "shadows", "undo", "values")
     reads_memory = False  # but through `Sweep.value`
 
     def __init__(
@@ -648,6 +663,7 @@ class _Adjoint(tape.IsRecord):
         self.outputs = outputs
         self.undo = undo
         self.created = ()
+        self.arrays_after: Sequence[np.ndarray] = ()
         self.scalars: Sequence[memory.Region] = ()
         self.seeds: Sequence[Any] = ()
 
@@ -655,11 +671,12 @@ class _Adjoint(tape.IsRecord):
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # nobody uses what the call wrote or gave
         values = [self.value(sweep, v) for v in self.values]
-        shadows = [sweep.shadow(r) for r in self.shadows]
+        shadows = [sweep.shadow_again(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
         flags = [threads.distinct(values[k]) for k in self.contract.distinct]
         assert self.contract.adjoint is not None
-        for region, value in zip(self.scalars, self.contract.adjoint(*values, *shadows, *seeds, *flags)):
+        after = sweep.after if self.arrays_after else ()
+        for region, value in zip(self.scalars, self.contract.adjoint(*values, *shadows, *seeds, *after, *flags)):
             sweep.add(region, value)
 
     def value(self, sweep: tape.Sweep, v: Any) -> Any:

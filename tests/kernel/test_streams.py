@@ -1,0 +1,50 @@
+"""Large arrays that a tape saves are copied past the caches, whole and unchanged."""
+
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy
+from ampi.kernel import streams
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8, 60])
+@pytest.mark.parametrize("more", [0, 1, 63, 64, 1000])
+def test_all_bytes_are_copied(offset, more):
+    block = numpy.random.default_rng(0).integers(0, 256, streams.LARGE + 2000, dtype=numpy.uint8)
+    array = block[offset : offset + streams.LARGE + more]
+    copy = streams.copied(array)
+    assert copy is not array and not numpy.shares_memory(copy, array)
+    numpy.testing.assert_array_equal(copy, array)
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_order_is_kept(order, dtype):
+    array = numpy.asarray(numpy.random.default_rng(0).random((300, 3000)).astype(dtype), order=order)
+    copy = streams.copied(array)
+    assert copy.strides == array.strides and copy.dtype == array.dtype
+    numpy.testing.assert_array_equal(copy, array)
+    numpy.testing.assert_array_equal(streams.copied(array[:, ::2]), array[:, ::2])
+
+
+def square(x, y):
+    for i in range(x.shape[0]):
+        y[i] = x[i] * x[i]
+
+
+def test_large_march():
+    """(x^2)^2 ..., back and forth between two arrays: the gradient is n x^(n - 1)."""
+    kernel = ampi.kernel(square)
+    x0 = numpy.random.default_rng(0).uniform(0.9, 1.1, streams.LARGE // 8 + 5)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        u, v = x * 1.0, ampi.numpy.empty(x.shape)
+        for _ in range(6):
+            kernel(u, v)
+            u, v = v, u
+    assert tape.saved_bytes >= 4 * x0.nbytes
+    for scale in (1.0, 2.0):
+        x_bar = tape.gradient(u, x, seed=numpy.full(x0.shape, scale))
+        numpy.testing.assert_allclose(x_bar, scale * 64 * x0**63, rtol=1e-12)
+    numpy.testing.assert_allclose(u, x0**64, rtol=1e-12)
