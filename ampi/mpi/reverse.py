@@ -149,6 +149,8 @@ class Reverse:
         while self.pending:
             wait(self.pending[-1], lambda: f"the creation of {self.name} by Idup")
             self.pending.pop()
+        if self.group is not None:
+            self.group.ready()
 
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
