@@ -327,8 +327,8 @@ def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], re
         for _, kind in _paired(builder, node, name, result, both[1], whole=False)
     ]
     parameters = list(inspect.signature(_function(rule.tangent)).parameters)
-    leaves = (tuple(a for a in function.arguments if a.path[0] == p) for p in parameters)
-    found = Tangent(name, function, *leaves, tuple(values), tuple(positions))
+    primals, tangents = (tuple(a for a in function.arguments if a.path[0] == p) for p in parameters)
+    found = Tangent(name, function, primals, tangents, tuple(values), tuple(positions))
     _require_places(builder, node, found, arguments, list(_leaves(result)))
     return found
 
@@ -455,6 +455,7 @@ def with_given_results(tangent: Tangent) -> tuple[tuple[ir.Stmt, ...], tuple[ir.
     known_or_same = lambda e: known.get(e.name, e) if isinstance(e, ir.Var) else e
     put = lambda e: mapped(e, known_or_same)
     values = tuple(v if k in tangent.values else put(v) for k, v in enumerate(tangent.results))
+    assert isinstance(last, ir.Return)
     return (*before, *map(put, after), replace(last, values=values)), tuple(given)
 
 

@@ -249,7 +249,7 @@ def _affine_operation(op: Op, accesses: Accesses) -> Form | None:
         case "neg":
             return forms[0].times(Fraction(-1))
         case "mul":
-            return _multiplied(*forms, accesses)
+            return _multiplied(forms[0], forms[1], accesses)
         case _:
             return forms[0]
 
