@@ -270,8 +270,11 @@ def test_exception_in_the_sweep_of_one_rank(comm, at_once, program):
         x = tape.watch(ONES)
         y = program(comm, x) * 2
         tape.append(fail)
-    if program is ring and comm.rank > 1:  # its adjoint comes from a rank that goes on
-        tape.gradient(y, x, seed=ONES)
+    if program is ring and comm.rank > 1:  # its adjoint comes from a rank that goes on, but the notice may be quicker
+        try:
+            tape.gradient(y, x, seed=ONES)
+        except ampi.CommunicationError as error:
+            assert "the reason" in str(error)
         return
     with pytest.raises(ZeroDivisionError if comm.rank == 1 else ampi.CommunicationError, match="the reason"):
         tape.gradient(y, x, seed=ONES)
