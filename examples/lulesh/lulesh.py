@@ -11,7 +11,7 @@ With ``--gradient origin`` (or ``kinetic``) the run is differentiated: the final
 (the total kinetic energy) with respect to the energy field, the node coordinates and the velocities as they are
 before the last cycles::
 
-    mpiexec -n 8 python -m ampi.run lulesh.py -s 5 -i 60 --gradient origin --last 20 --check --cost --output gradient.h5
+    mpiexec -n 8 python -m ampi.run lulesh.py -s 10 -i 60 --gradient origin --last 20 --check --cost --output out.h5
 """
 
 import argparse
