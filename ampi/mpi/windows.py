@@ -258,7 +258,7 @@ class Trace:
     tickets : dict
         Tickets drawn in lock epochs, by target; negative for updates.
     announced : bool
-        The other ranks can see that the window is used in lock epochs.
+        The other ranks can see that the window is used in epochs that they have no part in.
     joined : bool
         All ranks have swept it.
     attached : dict
@@ -298,7 +298,7 @@ class Trace:
         communication_of(tape).log(window.reverse).stirred = self.stirred
 
     def stirred(self) -> bool:
-        """Whether any rank has used the window in lock epochs: all have to take part in the sweep.
+        """Whether any rank has used the window in epochs that concern some ranks: all have to take part in the sweep.
 
         An announcement may come before this rank's tape begins: what counts is what it knew at the last common sweep.
         """
@@ -747,6 +747,8 @@ def _handshake(win: Any, name: str, partners: list[int]) -> None:
     trace = _trace(tape, window)
     communication_of(tape).log(window.reverse).touched = True
     record = Handshake(name, window, partners)
+    if name in ("Start", "Post") and len({*partners, window.reverse.rank}) < window.order.size:  # some have no part in it
+        trace.announce()
     if name == "Start":
         trace.epoch, trace.access_epoch = True, record
     elif name == "Complete" and trace.access_epoch is not None:
