@@ -747,8 +747,8 @@ def _handshake(win: Any, name: str, partners: list[int]) -> None:
     trace = _trace(tape, window)
     communication_of(tape).log(window.reverse).touched = True
     record = Handshake(name, window, partners)
-    if name in ("Start", "Post") and len({*partners, window.reverse.rank}) < window.order.size:  # some have no part in it
-        trace.announce()
+    if name in ("Start", "Post") and len({*partners, window.reverse.rank}) < window.order.size:
+        trace.announce()  # to those that have no part in it
     if name == "Start":
         trace.epoch, trace.access_epoch = True, record
     elif name == "Complete" and trace.access_epoch is not None:

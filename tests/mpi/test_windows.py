@@ -838,6 +838,25 @@ def test_handshakes_that_depend_on_one_another():
     group.Free()
 
 
+@pytest.mark.mpi(min_size=3)
+def test_ranks_without_part_in_an_epoch_take_part_in_the_sweep():
+    rank, group = WORLD.rank, WORLD.Get_group()
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.full(1, 2.0 + rank))
+        win, memory = created(ampi.numpy, COMM_WORLD, 1, "d")
+        if rank == 0:
+            win.Start(group.Incl([1]))
+            win.Put(x * x, 1)
+            win.Complete()
+        elif rank == 1:
+            win.Post(group.Incl([0]))
+            win.Wait()
+        y = memory * 3
+        win.Free()
+    assert tape.gradient(y, x).tolist() == [0.0 if rank else 12.0]
+    group.Free()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_only_one_rank_records():
     """The others take part in what is put off; nothing hangs."""
