@@ -79,7 +79,9 @@ class Refusing(abc.ABCMeta):
         return isinstance(instance, cls.origin) if "origin" in vars(cls) else super().__instancecheck__(instance)
 
     def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, cls.origin) if "origin" in vars(cls) else super().__subclasscheck__(other)
+        if "origin" not in vars(cls):
+            return super().__subclasscheck__(other)
+        return type.__subclasscheck__(cls.origin, other)  # an abstract class would ask this one, its subclass, again
 
 
 def standing_for(origin: type) -> type:

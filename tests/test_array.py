@@ -825,6 +825,9 @@ def test_classes_that_stand_for_numpys():
     assert issubclass(np.matrix, anp.matrix) and not isinstance(np.ones(1), anp.matrix)
     assert anp.polynomial.Polynomial.fit([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], 1)(5.0) == pytest.approx(6.0)
 
+    assert issubclass(np.polynomial.Polynomial, anp.polynomial.Polynomial)
+    assert not issubclass(float, np.polynomial.Polynomial) and not issubclass(float, anp.polynomial.Polynomial)
+
     class Column(anp.matrix):
         pass
 
