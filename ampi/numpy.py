@@ -39,7 +39,7 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if _current() is not None:
+        if formula is None and _current() is not None:  # formulas take lists apart themselves
             arguments = tuple([_from_nested(x) if _has_numbers_of_ours(x) else x for x in arguments])
         result = run(*arguments, **keywords)
         return result if type(result) is ndarray else _memory.wrapped(result)
