@@ -80,7 +80,10 @@ def shape_of(builder: Any, value: Any) -> tuple[ir.Expr, ...]:
     if isinstance(value, Lazy):
         return value.shape
     known = builder.extents.get(value.name)
-    sizes = tuple(ir.Size(value, axis, types.intp) for axis in range(value.type.ndim))
+    sizes = tuple(
+        ONE if (value.name, axis) in builder.single else ir.Size(value, axis, types.intp)
+        for axis in range(value.type.ndim)
+    )
     return sizes if known is None else tuple(k if isinstance(k, ir.Const) else n for k, n in zip(known, sizes))
 
 

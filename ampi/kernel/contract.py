@@ -86,20 +86,22 @@ def make_contract(
     separate: bool = True,
     threaded: bool = True,
     after: bool = False,
+    single: frozenset[tuple[int, int]] = frozenset(),
 ) -> Contract:
     """The contract of a kernel; ``same`` says which array leaves are one and the same memory (later, first),
-    ``separate`` that no others overlap, ``threaded`` that the adjoint of a parallel kernel runs on threads, and
-    ``after`` that it may read arrays as they were after the call."""
+    ``separate`` that no others overlap, ``threaded`` that the adjoint of a parallel kernel runs on threads, ``after``
+    that it may read arrays as they were after the call, ``single`` which axes (leaf, axis) stretch from one."""
     separate = separate and "separate" not in kernel.without
     described = tuple(map(cache.describe, argument_types))
-    choices = sorted(active), same, separate, threaded, after
+    choices = sorted(active), same, separate, threaded, after, sorted(single)
     key = cache.fingerprint(cache.versions(), kernel.identity, described, *choices)
     name = f"{kernel.__name__}_adjoint_{key}"
     path = cache.folder() / f"{name}.py"
     if not path.exists():
         with cache.locked(name):
             if not path.exists():
-                cache.write(path, generate(kernel, argument_types, active, same, separate, threaded, after))
+                text = generate(kernel, argument_types, active, same, separate, threaded, after, single)
+                cache.write(path, text)
     module = cache.load_module(path)
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, bool(module.PARTS))
@@ -133,9 +135,10 @@ def derive(
     separate: bool = True,
     threaded: bool = True,
     after: bool = True,
+    single: frozenset[tuple[int, int]] = frozenset(),
 ) -> tuple[ir.Function, adjoint.Derivative]:
     """The primal and its adjoint."""
-    primal = kernel.ir_of(argument_types, same)
+    primal = kernel.ir_of(argument_types, same, single)
     fast = kernel.options.get("fastmath", False)
     options = adjoint.Options(
         strips=separate,
@@ -158,9 +161,10 @@ def generate(
     separate: bool = True,
     threaded: bool = True,
     after: bool = True,
+    single: frozenset[tuple[int, int]] = frozenset(),
 ) -> str:
     """The text of the file: facts and adjoint program."""
-    primal, derivative = derive(kernel, argument_types, active, same, separate, threaded, after)
+    primal, derivative = derive(kernel, argument_types, active, same, separate, threaded, after, single)
     names = [a.name for a in primal.arguments]
     position = {n: k for k, n in enumerate(names)}
 
@@ -526,20 +530,28 @@ def find_contract(
     same, kinds = arguments.same_places(places), tuple(map(arguments.kind, bound))
     merged = {k for k, _ in same}
     separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
-    key = kinds, active, same, separate, threaded
-    contract = kernel.contracts.get(key)
-    if contract is None:
-        argument_types = kernel.types_of(tuple(map(arguments.plain, bound)))
-        contract = kernel.contracts[key] = make_contract(
-            kernel, argument_types, active, same, separate, threaded, after=True
-        )
+    choices = active, same, separate, threaded, True
+
+    def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
+        key = kinds, choices, single
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            argument_types = kernel.types_of(tuple(map(arguments.plain, bound)))
+            contract = kernel.contracts[key] = make_contract(kernel, argument_types, *choices, single)
+        return contract
+
+    contract = contract_for(frozenset())
+    if active and contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = contract_for(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
     if active and not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)
     return contract
 
 
 def refuse_stretching(kernel: Any, line: int) -> None:
-    """Axes of size one that fit to longer ones are only known to derivatives where the source shows them."""
+    """An axis of size one that fits to longer ones is only known to derivatives if it is an argument's own, or if the
+    source shows it."""
     if line:
         raise ActivityError(
             f"{kernel.py_func.__code__.co_filename}:{line}: in kernel '{kernel.__name__}': arrays of "

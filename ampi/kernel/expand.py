@@ -178,6 +178,6 @@ class _Expansion:
 
 
 ADVICE = (
-    "an axis of size one that stretches must be seen in the source: insert it with None (x[:, None]), or take the "
-    "element (x[0])"
+    "an axis of size one stretches where it is a whole axis of an argument, or seen in the source: insert it with None "
+    "(x[:, None]), or take the element (x[0])"
 )

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ampi.kernel import inference, ir
+from ampi.kernel.extents import ONE
 
 
 def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:
@@ -17,7 +18,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     """
     *body, last = callee.body if callee.body and isinstance(callee.body[-1], ir.Return) else (*callee.body, ir.Return())
     names: dict[str, ir.Expr] = {}
-    for argument, value in zip(callee.arguments, leaf_values(callee, arguments), strict=True):
+    for argument, value in zip(callee.arguments, leaf_values(arguments), strict=True):
         names[argument.name] = value if direct(value) else builder.temporary(argument.name, value)
     for name, array in callee.constants:
         names[name] = builder.constant_array(name, array)
@@ -34,10 +35,12 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
 
 
 def note_parts(builder: Any, start: int) -> None:
-    """Tell the caller which names stand for parts of arrays."""
+    """Tell the caller which names stand for parts of arrays, and which local arrays have axes of size one."""
     for s in ir.walk(tuple(builder.block[start:])):
         if isinstance(s, ir.View):
             builder.extents[s.target.name] = s.shape
+        elif isinstance(s, ir.Alloc):
+            builder.single |= {(s.target.name, axis) for axis, size in enumerate(s.shape) if size == ONE}
         elif isinstance(s, ir.Alias) and s.index:
             builder.describe_part(s.target, s.array, len(s.index))
 
@@ -47,8 +50,8 @@ def direct(value: ir.Expr) -> bool:
     return isinstance(value, (ir.Var, ir.Const))
 
 
-def leaf_values(callee: ir.Function, arguments: list[Any]) -> list[ir.Expr]:
-    """The values of the callee's argument leaves, in order."""
+def leaf_values(arguments: list[Any]) -> list[ir.Expr]:
+    """The values of a callee's argument leaves, in order."""
 
     def leaves(value: Any) -> list[ir.Expr]:
         if isinstance(value, ir.Expr):

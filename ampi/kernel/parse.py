@@ -115,18 +115,24 @@ CASTS: tuple[Any, ...] = (
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 
 
-def parse(function: Any, argument_types: Iterable[types.Type]) -> ir.Function:
-    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out).
+Single = frozenset[tuple[int, int]]  # axes of size one: the argument leaf's number, and the axis
+
+
+def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
+    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out), whose
+    axes in ``single`` are known to have size one, so that they stretch where they meet longer ones.
 
     Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
     Raises ``KernelError`` for what is outside the language.
     """
-    return _parse(function, tuple(argument_types), ())
+    return _parse(function, tuple(argument_types), (), single)
 
 
-def _parse(function: Any, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...]) -> ir.Function:
+def _parse(
+    function: Any, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...], single: Single
+) -> ir.Function:
     source = read_source(function)
-    builder = _Builder(function, source, argument_types, callers)
+    builder = _Builder(function, source, argument_types, callers, single)
     for _ in range(100):
         before = builder.state()
         result = builder.build()
@@ -163,8 +169,16 @@ class _Scope:
 
 
 class _Builder:
-    def __init__(self, function: Any, source: Source, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...]):
+    def __init__(
+        self,
+        function: Any,
+        source: Source,
+        argument_types: tuple[types.Type, ...],
+        callers: tuple[Any, ...],
+        single: Single,
+    ):
         self.function = function
+        self.single_axes = single
         self.source = source
         self.callers = (*callers, (function.__code__, argument_types))
         self.definition = source.definition
@@ -253,6 +267,7 @@ class _Builder:
         if inference.is_scalar(type_) or inference.is_array(type_):
             own_name = len(path) == 1 and self.webs.definitions[name] == 1
             leaf = name if own_name else self.names.fresh(f"{name}_0" if len(path) == 1 else name)
+            self.single |= {(leaf, axis) for number, axis in self.single_axes if number == len(arguments)}
             arguments.append(ir.Argument(leaf, type_, path))
             return ir.Var(leaf, type_)
         if isinstance(type_, types.BaseTuple):
@@ -281,6 +296,7 @@ class _Builder:
         self.extents: dict[str, tuple[ir.Expr, ...]] = {}  # of local arrays and parts of arrays
         self.owned: set[str] = set()  # local arrays
         self.parts: set[str] = set()  # parts of local arrays
+        self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.unrolling = 0
         self.loops: list[str] = []
@@ -1395,6 +1411,8 @@ class _Builder:
         if node.keywords:
             self.fail(node, "keyword arguments are only supported for kernels", "pass plain positional arguments")
         arguments = self.spread(node.args)
+        if isinstance(function, np.ufunc) and len(arguments) > function.nin:
+            self.fail(node, f"{_name_of(function)} with an array for its result", "write result[:] = ...")
         if any(map(is_array, arguments)) and intrinsics.lookup(function) is not None:
             make = lambda *values: self.call(node, function, list(values))
             return array_values.operation(self, node, function, make, *arguments)
@@ -1599,10 +1617,15 @@ class _Builder:
 
     def call_kernel(self, node: ast.Call, function: Any, hint: str | None) -> Value:
         """Inline the call of another kernel."""
-        from ampi.kernel.inline import inline
+        from ampi.kernel.inline import inline, leaf_values
 
         arguments = self.bound(node, function)
-        callee = self.callee(node, function, tuple(self.type_of(node, v) for v in arguments))
+        single: Single = frozenset()
+        if self.single_axes:
+            leaves = enumerate(leaf_values(arguments))
+            arrays = ((k, array_values.shape_of(self, leaf)) for k, leaf in leaves if is_array(leaf))
+            single = frozenset((k, axis) for k, shape in arrays for axis, n in enumerate(shape) if n == extents.ONE)
+        callee = self.callee(node, function, tuple(self.type_of(node, v) for v in arguments), single)
         return inline(self, callee, arguments, node, hint)
 
     def bound(self, node: ast.Call, function: Any) -> list[Value]:
@@ -1628,14 +1651,16 @@ class _Builder:
             return Group(tuple(self.assemble(p, leaves) for p in parts), cls)
         return next(leaves)
 
-    def callee(self, node: ast.Call, function: Any, argument_types: tuple[types.Type, ...]) -> ir.Function:
+    def callee(
+        self, node: ast.Call, function: Any, argument_types: tuple[types.Type, ...], single: Single = frozenset()
+    ) -> ir.Function:
         from ampi.kernel.lower import lower
 
-        key = (function.__code__, id(function), argument_types)
+        key = (function.__code__, id(function), argument_types, single)
         if key not in self.callees:
             if any(code is function.__code__ for code, _ in self.callers):
                 self.fail(node, f"'{function.__name__}' calls itself", "write the recursion as a loop")
-            self.callees[key] = lower(_parse(function, argument_types, self.callers))
+            self.callees[key] = lower(_parse(function, argument_types, self.callers, single))
         return self.callees[key]
 
     def type_of(self, node: ast.AST, value: Value) -> types.Type:

@@ -275,10 +275,15 @@ class Kernel:
                 "pass numbers, arrays, and (named) tuples of these"
             ) from problem
 
-    def ir_of(self, argument_types: tuple[types.Type, ...], same: tuple[tuple[int, int], ...] = ()) -> ir.Function:
+    def ir_of(
+        self,
+        argument_types: tuple[types.Type, ...],
+        same: tuple[tuple[int, int], ...] = (),
+        single: frozenset[tuple[int, int]] = frozenset(),
+    ) -> ir.Function:
         """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
-        are one and the same memory (later, first)."""
-        function = as_loops(merge(lower(parse(self.py_func, argument_types)), same))
+        are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
+        function = as_loops(merge(lower(parse(self.py_func, argument_types, single)), same))
         for name in ("simplify", "unroll", "simplify", "scalarise"):
             if name not in self.without:
                 function = PASSES[name](function)

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numba import prange
 
+import ampi
 from ampi.kernel import adjoint, contract, emit, lower, parse, pipeline, tangent, threads
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
@@ -28,6 +29,22 @@ def case(*arguments, complex_too=True):
         return function
 
     return register
+
+
+@ampi.kernel
+def eliminate(a, x):
+    """The solution of ``a x = b``, where x holds b before; ``a`` is overwritten."""
+    n = len(x)
+    for k in range(n):
+        for i in range(k + 1, n):
+            factor = a[i, k] / a[k, k]
+            x[i] -= factor * x[k]
+            for j in range(k, n):
+                a[i, j] -= factor * a[k, j]
+    for k in range(n - 1, -1, -1):
+        for j in range(k + 1, n):
+            x[k] -= a[k, j] * x[j]
+        x[k] /= a[k, k]
 
 
 def vector(*shape, low=0.5, high=1.5):

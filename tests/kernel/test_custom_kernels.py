@@ -5,6 +5,7 @@ import math
 import numba
 import numpy as np
 import pytest
+from kernel_cases import eliminate
 
 import ampi
 from ampi import KernelError
@@ -45,16 +46,7 @@ def solve(m, b, x):
         x[i] = b[i]
         for j in range(n):
             a[i, j] = m[i, j]
-    for k in range(n):
-        for i in range(k + 1, n):
-            factor = a[i, k] / a[k, k]
-            x[i] -= factor * x[k]
-            for j in range(k, n):
-                a[i, j] -= factor * a[k, j]
-    for k in range(n - 1, -1, -1):
-        for j in range(k + 1, n):
-            x[k] -= a[k, j] * x[j]
-        x[k] /= a[k, k]
+    eliminate(a, x)
     return x
 
 

@@ -6,7 +6,7 @@ from collections import namedtuple
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, float_arguments, load
+from kernel_cases import Check, copies, eliminate, float_arguments, load
 
 import ampi
 from ampi import KernelError
@@ -51,19 +51,8 @@ def solve_jvp(primals, tangents):
 @ampi.kernel
 def gauss(m, b, x):
     """The solution of m x = b, into x, by elimination."""
-    n = len(b)
-    a = m.copy()
     x[:] = b
-    for k in range(n):
-        for i in range(k + 1, n):
-            factor = a[i, k] / a[k, k]
-            x[i] -= factor * x[k]
-            for j in range(k, n):
-                a[i, j] -= factor * a[k, j]
-    for k in range(n - 1, -1, -1):
-        for j in range(k + 1, n):
-            x[k] -= a[k, j] * x[j]
-        x[k] /= a[k, k]
+    eliminate(m.copy(), x)
     return x
 
 
