@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -140,27 +141,28 @@ class Region:
     @property
     def nbytes(self) -> int:
         """Bytes of the region's elements."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Extent:
     """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
 
-    ``listed`` is the tape, by reference, that has this extent among the needs of its storage.
+    ``pattern`` is where the elements lie; ``listed`` is the tape, by reference, that has this extent among the needs
+    of its storage.
     """
 
     __slots__ = ("dense", "high", "listed", "low", "pattern")
 
     def __init__(self, array: np.ndarray) -> None:
         self.listed: Any = None
-        if array.flags.forc:
-            self.low = address_of(array)
-            self.high = self.low + array.nbytes
-            self.dense = True
+        address = address_of(array)
+        self.dense = array.flags.forc
+        if self.dense:
+            self.low = address
+            self.high = address + array.nbytes
         else:
             self.low, self.high = np.lib.array_utils.byte_bounds(array)
-            self.dense = False
-        self.pattern = (address_of(array), array.shape, array.strides, array.dtype.itemsize)
+        self.pattern = (address, array.shape, array.strides, array.itemsize)
 
     def overlaps(self, other: Extent) -> bool:
         """Whether a byte belongs to both."""
@@ -219,12 +221,8 @@ try:
 except (AttributeError, ValueError):
     _struct_is_known = False
 
-_read_address = _address_from_struct if _struct_is_known else _address_from_interface
-
-
-def address_of(array: np.ndarray) -> int:
-    """Address of an array's first element."""
-    return _read_address(array)
+address_of = _address_from_struct if _struct_is_known else _address_from_interface
+"""Address of an array's first element."""
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -248,6 +246,16 @@ def set_copying(function: Callable[[np.ndarray], np.ndarray]) -> None:
 def copied(array: np.ndarray) -> np.ndarray:
     """A copy of a plain array that will not be read soon, in the same order of its elements in memory."""
     return _copying(array)
+
+
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two contiguous arrays of one shape, dtype and order hold the same bytes."""
+    return not _compare(address_of(a), address_of(b), a.nbytes)
+
+
+# Reads both once and makes nothing, where NumPy's comparison makes an array.
+_compare = ctypes.CDLL(None).memcmp
+_compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 KEPT_BYTES = 1 << 30

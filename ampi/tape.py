@@ -19,6 +19,7 @@ in reverse-mode automatic differentiation" (2005), done here at run time by regi
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import warnings
 import weakref
@@ -39,6 +40,7 @@ from .memory import (
     copied,
     plain,
     region_of,
+    same_bytes,
     storage_of,
     tracked_copy,
 )
@@ -214,16 +216,11 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
 class Need:
     """Where an array lies whose values are needed again and again."""
 
-    __slots__ = ("extent", "place", "storage")
+    __slots__ = ("extent", "storage")
 
     def __init__(self, storage: Storage, view: np.ndarray) -> None:
         self.storage = storage
-        self.place = _place_of(view)
         self.extent = Extent(view)
-
-
-def _place_of(view: np.ndarray) -> tuple[Any, ...]:
-    return address_of(view), view.shape, view.strides, view.dtype.itemsize
 
 
 class Tape:
@@ -325,12 +322,13 @@ class Tape:
                 "convert it to a floating-point or complex dtype before tape.watch"
             )
         region = region_of(array)
-        if any(watched.same_place(region) for watched in self._watches):
+        is_new = array is not x
+        if not is_new and any(watched.same_place(region) for watched in self._watches):
             self._require_same_value(region)
             return array
-        self.activate(array)
+        region.storage.tape = self._reference
         self._watches.append(region)
-        self.append_record(Record(_Watch(region, is_new=array is not x), (), ()))
+        self.append_record(Record(_Watch(region, is_new), (), ()))
         return array
 
     def _require_same_value(self, region: Region) -> None:
@@ -451,7 +449,7 @@ class Tape:
         needs = storage.needs.get(self._reference)
         if needs is None:
             needs = storage.needs[self._reference] = {}
-        key = _place_of(view)
+        key = address_of(view), view.shape, view.strides, view.itemsize
         if key not in needs:
             needs[key] = Extent(view)
         return view
@@ -464,7 +462,7 @@ class Tape:
         needs = need.storage.needs.get(reference)
         if needs is None:
             needs = need.storage.needs[reference] = {}
-        if needs.setdefault(need.place, extent) is extent:
+        if needs.setdefault(extent.pattern, extent) is extent:
             extent.listed = reference
 
     @property
@@ -534,8 +532,9 @@ class Tape:
             return view
         key = (address_of(view), view.shape, view.strides, view.dtype.str)
         copy = self._copies.get(key)
-        if copy is None or not _same_bits(copy, view):
-            copy = self._copies[key] = view.copy(order="K")
+        present = view if view.flags.forc else view.copy(order="K")
+        if copy is None or not same_bytes(copy, present):
+            copy = self._copies[key] = view.copy(order="K") if present is view else present
         return copy
 
     def _passive_overwrite(self, arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
@@ -873,11 +872,6 @@ def _may_change(view: np.ndarray) -> bool:
     return array is not None and not isinstance(array, bytes)
 
 
-def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether arrays of one shape and dtype are equal; NaNs are not, and cost one copy more, which is harmless."""
-    return bool((a == b).all())
-
-
 def _leaves(x: Any) -> Iterator[Any]:
     if x is None:
         return
@@ -934,7 +928,7 @@ def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
 
 def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
     """The seed for an output of a shape."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     if seed is None:
         if size != 1:
             raise TapeError(f"tape.gradient(y, x): y has shape {shape}; pass seed= with an array of that shape")

@@ -35,6 +35,7 @@ from ampi.kernel.kept import find_kept
 from ampi.kernel.loads import loads_before_branches
 from ampi.kernel.private import with_private_arrays
 from ampi.kernel.reciprocals import with_reciprocals
+from ampi.kernel.recomputed import sums_in_any_order
 from ampi.kernel.slice import live_part
 from ampi.kernel.snapshots import find_snapshots
 from ampi.kernel.ssa import (
@@ -284,13 +285,16 @@ class _Adjoint(Builder):
 
     def vectorisable(self, generated: ir.Function) -> ir.Function:
         """The program with its innermost loops in a form that compilers vectorise, and its parallel ones on threads."""
+        shadows = {shadow.name for shadow in self.shadow.values()}
         if self.options.sums:
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
         if self.options.gather:
             generated, facts = in_gather_form(generated, self.names)
             self.facts += facts
         if self.options.reciprocals:
-            generated = with_reciprocals(generated, self.names, {shadow.name for shadow in self.shadow.values()})
+            generated = with_reciprocals(generated, self.names, shadows)
+        if self.options.strips:
+            generated = sums_in_any_order(generated, shadows)
         generated, facts = parallel.decide(
             generated,
             self.names,

@@ -94,9 +94,13 @@ _LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeabl
 def kind(value: Any) -> Any:
     """What Numba's type of an argument depends on; cheaper than the type."""
     if isinstance(value, np.ndarray):
+        if is_scalar(value):
+            return value.dtype
         return value.dtype, value.ndim, value.flags.num & _LAYOUT
     if isinstance(value, tuple):
         return type(value), tuple(map(kind, value))
+    if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:
+        return int, "unsigned"
     return value if value is None or callable(value) else type(value)
 
 
@@ -160,15 +164,18 @@ def place(leaf: Any) -> Any:
     """First and last byte of an array, and what else tells whether two arrays are the same elements."""
     if not isinstance(leaf, np.ndarray) or is_scalar(leaf):
         return None
-    low = memory.address_of(leaf)
     if leaf.flags.forc:
+        low = memory.address_of(leaf)
         return low, low + leaf.nbytes, leaf.shape, leaf.strides, leaf.dtype
-    low_bound, high_bound = np.lib.array_utils.byte_bounds(leaf)
-    return low_bound, high_bound, leaf.shape, leaf.strides, leaf.dtype
+    low, high = np.lib.array_utils.byte_bounds(leaf)
+    return low, high, leaf.shape, leaf.strides, leaf.dtype
 
 
-def same_places(places: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
+def same_places(places: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     """Pairs (later, first) of leaves that are the same array."""
+    taken = [p[0] for p in places if p is not None]
+    if len(set(taken)) == len(taken):
+        return ()
     first: dict[Any, int] = {}
     same = []
     for k, p in enumerate(places):

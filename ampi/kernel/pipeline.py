@@ -159,7 +159,8 @@ class Kernel:
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
-        self.contracts: dict[Any, Any] = {}  # what `contract.record` has found
+        self.primals: dict[Any, Any] = {}  # what `calls.record` has found for arguments of which types
+        self.contracts: dict[Any, Any] = {}  # for which of them active
         self.plans: dict[Any, Any] = {}  # and for which arrays
 
     def __repr__(self) -> str:
@@ -183,7 +184,7 @@ class Kernel:
         if kwargs or self._keyword_only:
             args = self.bind(args, kwargs)
         if tape.living:
-            from ampi.kernel.contract import record
+            from ampi.kernel.calls import record
 
             return record(self, args)
         for a in args:
@@ -303,10 +304,10 @@ class Kernel:
         active : frozenset of str
             The arguments that carry derivatives: names of ``ir.Argument`` (``"x"``, or ``"state_x"`` for ``state.x``).
         """
-        from ampi.kernel.contract import make_contract
+        from ampi.kernel.contract import Case, make_contract
 
         names = [a.name for a in self.ir_of(argument_types).arguments]
-        return make_contract(self, argument_types, frozenset(map(names.index, active)))
+        return make_contract(self, Case(argument_types, frozenset(map(names.index, active))))
 
     def explain(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
         """What the adjoint does for these arguments, and why: printed, and returned as text.
@@ -327,9 +328,10 @@ class Kernel:
 
         bound = self.bind(args, kwargs)
         argument_types = self.types_of(tuple(map(arguments.plain, bound)))
-        wanted = contract.positions_of(self, argument_types, None if active is None else frozenset(active))
-        primal, derivative = contract.derive(self, argument_types, wanted, threaded=self.is_threaded())
-        text = explain(self, bound, primal, derivative, [a.name for k, a in enumerate(primal.arguments) if k in wanted])
+        case = contract.whole_case(self, argument_types, None if active is None else frozenset(active))
+        primal, derivative = contract.derive(self, case)
+        wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
+        text = explain(self, bound, primal, derivative, wanted)
         print(text)
         return text
 

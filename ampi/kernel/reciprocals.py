@@ -2,8 +2,8 @@
 
 A processor divides once in the time of a dozen multiplications.  Adjoints divide by what the kernel divides by, several
 times: for each operand, and in gather form for each neighbour.  The product differs from the quotient by rounding (and
-where the reciprocal of a subnormal number overflows), which a derivative can bear.  What is computed again of the
-kernel itself stays as it is where a condition, an index or a value that is kept depends on it.
+where the reciprocal of a subnormal number overflows), which a derivative can bear.  Values that are exact (see
+``recomputed``) stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import Branch, Loop, Names, definitions, every, names_read
+from ampi.kernel.recomputed import exact_values
+from ampi.kernel.ssa import Branch, Loop, Names, definitions
 
 SHARED = 2  # quotients by one number for which a reciprocal pays
 
@@ -29,7 +30,7 @@ def with_reciprocals(function: ir.Function, names: Names, shadows: set[str]) -> 
 class _Reciprocals:
     def __init__(self, function: ir.Function, names: Names, shadows: set[str]) -> None:
         self.names = names
-        self.exact = exact_values(function, shadows)
+        self.exact = exact_values(function, shadows, zero_stays=True)
 
     def block(self, body: tuple[Stmt, ...], is_loop: bool) -> tuple[Stmt, ...]:
         here = {v.name for s in body for v in definitions(s)}
@@ -68,50 +69,3 @@ class _Reciprocals:
                 same = dividend.type == divisor.type == ty
                 return same and not isinstance(divisor, Const) and target.name not in self.exact
         return False
-
-
-def exact_values(function: ir.Function, shadows: set[str]) -> set[str]:
-    """The names of values on which something else than adjoints depends."""
-    needs: dict[str, set[str]] = defaultdict(set)
-    exact: set[str] = set()
-    for s in every(function.body):
-        match s:
-            case ir.Assign(target=target, value=value):
-                needs[target.name] |= names_read(s)
-                exact |= _discrete(value)
-            case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
-                exact |= _names(index if array.name in shadows else (*index, value))
-            case Loop(start=start, stop=stop, carried=carried):
-                exact |= _names((start, stop))
-                for c in carried:
-                    needs[c.var.name] |= _names((c.init, c.next))
-            case Branch(condition=condition, joins=joins):
-                exact |= _names((condition,))
-                for j in joins:
-                    needs[j.var.name] |= _names((j.then, j.orelse))
-            case ir.Return():
-                pass
-            case _:
-                exact |= names_read(s)
-    waiting = list(exact)
-    while waiting:
-        for name in needs[waiting.pop()] - exact:
-            exact.add(name)
-            waiting.append(name)
-    return exact
-
-
-def _discrete(value: Expr) -> set[str]:
-    """What conditions, indices and integers in an expression are made of."""
-    match value:
-        case ir.Load(index=index):
-            return _names(index)
-        case Op(name="select", args=(condition, *_)):
-            return _names((condition,))
-        case Op(type=ty, args=args) if not isinstance(ty, (types.Float, types.Complex)):
-            return _names(args)
-    return set()
-
-
-def _names(expressions: tuple[Expr, ...]) -> set[str]:
-    return {n.name for e in expressions for n in ir.walk(e) if isinstance(n, Var)}

@@ -204,9 +204,10 @@ class Combination:
         """Adjoints of a and b for that of a ∘ b."""
         contract = self.contracts.get(b.dtype)
         if contract is None:
-            from ..kernel.contract import make_contract
+            from ..kernel.contract import Case, make_contract
 
-            contract = make_contract(self.kernel, self.kernel.types_of((a.copy(), b)), frozenset({0, 1}))
+            case = Case(self.kernel.types_of((a.copy(), b)), frozenset({0, 1}))
+            contract = make_contract(self.kernel, case)
             self.contracts[b.dtype] = contract
         shadows = np.zeros_like(a), np.array(g, b.dtype)
         if contract.adjoint is not None:

@@ -8,6 +8,7 @@ outside a triangle), which take no adjoint.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,7 @@ class _Movement:
 
 
 def _size(region: Region) -> int:
-    return int(np.prod(region.shape, dtype=np.intp))
+    return math.prod(region.shape)
 
 
 def _positions(region: Region, first: int) -> np.ndarray:

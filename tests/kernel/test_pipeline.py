@@ -541,6 +541,89 @@ def test_memory_of_unneeded_arguments_is_let_go():
     np.testing.assert_allclose(t.gradient(z, x, seed=np.ones(1000)), 4.0)
 
 
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_plain_inputs_are_kept_bit_by_bit(order):
+    """Zeros of either sign, and values that are no numbers, are told apart; equal values are kept once."""
+    plain = {"C": np.zeros((3, 4)), "F": np.zeros((4, 3)).T, "strided": np.zeros((6, 8))[::2, ::2]}[order]
+
+    @kernel
+    def by_sign(x, c, y):
+        for i in range(c.shape[0]):
+            for j in range(c.shape[1]):
+                y[i, j] = x[i, j] * math.copysign(1.0, c[i, j])
+
+    expected = []
+    with tape.Tape() as t:
+        x = t.watch(np.ones((3, 4)))
+        ys = [tracked(np.zeros((3, 4))) for _ in range(5)]
+        for y, value in zip(ys, (0.0, -0.0, -0.0, math.nan, -math.nan)):
+            plain[1, 2] = value
+            by_sign(x, plain, y)
+            sign = np.copysign(np.ones((3, 4)), plain)
+            expected.append(sign)
+        assert len({id(copy) for copy in t._copies.values()}) == 1
+        plain[...] = 7.0
+    for y, sign in zip(ys, expected):
+        np.testing.assert_array_equal(t.gradient(y, x, seed=np.ones((3, 4))), sign)
+
+
+def test_plain_arrays_without_dimensions_are_not_numbers():
+    """A tracked one is a number to a kernel, a plain one an array: one must not be taken for the other."""
+
+    @kernel
+    def scaled(x, y, a):
+        for i in range(len(x)):
+            y[i] = x[i] * a
+
+    @kernel
+    def shifted(x, y, a):
+        for i in range(len(x)):
+            y[i] = x[i] * a[()]
+
+    for function, number in ((scaled, tracked(np.array(3.0))), (shifted, np.array(3.0))):
+        with tape.Tape() as t:
+            x = t.watch(np.ones(4))
+            y = tracked(np.zeros(4))
+            function(x, y, number)
+        np.testing.assert_array_equal(t.gradient(y, x, seed=np.ones(4)), 3.0)
+
+    @kernel
+    def either(x, y, a):
+        for i in range(len(x)):
+            y[i] = 2 * x[i]
+
+    for number in (tracked(np.array(3.0)), np.array(3.0), 3.0):
+        with tape.Tape() as t:
+            x = t.watch(np.ones(4))
+            y = tracked(np.zeros(4))
+            either(x, y, number)
+        np.testing.assert_array_equal(t.gradient(y, x, seed=np.ones(4)), 2.0)
+    assert len(either.contracts) == 3
+
+
+def test_new_arrays_share_what_is_known_of_their_types():
+    @kernel
+    def double(x, y):
+        for i in range(len(x)):
+            y[i] = 2 * x[i]
+
+    with tape.Tape() as t:
+        x = t.watch(np.ones(5))
+        ys = [tracked(np.zeros(5)) for _ in range(4)]
+        for y in ys:
+            double(x, y)
+        assert len(double.primals) == 1
+        for seen_before in (True, False):
+            frozen = tracked(np.zeros(5))
+            if seen_before:
+                double(x, frozen)
+            frozen.flags.writeable = False
+            with pytest.raises(KernelError, match="read-only"):
+                double(x, frozen)
+    for y in ys:
+        np.testing.assert_array_equal(t.gradient(y, x, seed=np.ones(5)), 2.0)
+
+
 def test_contract():
     types = weighted.types_of((np.zeros(3), np.zeros(3), 1.0, 2))
     contract = weighted.contract(types, frozenset({"x"}))
