@@ -1,4 +1,4 @@
-"""NumPy's functions and methods of whole arrays, as far as Numba has them: sums, extremes, products, shapes.
+"""NumPy's functions and methods of whole arrays, as far as Numba has them: sums, extremes, products, new arrays.
 
 One function here says what one of NumPy's does, in terms of loops, views and element-by-element expressions (see
 ``array_values``), so that its derivatives follow.  The first two arguments are the parser and the call; the values of
@@ -46,7 +46,7 @@ def lookup(function: Any) -> Handler | None:
 
 def is_of_arrays(handler: Handler, values: list[Any]) -> bool:
     """Whether a call is one of arrays, and not of numbers."""
-    return handler in MAKERS or any(map(is_array, values)) or (handler is concatenate and bool(values))
+    return handler in MAKERS or any(is_array(a) for v in values for a in (v, *getattr(v, "items", ())))
 
 
 def call(builder: Any, node: ast.Call, handler: Handler, values: list[Any], keywords: dict[str, Any]) -> Any:
@@ -185,6 +185,24 @@ def min_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 @rule(np.max, np.amax, method="max")
 def max_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     return extreme(builder, node, a, "max", max)
+
+
+@rule(np.ptp)
+def ptp(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
+    a = computed(builder, array(builder, node, a), "values")
+    return builder.binary(node, ast.Sub(), max_(builder, node, a), min_(builder, node, a))
+
+
+@rule(np.nansum)
+def nansum(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
+    type_ = array_values.result_type(builder, node, np.nansum, array(builder, node, a))
+    zero = number(0, type_)
+
+    def add(total: ir.Expr, x: ir.Expr) -> ir.Expr:
+        missing = builder.operation(node, "isnan", np.isnan, x)
+        return builder.binary(node, ast.Add(), total, ir.Op("select", (missing, zero, x), type_))
+
+    return fold(builder, a, zero, add, "total")
 
 
 def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
@@ -348,6 +366,17 @@ def det(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
     return element_at(filled(builder, "det", type_, (ONE,), a), (ZERO,))
 
 
+@rule(np.linalg.slogdet)
+def slogdet(builder: Any, node: ast.Call, a: Any) -> Any:
+    dtype = system(builder, node, np.linalg.slogdet, a)[0]
+    if isinstance(dtype, types.Complex):
+        builder.fail(node, "np.linalg.slogdet of complex numbers", "use np.linalg.det")
+    a = computed(builder, a, "matrix")
+    sign = element_at(filled(builder, "sign", INT, (ONE,), a), (ZERO,))
+    size = element_at(filled(builder, "logdet", dtype, (ONE,), a), (ZERO,))
+    return builder.group((builder.cast(sign, dtype), size))
+
+
 @rule(np.linalg.cholesky)
 def cholesky(builder: Any, node: ast.Call, a: Any) -> Lazy:
     type_ = system(builder, node, np.linalg.cholesky, a)
@@ -371,6 +400,80 @@ def outer(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
     i, j = axes_for(builder, 2)
     value = builder.binary(node, ast.Mult(), element_at(a, (i,)), element_at(b, (j,)))
     return Lazy(type_, (i, j), (*shape_of(builder, a), *shape_of(builder, b)), builder.cast(value, type_.dtype))
+
+
+@rule(np.kron)
+def kron(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
+    type_ = array_values.result_type(builder, node, np.kron, array(builder, node, a), array(builder, node, b))
+    a, b = (computed(builder, v, "factor") for v in (a, b))
+    axes, sizes = axes_for(builder, type_.ndim), shape_of(builder, b)
+    if a.type.ndim != b.type.ndim:
+        builder.fail(node, "np.kron of arrays of different numbers of dimensions", "insert axes with None")
+    blocks = tuple(ir.Op("floordiv", pair, INT) for pair in zip(axes, sizes))
+    inside = tuple(ir.Op("mod", pair, INT) for pair in zip(axes, sizes))
+    value = builder.binary(node, ast.Mult(), element_at(a, blocks), element_at(b, inside))
+    shape = tuple(extents.mul(m, n) for m, n in zip(shape_of(builder, a), sizes))
+    return Lazy(type_, axes, shape, builder.cast(value, type_.dtype))
+
+
+@rule(np.cross)
+def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
+    """Of vectors of three, or of arrays of such rows."""
+    type_ = array_values.result_type(builder, node, np.cross, array(builder, node, a), array(builder, node, b))
+    a, b = (computed(builder, v, "factor") for v in (a, b))
+    three = ir.Const(3, INT)
+    rows: tuple[ir.Expr, ...] = ()
+    for v in (a, b):
+        *own, last = shape_of(builder, v)
+        array_values.agree(builder, node, last, three)
+        for mine, other in zip(own, rows):
+            array_values.agree(builder, node, other, mine)
+        rows = rows or tuple(own)
+    target = array_values.new_array(builder, "cross", type_.dtype, (*rows, three))
+    times = binary(builder, node, ast.Mult())
+    for k in range(3):
+        axes = axes_for(builder, len(rows))
+        at = lambda v, n, axes=axes: array_values.element_of(builder, v, (*axes, ir.Const(n % 3, INT)))
+        value = builder.binary(node, ast.Sub(), times(at(a, k + 1), at(b, k + 2)), times(at(a, k + 2), at(b, k + 1)))
+        place, value = (*axes, ir.Const(k, INT)), builder.cast(value, type_.dtype)
+        if rows:
+            builder.emit(ir.Elementwise(target, axes, rows, place, value))
+        else:
+            builder.emit(ir.Store(target, place, value))
+    return target
+
+
+@rule(np.convolve)
+def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> ir.Var:
+    type_ = array_values.result_type(builder, node, np.convolve, array(builder, node, a), array(builder, node, v))
+    a, v = (computed(builder, x, "factor") for x in (a, v))
+    (m,), (n,), (i, j) = shape_of(builder, a), shape_of(builder, v), axes_for(builder, 2)
+    size = extents.sub(extents.add(m, n), ONE)
+    target = array_values.new_array(builder, "convolution", type_.dtype, (size,), number(0, type_.dtype))
+    value = builder.cast(builder.binary(node, ast.Mult(), element_at(a, (i,)), element_at(v, (j,))), type_.dtype)
+    builder.emit(ir.Elementwise(target, (i, j), (m, n), (extents.add(i, j),), value, accumulate=True))
+    mode = getattr(mode, "value", mode) or "full"
+    if mode == "full":
+        return target
+    longer, shorter = extents.maximum(m, n), extents.minimum(m, n)
+    if mode not in ("same", "valid"):
+        builder.fail(node, f"{ast.unparse(node.func)} with the mode {mode!r}", "use full, same or valid")
+    valid = mode == "valid"
+    start = extents.sub(shorter, ONE)
+    start = start if valid else extents.floordiv(start, 2)
+    count = extents.add(extents.sub(longer, shorter), ONE) if valid else longer
+    start, count = (builder.temporary(hint, e) for hint, e in (("start", start), ("count", count)))
+    part = array_values.Range(start, extents.add(start, count), None)
+    return array_values.part(builder, node, target, [part], None)
+
+
+@rule(np.correlate)
+def correlate(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> ir.Var:
+    (axis,), (size,) = axes_for(builder, 1), shape_of(builder, array(builder, node, v))
+    v = computed(builder, v, "factor")
+    back = builder.conjugate(element_at(v, (extents.sub(extents.sub(size, ONE), axis),)))
+    turned = Lazy(v.type.copy(layout="C"), (axis,), (size,), back)
+    return convolve(builder, node, a, turned, mode or "valid")
 
 
 # --------------------------------------------------------------------------------------------------- choices
@@ -410,153 +513,6 @@ def clip(builder: Any, node: ast.Call, a: Any, a_min: Any = None, a_max: Any = N
             make = lambda x, y, name=name, function=function: builder.operation(node, name, function, x, y)
             a = array_values.operation(builder, node, function, make, a, bound)
     return a
-
-
-# --------------------------------------------------------------------------------------------------- shapes
-
-
-@rule(np.copy, method="copy")
-def copy(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return array_values.copied(builder, array(builder, node, a), "copy")
-
-
-@rule(np.ascontiguousarray)
-def ascontiguousarray(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    a = array(builder, node, a)
-    return a if isinstance(a, ir.Var) and a.type.layout == "C" else array_values.copied(builder, a, "copy")
-
-
-@rule(np.transpose, method="transpose")
-def transpose(builder: Any, node: ast.Call, a: Any, axes: Any = None) -> ir.Var:
-    a = computed(builder, array(builder, node, a))
-    order = tuple(reversed(range(a.type.ndim)))
-    if not is_none(axes):
-        items = getattr(axes, "items", ())
-        if not (len(items) == a.type.ndim and all(isinstance(i, ir.Const) for i in items)):
-            builder.fail(node, "the axes must be a tuple of constants, one per axis")
-        order = tuple(i.value % a.type.ndim for i in items)
-    sizes, variables = shape_of(builder, a), axes_for(builder, a.type.ndim)
-    index = tuple(variables[order.index(k)] for k in range(a.type.ndim))
-    turned = {"C": "F", "F": "C"}.get(a.type.layout, "A") if is_none(axes) else "A"
-    shape = tuple(sizes[k] for k in order)
-    return array_values.rearranged(builder, a, a.type.copy(layout=turned), variables, shape, index, None)
-
-
-def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...]) -> ir.Var:
-    """A view of a contiguous array in another shape."""
-    if a.type.layout != "C":
-        builder.fail(node, "another shape of an array that is not contiguous", "take a copy first: a.copy()")
-    sizes, axes = shape_of(builder, a), axes_for(builder, len(shape))
-    place: ir.Expr = ZERO
-    for axis, size in zip(axes, shape, strict=True):
-        place = extents.add(extents.mul(place, size), axis)
-    index: list[ir.Expr] = []
-    for size in reversed(sizes[1:]):
-        index.append(ir.Op("mod", (place, size), INT))
-        place = ir.Op("floordiv", (place, size), INT)
-    index.append(place)
-    type_ = a.type.copy(ndim=len(shape))
-    return array_values.rearranged(builder, a, type_, axes, shape, index[::-1], None)
-
-
-@rule(np.reshape, method="reshape")
-def reshape(builder: Any, node: ast.Call, a: Any, *shape: Any) -> ir.Var:
-    a = computed(builder, array(builder, node, a))
-    items = shape[0].items if len(shape) == 1 and hasattr(shape[0], "items") else shape
-    if not items or not all(isinstance(n, ir.Expr) and isinstance(n.type, types.Integer) for n in items):
-        builder.fail(node, "a shape must be integers")
-    sizes = tuple(array_values.steady(builder, n) for n in items)
-    rest = [k for k, n in enumerate(sizes) if isinstance(n, ir.Const) and n.value == -1]
-    if len(rest) == 1:
-        others = extents.product(tuple(n for n in sizes if not isinstance(n, ir.Const) or n.value != -1))
-        total = extents.product(shape_of(builder, a))
-        missing = total if others == ONE else ir.Op("floordiv", (total, others), INT)
-        sizes = tuple(missing if k == rest[0] else n for k, n in enumerate(sizes))
-    return reshaped(builder, node, a, sizes)
-
-
-@rule(np.ravel, method="ravel")
-def ravel(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    a = array(builder, node, a)
-    if isinstance(a, Lazy) or a.type.layout != "C":
-        a = array_values.copied(builder, a, "copy")
-    return a if a.type.ndim == 1 else reshaped(builder, node, a, (extents.product(shape_of(builder, a)),))
-
-
-def flatten(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return ravel(builder, node, array_values.copied(builder, array(builder, node, a), "copy"))
-
-
-METHODS["flatten"] = flatten
-
-
-@rule(np.flip)
-def flip(builder: Any, node: ast.Call, m: Any) -> ir.Var:
-    a = computed(builder, array(builder, node, m))
-    back = array_values.Range(None, None, ir.Const(-1, INT))
-    return array_values.part(builder, node, a, [back] * a.type.ndim, None)
-
-
-@rule(np.diff)
-def diff(builder: Any, node: ast.Call, a: Any) -> Lazy:
-    a = computed(builder, array(builder, node, a))
-    sides = [
-        array_values.part(builder, node, a, [Ellipsis, array_values.Range(bounds[0], bounds[1], None)], None)
-        for bounds in ((ONE, None), (None, ir.Const(-1, INT)))
-    ]
-    return array_values.operation(builder, node, operator.sub, binary(builder, node, ast.Sub()), *sides)
-
-
-@rule(np.roll)
-def roll(builder: Any, node: ast.Call, a: Any, shift: Any) -> Lazy:
-    a = computed(builder, array(builder, node, a))
-    if a.type.ndim != 1 or not (isinstance(shift, ir.Expr) and isinstance(shift.type, types.Integer)):
-        builder.fail(node, "np.roll takes a vector and an integer here", "loop over the rows")
-    (axis,), (size,) = axes_for(builder, 1), shape_of(builder, a)
-    origin = ir.Op("mod", (extents.sub(axis, array_values.steady(builder, shift)), size), INT)
-    return Lazy(a.type.copy(layout="C"), (axis,), (size,), element_at(a, (origin,)))
-
-
-def fill(builder: Any, node: ast.Call, a: Any, value: Any) -> Any:
-    array_values.assign(builder, node, array_values.whole(builder, a), value)
-    return builder.nothing
-
-
-METHODS["fill"] = fill
-
-
-def astype(builder: Any, node: ast.Call, a: Any, dtype: Any) -> Lazy:
-    ty, axes = builder.dtype(node, dtype), axes_for(builder, a.type.ndim)
-    value = element_at(a, axes)
-    if isinstance(value.type, types.Complex) and not isinstance(ty, types.Complex):
-        builder.fail(node, f"a {value.type} as {ty}", "take .real first")
-    return Lazy(types.Array(ty, len(axes), "C"), axes, shape_of(builder, a), builder.cast(value, ty))
-
-
-METHODS["astype"] = astype
-
-
-@rule(np.concatenate)
-def concatenate(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> ir.Var:
-    parts = list(getattr(arrays, "items", ()))
-    if not parts or not all(map(is_array, parts)):
-        builder.fail(node, "np.concatenate takes a tuple of arrays")
-    along = axis_of(builder, node, parts[0], axis)
-    type_ = array_values.result_type(builder, node, np.concatenate, builder.typed_group(parts))
-    shape = list(shape_of(builder, parts[0]))
-    starts: list[ir.Expr] = [ZERO]
-    for p in parts:
-        starts.append(extents.add(starts[-1], shape_of(builder, p)[along]))
-    shape[along] = starts[-1]
-    target = array_values.new_array(builder, "joined", type_.dtype, tuple(shape))
-    for p, start in zip(parts, starts, strict=False):
-        axes, sizes = axes_for(builder, p.type.ndim), shape_of(builder, p)
-        for k in range(len(sizes)):
-            if k != along:
-                array_values.agree(builder, node, shape[k], sizes[k])
-        index = tuple(extents.add(start, a) if k == along else a for k, a in enumerate(axes))
-        builder.emit(ir.Elementwise(target, axes, sizes, index, builder.cast(element_at(p, axes), type_.dtype)))
-    return target
 
 
 # --------------------------------------------------------------------------------------------------- new arrays

@@ -11,13 +11,15 @@ operation   tangent                                   adjoint
 dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar``
 solve       ``A^-1 (dB - dA C)``                      ``W = A^-H C_bar``, ``B_bar += W``, ``A_bar -= W C^H``
 det         ``C tr(A^-1 dA)``                         ``A_bar += conj(C) C_bar A^-H``
+logdet      ``tr(A^-1 dA)``                           ``A_bar += C_bar A^-H``
 cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^-1``, ``A_bar += tril(S + S^H)``,
                                                       the diagonal of ``S`` once
 ==========  ========================================  ==========================================================
 
 ``P`` takes the lower triangle with half of the diagonal.  Only the lower triangle of ``A`` is read by ``cholesky``, so
-only that has an adjoint.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
-Differentiation of the Cholesky decomposition, 2016.)
+only that has an adjoint.  Logarithms are of determinants of real matrices.  What else is in the table gives integers.
+(M. Giles, An extended collection of matrix derivative results, 2008; I. Murray, Differentiation of the Cholesky
+decomposition, 2016.)
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ SOURCES = {
     "solve": "np.linalg.solve({})",
     "det": "np.linalg.det({})",
     "cholesky": "np.linalg.cholesky({})",
+    "logdet": "np.linalg.slogdet({})[1]",
+    "sign": "np.linalg.slogdet({})[0]",
+    "argsort": "np.argsort({})",
+    "stable_argsort": "np.argsort({}, kind='mergesort')",
+    "searchsorted": "np.searchsorted({})",
+    "searchsorted_right": "np.searchsorted({}, side='right')",
 }
 
 Element = Callable[[tuple[Expr, ...]], Expr]
@@ -229,20 +237,34 @@ def _det_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars:
     (a,), (a_bar,) = arguments, bars
     if a_bar is None:
         return
+    _add_inverse(w, a, a_bar, w.b.value(arithmetic("mul", conjugate(w.b.load(d, (ZERO,))), w.b.load(bar, (ZERO,)))))
+
+
+def _logdet_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a,), (a_bar,) = arguments, bars
+    if a_bar is not None:
+        _add_inverse(w, a, a_bar, w.b.value(w.b.load(bar, (ZERO,))))
+
+
+def _add_inverse(w: _Writer, a: Var, a_bar: Var, factor: Expr) -> None:
+    """``a_bar += factor * a^-H``."""
     inverse = w.solve(w.adjoint_matrix(a), _unit(w, a))
-    factor = w.b.value(arithmetic("mul", conjugate(w.b.load(d, (ZERO,))), w.b.load(bar, (ZERO,))))
     w.add(a_bar, lambda k: arithmetic("mul", factor, w.b.load(inverse, k)))
 
 
 def _det_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    _logdet_tangent(w, d, arguments, dot, dots)
+    w.set(dot, lambda k: arithmetic("mul", w.b.load(d, k), w.b.load(dot, k)))
+
+
+def _logdet_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     (a,), (a_dot,) = arguments, dots
     w.set(dot, lambda k: constant(0, dot.type.dtype))
     if a_dot is None:
         return
     quotient = w.solve(a, a_dot)
-    factor = w.b.load(d, (ZERO,))
     with w.loop(Size(a, 0, INT), dot) as i:
-        w.b.accumulate(dot, (ZERO,), w.b.value(arithmetic("mul", factor, w.b.load(quotient, (i, i)))))
+        w.b.accumulate(dot, (ZERO,), w.b.value(w.b.load(quotient, (i, i))))
 
 
 def _cholesky_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
@@ -294,10 +316,12 @@ _ADJOINTS: dict[str, Any] = {
     "solve": _solve_adjoint,
     "det": _det_adjoint,
     "cholesky": _cholesky_adjoint,
+    "logdet": _logdet_adjoint,
 }
 _TANGENTS: dict[str, Any] = {
     "dot": _dot_tangent,
     "solve": _solve_tangent,
     "det": _det_tangent,
     "cholesky": _cholesky_tangent,
+    "logdet": _logdet_tangent,
 }

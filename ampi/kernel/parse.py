@@ -28,7 +28,18 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.custom import custom_vjp
-from ampi.kernel import array_functions, array_values, compositions, extents, inference, intrinsics, ir, records
+from ampi.kernel import (
+    array_functions,
+    array_orders,  # noqa: F401 (enters its rules)
+    array_shapes,
+    array_values,
+    compositions,
+    extents,
+    inference,
+    intrinsics,
+    ir,
+    records,
+)
 from ampi.kernel.array_values import Lazy, Range, is_array
 from ampi.kernel.custom import custom_jvp
 from ampi.kernel.records import Records
@@ -1258,7 +1269,7 @@ class _Builder:
             case "dtype":
                 return Static(numpy_support.as_dtype(array.type.dtype))
             case "T":
-                return array_functions.transpose(self, node, array)
+                return array_shapes.transpose(self, node, array)
             case "real" | "imag" as name:
                 make = lambda x: self.part(node, name, x)
                 return array_values.operation(self, node, getattr(np, name), make, array)

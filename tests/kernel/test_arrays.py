@@ -348,6 +348,52 @@ def parts_of_complex_numbers(z):
     return np.sum(z.real * z.imag), np.conj(z) * z, np.abs(z)
 
 
+@case((3,), (3,), (2, 3))
+def joined_and_repeated(x, y, a):
+    pairs = np.stack((x, y * y), axis=-1)
+    rows = np.vstack((a, y[None, :] * x)) * np.vstack((x, y, x, y))[1:]
+    wide = np.hstack((a, a * 2.0))
+    columns = np.column_stack((x, a.T))
+    return pairs, rows, wide, columns, np.hstack((x, y)), np.expand_dims(x * y, 1) * a[0], np.repeat(x, 2) * 2.0
+
+
+@case((4,), (3, 4))
+def diagonals(x, a):
+    return np.diag(x) * x, np.diag(a) * x[1:], np.diag(a * 2.0)
+
+
+@case((7,), (3,), **REAL)
+def orders(x, y):
+    first = np.sort(x)[:3] * np.arange(3)
+    order = np.argsort(x * y[0], kind="mergesort")
+    first[1] += x[order[2]] * np.median(x) + np.median(x[1:]) * np.ptp(y)
+    place = np.searchsorted(np.sort(x), y, side="right")
+    first += x[np.minimum(place, 6)]
+    y.sort()
+    return first, np.nansum(x * y[1])
+
+
+@case((4,), (5,), (5,), **REAL)
+def interpolated(x, xp, fp):
+    points = np.cumsum(xp)
+    return np.interp(4.0 * x - 1.0, points, fp), np.interp(x[0] + x[1], points, fp * fp)
+
+
+@case((3,), (4, 3), (2, 2), (4,))
+def other_products(x, a, m, c):
+    turned = np.cross(x, a[0] * 2.0) + np.cross(a, x)[1] + np.cross(a, a[::-1])[2]
+    smooth = np.convolve(c, x, mode="same") + np.convolve(c, x)[1:-1] + np.correlate(c, x[:1])
+    return turned, np.kron(m, a), smooth, np.correlate(c, x), np.convolve(x, c, mode="valid"), np.kron(x, c)
+
+
+@case((3, 3), (3,), **REAL)
+def logarithm_of_a_determinant(a, x):
+    for i in range(3):
+        a[i, i] -= 4.0 * x[i]
+    sign, size = np.linalg.slogdet(a)
+    return sign * size, size * x
+
+
 # ------------------------------------------------------------------------------------------- matrices
 
 
