@@ -99,7 +99,8 @@ class Options:
     once; ``stored`` reads values of carried scalars from arrays into which they were stored; ``private`` makes scratch
     arrays part of the iterations that fill them, and ``kept`` reads from such arrays what is costly to compute again;
     ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
-    independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form;
+    independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form
+    and ``behind`` does what else they do row by row behind it;
     ``reciprocals`` divides by a number once where adjoints divide by it several times; ``sums``, ``branches`` and
     ``strips`` make loops fit to be vectorised, and ``stages`` cuts long ones (``strips`` and ``stages`` need a program
     compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``,
@@ -120,6 +121,7 @@ class Options:
     loads: bool = True
     branches: bool = True
     gather: bool = True
+    behind: bool = True
     reciprocals: bool = True
     strips: bool = True
     stages: bool = True
@@ -289,7 +291,7 @@ class _Adjoint(Builder):
         if self.options.sums:
             generated = replace(generated, body=sum_in_registers(generated.body, self.names))
         if self.options.gather:
-            generated, facts = in_gather_form(generated, self.names)
+            generated, facts = in_gather_form(generated, self.names, self.options.behind, self.options.threads)
             self.facts += facts
         if self.options.reciprocals:
             generated = with_reciprocals(generated, self.names, shadows)

@@ -12,13 +12,17 @@ A nest of loops becomes
   those that are;
 * the nest as it was with what else it does (setting adjoints of overwritten elements to zero, for one).
 
+Other increments, of elements that lie side by side, are added in the same loops as the first.  What is left follows
+closely, row by row: it is done as soon as no neighbour needs what it overwrites any more, and finds its arrays in the
+caches.
+
 The method is that of Hückelheim et al., "Automatic differentiation for adjoint stencil loops" (2019).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,17 +32,24 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.branches import flatten
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, Block, Branch, Builder, Loop, Names, names_read
+from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Loop, Names, names_read, substitute
 
 WORTH = 3  # operations that the detour of an increment through a buffer costs
 WIDEST = 4  # distance of the neighbours in one direction
+STRIP_SHIFT = 9
+STRIP = 1 << STRIP_SHIFT  # iterations of a loop without loops inside that take the part of a row
 
 Offset = tuple[int, ...]  # from an iteration to the element that it adds to, in each loop's direction
 
 
-def in_gather_form(function: ir.Function, names: Names) -> tuple[ir.Function, list[str]]:
-    """The function (in single assignment form) with such nests in gather form where that pays; what was done."""
-    pass_ = _Gather(function, names)
+def in_gather_form(
+    function: ir.Function, names: Names, behind: bool = True, threads: bool = False
+) -> tuple[ir.Function, list[str]]:
+    """The function (in single assignment form) with such nests in gather form where that pays; what was done.
+
+    ``behind``: what else a nest does follows row by row, unless ``threads`` share the nest.
+    """
+    pass_ = _Gather(function, names, behind, threads)
     return replace(function, body=pass_.visit(function.body)), pass_.facts
 
 
@@ -68,8 +79,10 @@ class Target:
 
 
 class _Gather(Builder):
-    def __init__(self, function: ir.Function, names: Names) -> None:
+    def __init__(self, function: ir.Function, names: Names, behind: bool, threads: bool) -> None:
         super().__init__(names)
+        self.behind = behind
+        self.threads = threads
         self.accesses = tbr.collect(function)
         self.facts: list[str] = []
 
@@ -93,14 +106,23 @@ class _Gather(Builder):
         targets = [t for t in self.targets(nest) if t.is_stencil]
         if not targets or not self.pays(targets, nest):
             return None
+        gathered = {id(x) for target in targets for x, _ in target.increments}
+        follows = self.behind and not (self.threads and s.parallel)
+        beside = self.beside(nest, targets, gathered) if follows else []
+        done = gathered | {id(x) for x in beside}
+        rest = self.needed([t for t in nest.body if id(t) not in done])
         self.stack = [Block()]
         self.line = s.line
-        _Writer(self, nest, targets).write()
+        _Writer(self, nest, targets, beside, rest if follows else ()).write()
         for target in targets:
             count = len(target.increments)
             self.facts.append(f"line {s.line}: {target.array.name} in gather form, from {count} neighbours")
-        gathered = {id(x) for target in targets for x, _ in target.increments}
-        return self.block.statements + self.rest(nest, gathered)
+        if beside:
+            self.facts.append(f"line {s.line}: with {', '.join(x.array.name for x in beside)} in the same loop")
+        if rest and follows:
+            self.facts.append(f"line {s.line}: what else the loop does follows row by row")
+        apart = [] if follows or not rest else [replace(s, body=iteration(nest, rest))]
+        return self.block.statements + apart
 
     # which nests
 
@@ -188,6 +210,23 @@ class _Gather(Builder):
             return None
         return Target(group[0].array, increments, next(iter(fixed))[0])
 
+    def beside(self, nest: Nest, targets: list[Target], gathered: set[int]) -> list[ir.Accumulate]:
+        """The other increments, if each is of an array of its own whose elements lie side by side, and if an iteration
+        is the one of its place."""
+        others = [t for t in nest.body if isinstance(t, ir.Accumulate) and id(t) not in gathered]
+        reaches = [reach(targets, k) for k in range(len(nest.loops))]
+        if len({x.array.name for x in others}) < len(others) or any(low > 0 or high < 0 for low, high in reaches):
+            return []
+        movable = all(self.can_be_moved(e, nest.values) for x in others for e in (x.value, *x.index))
+        return others if movable and all(self.is_adjacent(x, nest) for x in others) else []
+
+    def is_adjacent(self, x: ir.Accumulate, nest: Nest) -> bool:
+        """Whether the index moves by one element in the last dimension with the innermost loop, and not in others."""
+        counters = [s.var.name for s in nest.loops]
+        *before, last = [tbr.affine(e, self.accesses) for e in x.index]
+        fixed = all(name in counters[:-1] or not self.varies(name, nest) for f in before for name, _ in f.terms)
+        return fixed and last.terms == {(counters[-1], ""): 1}
+
     def varies(self, name: str, nest: Nest) -> bool:
         return any(loop.name == nest.loops[0].name for loop in self.accesses.depth.get(name, ()))
 
@@ -216,15 +255,6 @@ class _Gather(Builder):
 
     # what remains
 
-    def rest(self, nest: Nest, gathered: set[int]) -> list[Stmt]:
-        """The nest without the increments that have been gathered."""
-        body = self.needed([t for t in nest.body if id(t) not in gathered])
-        if not body:
-            return []
-        for s, before in zip(nest.loops[::-1], [(), *nest.between[::-1]]):
-            body = (replace(s, body=body if s is nest.loops[-1] else (*before, *body)),)
-        return list(body)
-
     @staticmethod
     def needed(body: list[Stmt]) -> tuple[Stmt, ...]:
         """Statements without the values that are not used any more."""
@@ -235,6 +265,13 @@ class _Gather(Builder):
                 names |= names_read(t)
                 kept.append(t)
         return tuple(reversed(kept))
+
+
+def iteration(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """What the outermost loop of a nest does in an iteration, with another body of the innermost one."""
+    for s, before in zip(nest.loops[:0:-1], [(), *nest.between[:0:-1]]):
+        body = (replace(s, body=(*before, *body)),)
+    return (*nest.between[0], *body) if nest.between else body
 
 
 def reach(targets: list[Target], k: int) -> tuple[int, int]:
@@ -255,10 +292,20 @@ def cost(body: Iterable[Stmt]) -> int:
 
 
 class _Writer:
-    """Writes the nest that adds to the targets."""
+    """Writes the nest that adds to the targets.
 
-    def __init__(self, to: _Gather, nest: Nest, targets: list[Target]) -> None:
-        self.to, self.nest, self.targets = to, nest, targets
+    ``beside`` are increments that iterations make besides, in the same loops; ``rest`` is what is to follow.
+    """
+
+    def __init__(
+        self,
+        to: _Gather,
+        nest: Nest,
+        targets: list[Target],
+        beside: Sequence[ir.Accumulate] = (),
+        rest: tuple[Stmt, ...] = (),
+    ) -> None:
+        self.to, self.nest, self.targets, self.beside, self.rest = to, nest, targets, beside, rest
         self.counters = [s.var.name for s in nest.loops]
         self.places: list[Var] = []
 
@@ -299,12 +346,41 @@ class _Writer:
                     inside = here if isinstance(inside, Const) else self.op("and", inside, here, types.boolean)
             self.level(inside)
             self.places.pop()
+            if self.rest and not self.places:
+                self.row_behind(s, place, high)
         self.emit_loop(s, place, first, end, block.statements)
+
+    def row_behind(self, s: Loop, place: Var, high: int) -> None:
+        """What else the iteration does that no later place needs."""
+        number = self.moved(place, -high)
+        runs = self.op("ge", number, s.start, types.boolean)
+        body = substitute(self.steady(iteration(self.nest, self.rest)), {s.var.name: number})
+        self.to.emit(Branch(runs, body, line=s.line))
+
+    def steady(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Statements with indices that cannot be negative written as unsigned."""
+
+        def index(es: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return tuple(self.unsigned(e, isinstance(e, Var) and tbr.is_nonnegative(e, self.to.accesses)) for e in es)
+
+        out: list[Stmt] = []
+        for t in body:
+            match t:
+                case Loop():
+                    t = replace(t, body=self.steady(t.body))
+                case ir.Assign(value=ir.Load() as load):
+                    t = replace(t, value=replace(load, index=index(load.index)))
+                case ir.Store() | ir.Accumulate():
+                    t = replace(t, index=index(t.index))
+            out.append(t)
+        return tuple(out)
 
     def emit_loop(self, s: Loop, place: Var, first: Expr, end: Expr, body: list[Stmt], alone: bool = False) -> None:
         """``alone``: it is too short for threads."""
-        parallel = s.parallel and s is self.nest.loops[0] and not alone
-        loop = Loop(place.name, place, first, end, tuple(body), parallel=parallel, independent=True, line=s.line)
+        outermost = s is self.nest.loops[0]
+        parallel = s.parallel and outermost and not alone and not self.rest
+        free = not (outermost and self.rest and len(self.nest.loops) > 1)
+        loop = Loop(place.name, place, first, end, tuple(body), parallel=parallel, independent=free, line=s.line)
         self.to.emit(loop)
 
     def innermost(self, s: Loop, first: Expr, end: Expr, inside: Expr) -> None:
@@ -315,6 +391,10 @@ class _Writer:
             self.row(s, first, end)
         with self.to.nested() as some_there:
             self.edge(s)
+            with self.to.nested() as branch:
+                self.iterations(s, s.start, s.stop)
+            if branch.statements:
+                self.to.emit(Branch(self.there(self.here), tuple(branch.statements), line=s.line))
         self.to.emit(Branch(inside, tuple(all_there.statements), tuple(some_there.statements), line=s.line))
 
     def row(self, s: Loop, first: Expr, end: Expr) -> None:
@@ -326,8 +406,40 @@ class _Writer:
         begin = self.op("min", self.moved(s.start, high), end)
         after = self.op("max", self.moved(s.stop, low), begin)
         self.segment(s, first, begin, guarded=True)
-        self.segment(s, begin, after, guarded=False)
+        self.iterations(s, s.start, self.op("min", begin, s.stop))
+        in_strips = self.rest and not self.places
+        if not in_strips:
+            self.segment(s, begin, after, guarded=False)
         self.segment(s, after, end, guarded=True)
+        self.iterations(s, after, s.stop)
+        if in_strips:
+            self.strips(s, begin, after, high)
+
+    def iterations(self, s: Loop, start: Expr, stop: Expr) -> None:
+        """What iterations add besides, at places where it is not done together with the rest."""
+        if not self.beside:
+            return
+        place = self.to.inner(s.var.name, INT)
+        with self.to.nested() as block:
+            self.places.append(place)
+            self.emit_all(map(self.own, self.beside))
+            self.places.pop()
+        self.emit_loop(s, place, start, stop, block.statements, alone=True)
+
+    def strips(self, s: Loop, begin: Expr, after: Expr, high: int) -> None:
+        """The places between the ends in strips, each followed by what else is done."""
+        span = self.op("add", self.op("sub", after, begin), constant(STRIP - 1, INT))
+        count = self.op("max", self.op("rshift", span, constant(STRIP_SHIFT, INT)), constant(1, INT))
+        number = self.to.inner("strip", INT)
+        with self.to.nested() as block:
+            first = self.op("add", begin, self.op("mul", number, constant(STRIP, INT)))
+            end = self.op("min", self.op("add", first, constant(STRIP, INT)), after)
+            self.segment(s, first, end, guarded=False)
+            last = self.op("ge", end, after, types.boolean)
+            stop = self.to.value(Op("select", (last, s.stop, self.moved(end, -high)), INT))
+            body = self.steady(self.rest)
+            self.to.emit(replace(s, start=self.moved(first, -high), stop=stop, body=body, parallel=False))
+        self.to.emit(Loop(number.name, number, ZERO, count, tuple(block.statements), line=s.line))
 
     def segment(self, s: Loop, first: Expr, end: Expr, guarded: bool) -> None:
         place = self.to.inner(s.var.name, INT)
@@ -352,14 +464,23 @@ class _Writer:
         self.element()
 
     def element(self) -> None:
-        """All that is added to the elements at one place, where all neighbours are there."""
+        """All that is added to the elements at one place, where all neighbours are there.
+
+        Compilers keep what they have loaded for the next iterations, and still vectorise, if all loads come first.
+        """
+        found = []
         for target in self.targets:
             total: Expr | None = None
             for x, offset in target.increments:
                 amount = self.amount(x, offset)
                 total = amount if total is None else self.to.value(Op("add", (total, amount), amount.type))
             assert total is not None
-            self.add(target, total)
+            found.append(self.increment(target, total))
+        self.emit_all([*found, *map(self.own, self.beside)])
+
+    def emit_all(self, increments: Iterable[ir.Accumulate]) -> None:
+        for x in list(increments):
+            self.to.emit(x)
 
     def guarded(self, s: Loop, target: Target, x: ir.Accumulate, offset: Offset) -> None:
         """One increment, if its iteration is one of the loop's."""
@@ -371,39 +492,56 @@ class _Writer:
             types.boolean,
         )
         with self.to.nested() as block:
-            self.add(target, self.amount(x, offset))
+            self.to.emit(self.increment(target, self.amount(x, offset)))
         self.to.emit(Branch(there, tuple(block.statements), line=x.line))
 
     def edge(self, s: Loop) -> None:
         """A row where neighbours are missing in other directions: one loop for each neighbour that is there."""
         for target, x, offset in self.increments():
-            there: Expr | None = None
-            for place, outer, by in zip(self.places, self.nest.loops, offset):
-                for condition in (
-                    self.op("ge", place, self.moved(outer.start, by), types.boolean),
-                    self.op("lt", place, self.moved(outer.stop, by), types.boolean),
-                ):
-                    there = condition if there is None else self.op("and", there, condition, types.boolean)
-            assert there is not None
+            there = self.there(offset)
             with self.to.nested() as branch:
                 place = self.to.inner(s.var.name, INT)
                 with self.to.nested() as block:
                     self.places.append(place)
-                    self.add(target, self.amount(x, offset))
+                    self.to.emit(self.increment(target, self.amount(x, offset)))
                     self.places.pop()
                 first, end = self.moved(s.start, offset[-1]), self.moved(s.stop, offset[-1])
                 self.emit_loop(s, place, first, end, block.statements)
             self.to.emit(Branch(there, tuple(branch.statements), line=x.line))
 
+    def there(self, offset: Offset) -> Expr:
+        """Whether the iteration at this distance is one of the outer loops'."""
+        found: Expr | None = None
+        for place, outer, by in zip(self.places, self.nest.loops, offset):
+            for condition in (
+                self.op("ge", place, self.moved(outer.start, by), types.boolean),
+                self.op("lt", place, self.moved(outer.stop, by), types.boolean),
+            ):
+                found = condition if found is None else self.op("and", found, condition, types.boolean)
+        assert found is not None
+        return found
+
     # one element
 
-    def add(self, target: Target, amount: Expr) -> None:
+    @property
+    def here(self) -> Offset:
+        """The distance of the iteration of a place itself."""
+        return (0,) * len(self.nest.loops)
+
+    def own(self, x: ir.Accumulate) -> ir.Accumulate:
+        """An increment of the iteration of the place itself."""
+        known: dict[str, Expr] = {}
+        amount = self.at(x.value, self.here, known)
+        index = tuple(self.index(e, self.here, known) for e in x.index)
+        return replace(x, index=index, value=amount)
+
+    def increment(self, target: Target, amount: Expr) -> ir.Accumulate:
         model = target.increments[0][0]
         index = tuple(
             e if k is None else self.unsigned(self.places[k], self.all_nonnegative(target, d))
             for d, (e, k) in enumerate(zip(model.index, target.dimensions))
         )
-        self.to.emit(ir.Accumulate(target.array, index, amount, line=model.line))
+        return ir.Accumulate(target.array, index, amount, line=model.line)
 
     def all_nonnegative(self, target: Target, dimension: int) -> bool:
         accesses = self.to.accesses

@@ -55,6 +55,7 @@ ANALYSES = (
         "loads",
         "branches",
         "gather",
+        "behind",
         "reciprocals",
         "strips",
         "stages",
