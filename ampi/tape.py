@@ -462,8 +462,8 @@ class Tape:
         needs = need.storage.needs.get(reference)
         if needs is None:
             needs = need.storage.needs[reference] = {}
-        if needs.setdefault(extent.pattern, extent) is extent:
-            extent.listed = reference
+        need.extent = listed = needs.setdefault(extent.pattern, extent)
+        listed.listed = reference
 
     @property
     def reference(self) -> Any:

@@ -125,6 +125,14 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
     return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
 
 
+@functools.cache
+def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
+    """`calls.record`; what differentiates is imported when it is first needed."""
+    from ampi.kernel.calls import record
+
+    return record
+
+
 def switched_off(without: Any) -> frozenset[str]:
     """The names of the analyses to leave out."""
     given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
@@ -185,9 +193,7 @@ class Kernel:
         if kwargs or self._keyword_only:
             args = self.bind(args, kwargs)
         if tape.living:
-            from ampi.kernel.calls import record
-
-            return record(self, args)
+            return recorder()(self, args)
         for a in args:
             if isinstance(a, (memory.TrackedArray, tuple)):
                 return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
