@@ -16,6 +16,9 @@ from ..tape import Sweep
 STOPPED_TAG = 0
 """Tag of the notice on a reverse communicator that a rank has stopped its sweep."""
 
+LONGEST = 1.0
+"""Seconds that one pause counts for at most: a process that was suspended has not waited meanwhile."""
+
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 _TEXT = 2000  # bytes of a notice
 
@@ -75,6 +78,7 @@ class Patience:
         if not self.began:
             self.began = self.checked = now
         if now - self.checked > 0.01:
+            self.began += max(now - self.checked - LONGEST, 0.0)
             self.checked = now
             _look_for_notices(describe)
             if now - self.began > timeout():

@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import os
+import subprocess
 import time
 
 import numpy
@@ -84,6 +86,27 @@ def test_rank_that_skips_the_sweep(comm, impatient, program):
         return
     with stopped(comm, program, LINE):
         tape.gradient(y, x, seed=ONES)
+
+
+def test_a_rank_that_is_suspended_while_it_waits_has_not_waited(comm, monkeypatch):
+    """As in a job that is suspended, or on a laptop that sleeps."""
+    if comm.size > 2:
+        pytest.skip("the same on two ranks")
+    monkeypatch.setenv("AMPI_TIMEOUT", "3")
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ring(comm, x)
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(5)
+        tape.gradient(y, x, seed=ONES)
+        return
+    me = os.getpid()
+    other = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {me}; sleep 4; kill -CONT {me}"])
+    start = time.monotonic()
+    assert tape.gradient(y, x, seed=ONES) is not None
+    assert time.monotonic() - start > 3
+    assert other.wait() == 0
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
