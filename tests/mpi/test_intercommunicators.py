@@ -196,7 +196,7 @@ def test_reductions(case, op, make_comm):
 @pytest.mark.parametrize("case", [*MOVES, *REDUCTIONS])
 def test_nonblocking(case):
     if case is bcast and SIZE > 3:
-        pytest.skip("MPICH 5.0 hangs in Ibcast between groups of several ranks")
+        pytest.skip("Ibcast between groups of several ranks hangs or goes wrong in each MPI")
 
     def make_comm(comm):
         return Other(halves(comm), started, FORMS) if comm is COMM_WORLD else halves(comm)
