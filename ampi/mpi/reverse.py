@@ -154,6 +154,7 @@ class Reverse:
 
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
+_duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
 _unused: list[tuple[mpi.Comm, mpi.Request | None]] = []
 _kept: set[int] = set()  # handles of those on which messages may be under way for ever
 
@@ -190,6 +191,8 @@ def register_duplicate(parent: Any, comm: Any) -> None:
     """The same for a nonblocking duplicate of `parent` which is not complete yet."""
     _free_unused()
     known = reverse_of(parent)
+    if known is not None or not _Comm.Is_inter(parent):
+        _duplicates.append(comm)
     if _Comm.Is_inter(parent):
         _register_duplicate_between(known, comm)
         return
@@ -216,6 +219,14 @@ def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
     _free_later(reverse, reverse.local, request)
     inside, request = known.group.comm.Idup()  # type: ignore[union-attr]
     reverse.group = Reverse(inside, known.rank, _name_of_group(reverse), identity ^ 1, request)
+
+
+def _enter_duplicates() -> None:
+    """Let duplicates by Idup that are complete by now be known by their handles, as other objects have them."""
+    for comm in _duplicates:
+        if comm:
+            _reverses.setdefault(comm.handle, comm._reverse)
+    _duplicates[:] = [comm for comm in _duplicates if not comm]
 
 
 def _identity_of_duplicate(known: Reverse | None) -> int:
@@ -271,6 +282,7 @@ def _is_symmetric(index: list[int], edges: list[int]) -> bool:
 def forget(comm: Any, handle: int) -> None:
     """The user has freed a communicator.  Its reverse communicator is freed when no tape refers to it any more."""
     _reverses.pop(handle, None)
+    _duplicates[:] = [other for other in _duplicates if other is not comm and other.handle != handle]
     comm.__dict__.pop("_reverse", None)
     _free_unused()
 
@@ -295,6 +307,8 @@ def reverse_of(comm: Any) -> Reverse | None:
     try:
         return comm._reverse
     except AttributeError:
+        if comm.handle not in _reverses:
+            _enter_duplicates()
         reverse = _reverses.get(comm.handle)
     if hasattr(comm, "__dict__"):  # one of mpi4py's own has none
         comm._reverse = reverse

@@ -46,6 +46,10 @@ def idup(comm):
     return new
 
 
+def another_object_for_an_idup(comm):
+    return type(comm)(idup(comm))
+
+
 def backwards(comm):
     return comm.Split(0, -comm.rank)
 
@@ -115,6 +119,7 @@ MADE = [
     dup_with_info,
     clone,
     idup,
+    another_object_for_an_idup,
     backwards,
     odd_and_even,
     without_rank_0,
