@@ -14,6 +14,7 @@ import numpy as np
 
 from ampi import memory, tape
 from ampi.errors import ActivityError
+from ampi.indexing import is_active
 from ampi.kernel import arguments, streams, threads
 from ampi.kernel.contract import Case, Contract, make_contract
 from ampi.kernel.expand import ADVICE
@@ -221,7 +222,7 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         storage = memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None
         storages.append(storage)
         if storage is not None and storage.tape is not None and recording is not None:
-            if recording.is_active(leaf) and memory.carries_derivatives(leaf.dtype):
+            if is_active(recording, leaf):
                 active.append(k)
     kinds = tuple(map(arguments.kind, bound))
     primal = kernel.primals.get((kinds, threaded))
@@ -356,10 +357,10 @@ def wrap(
     if isinstance(value, (tuple, list)):
         parts = [wrap(recording, v, leaves, facts, seeds, created) for v in value]
         return arguments.rebuilt(value, parts)
-    is_active, dtype = next(facts)
+    has_derivatives, dtype = next(facts)
     if isinstance(value, np.ndarray):
         value = arguments.seated(value, leaves)
-    if not is_active:
+    if not has_derivatives:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):
         wrapped = memory.tracked_copy(np.asarray(value, dtype))  # Numba gives a float32 as a Python float

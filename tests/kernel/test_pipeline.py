@@ -720,3 +720,26 @@ def test_an_exception_while_recording_points_into_the_kernel():
         error = raised(lambda: refusing(a))
     last = traceback.extract_tb(error.__traceback__)[-1]
     assert (last.filename, last.line) == (__file__, 'raise ValueError("negative")')
+
+
+@ampi.kernel
+def added_up(a):
+    s = 0.0
+    for v in a:
+        s += v
+    return s
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_bytes_of_active_numbers_are_refused(dtype):
+    pair = np.dtype([("v", "f8"), ("n", "i4")])
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones(3))
+        y = 2.0 * x
+        pairs = ampi.numpy.zeros(3, pair)
+        pairs["v"] = y
+        with pytest.raises(ActivityError, match=f"bytes of active values .* an array of {np.dtype(dtype)}"):
+            added_up(y.view(dtype))
+        assert added_up(pairs["n"]) == 0 and added_up(ampi.value(y).view(dtype)) > 0
+        z = added_up(pairs["v"])
+    np.testing.assert_array_equal(tape.gradient(z, x), np.full(3, 2.0))
