@@ -250,6 +250,8 @@ class Tape:
         Appends a record, without calling ``before_append``.
     observer : object or None
         For the floors above: has ``append(record)``, which takes the place of the tape's own.
+    latest : tuple
+        For the floors above: the communicator of the latest message, its log, and all logs.
     """
 
     def __init__(self) -> None:
@@ -265,6 +267,7 @@ class Tape:
         self.before_append: Callable[[], None] | None = None
         self.append_record: Callable[[Any], None] = self._records.append
         self.observer: Any = None
+        self.latest: tuple[Any, Any, Any] = None, None, None
         self.saved_bytes = 0
 
     def __enter__(self) -> Tape:

@@ -65,21 +65,40 @@ WAYS = {
 
 
 def timed(way, comm, request, x, y, turns):
-    """Microseconds per turn."""
+    """Microseconds per turn, after two that find out what the others need not find out again."""
+    way(comm, request, x, y, 2)
     PLAIN.Barrier()
     start = time.perf_counter()
     way(comm, request, x, y, turns)
     return (time.perf_counter() - start) / turns * 1e6
 
 
-def one_round(way, elements, turns):
-    """Microseconds per turn of every variant, once."""
-    x0, y0 = numpy.ones(elements), numpy.ones(elements)
-    took = {"plain": timed(way, PLAIN, PLAIN_REQUEST, x0, y0, turns)}
-    took["idle"] = timed(way, COMM, ampi.Request, x0, y0, turns)
-    gc.collect()
+def one_round(number, way, elements, turns):
+    """Microseconds per turn of every variant, once; in each round another one comes first."""
+    took = {}
+    variants = [plain, idle, recorded]
+    for variant in variants[number % 3 :] + variants[: number % 3]:
+        gc.collect()
+        variant(took, way, elements, turns)
+    return took
+
+
+def plain(took, way, elements, turns):
+    """mpi4py alone."""
+    x, y = numpy.ones(elements), numpy.ones(elements)
+    took["plain"] = timed(way, PLAIN, PLAIN_REQUEST, x, y, turns)
+
+
+def idle(took, way, elements, turns):
+    """ampi with no tape."""
+    x, y = numpy.ones(elements), numpy.ones(elements)
+    took["idle"] = timed(way, COMM, ampi.Request, x, y, turns)
+
+
+def recorded(took, way, elements, turns):
+    """ampi recording, and the sweep."""
     with ampi.Tape() as tape:
-        x = tape.watch(x0)
+        x = tape.watch(numpy.ones(elements))
         y = np.zeros(elements)
         y[...] = x  # received into tracked memory from the first message on
         took["recorded"] = timed(way, COMM, ampi.Request, x, y, turns)
@@ -87,7 +106,6 @@ def one_round(way, elements, turns):
     start = time.perf_counter()
     tape.gradient(y, x, seed=numpy.ones(elements))
     took["sweep"] = (time.perf_counter() - start) / turns * 1e6
-    return took
 
 
 def median_of(rounds, quantity):
@@ -98,8 +116,8 @@ def median_of(rounds, quantity):
 def measure(name, elements, turns, rounds):
     """One row of the table."""
     way, calls, messages = WAYS[name]
-    one_round(way, elements, turns)
-    taken = [one_round(way, elements, turns) for _ in range(rounds)]
+    one_round(0, way, elements, turns)
+    taken = [one_round(number, way, elements, turns) for number in range(rounds)]
     return {
         "way": name,
         "bytes": 8 * elements,

@@ -21,9 +21,21 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
-from ..tape import Sweep, Tape, opened
-from .buffers import Buffer, Composite
-from .messages import Collective, Completion, Received, Sent, call_site, line_of
+from ..tape import Sweep, Tape, _recording, opened
+from .buffers import Buffer, Composite, arrive
+from .messages import (
+    ALL,
+    Collective,
+    Completion,
+    LoggedMessage,
+    Received,
+    Route,
+    Sent,
+    call_site,
+    line_of,
+    new_received,
+    new_sent,
+)
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
 from .slots import Slots
@@ -42,6 +54,7 @@ __all__ = [
 ]
 
 _KEY = "communication"  # of the tape's sweep starts
+_FEW = 64
 
 
 class Log:
@@ -49,10 +62,8 @@ class Log:
 
     Attributes
     ----------
-    sent : dict
-        Messages by destination, in the order of sending.
-    posted : list of Received
-        In the order of posting.
+    messages : list of LoggedMessage
+        In the order of sending and posting.
     collectives : list of Collective
         In the order of the calls.
     passive : int
@@ -65,19 +76,17 @@ class Log:
         "agreed",
         "agreed_collectives",
         "collectives",
+        "messages",
         "passive",
         "passively",
-        "posted",
         "reverse",
-        "sent",
         "stirred",
         "touched",
     )
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
-        self.sent: defaultdict[int, list[Sent]] = defaultdict(list)
-        self.posted: list[Received] = []
+        self.messages: list[LoggedMessage] = []
         self.collectives: list[Collective] = []
         self.passive = 0
         self.passively: Any = None
@@ -88,47 +97,52 @@ class Log:
 
     def says_nothing(self) -> bool:
         """Whether there is no more in it than that a window exists."""
-        if self.touched or self.sent or self.posted or self.passive or (self.stirred is not None and self.stirred()):
+        if self.touched or self.messages or self.passive or (self.stirred is not None and self.stirred()):
             return False
         return all(call.name == "Win" for call in self.collectives)
 
     def partners(self) -> set[int]:
         """Ranks that messages went to or came from."""
-        return self.sent.keys() | {receive.source for receive in self.posted if receive.source >= 0}
+        return {message.route.partner for message in self.messages if message.route.partner >= 0}
 
     def concerned(self) -> set[int] | None:
         """Ranks whose sweeps wait for this rank's; None: all."""
         return None if self.collectives or self.passive else self.partners()
 
-    def received(self) -> dict[int, list[Received]]:
-        """Receives by source, in the order of posting.
+    def by_partner(self) -> tuple[dict[int, list[Sent]], dict[int, list[Received]]]:
+        """Messages by destination, in the order of sending, and receives by source, in the order of posting.
 
         Raises
         ------
         CommunicationError
-            One has not completed, or nobody saw what it matched.
+            A receive has not completed, or nobody saw what it matched.
         """
-        received: dict[int, list[Received]] = {}
-        for receive in self.posted:
-            if receive.cancelled:
-                continue
-            _check_completed(receive)
-            received.setdefault(receive.source, []).append(receive)
-        return received
+        sent: defaultdict[int, list[Sent]] = defaultdict(list)
+        received: defaultdict[int, list[Received]] = defaultdict(list)
+        for message in self.messages:
+            if message.cancelled:
+                message.back = None
+            elif isinstance(message, Sent):
+                sent[message.route.partner].append(message)
+            else:
+                _check_completed(message)
+                received[message.route.partner].append(message)
+        return sent, received
 
 
 def _check_completed(receive: Received) -> None:
     if receive.request is not None:
         if not receive.completed():
             raise CommunicationError(
-                f"rank {receive.reverse.rank}: {receive.describe()} was never completed: "
+                f"rank {receive.route.reverse.rank}: {receive.describe()} was never completed: "
                 "wait for the request before the gradient is asked for"
             )
         receive.request = None  # completed through a class of mpi4py's that ampi does not see
-    if receive.source == mpi.ANY_SOURCE:
+    if receive.route.partner == mpi.ANY_SOURCE:
         raise CommunicationError(
-            f"rank {receive.reverse.rank}: which message {receive.describe()} matched is not known because its request "
-            "was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or from ampi.MPI"
+            f"rank {receive.route.reverse.rank}: which message {receive.describe()} matched is not known because its "
+            "request was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or from "
+            "ampi.MPI"
         )
 
 
@@ -139,35 +153,40 @@ class Communication:
     ----------
     logs : dict
         One for each communicator.
-    pending : dict
-        Receives into tracked memory that have not been seen to complete.  Programs can complete a request unseen,
-        through a class of mpi4py's that they imported before ampi.
+    pending : list
+        Receives into tracked memory with all those that have not been seen to complete, whose ``request`` is not None.
+        Programs can complete a request unseen, through a class of mpi4py's that they imported before ampi.
+    many : int
+        Length of the list from which on it is worth while to look for others in it.
+    unseen : dict
+        Receives that had not been seen to complete when a sweep began.
     """
 
-    __slots__ = ("logs", "pending", "tape")
+    __slots__ = ("logs", "many", "pending", "tape", "unseen")
 
     def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
-        self.pending: dict[Received, None] = {}
+        self.pending: list[Received] = []
+        self.many = _FEW
+        self.unseen: dict[Received, None] = {}
         self.tape = weakref.ref(tape)
-
-    def end(self, receive: Received) -> None:
-        """A receive has completed."""
-        receive.awaited = None
-        del self.pending[receive]
-        for storage in receive.buffer.storages:
-            if storage is not None:
-                storage.arriving -= 1
-        if not self.pending:
-            self.tape().before_append = None  # type: ignore[union-attr]
 
     def look(self) -> None:
         """Record the completion of receives that ended unseen, before anything that may use what came."""
-        ended = [receive for receive in self.pending if receive.completed()]
+        self.forget()
+        if not self.pending:
+            self.tape().before_append = None  # type: ignore[union-attr]
+            return
+        ended = Completion([receive for receive in self.pending if receive.completed()])
         for receive in ended:
             receive.resolve(None)
         if ended:
-            self.tape().append_start(Completion(ended))  # type: ignore[union-attr]
+            self.tape().append_start(ended)  # type: ignore[union-attr]
+
+    def forget(self) -> None:
+        """Drop receives that have been seen to complete."""
+        self.pending = [receive for receive in self.pending if receive.request is not None]
+        self.many = max(_FEW, 2 * len(self.pending))
 
     def log(self, reverse: Reverse) -> Log:
         """The log of one communicator."""
@@ -180,11 +199,17 @@ class Communication:
         """Agree with the other ranks."""
         if all(log.says_nothing() for log in self.logs.values()):
             return  # a gradient of local work must not wait for ranks of a window that it has not touched
+        if sweep.tape in _recording:
+            self.look()
+        self.unseen.update((receive, None) for receive in self.pending if receive.request is not None)
         sweep.at_end(lambda error: _finish(self, sweep, error))
         underway.clear()
         listening[:] = self.logs
         for log in self.logs.values():
             log.reverse.count(log.concerned())
+        for log in self.logs.values():
+            for message in log.messages:
+                message.flight = None
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
@@ -192,16 +217,10 @@ class Communication:
                     f"comm.Dup(), made on all its ranks: {log.reverse.broken}"
                 )
             log.reverse.ready()
-            for dest, messages in log.sent.items():
-                log.sent[dest] = [sent for sent in messages if not sent.cancelled]
-                for sent in messages:
-                    sent.flight = None
-            for receive in log.posted:
-                receive.flight = None
             for call in log.collectives:
                 call.passed = False
         _agree(self)
-        for receive in self.pending:  # nothing that was recorded uses what came
+        for receive in self.unseen:  # nothing that was recorded uses what came
             receive.begin(sweep)
 
     def refuse(self, error: BaseException) -> None:
@@ -226,15 +245,19 @@ def communication_of(tape: Tape) -> Communication:
 
 
 def begin(tape: Tape, receive: Received) -> None:
-    """A receive has been posted that a request will complete."""
-    communication = tape._sweep_starts.get(_KEY) or communication_of(tape)
-    if not communication.pending:
+    """A receive has been posted that its request will complete."""
+    communication = tape.latest[2] or communication_of(tape)
+    if tape.before_append is None:
         tape.before_append = communication.look
-    communication.pending[receive] = None
-    receive.awaited = communication
-    for storage in receive.buffer.storages:
-        if storage is not None:
-            storage.arriving += 1
+    pending = communication.pending
+    pending.append(receive)
+    if len(pending) > communication.many:
+        communication.forget()
+    buffer = receive.buffer
+    if type(buffer) is Buffer and buffer.storage is not None:
+        buffer.storage.arriving += 1
+    else:
+        arrive(buffer, 1)
 
 
 def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
@@ -257,7 +280,9 @@ def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) 
             if storage is not None and storage.arriving:
                 communication.look()
                 break
-    return communication.logs.get(reverse) or communication.log(reverse)
+    log = communication.logs.get(reverse) or communication.log(reverse)
+    tape.latest = comm, log, communication
+    return log
 
 
 def log_sent(
@@ -271,8 +296,8 @@ def log_sent(
         Needs ``count``, ``dtype`` and ``nbytes``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
     log = log_for(tape, name, comm, active, buffer)
-    sent = kind(name, log.reverse, buffer, active, dest, tag)
-    log.sent[dest].append(sent)
+    sent = new_sent(kind, buffer, active, Route(name, log.reverse, dest, tag, False, call_site(3)))
+    log.messages.append(sent)
     return sent
 
 
@@ -296,8 +321,9 @@ def log_received(
     """
     # On a communicator without a reverse side, no active values can have been sent.
     log = log_for(tape, name, comm, False, buffer)
-    receive = kind(name, log.reverse, buffer, tracked, source, tag)
-    log.posted.append(receive)
+    wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
+    receive = new_received(kind, buffer, tracked, Route(name, log.reverse, source, tag, wild, call_site(3)))
+    log.messages.append(receive)
     return receive
 
 
@@ -361,10 +387,9 @@ def _agree(communication: Communication) -> None:
     problems: list[str] = []
     exchanges = []
     for log in communication.logs.values():
-        received = log.received()
-        for partner in sorted(log.sent.keys() | received.keys()):
-            sent = log.sent.get(partner, [])
-            got = received.get(partner, [])
+        sent_to, received_from = log.by_partner()
+        for partner in sorted(sent_to.keys() | received_from.keys()):
+            sent, got = sent_to[partner], received_from[partner]
             if log.agreed.get(partner) != (len(sent), len(got)):
                 exchanges.append(_agree_messages(log, partner, sent, got, problems))
         if log.agreed_collectives != (len(log.collectives), log.passive):
@@ -460,15 +485,15 @@ def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:
 
 def _sent_row(sent: Sent) -> tuple[int, int, int]:
     if not sent.active:
-        return sent.tag, sent.nbytes, 0
+        return sent.route.tag, sent.nbytes, 0
     uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
-    return sent.tag, sent.nbytes, _ACTIVE | uncertain | _form(sent.buffer)
+    return sent.route.tag, sent.nbytes, _ACTIVE | uncertain | _form(sent.buffer)
 
 
 def _received_row(got: Received) -> tuple[int, int, int]:
     if not got.active:
-        return got.tag, 0, _DROPPED if got.dropped else 0
-    return got.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
+        return got.route.tag, 0, _DROPPED if got.dropped else 0
+    return got.route.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
 
 
 def _form(buffer: Any) -> int:
@@ -494,7 +519,7 @@ def _loses(receive: Received) -> bool:
     """Whether some of what came is in memory that is not tracked."""
     if not receive.active:
         return True
-    return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.came).loses
+    return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.nbytes).loses
 
 
 def _pair(sent: list[int], posted: list[int]) -> list[int]:
@@ -538,7 +563,7 @@ def _pair(sent: list[int], posted: list[int]) -> list[int]:
 def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[int]], problems: list[str]) -> None:
     """Find out which of the messages sent to a partner have an adjoint that comes back."""
     here = f"rank {reverse.rank}"
-    pairs = _pair([message.tag for message in sent], [tag for tag, _, _ in theirs])
+    pairs = _pair([message.route.tag for message in sent], [tag for tag, _, _ in theirs])
     flags_of = {k: flags for k, (_, _, flags) in zip(pairs, theirs) if k >= 0}
     parts_of = {k: parts for k, (_, parts, _) in zip(pairs, theirs) if k >= 0}
     for position, message in enumerate(sent):
@@ -564,7 +589,7 @@ def _match(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[i
                 f"{here}: {message.describe()} carries a derivative, but rank {partner} receives it into memory that "
                 "is not tracked; make its receive buffer with ampi.numpy, or send ampi.value(...)"
             )
-    active = {message.tag for message in sent if message.active}
+    active = {message.route.tag for message in sent if message.active}
     extra = [tag for k, (tag, _, _) in zip(pairs, theirs) if k < 0 and (tag in active or (active and tag < 0))]
     if extra:
         problems.append(
@@ -578,17 +603,18 @@ def _match_received(
 ) -> None:
     """Find out which of the messages received from a partner have an adjoint to be sent back, and its length."""
     here = f"rank {reverse.rank}"
-    pairs = _pair([tag for tag, _, _ in theirs], [receive.tag for receive in got])
+    pairs = _pair([tag for tag, _, _ in theirs], [receive.route.tag for receive in got])
     active = {tag for tag, _, flags in theirs if flags & _ACTIVE}
     missing = dict(enumerate(theirs))
     for position, receive in zip(pairs, got):
-        receive.back = None
+        receive.back, receive.nbytes = None, ALL
         if position < 0:
-            if receive.tag in active or (active and receive.tag < 0):
+            tag = receive.route.tag
+            if tag in active or (active and tag < 0):
                 problems.append(f"{here}: {receive.describe()} was not sent while rank {partner}'s tape recorded")
             continue
         tag, nbytes, flags = missing.pop(position)
-        receive.came = nbytes
+        receive.nbytes = nbytes
         if not flags & _ACTIVE:
             continue
         if receive.active:
@@ -741,8 +767,7 @@ def _finish(communication: Communication, sweep: Sweep, error: BaseException | N
     stranded.append(outbox_of(sweep).flights)
     for reverse, log in communication.logs.items():
         reverse.broken = reverse.broken or text
-        for messages in log.sent.values():
-            stranded.extend(sent.flight for sent in messages if sent.flight is not None)
+        stranded.extend(message.flight for message in log.messages if isinstance(message, Sent) and message.flight)
         _tell_all(log, text)
 
 

@@ -72,6 +72,8 @@ class Buffer:
         The message has elements of other dtypes besides.
     nbytes : int
         Bytes of the message, packed.
+    sent, received : messages.Route or None
+        Where the latest message of the memory went to, and came from.
     """
 
     __slots__ = (
@@ -90,6 +92,8 @@ class Buffer:
         "nbytes",
         "packed",
         "raw",
+        "received",
+        "sent",
         "storage",
         "tracked",
     )
@@ -119,6 +123,8 @@ class Buffer:
         self._regions: list[Region] | None = None
         self._typemap: Typemap | None = None  # of a mixed message: where its elements are once packed
         self._start = 0
+        self.sent: Any = None
+        self.received: Any = None
 
     def __repr__(self) -> str:
         what = "no memory" if self.array is None and self.storage is None else "tracked" if self.tracked else "plain"
@@ -622,6 +628,16 @@ NOTHING = Buffer(None, None, 0)
 
 
 # ------------------------------------------------------------------------------------------------ what mpi4py takes
+
+
+def arrive(buffer: Any, receives: int) -> None:
+    """So many receives more are on their way into a buffer; -1: one has ended."""
+    if type(buffer) is Buffer and buffer.storage is not None:
+        buffer.storage.arriving += receives
+        return
+    for storage in getattr(buffer, "storages", ()):  # those of objects have none
+        if storage is not None:
+            storage.arriving += receives
 
 
 def is_in_place(spec: Any) -> bool:

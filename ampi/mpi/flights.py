@@ -17,7 +17,7 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..tape import Sweep
 from .agreement import communication_of
-from .buffers import NOTHING
+from .buffers import NOTHING, arrive
 from .messages import Collective
 from .reductions import Steps
 from .waiting import stranded, underway, wait
@@ -121,7 +121,7 @@ class Started:
     ``performed`` is this rank's part in it, a `collectives.Performed`.
     """
 
-    __slots__ = ("awaited", "buffer", "flight", "performed", "request", "sweep", "wild")
+    __slots__ = ("buffer", "flight", "performed", "request", "sweep", "wild")
 
     active = True
 
@@ -130,15 +130,14 @@ class Started:
         self.buffer = next(iter(performed.call.writes), NOTHING)
         self.request: Any = None
         self.wild = False
-        self.awaited: Any = None
         self.sweep: Sweep | None = None
         self.flight: Flight | None = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
-        self.request = None
-        if self.awaited is not None:
-            self.awaited.end(self)
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""

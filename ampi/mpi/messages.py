@@ -9,75 +9,136 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import IsRecord, Sweep
+from ..tape import IsRecord, Sweep, Undo
+from .buffers import Buffer, arrive
 from .reverse import Reverse
 from .waiting import outbox_of, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
-_ANY_SOURCE, _ANY_TAG = mpi.ANY_SOURCE, mpi.ANY_TAG
-_ALL = 1 << 62  # bytes of a message that is not known to have come short
 
 
-class Sent(IsRecord):
-    """A message in the log of its sender, and the adjoint of sending it.
+ALL = 1 << 62
+"""Length in bytes of a message that is not known to have come short."""
 
-    ``where`` is the call site.  ``pair`` is a request of mpi4py's that belongs to the one that the user has, or None.
-    ``back`` is the tag of its adjoint, or None if none comes; known after the agreement.
+
+class Route:
+    """What messages have in common that one line of the program sends to one partner, or receives from it.
+
+    Attributes
+    ----------
+    name : str
+        mpi4py's name of the method.
+    reverse : Reverse
+    partner, tag : int
+        As the call says.
+    wild : bool
+        There is a wildcard.
+    code, instruction : code object and int
+        The call site.
+    matched : Route or None
+        Of a receive with a wildcard: that of the latest message which it matched.
     """
 
-    __slots__ = (
-        "active",
-        "back",
-        "buffer",
-        "cancelled",
-        "dest",
-        "flight",
-        "name",
-        "nbytes",
-        "pair",
-        "reverse",
-        "tag",
-        "where",
-        "wild",
-    )
-    reads_memory = False
+    __slots__ = ("code", "instruction", "matched", "name", "partner", "reverse", "tag", "wild")
 
-    def __init__(self, name: str, reverse: Reverse, buffer: Any, active: bool, dest: int, tag: int) -> None:
+    def __init__(self, name: str, reverse: Reverse, partner: int, tag: int, wild: bool, where: tuple[Any, int]) -> None:
         self.name = name
         self.reverse = reverse
-        self.active = active
-        self.nbytes = buffer.nbytes
-        self.buffer = buffer if active else None
-        self.dest = dest
+        self.partner = partner
         self.tag = tag
-        self.where = call_site(5)
-        self.wild = False  # becomes True when somebody tries to cancel it
-        self.pair: mpi.Request | None = None
-        self.cancelled = False
-        self.back: int | None = None
-        self.flight: Any = None
+        self.wild = wild
+        self.code, self.instruction = where
+        self.matched: Route | None = None
 
-    def resolve(self, status: mpi.Status | None) -> None:
-        """The send has completed."""
-        if self.pair is not None:
-            self.pair.Wait()
-            self.pair = None
-        if self.wild and status is not None and status.Is_cancelled():
-            self.cancelled = True
+    @property
+    def where(self) -> tuple[Any, int]:
+        """The call site, as `call_site` gives it."""
+        return self.code, self.instruction
 
-    def describe(self) -> str:
-        """For error messages."""
-        return f"{self.name} to rank {self.dest} with tag {self.tag} on {self.reverse.name}, {line_of(self.where)}"
+    def match(self, source: int, tag: int) -> Route:
+        """The route of a message that a receive has matched."""
+        self.matched = Route(self.name, self.reverse, source, tag, False, self.where)
+        return self.matched
+
+
+class LoggedMessage(IsRecord):
+    """One side of a message in the log of a tape.
+
+    Attributes
+    ----------
+    route : Route
+        Of a receive, that of the message it has matched, once it has completed.
+    buffer : Buffer or None
+        The memory.  None where it has no adjoint: what is sent does not carry derivatives, what is received does not
+        overwrite tracked floating-point memory (whether the sender was active is not known before the agreement).
+    nbytes : int
+        Length of the message; of a receive, known after the agreement.
+    request : mpi4py.MPI.Request or None
+        Received: what will complete it.  Sent: one that belongs to the one that the user has.
+    wild : bool
+        The status at its completion is to be looked at: it has a wildcard, or somebody has tried to cancel it.
+    cancelled : bool
+    back : int or None
+        The tag of its adjoint, None if there is none; known after the agreement.
+    flight : object or None
+        In a sweep: what is known of the adjoint.
+    """
+
+    __slots__ = ("back", "buffer", "cancelled", "flight", "nbytes", "request", "route", "wild")
+    reads_memory = False
+    back: int | None
+    buffer: Any
+    cancelled: bool
+    flight: Any
+    nbytes: int
+    request: Any
+    route: Route
+    wild: bool
+
+    @property
+    def active(self) -> bool:
+        """Whether the memory can have an adjoint."""
+        return self.buffer is not None
+
+    def rename(self, name: str) -> None:
+        """It is the method that is running that receives it."""
+        route = self.route
+        self.route = Route(name, route.reverse, route.partner, route.tag, route.wild, call_site(3))
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
         return f"the adjoint of {self.describe()}"
 
+    def describe(self) -> str:
+        """For error messages."""
+        raise NotImplementedError
+
+
+class Sent(LoggedMessage):
+    """A message in the log of its sender, and the adjoint of sending it."""
+
+    __slots__ = ()
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The send has completed."""
+        if self.request is not None:
+            self.request.Wait()
+            self.request = None
+        if self.wild and status is not None and status.Is_cancelled():
+            self.cancelled = True
+
+    def describe(self) -> str:
+        """For error messages."""
+        route = self.route
+        where = line_of(route.where)
+        return f"{route.name} to rank {route.partner} with tag {route.tag} on {route.reverse.name}, {where}"
+
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoint may come."""
         if self.back is not None and self.flight is None:
             adjoint = np.empty(self.buffer.count, self.buffer.dtype)
-            self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.dest, self.back), adjoint
+            route = self.route
+            self.flight = route.reverse.comm.Irecv(_as_real(adjoint), route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start: x̄ += what came."""
@@ -91,71 +152,35 @@ class Sent(IsRecord):
         self.buffer.add(sweep, adjoint)
 
 
-class Received(IsRecord):
+class Received(LoggedMessage):
     """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
 
-    ``source`` and ``tag`` are what the receive was posted with until it has completed, then what it matched.
-    ``active`` says that it overwrites tracked floating-point memory (whether the sender was active is not known before
-    the agreement), ``dropped`` that it was received inside `ampi.passive`; ``undo`` is what it overwrites.  ``awaited``
-    is the `agreement.Communication` that waits for its request to be completed, or None.  ``came`` is the length of the
-    message in bytes, ``back`` the tag of its adjoint, or None if none goes back; known after the agreement.
+    ``undo`` is what it overwrites; ``dropped`` says that it was received inside `ampi.passive`.
     """
 
-    __slots__ = (
-        "active",
-        "awaited",
-        "back",
-        "buffer",
-        "came",
-        "cancelled",
-        "dropped",
-        "flight",
-        "name",
-        "request",
-        "reverse",
-        "source",
-        "tag",
-        "undo",
-        "where",
-        "wild",
-    )
-    reads_memory = False
-
-    def __init__(self, name: str, reverse: Reverse, buffer: Any, tracked: bool, source: int, tag: int) -> None:
-        self.name = name
-        self.reverse = reverse
-        self.buffer = buffer
-        self.active = tracked
-        self.source = source
-        self.tag = tag
-        self.wild = source == _ANY_SOURCE or tag == _ANY_TAG
-        self.where = call_site(4)
-        self.request: Any = None
-        self.awaited: Any = None
-        self.undo = ()
-        self.cancelled = False
-        self.dropped = False
-        self.back: int | None = None
-        self.came = _ALL
-        self.flight: Any = None
+    __slots__ = ("dropped", "undo")
+    dropped: bool
+    undo: Sequence[Undo]
 
     def describe(self) -> str:
         """For error messages."""
-        source = "any rank" if self.source == mpi.ANY_SOURCE else f"rank {self.source}"
-        tag = "any tag" if self.tag == mpi.ANY_TAG else f"tag {self.tag}"
-        return f"{self.name} from {source} with {tag} on {self.reverse.name}, {line_of(self.where)}"
+        route = self.route
+        source = "any rank" if route.partner == mpi.ANY_SOURCE else f"rank {route.partner}"
+        tag = "any tag" if route.tag == mpi.ANY_TAG else f"tag {route.tag}"
+        return f"{route.name} from {source} with {tag} on {route.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
         if self.flight is sweep or self.cancelled:
             return
         self.flight = sweep  # done in this sweep
-        overwritten = self.buffer.within(self.came)
+        overwritten = self.buffer.within(self.nbytes)
         if self.back is None:
             overwritten.zero(sweep)
             return
         adjoint = overwritten.take(sweep)
-        outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), self.source, self.back, self.waiting)
+        route = self.route
+        outbox_of(sweep).send(route.reverse.comm, _as_real(adjoint), route.partner, self.back, self.waiting)
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
@@ -170,10 +195,6 @@ class Received(IsRecord):
             self.cancelled, self.wild = True, False
         return done
 
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the adjoint of {self.describe()}"
-
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start.  What went back was a copy: nothing to wait for."""
         if self.flight is not sweep:
@@ -182,35 +203,69 @@ class Received(IsRecord):
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
-        self.request = None
-        if self.awaited is not None:
-            self.awaited.end(self)
+        if self.request is not None:
+            self.request = None
+            buffer = self.buffer
+            if type(buffer) is Buffer and buffer.storage is not None:
+                buffer.storage.arriving -= 1
+            else:
+                arrive(buffer, -1)
         if status is None or not self.wild:
             return
         self.wild = False
         if status.Is_cancelled():
             self.cancelled = True
-        else:
-            self.source = status.Get_source()
-            self.tag = status.Get_tag()
+            return
+        source, tag = status.Get_source(), status.Get_tag()
+        matched = self.route.matched
+        if matched is None or matched.tag != tag or matched.partner != source:
+            matched = self.route.match(source, tag)
+        self.route = matched
 
 
-class Completion(IsRecord):
-    """Record of a wait: its adjoint starts the reverse transfers."""
+def new_sent(kind: type[Sent], buffer: Any, active: bool, route: Route) -> Any:
+    """A message of a buffer that is sent."""
+    sent = kind()
+    sent.route = route
+    sent.buffer = buffer if active else None
+    sent.nbytes = buffer.nbytes
+    sent.request = None
+    sent.wild = False
+    sent.cancelled = False
+    sent.back = None
+    sent.flight = None
+    return sent
 
-    __slots__ = ("parts",)
 
-    def __init__(self, parts: Sequence[Sent | Received]) -> None:
-        self.parts = parts
+def new_received(kind: type[Received], buffer: Any, active: bool, route: Route) -> Any:
+    """A receive into a buffer."""
+    receive = kind()
+    receive.route = route
+    receive.buffer = buffer if active else None
+    receive.nbytes = ALL
+    receive.request = None
+    receive.undo = ()
+    receive.wild = route.wild
+    receive.cancelled = False
+    receive.dropped = False
+    receive.back = None
+    receive.flight = None
+    return receive
+
+
+class Completion(IsRecord, list):
+    """Record of a wait, a list of what it has completed: its adjoint starts the reverse transfers."""
+
+    __slots__ = ()
 
     @property
     def reads_memory(self) -> bool:
         """Whether the adjoint of a part does (a collective's may)."""
-        return any(getattr(part, "reads_memory", True) for part in self.parts)
+        return any(getattr(part, "reads_memory", True) for part in self)
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the wait."""
-        for part in self.parts:
+        for part in self:
             part.begin(sweep)
 
 
@@ -284,7 +339,8 @@ def _as_real(array: np.ndarray) -> np.ndarray:
 _OWN = ("ampi.", "mpi4py.")
 # A loop has thousands of messages and a few lines.  Code objects are told by their ids, for their hashes take long.
 _codes: dict[int, tuple[Any, bool]] = {}  # and whether they are ampi's own (or mpi4py's)
-_sites: dict[tuple[int, int], tuple[Any, int]] = {}
+sites: dict[tuple[int, int], tuple[Any, int]] = {}
+"""Call sites known so far, by the ids of code objects (of a program's, which are kept alive here) and instructions."""
 
 
 def call_site(depth: int = 2) -> tuple[Any, int]:
@@ -303,9 +359,9 @@ def call_site(depth: int = 2) -> tuple[Any, int]:
             break
         frame = frame.f_back
     site = key, frame.f_lasti
-    where = _sites.get(site)
+    where = sites.get(site)
     if where is None:
-        where = _sites[site] = code, site[1]
+        where = sites[site] = code, site[1]
     return where
 
 

@@ -30,7 +30,7 @@ from ..tape import Sweep, Tape, _recording, current
 from .agreement import count_passive, log_collective, log_received, log_sent
 from .between import exchanged, gathered, scattered, split
 from .flights import fly
-from .messages import Received, call_site
+from .messages import Received
 from .neighborhoods import Edges, edges_of, go_back
 from .reductions import Steps
 from .requests import recorded
@@ -332,7 +332,7 @@ class Objects:
         status = _status_for(receive, status)
         message = received(tape, receive, self._primal.recv(self, buf, source, tag, status))
         receive.resolve(status)
-        if receive.buffer.count:
+        if receive.active and receive.buffer.count:
             tape.append(receive)
         return message
 
@@ -539,7 +539,7 @@ def record_matched(receive: Received, message: Any) -> Any:
     """Record what a blocking receive of a matched message gave; the object for the user."""
     tape = _recording[-1]
     message = received(tape, receive, message)
-    if receive.buffer.count:
+    if receive.active and receive.buffer.count:
         tape.append(receive)
     return message
 
@@ -575,11 +575,9 @@ def matched(message: Any, name: str) -> Received | None:
     if not _recording or receive is None:
         return None
     message._receive = None
-    receive.name = name
-    receive.where = call_site()
-    receive.buffer = Bundle()
+    receive.rename(name)
     receive.dropped = current() is None
-    receive.active = not receive.dropped
+    receive.buffer = None if receive.dropped else Bundle()
     return receive
 
 
@@ -901,7 +899,7 @@ class _Messages:
             request.Wait()
         message = received(tape, receive, mpi.pickle.loads(data))
         receive.resolve(None)
-        if receive.buffer.count:
+        if receive.active and receive.buffer.count:
             tape.append(receive)
         return message
 

@@ -18,7 +18,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..tape import Sweep, _recording, current, opened
 from .agreement import log_received, log_sent
-from .buffers import Buffer, as_packed, parse
+from .buffers import Buffer, arrive, as_packed, parse
 from .messages import Received, Sent, line_of
 from .requests import persistent
 from .reverse import reverse_of
@@ -38,7 +38,8 @@ class PartitionedSent(Sent):
     def describe(self) -> str:
         """For error messages."""
         tag = self.user_tag
-        return f"{self.name} to rank {self.dest} with tag {tag} on {self.reverse.name}, {line_of(self.where)}"
+        route = self.route
+        return f"{route.name} to rank {route.partner} with tag {tag} on {route.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoints of partitions may come, in any order."""
@@ -47,10 +48,8 @@ class PartitionedSent(Sent):
         size = self.buffer.count // self.parts_there
         header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (size,))])
         arrays = [np.empty(1, header) for _ in range(self.parts_there)]
-        self.flight = (
-            [(self.reverse.comm.Irecv(array.view(np.uint8), self.dest, self.back), array) for array in arrays],
-            {},
-        )
+        comm, dest = self.route.reverse.comm, self.route.partner
+        self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
 
     def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
         """The adjoint of one partition."""
@@ -102,13 +101,14 @@ class PartitionedReceived(Received):
     def describe(self) -> str:
         """For error messages."""
         tag = self.user_tag
-        return f"{self.name} from rank {self.source} with tag {tag} on {self.reverse.name}, {line_of(self.where)}"
+        route = self.route
+        return f"{route.name} from rank {route.partner} with tag {tag} on {route.reverse.name}, {line_of(route.where)}"
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
-        self.request = None
-        if self.awaited is not None:
-            self.awaited.end(self)
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of all partitions that were not used before it."""
@@ -128,7 +128,8 @@ class PartitionedReceived(Received):
         adjoint = overwritten.take(sweep)
         message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
         message["part"], message["adjoint"] = part, adjoint
-        outbox_of(sweep).send(self.reverse.comm, message.view(np.uint8), self.source, self.back, self.waiting)
+        route = self.route
+        outbox_of(sweep).send(route.reverse.comm, message.view(np.uint8), route.partner, self.back, self.waiting)
 
 
 class _Arrived:
@@ -202,7 +203,6 @@ class _Sending(_Partitioned):
             )
         sent = self.message[0]
         if not sent.active:
-            sent.active = True
             sent.buffer = buffer.detach()
             tape.append_start(sent)
         for part in parts:
@@ -224,7 +224,6 @@ class _Receiving(_Partitioned):
         received = log_received(tape, self.name, self.comm, buffer, active, self.partner, self.key, PartitionedReceived)
         received.dropped = current() is None
         received.parts, received.user_tag, received.early = self.partitions, self.user_tag, set()
-        received.wild = False
         if active:
             buffer.activate(tape)
             tape.append_start(received, undo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import _getframe
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from mpi4py import MPI as mpi
 
 from ..memory import plain
 from ..tape import Tape, Undo, _recording, current, living, overwrite, recording_now
-from .agreement import log_for, log_received
+from .agreement import log_for, log_received, log_sent
 from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes
-from .messages import Received, Sent, call_site
+from .messages import Received, Route, Sent, call_site
 from .objects import MatchedObjects
 from .partitioned import Partitioned
-from .requests import AcceptsBase, Handles, persistent, recorded
+from .requests import AcceptsBase, Handles, completing, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm = mpi.Comm
@@ -28,6 +29,10 @@ _Send_init, _Bsend_init = _Comm.Send_init, _Comm.Bsend_init
 _Rsend_init, _Ssend_init = _Comm.Rsend_init, _Comm.Ssend_init
 _Recv_init, _Mprobe, _Improbe = _Comm.Recv_init, _Comm.Mprobe, _Comm.Improbe
 _Message = mpi.Message
+_ANY_SOURCE, _ANY_TAG = mpi.ANY_SOURCE, mpi.ANY_TAG
+
+_LARGE = 1 << 16
+"""Bytes of a message that takes so long that the recording of it may be done meanwhile."""
 
 
 class PointToPoint(Partitioned):
@@ -39,49 +44,86 @@ class PointToPoint(Partitioned):
         """Blocking send."""
         if not _recording or dest == _PROC_NULL:
             return _Send(self, buf, dest, tag)
-        return _send("Send", _Send, self, buf, dest, tag)
+        sent = _send_again("Send", self, buf, dest, tag, _Isend)
+        if sent is None:
+            _log_send("Send", self, buf, dest, tag)
+        elif sent.request is not None:
+            sent.request.Wait()
+            sent.request = None
+            return None
+        return _Send(self, buf, dest, tag)
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
             return _Ssend(self, buf, dest, tag)
-        return _send("Ssend", _Ssend, self, buf, dest, tag)
+        if _send_again("Ssend", self, buf, dest, tag) is None:
+            _log_send("Ssend", self, buf, dest, tag)
+        _Ssend(self, buf, dest, tag)
 
     def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
         if not _recording or dest == _PROC_NULL:
             return _Bsend(self, buf, dest, tag)
-        return _send("Bsend", _Bsend, self, buf, dest, tag)
+        if _send_again("Bsend", self, buf, dest, tag) is None:
+            _log_send("Bsend", self, buf, dest, tag)
+        _Bsend(self, buf, dest, tag)
 
     def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in ready mode."""
         if not _recording or dest == _PROC_NULL:
             return _Rsend(self, buf, dest, tag)
-        return _send("Rsend", _Rsend, self, buf, dest, tag)
+        if _send_again("Rsend", self, buf, dest, tag) is None:
+            _log_send("Rsend", self, buf, dest, tag)
+        _Rsend(self, buf, dest, tag)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send."""
         if not _recording or dest == _PROC_NULL:
             return _Isend(self, buf, dest, tag)
-        return _send("Isend", _Isend, self, buf, dest, tag)
+        sent = _send_again("Isend", self, buf, dest, tag, _Isend) or _log_send("Isend", self, buf, dest, tag)
+        request = sent.request
+        if request is None:
+            request = _Isend(self, buf, dest, tag)
+        else:
+            sent.request = None
+        return request if sent.buffer is None else completing(request, sent)
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
             return _Issend(self, buf, dest, tag)
-        return _send("Issend", _Issend, self, buf, dest, tag)
+        sent = _send_again("Issend", self, buf, dest, tag, _Issend) or _log_send("Issend", self, buf, dest, tag)
+        request = sent.request
+        if request is None:
+            request = _Issend(self, buf, dest, tag)
+        else:
+            sent.request = None
+        return request if sent.buffer is None else completing(request, sent)
 
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in buffered mode."""
         if not _recording or dest == _PROC_NULL:
             return _Ibsend(self, buf, dest, tag)
-        return _send("Ibsend", _Ibsend, self, buf, dest, tag)
+        sent = _send_again("Ibsend", self, buf, dest, tag, _Ibsend) or _log_send("Ibsend", self, buf, dest, tag)
+        request = sent.request
+        if request is None:
+            request = _Ibsend(self, buf, dest, tag)
+        else:
+            sent.request = None
+        return request if sent.buffer is None else completing(request, sent)
 
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in ready mode."""
         if not _recording or dest == _PROC_NULL:
             return _Irsend(self, buf, dest, tag)
-        return _send("Irsend", _Irsend, self, buf, dest, tag)
+        sent = _send_again("Irsend", self, buf, dest, tag, _Irsend) or _log_send("Irsend", self, buf, dest, tag)
+        request = sent.request
+        if request is None:
+            request = _Irsend(self, buf, dest, tag)
+        else:
+            sent.request = None
+        return request if sent.buffer is None else completing(request, sent)
 
     def Recv(
         self,
@@ -93,7 +135,7 @@ class PointToPoint(Partitioned):
         """Blocking receive."""
         if not living or source == _PROC_NULL:
             return _Recv(self, buf, source, tag, status)
-        receive = _post("Recv", self, buf, source, tag)
+        receive = _receive_again("Recv", self, buf, source, tag) or _post("Recv", self, buf, source, tag)
         if receive is None:
             return _Recv(self, buf, source, tag, status)
         if receive.wild and status is None:
@@ -105,9 +147,13 @@ class PointToPoint(Partitioned):
         """Nonblocking receive."""
         if not living or source == _PROC_NULL:
             return _Irecv(self, buf, source, tag)
-        receive = _post("Irecv", self, buf, source, tag)
+        receive = _receive_again("Irecv", self, buf, source, tag) or _post("Irecv", self, buf, source, tag)
         request = _Irecv(self, buf, source, tag)
-        return request if receive is None else recorded(_recording[-1], request, receive)
+        if receive is None:
+            return request
+        if receive.buffer is None:
+            return recorded(_recording[-1], request, receive)
+        return completing(request, receive)
 
     def Sendrecv(
         self,
@@ -122,11 +168,20 @@ class PointToPoint(Partitioned):
         """Send and receive a message."""
         if not living:
             return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        _, receive = _exchange("Sendrecv", self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
-        status = _status_for(receive, status)
+        # The send's record comes first: the receive overwrites what it has read.
+        if _recording and dest != _PROC_NULL and not _send_again("Sendrecv", self, sendbuf, dest, sendtag):
+            _log_send("Sendrecv", self, sendbuf, dest, sendtag)
+        receive = None
+        if source != _PROC_NULL:
+            receive = _receive_again("Sendrecv", self, recvbuf, source, recvtag)
+            if receive is None:
+                receive = _post("Sendrecv", self, recvbuf, source, recvtag)
+        if receive is None:
+            return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        if receive.wild and status is None:
+            status = mpi.Status()
         _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        if receive is not None:
-            _received(receive, status)
+        return _received(receive, status)
 
     def Sendrecv_replace(
         self,
@@ -203,7 +258,7 @@ class PointToPoint(Partitioned):
         if source == _PROC_NULL:
             return request
         buf = lasting(buf)
-        return persistent(request, lambda: _some(_post("Recv_init", self, buf, source, tag)))
+        return persistent(request, lambda: _some(_posted("Recv_init", self, buf, source, tag)))
 
     # ----------------------------------------------------------------------------------------------- matched probes
 
@@ -303,15 +358,6 @@ def _received(receive: Received, status: mpi.Status | None) -> None:
         observer.look()
 
 
-def _send(name: str, primal: Callable[[Any, Any, int, int], Any], comm: Any, buf: Any, dest: int, tag: int) -> Any:
-    """Send, blocking or not, while a tape is open."""
-    sent = _log_send(name, comm, buf, dest, tag)
-    request = primal(comm, buf, dest, tag)
-    if request is None or not sent.active:
-        return request
-    return recorded(_recording[-1], request, sent)
-
-
 def _send_init(
     name: str, primal: Callable[[Any, Any, int, int], mpi.Prequest], comm: Any, buf: Any, dest: int, tag: int
 ) -> mpi.Prequest:
@@ -319,49 +365,135 @@ def _send_init(
     if dest == _PROC_NULL:
         return request
     buf = lasting(buf)
-    return persistent(request, lambda: _some(_log_send(name, comm, buf, dest, tag) if _recording else None))
+    return persistent(request, lambda: _some(_sent(name, comm, buf, dest, tag) if _recording else None))
 
 
 def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
     return () if part is None else (part,)
 
 
-def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
-    tape = _recording[-1]
+# After a large message most of the caches are filled with it, and what recording looks at comes from afar.  So for
+# arrays that were in messages before, these two look at little more than their buffers and the latest routes.
+
+
+def _send_again(
+    name: str,
+    comm: Any,
+    buf: Any,
+    dest: int,
+    tag: int,
+    start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
+) -> Sent | None:
+    """Log and record a send of an array that was in a message before, and is active.
+
+    Parameters
+    ----------
+    start : callable, optional
+        Begins to send, and gives the ``request`` of the message: a large one is recorded while it is on its way.
+
+    Returns
+    -------
+    Sent or None
+        None for other arrays, of which nothing has been recorded.
+    """
+    tape = recording_now[0]
     buffer = getattr(buf, "_message", None)
-    if buffer is not None and buffer.storage.tape is tape._reference:
-        active = recording_now[0] is not None
-    else:
-        buffer = parse_bytes(buf)
-        active = buffer.active(tape) and current() is not None
-    log = log_for(tape, name, comm, active, buffer)
-    sent = Sent(name, log.reverse, buffer, active, dest, tag)
-    log.sent[dest].append(sent)
+    if buffer is None or tape is None:
+        return None
+    storage = buffer.storage
+    if storage.tape is not tape._reference or storage.arriving:
+        return None
+    latest, log, _ = tape.latest
+    if latest is not comm:
+        log = log_for(tape, name, comm, True)
+    request = None
+    if start is not None and buffer.nbytes >= _LARGE:
+        request = start(comm, buf, dest, tag)
+    route = buffer.sent
+    frame = _getframe(2)
+    if (
+        route is None
+        or route.partner != dest
+        or route.tag != tag
+        or route.instruction != frame.f_lasti
+        or route.code is not frame.f_code
+        or route.reverse is not log.reverse
+        or route.name != name
+    ):
+        route = buffer.sent = Route(name, log.reverse, dest, tag, False, call_site(3))
+    sent = Sent()
+    sent.route = route
+    sent.buffer = buffer
+    sent.nbytes = buffer.nbytes
+    sent.request = request
+    sent.wild = False
+    sent.cancelled = False
+    log.messages.append(sent)
+    tape.append_record(sent)
+    return sent
+
+
+def _receive_again(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
+    """The same before a receive into an array that was in a message before: saves what it overwrites."""
+    tape = recording_now[0]
+    buffer = getattr(buf, "_message", None)
+    if buffer is None or tape is None:
+        return None
+    latest, log, _ = tape.latest
+    if latest is not comm:
+        log = log_for(tape, name, comm, False)
+        if log.reverse is None:
+            return None
+    route = buffer.received
+    frame = _getframe(2)
+    if (
+        route is None
+        or route.partner != source
+        or route.tag != tag
+        or route.instruction != frame.f_lasti
+        or route.code is not frame.f_code
+        or route.reverse is not log.reverse
+        or route.name != name
+    ):
+        wild = source == _ANY_SOURCE or tag == _ANY_TAG
+        route = buffer.received = Route(name, log.reverse, source, tag, wild, call_site(3))
+    receive = Received()
+    receive.route = route
+    receive.buffer = buffer
+    receive.request = None
+    receive.wild = route.wild
+    receive.cancelled = False
+    receive.dropped = False
+    storage = buffer.storage
+    receive.undo = overwrite(buf) if storage.needs else ()
+    storage.tape = tape._reference
+    log.messages.append(receive)
+    tape.append_record(receive)
+    return receive
+
+
+def _sent(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
+    return _send_again(name, comm, buf, dest, tag) or _log_send(name, comm, buf, dest, tag)
+
+
+def _posted(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
+    return _receive_again(name, comm, buf, source, tag) or _post(name, comm, buf, source, tag)
+
+
+def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
+    """Log and record any send."""
+    tape = _recording[-1]
+    buffer = parse_bytes(buf)
+    active = buffer.active(tape) and current() is not None
+    sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
-        if buffer.array is not None:
-            keep_message(buf, buffer.detach())
+        keep_message(buf, buffer.detach())
         tape.append_record(sent)
     return sent
 
 
 def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
-    """Before a receive: save what it overwrites, and log it if a tape is open."""
-    tape = recording_now[0]
-    buffer = getattr(buf, "_message", None)
-    if buffer is None or tape is None:
-        return _post_unknown(name, comm, buf, source, tag)
-    storage = buffer.storage
-    log = log_for(tape, name, comm, False)
-    receive = Received(name, log.reverse, buffer, True, source, tag)
-    log.posted.append(receive)
-    if storage.needs:
-        receive.undo = overwrite(buf)
-    storage.tape = tape._reference
-    tape.append_record(receive)
-    return receive
-
-
-def _post_unknown(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
+    """Before any receive: save what it overwrites, and log it if a tape is open."""
     buffer = parse_bytes(buf)
     undo = overwrite(*buffer.overwritten())
     if not _recording:
@@ -377,8 +509,7 @@ def _post_unknown(name: str, comm: Any, buf: Any, source: int, tag: int) -> Rece
 def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Undo]) -> None:
     """What a receive does to memory: overwrites it, with what may be active."""
     receive.dropped = current() is None
-    receive.active = buffer.tracked and not receive.dropped
-    receive.buffer = buffer if receive.active else None
+    receive.buffer = buffer if buffer.tracked and not receive.dropped else None
     if receive.active:
         buffer.activate(tape)
         receive.undo = undo
@@ -407,8 +538,7 @@ def _post_matched(name: str, message: Any, buf: Any) -> Received | None:
     if not _recording or receive is None:
         return None
     message._receive = None
-    receive.name = name
-    receive.where = call_site()
+    receive.rename(name)
     _record_receive(_recording[-1], receive, buffer, undo)
     return receive
 
@@ -417,8 +547,8 @@ def _exchange(
     name: str, comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
 ) -> tuple[Sent | None, Received | None]:
     """Log a send and a receive of one call.  The send's record comes first: the receive overwrites what it has read."""
-    sent = _log_send(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
-    receive = _post(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
+    sent = _sent(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
+    receive = _posted(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
     return sent, receive
 
 
@@ -437,7 +567,8 @@ def _two_requests(
     pair = _Isend(comm, sendbuf, dest, sendtag)
     request = _Irecv(comm, recvbuf, source, recvtag)
     if sent is not None:
-        sent.pair = pair
+        sent.request = pair
+        sent.wild = True
     return _recorded(request, parts)
 
 

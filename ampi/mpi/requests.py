@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import Tape, living, opened
+from ..tape import Tape, _recording, living, opened
 from .agreement import begin
 from .messages import Completion, Received, Sent
 
@@ -123,12 +123,17 @@ class Completions:
         """Wait for all previously initiated requests."""
         if not living:
             return _Waitall(requests, statuses)
-        recorded = False
+        recorded = wild = False
         for request in requests:
             for part in getattr(request, "_parts", None) or ():
                 recorded = True
-                if part.wild and statuses is None:
-                    statuses = []
+                if type(part) is Sent:  # an attribute is found quickly where objects of one class come
+                    if part.wild:
+                        wild = True
+                elif part.wild:
+                    wild = True
+        if wild and statuses is None:
+            statuses = []
         _Waitall(requests, statuses)
         if recorded:
             _finish(requests, statuses)
@@ -371,6 +376,18 @@ def _start(request: mpi.Prequest) -> None:
                     begin(opened(), part)
 
 
+def completing(request: mpi.Request, part: Sent | Received) -> Request:
+    """The request of one active message that has just been recorded: as `recorded`, in fewer steps."""
+    tape = _recording[-1]
+    ours = Request(request)  # type: ignore[call-arg]
+    ours._parts = (part,)
+    ours._tape = tape._reference
+    if type(part) is Received:
+        part.request = ours
+        begin(tape, part)
+    return ours
+
+
 def recorded(
     tape: Tape, request: mpi.Request, *parts: Sent | Received, unpack: Callable[[Any], Any] | None = None
 ) -> Request:
@@ -387,13 +404,13 @@ def recorded(
     unpack : callable, optional
         For requests of Python objects: given the object that mpi4py's lowercase wait returns, the one for the user.
     """
-    ours = Request.__new__(Request, request)
+    ours = Request(request)  # type: ignore[call-arg]
     ours._parts = parts
     ours._tape = tape._reference
     if unpack is not None:
         ours._unpack = unpack
     for part in parts:
-        if not isinstance(part, Sent):
+        if type(part) is not Sent:
             part.request = ours
             if unpack is None and part.active:
                 begin(tape, part)
@@ -430,32 +447,43 @@ def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) ->
 
 def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
     """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
-    begun: list[Sent | Received] = []
+    begun = Completion()
     reference = None
-    for position, request in enumerate(requests):
+    position = -1
+    for request in requests:
+        position += 1
         parts = getattr(request, "_parts", None)
         if parts is None:
             continue
         request._parts = None
-        status = None if statuses is None else statuses[position]
         if request._tape is not reference:
             if begun:
                 _record_completion(reference, begun)
-                begun = []
+                begun = Completion()
             reference = request._tape
         for part in parts:
-            part.resolve(status)
-            if part.active:
-                begun.append(part)
+            if type(part) is Sent:
+                if part.wild:
+                    part.resolve(None if statuses is None else statuses[position])
+                if part.buffer is not None:
+                    begun.append(part)
+            elif type(part) is Received:
+                part.resolve(None if statuses is None else statuses[position])
+                if part.buffer is not None:
+                    begun.append(part)
+            else:
+                part.resolve(None if statuses is None else statuses[position])
+                if part.active:
+                    begun.append(part)
     if begun:
         _record_completion(reference, begun)
 
 
-def _record_completion(reference: Any, completed: list[Sent | Received]) -> None:
+def _record_completion(reference: Any, completed: Completion) -> None:
     """Record the wait on the tape of the start."""
     tape = reference()
     if tape is not None:
-        tape.append_record(Completion(completed))
+        tape.append_record(completed)
 
 
 def _finish_some(

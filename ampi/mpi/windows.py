@@ -27,7 +27,7 @@ from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of, carries_derivatives, plain, storage_of, track_block
 from ..tape import Sweep, Tape, at_closing, at_opening, current, living, opened, overwrite
 from .agreement import call_site, communication_of, line_of, wait
-from .buffers import Buffer, as_array, parse
+from .buffers import Buffer, arrive, as_array, parse
 from .datatypes import datatype_named
 from .messages import Collective
 from .requests import AcceptsBase, Handles, recorded
@@ -599,7 +599,7 @@ def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
 class Requested:
     """What a request of Rget or Rget_accumulate completes: like a receive, for `requests`."""
 
-    __slots__ = ("access", "active", "awaited", "buffer", "request", "wild", "win")
+    __slots__ = ("access", "active", "buffer", "request", "wild", "win")
 
     def __init__(self, win: Any, access: Access) -> None:
         self.win = win
@@ -608,7 +608,6 @@ class Requested:
         self.active = True
         self.wild = False
         self.request: Any = None
-        self.awaited: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed, and with it all that this rank has done there before."""
@@ -625,8 +624,9 @@ class Requested:
     def end(self) -> None:
         """The access is complete."""
         self.active = False
-        if self.awaited is not None:
-            self.awaited.end(self)
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
 
 
 def _complete(window: Window, rank: int = -1, primal: Callable[[], None] | None = None) -> None:

@@ -474,6 +474,73 @@ def test_the_same_arrays_again_and_again():
     check(program, ampi.COMM_WORLD, WORLD)
 
 
+def test_one_array_to_both_sides_on_two_communicators():
+    """What is remembered of its latest message holds for none of the next ones."""
+    other = ampi.COMM_WORLD.Dup()
+    plain_other = WORLD.Dup()
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        second = plain_other if np is numpy else other
+        u, v, w = x * x, like(np, x), like(np, x)
+        y = x * x
+        for k in range(3):
+            for place, (dest, source) in (comm, (after, before)), (second, (before, after)), (comm, (before, after)):
+                place.Sendrecv(u, dest, k, v, source)
+                y = y * v
+                u[...] = v * x
+                requests = [place.Irecv(v, source, k), place.Isend(u, dest, k), place.Irecv(w, source, 7 + k)]
+                place.Send(y, dest, 7 + k)
+                MPI.Request.Waitall(requests)
+                y = y + v * w
+        return y
+
+    check(program, ampi.COMM_WORLD, WORLD)
+    other.Free()
+    plain_other.Free()
+
+
+@pytest.mark.parametrize("mode", ["Send", "Isend"])
+def test_large_messages_again_and_again(mode):
+    """They are recorded while they are on their way; receives are tested, not waited for."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        u, v = np.concatenate([x * x, x]), np.zeros(2 * x.size, x.dtype)
+        for k in range(3):
+            request = comm.Irecv(v, before, k)
+            started = getattr(comm, mode)(u, after, k)
+            while not request.Test():
+                pass
+            if started is not None:
+                started.Wait()
+            u[...] = u * v / 2.0
+        return u[: x.size]
+
+    check(program, ampi.COMM_WORLD, WORLD, n=5000)
+
+
+def test_the_line_of_each_message_is_known():
+    """Of messages that are alike but for the line, or the method."""
+    comm = ampi.COMM_WORLD.Dup()
+    after, before = around(comm)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        for send in comm.Send, comm.Ssend:
+            requests = [comm.Irecv(numpy.zeros(2), before) for _ in range(3)]
+            for _ in range(2):
+                send(x, after)
+            send(x, after)
+            MPI.Request.Waitall(requests)
+    with pytest.raises(ampi.CommunicationError) as caught:
+        tape.gradient(x, x, seed=numpy.ones(2))
+    sent = [line for line in str(caught.value).splitlines() if " carries a derivative, but " in line]
+    first = test_the_line_of_each_message_is_known.__code__.co_firstlineno + 9
+    for name, line, message in zip(["Send"] * 3 + ["Ssend"] * 3, [first, first, first + 1] * 2, sent, strict=True):
+        assert f": {name} to " in message
+        assert f":{line} " in message
+
+
 def test_halo_rows_do_not_save_the_field():
     n = 1000
 
