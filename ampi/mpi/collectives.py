@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from sys import _getframe
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from .agreement import count_passive, line_of, log_collective
 from .between import exchanged, split
 from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
 from .flights import Started, fly
-from .messages import Collective
+from .messages import Collective, call_site, sites
 from .reductions import PREDEFINED, Reduction, Steps, known, pair_of, unscan
 from .requests import persistent, recorded
 from .reverse import reverse_of
@@ -570,7 +571,7 @@ def _call_of(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> 
         return _planned(comm, plan, arguments, {})
     known = reverse.calls.get(key)
     if known is not None:
-        call, places = known
+        call, places, _ = known
         for buffer, k in places:
             buffer.array = arguments[k]
         return call
@@ -579,8 +580,20 @@ def _call_of(comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> 
     if places is not None and not comm.Is_inter():
         if len(reverse.calls) >= MOST_CALLS:
             reverse.calls.clear()
-        reverse.calls[key] = call, places
+        reverse.calls[key] = call, places, _is_simple(call)
     return call
+
+
+def _is_simple(call: Call) -> bool:
+    """Whether all that has to be known about a call, once it is known, is whether what it reads is active."""
+    if call.needed is not None or call.refused or not call.reads or not call.writes:
+        return False
+    return all(
+        buffer.tracked
+        and buffer.nbytes
+        and not (buffer.packed or buffer.raw or buffer.mixed or buffer.storage.elsewhere)
+        for buffer in (*call.reads, *call.writes, *call.spoils)
+    )
 
 
 def _key(plan: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -620,9 +633,76 @@ def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | 
     return places
 
 
+def _begin_again(tape: Tape, comm: Any, plan: Callable[..., Call], arguments: Sequence[Any]) -> Performed | None:
+    """Before a call with the arguments of an earlier one, on the communicator that was used last: log it.
+
+    After a large message most of the caches are filled with it, and what recording looks at comes from afar: so this
+    looks at little.
+
+    Returns
+    -------
+    Performed or None
+        None for other calls, of which nothing has been logged.
+    """
+    latest, log, _ = tape.latest
+    if latest is not comm:
+        return None
+    key: list[Any] = [plan]
+    for argument in arguments:
+        region = getattr(argument, "_region", None)
+        if region is not None:
+            key.append(region)
+        elif argument is _SUM:
+            key.append(_SUM_HANDLE)
+        elif type(argument) is int:
+            key.append(argument)
+        elif isinstance(argument, _Op) and argument.handle in PREDEFINED:
+            key.append(argument.handle)
+        else:
+            return None
+    call, _, simple = log.reverse.calls.get(tuple(key), _NOT_KNOWN)
+    if not simple:
+        return None
+    reference = tape._reference
+    for buffer in call.reads:
+        if buffer.storage.tape is not reference:
+            return None
+    for buffer in call.spoils:
+        if buffer.storage.needs:
+            return None
+    frame = _getframe(3)
+    where = sites.get((id(frame.f_code), frame.f_lasti)) or call_site(4)
+    performed = Performed.__new__(Performed)
+    performed.name = call.name
+    performed.reverse = log.reverse
+    performed.reads_active = performed.writes_tracked = performed.certain = True
+    performed.loses = performed.happening = performed.passed = False
+    performed.where = where
+    performed.after = log.passive
+    performed.call = call
+    performed.values = None
+    performed.undo = ()
+    log.collectives.append(performed)
+    return performed
+
+
+_SUM = mpi.SUM
+_SUM_HANDLE = mpi.SUM.handle
+_NOT_KNOWN = None, None, False
+
+
 def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = current()
+    performed = None if tape is None else _begin_again(tape, comm, plan, arguments)
+    if performed is not None:
+        primal(comm, *arguments)
+        for buffer in performed.call.writes:
+            buffer.storage.tape = tape._reference  # type: ignore[union-attr]
+        if tape.before_append is not None:  # type: ignore[union-attr]
+            tape.before_append()  # type: ignore[union-attr]
+        tape.append_record(performed)  # type: ignore[union-attr]
+        return
     if tape is None:
         count_passive(comm)
         _planned(comm, plan, arguments, {}).overwrite()

@@ -495,6 +495,29 @@ def test_ties_in_a_scan_go_to_the_lowest_rank():
     assert numpy.array_equal(x_bar, [SIZE * (RANK == 0), 1])
 
 
+def test_the_same_arrays_active_and_constant_in_turn():
+    """What a call is known to do depends on whether its array carries derivatives by then."""
+    x0 = 0.5 + (RANK + numpy.arange(3.0)) / (2 * SIZE)
+
+    def program(np, comm, x):
+        u, v = x * 1.0, np.zeros(3, x.dtype)
+        y = x * x
+        for k in range(6):
+            comm.Allreduce(u, v)
+            y = y * v / comm.Get_size()
+            if k % 3 == 1:
+                u[...] = 2.0
+            elif k % 3 == 2:
+                u[...] = y * x
+        return y
+
+    direction = numpy.array([1.0, -2.0, 0.5])
+    x_bar = on_tape(x0, lambda x: program(ampi.numpy, COMM_WORLD, x))
+    slope = WORLD.allreduce(program(numpy, WORLD, x0 + 1e-30j * direction).imag.sum() * 1e30)
+    scale = WORLD.allreduce(abs(x_bar) @ abs(direction))
+    assert WORLD.allreduce(x_bar @ direction) == pytest.approx(slope, abs=1e-12 * scale)
+
+
 def test_the_same_arrays_again_and_again():
     """With other operations, in place, and with another array in one place."""
     x0 = 0.5 + (RANK + numpy.arange(3.0)) / (2 * SIZE)
