@@ -234,18 +234,28 @@ def _copied(array: np.ndarray) -> np.ndarray:
     return array.copy(order="K")
 
 
+def _zeroed(nbytes: int) -> np.ndarray:
+    return np.zeros(nbytes, np.uint8)
+
+
 _copying: Callable[[np.ndarray], np.ndarray] = _copied
+_zeroing: Callable[[int], np.ndarray] = _zeroed
 
 
-def set_copying(function: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Tell this floor of a faster way to copy large arrays."""
-    global _copying
-    _copying = function
+def set_ways(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
+    """Tell this floor of faster ways to copy large arrays, and to make large blocks of zeros."""
+    global _copying, _zeroing
+    _copying, _zeroing = copying, zeroing
 
 
 def copied(array: np.ndarray) -> np.ndarray:
     """A copy of a plain array that will not be read soon, in the same order of its elements in memory."""
     return _copying(array)
+
+
+def zeroed(nbytes: int) -> np.ndarray:
+    """A new block of bytes, all of them zero."""
+    return _zeroing(nbytes)
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:

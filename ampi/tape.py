@@ -23,7 +23,7 @@ import math
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from .memory import (
     same_bytes,
     storage_of,
     tracked_copy,
+    zeroed,
 )
 
 _recording: list[Tape] = []  # innermost last
@@ -131,8 +132,8 @@ class Record:
     """One operation: how to undo its writes and how to apply its adjoint.
 
     An adjoint with an attribute ``reads_memory = False`` does not read the program's arrays, or only through
-    `Sweep.value`; others find all memory as it was when the operation ran.  The arrays in an attribute
-    ``arrays_after`` (from `Tape.need`, when the operation had run) it finds in `Sweep.after`.
+    `Sweep.value` and after `Sweep.put_back`; others find all memory as it was when the operation ran.  The arrays in an
+    attribute ``arrays_after`` (from `Tape.need`, when the operation had run) it finds in `Sweep.after`.
     """
 
     __slots__ = ("adjoint", "created", "undo")
@@ -619,6 +620,7 @@ class Sweep:
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
         self._swapped: list[Undo] = []
+        self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
@@ -655,7 +657,7 @@ class Sweep:
         if block is None:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
             size = storage.nbytes * SLOT if storage.packed else storage.nbytes
-            block = self._shadows[storage] = np.zeros(size, np.uint8)
+            block = self._shadows[storage] = zeroed(size)
         return block
 
     def value(self, array: np.ndarray) -> np.ndarray:
@@ -699,6 +701,13 @@ class Sweep:
             pending.append(undo)
             if len(pending) > MOST_PENDING:
                 self._undo(undo.storage)
+
+    def put_back(self, storages: Iterable[Storage | None]) -> None:
+        """For an adjoint with ``reads_memory = False`` that is about to read the memory of these storages: what they
+        held when the operation of this record ran."""
+        for storage in storages:
+            if storage in self._pending:
+                self._undo(storage)
 
     def _undo(self, storage: Storage) -> None:
         """Put a storage's memory back to what it was when the operation of the present record ran."""
@@ -760,6 +769,26 @@ class Sweep:
         if region.storage in self._shadows:
             self.shadow(region)[key] = 0
 
+    def result(self, region: Region) -> np.ndarray:
+        """The adjoint of an independent at its place on the tape: in place, if nothing will be added to it."""
+        shadow = self.shadow(region)
+        return shadow if region.storage in self._given_away else shadow.copy()
+
+    def _last_of_all(self) -> set[Storage]:
+        """The storages whose shadows are results as they are: declared independent, as a whole and once, before
+        anything else was recorded."""
+        watched = [region.storage for region in self.tape._watches]
+        found = set()
+        for record in self.tape._records:
+            if not isinstance(record.adjoint, _Watch):
+                break
+            region = record.adjoint.region
+            storage = region.storage
+            shared = storage.volatile or storage.packed or storage.elsewhere or watched.count(storage) > 1
+            if region.nbytes == storage.nbytes and not shared:
+                found.add(storage)
+        return found
+
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
         tape = self.tape
@@ -767,6 +796,7 @@ class Sweep:
         results: dict[int, np.ndarray] = {}
         self.state["watch results"] = results
         self._kept = {region.storage for region in self.wanted}
+        self._given_away = self._last_of_all()
         position = len(records)
         _sweeping.append(self)
         global _passive
@@ -826,8 +856,8 @@ class _Watch:
         self.is_new = is_new
 
     def __call__(self, sweep: Sweep) -> None:
-        shadow = sweep.shadow(self.region)
-        sweep.state["watch results"][id(self.region)] = shadow if self.is_new else shadow.copy()
+        found = sweep.shadow(self.region) if self.is_new else sweep.result(self.region)
+        sweep.state["watch results"][id(self.region)] = found
 
 
 class Zero:

@@ -241,6 +241,23 @@ def test_watching_the_same_memory_again():
     np.testing.assert_array_equal(tape.gradient(z, later), [2.0, 2.0, 2.0])
 
 
+def test_results_of_sweeps_share_no_memory():
+    """With each other: a whole array that is watched first, the same again by a view, and one that is watched later."""
+    with ampi.Tape() as tape:
+        x, y = tape.watch(np.ones(3)), tape.watch(np.ones(3))
+        part = tape.watch(y[:2])
+        later = tape.watch(x * 2.0)
+        z = (x * later).sum() + y.sum()
+    first = tape.gradient(z, [x, y, part, later])
+    second = tape.gradient(z, [x, y, part, later], seed=3.0)
+    for array in first:
+        array[...] = 0.0
+    for k, array in enumerate(second):
+        np.testing.assert_array_equal(array, 3.0 * np.array([4.0, 1.0, 1.0, 1.0])[k])
+        array[...] = k
+    np.testing.assert_array_equal([array[0] for array in second], np.arange(4.0))
+
+
 def test_watching_leaves_plain_arguments_alone():
     x0 = np.ones(3)
     with ampi.Tape() as tape:

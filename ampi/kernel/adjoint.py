@@ -29,6 +29,7 @@ from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
 from ampi.kernel.gather import in_gather_form
+from ampi.kernel.innermost import with_unsigned_indices
 from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, is_differentiable, select
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.kept import find_kept
@@ -55,6 +56,7 @@ from ampi.kernel.ssa import (
     every,
     instance,
     reads,
+    stem,
     written,
 )
 from ampi.kernel.stages import in_stages
@@ -302,7 +304,7 @@ class _Adjoint(Builder):
             self.names,
             self.options.threads,
             self.options.deterministic,
-            lambda part: destruct(self.in_good_form(part)),
+            lambda part: destruct(with_unsigned_indices(self.in_good_form(part), self.names)),
         )
         self.facts += facts
         flags = [
@@ -938,7 +940,8 @@ class _Adjoint(Builder):
                     replaces = self.value(self.atom(replaces, inner))
                     carried.append(Carried(place, nowhere, self.value(Op("select", (replaces, *options), INT))))
             start, stop, step = self.reversed_range(s, scope, any_order=True)  # that is, forwards
-            self.emit(Loop(var.name, var, start, stop, tuple(block.statements), tuple(carried), step, line=s.line))
+            again, parallel = tuple(block.statements), self.is_shared(s)
+            self.emit(Loop(var.name, var, start, stop, again, tuple(carried), step, parallel=parallel, line=s.line))
         joined = [self.fresh(p.name, INT) for p in places]
         joins = tuple(Join(j, p, nowhere) for j, p in zip(joined, places))
         self.emit(Branch(condition, tuple(branch.statements), (), joins, line=s.line))
@@ -1033,12 +1036,6 @@ class _Adjoint(Builder):
 
     def is_argument(self, array: Var) -> bool:
         return any(a.name == array.name for a in self.primal.arguments)
-
-
-def stem(name: str) -> str:
-    """A name without the number of its version."""
-    stem, _, number = name.rpartition("_")
-    return stem if stem and number.isdigit() else name
 
 
 def _bar(value: Expr) -> str:

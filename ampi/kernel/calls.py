@@ -20,7 +20,7 @@ from ampi.kernel.contract import Case, Contract, make_contract
 from ampi.kernel.expand import ADVICE
 from ampi.kernel.separate import are_separate
 
-memory.set_copying(streams.copied)
+memory.set_ways(streams.copied, streams.zeroed)
 
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
@@ -229,6 +229,8 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
     if primal is None:
         direct = leaves is bound and not any(map(arguments.is_scalar, bound))
         primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
+        if threaded:
+            streams.use_threads()
     contract = find_contract(kernel, primal, kinds, leaves, frozenset(active), threaded)
     plan = Plan(primal, contract, leaves is bound)
     if recording is not None:
@@ -428,11 +430,21 @@ class _Adjoint(tape.IsRecord):
         values = [self.value(sweep, v) for v in self.values]
         shadows = [sweep.shadow_again(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
-        flags = [threads.distinct(values[k]) for k in self.contract.distinct]
+        flags = [self.is_distinct(sweep, k, values[k]) for k in self.contract.distinct]
         assert self.contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
         for region, value in zip(self.scalars, self.contract.adjoint(*values, *shadows, *seeds, *after, *flags)):
             sweep.add(region, value)
+
+    def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
+        """Whether an array of indices names no element twice."""
+        v = self.values[k]
+        if memory.storage_of(v) is not None:
+            return threads.distinct(array)
+        known = sweep.state.setdefault("distinct", {})  # of arrays which stay as they are as long as the tape is there
+        if id(v) not in known:
+            known[id(v)] = threads.distinct(array)
+        return known[id(v)]
 
     def value(self, sweep: tape.Sweep, v: Any) -> Any:
         """An argument as it was before the call."""

@@ -125,7 +125,9 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     for part in module.PARTS:
         serial = numba.njit(**{**options, "parallel": False})
         setattr(module, part, serial(getattr(module, part)))
-    compiled = program and cache.compiled(program, name, options)
+    # Contracts which differ in what is active only may have one and the same program.
+    code = cache.fingerprint(cache.versions(), module.PROGRAM, sorted(map(repr, options.items())))
+    compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options)
     return Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
 
 
@@ -136,9 +138,7 @@ def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any
     primal raise did so before.
     """
     kept = {k: v for k, v in options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
-    # Of what Numba makes parallel itself only prange: the rest costs seconds of its time, and time for short arrays.
-    only = dict.fromkeys("comprehension numpy reduction inplace_binop setitem stencil fusion".split(), False)
-    on_threads = {**only, "prange": True} if parallel and kept.get("parallel") else False
+    on_threads = {**threads.ONLY_PRANGE} if parallel and kept.get("parallel") else False
     return {**kept, "error_model": "numpy", "parallel": on_threads}
 
 
@@ -184,10 +184,12 @@ def generate(kernel: Any, case: Case) -> str:
     program = without_constants(derivative.function, primal)
     parts = emit.parts(program)
     costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
+    source = emit.source(program) if case.active else ""
+    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
     text = [
         title("Adjoint", kernel, primal, [names[k] for k in case.active], derivative.facts),
         emit.HEADER,
-        *(f"{n} = {array_source(a)}" for n, a in program.constants),
+        *constants,
         "CONTRACT = {",
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
         "}",
@@ -195,8 +197,9 @@ def generate(kernel: Any, case: Case) -> str:
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
         f"PARTS = {[p.name for p in parts]!r}",
         f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
+        f"PROGRAM = {cache.fingerprint(source, constants, costs, primal.filename)!r}",
         "\n",
-        emit.source(program) if case.active else "",
+        source,
         *disagreement(primal),
     ]
     return "\n".join(text)

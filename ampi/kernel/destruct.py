@@ -25,6 +25,7 @@ from ampi.kernel.ssa import (
     names_read,
     reads,
     rebuild,
+    stem,
     substitute,
     written,
 )
@@ -234,18 +235,12 @@ def rename(body: tuple[Stmt, ...], arguments: list[str]) -> tuple[tuple[Stmt, ..
         for s in block:
             for v in definitions(s):
                 if v.name not in new:
-                    new[v.name] = Var(names.fresh(_stem(v.name)), v.type)
+                    new[v.name] = Var(names.fresh(stem(v.name)), v.type)
             for inner in blocks(s):
                 visit(inner)
 
     visit(body)
     return substitute(body, dict(new)), names
-
-
-def _stem(name: str) -> str:
-    """A name without the number of its version."""
-    stem, _, number = name.rpartition("_")
-    return stem if stem and number.isdigit() else name
 
 
 # --------------------------------------------------------------------------------------------- plain statements

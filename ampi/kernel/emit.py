@@ -27,7 +27,9 @@ from numba import prange
 
 from ampi.kernel.special import digamma, get_num_threads, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, OWN, add_own, atomic_add, choose, piece
+from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
+WORDS = {"min": "smallest", "max": "largest"}
 
 
 def source(function: ir.Function) -> str:
@@ -239,9 +241,11 @@ class _Writer:
             apart = " and ".join(map(expression, s.distinct)) or "False"
         facts = (extent, str(s.work), sizes, str(s.increments), count, apart, str(bool(own)), "COSTS")
         self.line(f"{form} = choose({', '.join(facts)})", s.line)
-        for k, (var, _) in enumerate(s.sums):
-            dtype = numpy_name(var.type)
-            self.line(f"{name[f'parts {k}']} = np.zeros({2 if s.distance else 1} * {count}, {dtype})", s.line)
+        for k, r in enumerate(s.reduced):
+            dtype = numpy_name(r.var.type)
+            several = f"2 * {count}" if s.distance else count
+            filled = f"np.zeros({several}" if r.operation == "add" else f"np.full({several}, {expression(r.init)}"
+            self.line(f"{name[f'parts {k}']} = {filled}, {dtype})", s.line)
         for array, many in own.items():
             dtype = numpy_name(next(a for a in s.shared if a.name == array).type.dtype)
             self.line(f"{many} = np.empty(({count} - 1 if {form} == OWN else 0, *{array}.shape), {dtype})", s.line)
@@ -249,11 +253,18 @@ class _Writer:
         self.inside(lambda: self.call(s, s.part, start, stop, "0"))
         self.line("else:", s.line)
         self.inside(lambda: self.blocks(s, start, stop) if s.distance else self.on_threads(s, start, stop, own))
-        for k, (var, init) in enumerate(s.sums):
-            several = name[f"parts {k}"]
-            self.line(f"{var.name} = {expression(init)}", s.line)
-            self.line(f"for {name['thread']} in range({several}.shape[0]):", s.line)
-            self.inside(lambda v=var.name, m=several: self.line(f"{v} += {m}[{name['thread']}]", s.line))
+        for k, r in enumerate(s.reduced):
+            several, begin = name[f"parts {k}"], expression(r.init)
+            if r.operation == "add":
+                self.line(f"{r.var.name} = {begin}", s.line)
+                self.line(f"for {name['thread']} in range({several}.shape[0]):", s.line)
+                self.inside(lambda v=r.var.name, m=several: self.line(f"{v} += {m}[{name['thread']}]", s.line))
+            elif r.operation == "place":
+                extreme = s.reduced[r.of]
+                given = f"{expression(extreme.init)}, {name[f'parts {r.of}']}, {several}, {r.last}"
+                self.line(f"{r.var.name} = place_of_{WORDS[extreme.operation]}({given})", s.line)
+            else:
+                self.line(f"{r.var.name} = {WORDS[r.operation]}_of_parts({begin}, {several})", s.line)
 
     def inside(self, write: Callable[[], None]) -> None:
         self.depth += 1
@@ -264,7 +275,7 @@ class _Writer:
         """Call a part, with other arrays in place of some arguments, and put its results into place."""
         given = [expression(a) for a in s.arguments]
         arguments = ", ".join([begin, end, *(instead.get(a, a) for a in given)])
-        targets = ", ".join(f"{s.temporaries[f'parts {k}'].name}[{place}]" for k in range(len(s.sums)))
+        targets = ", ".join(f"{s.temporaries[f'parts {k}'].name}[{place}]" for k in range(len(s.reduced)))
         self.line(f"{targets}{' = ' if targets else ''}{part.name}({arguments})", s.line)
 
     def on_threads(self, s: ir.Launch, start: str, stop: str, own: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.branches import contains_loop
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, Branch, Builder, Loop, Names
+from ampi.kernel.ssa import INT, Branch, Builder, Loop, Names, rebuild
 
 
 class InnermostLoops(Builder):
@@ -102,6 +102,19 @@ class InnermostLoops(Builder):
                     t = replace(t, index=index(t.index))
             out.append(t)
         return tuple(out)
+
+
+def with_unsigned_indices(function: ir.Function, names: Names) -> ir.Function:
+    """The function (in single assignment form) with indices that cannot be negative written as unsigned.
+
+    A compiler sees by itself that a counter from zero on is not negative, but not that a loop does not begin below.
+    """
+    pass_ = InnermostLoops(function, names)
+
+    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(rebuild(t, lambda e: e, lambda v: v, block) for t in pass_.unsigned(body))
+
+    return replace(function, body=block(function.body))
 
 
 def index_of(t: Stmt) -> tuple[Expr, ...]:

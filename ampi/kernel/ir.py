@@ -285,23 +285,39 @@ class Raw(Stmt):
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """A scalar that the parts of a loop compute together; ``init`` is what it is before the loop.
+
+    ``operation`` says what is made of the results of the parts: ``"add"`` (the parts begin with zero), ``"min"``,
+    ``"max"``, or ``"place"``: the iteration from which the extreme comes that is number ``of`` among the scalars of the
+    loop, of equal ones the first (``last``: the last).
+    """
+
+    var: Var
+    init: Expr
+    operation: str
+    of: int = -1
+    last: bool = False
+
+
+@dataclass(frozen=True)
 class Launch(Stmt):
     """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
     where that is quicker: only made by ``parallel``, which says what the forms are.
 
-    ``sums`` are pairs of a scalar and what it is before: the results of all parts are added to it.  ``shared`` are the
-    arrays in whose elements parts may meet, which excludes threads (unless ``added``: they are only added to there)
-    except if all of ``distinct`` are true (if there are any), or if parts that are ``distance`` iterations apart do not
-    meet (if it is not zero).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about how many
-    operations an iteration has and ``increments`` how many of them add to ``shared``.  ``count`` is the number of
-    parts (None: that of threads).  ``temporaries`` are the names which the emitted text needs.
+    ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  ``shared``
+    are the arrays in whose elements parts may meet, which excludes threads (unless ``added``: they are only added to
+    there) except if all of ``distinct`` are true (if there are any), or if parts that are ``distance`` iterations apart
+    do not meet (if it is not zero).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about
+    how many operations an iteration has and ``increments`` how many of them add to ``shared``.  ``count`` is the number
+    of parts (None: that of threads).  ``temporaries`` are the names which the emitted text needs.
     """
 
     part: Function
     start: Expr
     stop: Expr
     arguments: tuple[Expr, ...]
-    sums: tuple[tuple[Var, Expr], ...]
+    reduced: tuple[Reduced, ...]
     shared: tuple[Var, ...]
     added: bool
     distinct: tuple[Expr, ...]

@@ -31,21 +31,21 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir, tbr
+from ampi.kernel.carried import combined
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ssa import (
     INT,
     ZERO,
     Branch,
-    Carried,
     Loop,
     Names,
     blocks,
     definitions,
     every,
-    names_read,
     reads,
     rebuild,
+    stem,
     written,
 )
 
@@ -133,13 +133,15 @@ class _Deciding:
             return replace(s, parallel=False, body=self.block(s.body))
         s = replace(s, parallel=False, body=_all_serial(s.body))
         launch = _Outlining(self, s, met).launch()
-        self.facts.append(f"line {s.line}: {explained(launch, met)}")
+        fact = f"line {s.line}: {explained(launch, met, bool(self.changed(s)))}"
+        if fact not in self.facts:
+            self.facts.append(fact)
         return launch
 
     def obstacle(self, s: Loop) -> str | None:
         """Why a loop cannot run on several threads, whatever its arrays are."""
-        for c in s.carried:
-            if addition(c, s.body) is None:
+        for c, how in zip(s.carried, combined(s)):
+            if how is None:
                 return f"{c.var.name} is carried from one iteration to the next"
         inside = {v.name for t in every(s.body) for v in definitions(t)}
         if any(isinstance(t, ir.Grow) and t.target.name not in inside for t in every(s.body)):
@@ -148,10 +150,14 @@ class _Deciding:
             return "an operation on whole arrays fills one from outside"
         return None
 
+    def changed(self, s: Loop) -> dict[str, Var]:
+        """The arrays from outside into whose elements a loop writes."""
+        inside = {v.name for t in every(s.body) for v in definitions(t)}
+        return {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
+
     def met(self, s: Loop) -> list[Meeting]:
         """The arrays in whose elements iterations meet."""
-        inside = {v.name for t in every(s.body) for v in definitions(t)}
-        arrays = {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
+        arrays = self.changed(s)
         found = [self.meeting(arrays[name], s) for name in sorted(arrays)]
         return [m for m in found if m is not None]
 
@@ -233,6 +239,11 @@ class _Outlining:
         added = bool(met) and all(m.added for m in met)
         near = bool(met) and all(m.distance is not None for m in met)
         known = bool(met) and all(m.distinct is not None for m in met)
+        reduced = tuple(
+            ir.Reduced(c.var, c.init, how.operation, how.of, how.last)
+            for c, how in zip(s.carried, combined(s))
+            if how is not None
+        )
         part, arguments = self.part(s, "line")
         atomic = None
         if added and not near and not self.deciding.deterministic:
@@ -252,7 +263,7 @@ class _Outlining:
             start=s.start,
             stop=s.stop,
             arguments=arguments,
-            sums=tuple((c.var, c.init) for c in s.carried),
+            reduced=reduced,
             shared=tuple(m.array for m in met),
             added=added,
             distinct=tuple(Var(distinct_name(n), types.boolean) for n in flags),
@@ -281,7 +292,10 @@ class _Outlining:
         # What is known of the range is said again, for the analyses of this function.
         prologue.append(ir.Assign(first, Op("max", (begin, self.lowest(s)), INT) if self.counts_up(s) else begin))
         prologue.append(ir.Assign(last, Op("min", (s.stop, end), INT)))
-        carried = tuple(Carried(c.var, constant(0, c.var.type), c.next) for c in s.carried)
+        carried = tuple(
+            replace(c, init=constant(0, c.var.type)) if how is not None and how.operation == "add" else c
+            for c, how in zip(s.carried, combined(s))
+        )
         loop = replace(s, start=first, stop=last, carried=carried, independent=True)
         end_: list[Stmt] = [ir.Return(tuple(c.var for c in carried), line=s.line)] if carried else []
         outlined = replace(
@@ -305,7 +319,7 @@ class _Outlining:
         inside = {v.name for t in every((s,)) for v in definitions(t)}
         found: dict[str, Var] = {}
         expressions = [e for t in every(s.body) for e in reads(t)]
-        expressions += [s.stop, *(c.next for c in s.carried)]
+        expressions += [s.stop, *(e for c in s.carried for e in (c.init, c.next))]
         expressions += [w for t in every(s.body) if (w := written(t)) is not None]
         for e in expressions:
             for n in ir.walk(e):
@@ -358,8 +372,11 @@ def flags_of(function: ir.Function) -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(suffix) for name in found))
 
 
-def explained(launch: ir.Launch, met: list[Meeting]) -> str:
+def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
     """What was chosen and why, in words."""
+    if not writes:
+        found = dict.fromkeys(stem(r.var.name) for r in launch.reduced if r.operation != "place")
+        return f"on threads, to compute again: {', '.join(found)}"
     if not met:
         return "on threads: no two iterations meet in an element that is written"
     arrays = ", ".join(m.array.name for m in met)
@@ -408,15 +425,3 @@ def _increments(body: tuple[Stmt, ...], arrays: set[str]) -> int:
 
 def _place(index: tuple[Expr, ...]) -> tuple[str, ...]:
     return tuple(map(repr, index))
-
-
-def addition(c: Carried, body: tuple[Stmt, ...]) -> Expr | None:
-    """The amount that each iteration adds to a carried scalar, if that is all that happens to it."""
-    uses = sum(isinstance(n, Var) and n == c.var for t in every(body) for e in reads(t) for n in ir.walk(e))
-    if uses != 1 or any(c.next.name in names_read(t) for t in every(body) if isinstance(c.next, Var)):
-        return None
-    for t in body:
-        match t:
-            case ir.Assign(target=target, value=Op(name="add", args=(a, b))) if target == c.next and c.var in (a, b):
-                return (b if a == c.var else a) if a.type == b.type else None
-    return None

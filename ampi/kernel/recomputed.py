@@ -13,8 +13,8 @@ from numba import types
 
 from ampi.kernel import ir, tbr
 from ampi.kernel.branches import contains_loop
+from ampi.kernel.carried import addition
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.parallel import addition
 from ampi.kernel.ssa import Branch, Loop, every, names_read
 
 

@@ -140,8 +140,8 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
         case Branch(condition=condition, joins=joins):
             more = (*s.arguments, *s.results, *s.residuals) if isinstance(s, Custom) else ()
             return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
-        case ir.Launch(start=start, stop=stop, arguments=arguments, sums=sums, shared=shared, distinct=distinct):
-            return (start, stop, *arguments, *(init for _, init in sums), *shared, *distinct)
+        case ir.Launch(start=start, stop=stop, arguments=arguments, reduced=reduced, shared=shared, distinct=distinct):
+            return (start, stop, *arguments, *(r.init for r in reduced), *shared, *distinct)
         case ir.Raise():
             return ()
     raise AssertionError(s)
@@ -161,8 +161,8 @@ def definitions(s: Stmt) -> tuple[Var, ...]:
             return (var, *(c.var for c in carried if c.var != var))
         case Branch(joins=joins):
             return tuple(j.var for j in joins)
-        case ir.Launch(sums=sums, temporaries=temporaries):
-            return (*(var for var, _ in sums), *temporaries.values())
+        case ir.Launch(reduced=reduced, temporaries=temporaries):
+            return (*(r.var for r in reduced), *temporaries.values())
         case _:
             return ()
 
@@ -208,8 +208,9 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
                 s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
             )
         case ir.Launch():
+            reduced = tuple(replace(r, var=variable(r.var), init=expression(r.init)) for r in s.reduced)
             return replace(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
-                           sums=tuple((variable(v), expression(init)) for v, init in s.sums), shared=many(s.shared),
+                           reduced=reduced, shared=many(s.shared),
                            distinct=many(s.distinct),
                            temporaries={k: variable(v) for k, v in s.temporaries.items()})  # fmt: skip
         case ir.Raise():
@@ -286,6 +287,12 @@ def _with_loop_names(s: Stmt) -> Stmt:
 # --------------------------------------------------------------------------------------------- names
 
 
+def stem(name: str) -> str:
+    """A name without the number of its version."""
+    stem, _, number = name.rpartition("_")
+    return stem if stem and number.isdigit() else name
+
+
 class Names:
     """Fresh names after the model of given ones."""
 
@@ -305,7 +312,11 @@ class Names:
         "atomic_add",
         "choose",
         "get_num_threads",
+        "largest_of_parts",
         "piece",
+        "place_of_largest",
+        "place_of_smallest",
+        "smallest_of_parts",
         "digamma",
         "trigamma",
         "ampi",

@@ -20,10 +20,10 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.carried import addition
 from ampi.kernel.innermost import InnermostLoops, array_of
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.parallel import addition
 from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, Names, names_read, substitute, written
 
 LOOKED_AHEAD = 190  # operations

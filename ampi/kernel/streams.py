@@ -1,25 +1,48 @@
-"""Copies of large arrays that go past the processor's caches.
+"""Copies of large arrays that go past the processor's caches, and large blocks of zeros.
 
 A tape reads what it saved much later.  Storing it with non-temporal instructions leaves the caches to the program, and
-the memory need not be read before it is overwritten: a copy takes two passes over memory instead of three.
+the memory need not be read before it is overwritten: a copy takes two passes over memory instead of three.  Where
+kernels run on threads, copies and blocks of zeros are made by these threads as well.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import numpy as np
 from llvmlite import ir as llvm
-from numba import types
+from numba import prange, types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from ampi import memory
+from ampi.kernel.threads import ONLY_PRANGE, thread_count
 
 LARGE = 1 << 19
-"""Bytes from which on a copy is expected to leave the caches anyway."""
+"""Bytes from which on a copy is expected to leave the caches anyway, and threads are worth starting."""
+FRESH = 1 << 25
+"""Bytes from which on the C library gives memory fresh from the system, which is zero."""
 LINE = 64  # bytes; a line of the cache, to which stores are aligned
+PAGE = 4096  # bytes; what one thread does begins at a multiple
+
+_started = False
+
+
+def use_threads() -> None:
+    """A kernel runs on threads: have these make large copies, too."""
+    global _started
+    _started = True
+
+
+def _forget_threads() -> None:
+    global _started
+    _started = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)  # the child has none, and may not be able to start any
 
 
 def copied(array: np.ndarray) -> np.ndarray:
@@ -27,8 +50,23 @@ def copied(array: np.ndarray) -> np.ndarray:
     if array.nbytes < LARGE or not array.flags.forc or array.dtype.hasobject or config.DISABLE_JIT:
         return array.copy(order="K")
     copy = np.empty_like(array, subok=False)
-    _compiled()(memory.address_of(array), memory.address_of(copy), array.nbytes)
+    source, target = memory.address_of(array), memory.address_of(copy)
+    parts = thread_count() if _started else 1
+    if parts > 1:
+        _compiled_on_threads()(source, target, array.nbytes, parts)
+    else:
+        _compiled()(source, target, array.nbytes)
     return copy
+
+
+def zeroed(nbytes: int) -> np.ndarray:
+    """A new block of bytes, all of them zero."""
+    parts = thread_count() if _started and LARGE <= nbytes < FRESH and not config.DISABLE_JIT else 1
+    if parts == 1:
+        return np.zeros(nbytes, np.uint8)
+    block = np.empty(nbytes, np.uint8)
+    _compiled_on_threads()(0, memory.address_of(block), nbytes, parts)
+    return block
 
 
 @functools.cache
@@ -38,8 +76,41 @@ def _compiled() -> Any:
     return cache.compiled(_copy, f"stream_{cache.fingerprint(cache.versions())}", {})
 
 
+@functools.cache
+def _compiled_on_threads() -> Any:
+    from ampi.kernel import cache
+
+    options = {"parallel": {**ONLY_PRANGE}}
+    return cache.compiled(_write_on_threads, f"stream_on_threads_{cache.fingerprint(cache.versions())}", options)
+
+
 def _copy(source, target, size):
     _stream(source, target, size)
+
+
+def _write_on_threads(source, target, size, parts):
+    # One function for both, since compiling for threads takes seconds.
+    pages = (size + PAGE - 1) // PAGE
+    for part in prange(parts):
+        begin = pages * part // parts * PAGE
+        end = min(pages * (part + 1) // parts * PAGE, size)
+        if source == 0:
+            _clear(target + begin, end - begin)
+        else:
+            _stream(source + begin, target + begin, end - begin)
+
+
+@intrinsic
+def _clear(typing: Any, target: Any, size: Any) -> Any:
+    """Put zeros into bytes at an address."""
+    signature = types.void(types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, size = arguments
+        cgutils.memset(builder, builder.inttoptr(target, llvm.IntType(8).as_pointer()), size, 0)
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 @intrinsic

@@ -22,10 +22,10 @@ from numba import types
 
 from ampi.kernel import ir, tbr
 from ampi.kernel.branches import flatten
+from ampi.kernel.carried import addition
 from ampi.kernel.innermost import InnermostLoops, array_of, index_of
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.parallel import addition
 from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, Names, names_read, substitute, written
 
 BUFFER_BYTES = 16384

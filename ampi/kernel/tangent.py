@@ -10,7 +10,7 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import activity, ir, matrices
-from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read, stem
+from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
 from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
@@ -29,6 +29,7 @@ from ampi.kernel.ssa import (
     definitions,
     every,
     instance,
+    stem,
     written,
 )
 

@@ -96,8 +96,8 @@ def collect(function: ir.Function) -> Accesses:
                     found.home[target.name] = loops
                 case ir.Fill():
                     found.fills.append((s, position, loops))
-                case ir.Launch(sums=sums):
-                    found.depth.update({var.name: loops for var, _ in sums})
+                case ir.Launch(reduced=reduced):
+                    found.depth.update({r.var.name: loops for r in reduced})
                 case Loop():
                     found.depth[s.var.name] = (*loops, s)
                     found.counter[s.var.name] = s

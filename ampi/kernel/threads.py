@@ -29,6 +29,12 @@ from numba.np.ufunc import parallel as _pool
 ALONE, APART, OWN, ATOMIC = range(4)
 LAUNCH = 8000.0  # nanoseconds to start threads and to wait for them
 TYPICAL = (0.03, LAUNCH, 0.6, 5.0)  # costs for deterministic programs, whose forms must not change with a measurement
+ONLY_PRANGE = {
+    **dict.fromkeys("comprehension numpy reduction inplace_binop setitem stencil fusion".split(), False),
+    "prange": True,
+}
+"""Numba's option ``parallel``, of what it makes parallel itself: the rest costs seconds of its time, and time for short
+arrays."""
 NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, which are nanoseconds
 
 
@@ -99,6 +105,43 @@ def piece(start, stop, part, parts):
     """Where part ``part`` of ``parts`` of a range begins and ends; sizes differ by one at most."""
     trips = max(stop - start, 0)
     return start + trips * part // parts, start + trips * (part + 1) // parts
+
+
+@njit
+def smallest_of_parts(value, parts):
+    """The smallest of a value and those of all parts."""
+    for part in parts:
+        value = min(value, part)
+    return value
+
+
+@njit
+def largest_of_parts(value, parts):
+    """The largest of a value and those of all parts."""
+    for part in parts:
+        value = max(value, part)
+    return value
+
+
+@njit
+def place_of_smallest(value, parts, places, last):
+    """Where the smallest of a value and those of all parts comes from: the first of such places (``last``: the last),
+    or minus one if it is the value (in a part: if its place is minus one)."""
+    found = -1
+    for k in range(parts.shape[0]):
+        if places[k] >= 0 and (parts[k] <= value if last else not value <= parts[k]):
+            value, found = parts[k], places[k]
+    return found
+
+
+@njit
+def place_of_largest(value, parts, places, last):
+    """As `place_of_smallest`."""
+    found = -1
+    for k in range(parts.shape[0]):
+        if places[k] >= 0 and (parts[k] >= value if last else not value >= parts[k]):
+            value, found = parts[k], places[k]
+    return found
 
 
 def add_own(total: np.ndarray, own: np.ndarray, part: int, parts: int) -> None:

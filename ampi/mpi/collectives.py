@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
-from ..memory import TrackedArray, region_of
+from ..memory import Storage, TrackedArray, region_of
 from ..tape import IsRecord, Sweep, Tape, Undo, _recording, current, living
 from .agreement import count_passive, line_of, log_collective
 from .between import exchanged, split
@@ -137,6 +137,7 @@ class Performed(IsRecord, Collective):
 
     __slots__ = ("call", "undo", "values")
     depth = 5
+    reads_memory = False  # but what `steps` has put back
 
     def keep_values(self, tape: Tape, started: bool) -> None:
         """Before the primal: see to it that the sweep has the values that the adjoint wants.
@@ -170,7 +171,10 @@ class Performed(IsRecord, Collective):
         call = self.call
         if call.refused:
             raise ActivityError(f"{self.name} at {line_of(self.where)}: {call.refused}")
-        x = None if self.values is None else self.values()
+        x = None
+        if self.values is not None:
+            sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
+            x = self.values()
         return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
 
     def waiting(self) -> str:
@@ -442,6 +446,11 @@ class _Pairs:
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
+
+    @property
+    def storages(self) -> Sequence[Storage | None]:
+        """Those whose memory is read in the sweep: none."""
+        return ()
 
     def need(self, tape: Tape) -> Callable[[], np.ndarray]:
         """As `Buffer.need`, an array of pairs."""

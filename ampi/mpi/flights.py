@@ -124,6 +124,7 @@ class Started:
     __slots__ = ("buffer", "flight", "performed", "request", "sweep", "wild")
 
     active = True
+    reads_memory = False  # but what `Performed.steps` has put back
 
     def __init__(self, performed: Any) -> None:
         self.performed = performed

@@ -257,11 +257,7 @@ class Completion(IsRecord, list):
     """Record of a wait, a list of what it has completed: its adjoint starts the reverse transfers."""
 
     __slots__ = ()
-
-    @property
-    def reads_memory(self) -> bool:
-        """Whether the adjoint of a part does (a collective's may)."""
-        return any(getattr(part, "reads_memory", True) for part in self)
+    reads_memory = False  # but what a collective's has put back
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the wait."""

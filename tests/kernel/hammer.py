@@ -49,6 +49,18 @@ def whole(u, new, weight):
     return np.sum(np.sin(t) * u)
 
 
+def extremes(x, out):
+    low, high, least, most = 9.0, -9.0, 9.0, -9.0
+    for i in prange(x.shape[0]):
+        v = x[i] * x[i]
+        low = min(low, v)
+        high = max(high, v)
+        least = min(v, least)
+        most = max(v, most)
+        out[i] = v * x[i]
+    return low, high, least, most
+
+
 def mesh(x, out, corner):
     for e in prange(out.shape[0]):
         s = 0.0
@@ -68,6 +80,7 @@ def cases():
     yield "blocks", neighbours, [x, y], no_cost
     yield "apart", flat, [x, y, 5], no_cost
     yield "apart", whole, [x, y, x[::-1].copy()], no_cost
+    yield "apart", extremes, [rng.choice(x[:40], SIZE), y], no_cost  # each extreme is there many times
     yield "distinct", looked_up, [x, y, rng.permutation(SIZE)], no_cost
     yield "own", mesh, [field, y, corner], (1.0, 0.0, 0.0, NEVER)
     yield "atomic", mesh, [field, y, corner], (1.0, 0.0, NEVER, 0.0)

@@ -3,8 +3,10 @@
 import os
 import time
 
+import numpy as np
 import pytest
 
+import ampi
 from ampi.kernel import cache
 
 GROUPS = ["square_1a.py", "square_1a.lock", "square_1a.nbi", "square_1a.1.nbc"]
@@ -70,3 +72,20 @@ def test_a_folder_that_cannot_be_written_is_left_alone(folder):
         cache.mark_used(folder / "cube_2b.nbi")
     finally:
         folder.chmod(0o700)
+
+
+@ampi.kernel
+def doubled(x, y):
+    for i in range(x.shape[0]):
+        y[i] = 2.0 * x[i]
+
+
+def test_what_differs_in_activity_only_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    with ampi.Tape() as tape:
+        x, y = tape.watch(np.ones(3)), ampi.numpy.zeros(3)
+        doubled(x, y)  # y is passive before, and now active
+        doubled(x, y)
+    np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(3)), [2.0, 2.0, 2.0])
+    assert len(list(tmp_path.glob("doubled_adjoint_*.py"))) == 2
+    assert len(list(tmp_path.glob("doubled_adjoint_*.nbc"))) == 1

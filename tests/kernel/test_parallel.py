@@ -13,6 +13,7 @@ from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_
 
 import ampi
 from ampi.kernel import adjoint, cache, emit, threads
+from ampi.kernel.separate import SeparateArrays
 
 APART = "on threads: no two"
 DISTINCT = "on threads if"
@@ -90,6 +91,15 @@ def flat_of_unknown_length(x, out, n, m):
             out[i] += x[i * n + j] * x[i * n + j]
 
 
+def extremes(x, out):
+    low, high = 1e20, 0.0
+    for i in numba.prange(x.shape[0]):
+        low = min(low, x[i] * x[i])
+        high = max(x[i] * x[i], high)
+        out[i] = x[i] * x[i]
+    return low * high
+
+
 def whole_arrays(u, new):
     new[1:-1] = u[1:-1] * u[2:] + u[:-2]
     return np.sum(new * u)
@@ -105,6 +115,7 @@ def whole_arrays(u, new):
         (flat_and_one_more, [np.ones(6), 4], SHARED),
         (flat_of_unknown_length, [np.ones(6), 4, 4], SHARED),
         (whole_arrays, [np.ones(24)], APART),
+        (extremes, [np.ones(24)], "on threads"),
     ],
 )
 def test_the_form_of_a_loop_of_its_own_kind(kernel, more, form):
@@ -131,6 +142,32 @@ def test_loops_that_search_an_extreme_are_vectorised(monkeypatch, tmp_path):
     assert "llvm.minnum.v" in text or "vector.reduce.fmin" in text
 
 
+@ampi.kernel(parallel=True, fastmath=True)
+def rates(x, y, c):
+    low = 1e20
+    for i in numba.prange(x.shape[0]):
+        y[i] = x[i] / (c[i] + 1.0) if c[i] > 0.0 else x[i]
+        low = min(low, y[i])
+    return low
+
+
+def test_parts_are_vectorised(monkeypatch, tmp_path):
+    """Numba's test of whether an index counts from the end must not be left in a part: see `with_unsigned_indices`."""
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    x, y, c = np.ones(50), np.ones(50), np.ones(50)
+    rates.contract(rates.types_of((x, y, c)), frozenset("xyc")).adjoint  # noqa: B018
+    (path,) = tmp_path.glob("rates_adjoint_*.py")
+    module = cache.load_module(path)
+    part = numba.njit(fastmath=True, error_model="numpy", pipeline_class=SeparateArrays)(
+        getattr(module, module.PARTS[-1])
+    )
+    names = part.py_func.__code__.co_varnames[: part.py_func.__code__.co_argcount]
+    numbers = {"begin": 0, "end": 50}
+    part(*(numbers.get(n.rstrip("_0123456789"), -1 if "from" in n else 0.5 if n == "low_bar" else x) for n in names))
+    (text,) = part.inspect_llvm().values()
+    assert "fdiv fast <" in text
+
+
 def test_without_threads_nothing_is_parallel():
     arguments = make_arguments("axpy")
     derivative = adjoint.build(kernel_ir(CASES["axpy"].function, arguments), {"x"})
@@ -153,6 +190,22 @@ def test_adjoints_with_arrays_of_each_threads_own_are_kept_on_disk(monkeypatch, 
     assert list(tmp_path.glob("smoothed_adjoint_*.nbc"))
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("values", "places", "found"),
+    [
+        ([5.0, 3.0, 5.0, 3.0], [-1, 4, -1, 8], (4, 8)),  # parts without iterations keep the value from before
+        ([5.0, 5.0], [-1, -1], (-1, -1)),
+        ([5.0, 7.0], [2, 4], (-1, 2)),  # as large as the value from before
+    ],
+)
+def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, last):
+    parts, places = np.array(values), np.array(places)
+    assert threads.place_of_smallest.py_func(5.0, parts, places, last) == found[last]
+    assert threads.place_of_largest.py_func(-5.0, -parts, places, last) == found[last]
+
+
+@pytest.mark.timeout(300)
 def test_every_form_holds_under_eight_threads():
     """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}

@@ -1,5 +1,6 @@
 """Large arrays that a tape saves are copied past the caches, whole and unchanged."""
 
+import numba
 import numpy
 import pytest
 
@@ -26,6 +27,26 @@ def test_order_is_kept(order, dtype):
     assert copy.strides == array.strides and copy.dtype == array.dtype
     numpy.testing.assert_array_equal(copy, array)
     numpy.testing.assert_array_equal(streams.copied(array[:, ::2]), array[:, ::2])
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("needs two threads")
+    before = numba.get_num_threads()
+    numba.set_num_threads(2)
+    monkeypatch.setattr(streams, "_started", True)
+    yield
+    numba.set_num_threads(before)
+
+
+@pytest.mark.parametrize("more", [0, 1, 63, 5000])
+def test_threads_copy_and_clear_all_bytes(two_threads, more):
+    array = numpy.random.default_rng(0).integers(1, 256, streams.LARGE + more, dtype=numpy.uint8)
+    numpy.testing.assert_array_equal(streams.copied(array), array)
+    del array  # for the next block to have its memory
+    zeros = streams.zeroed(streams.LARGE + more)
+    assert zeros.nbytes == streams.LARGE + more and not zeros.any()
 
 
 def square(x, y):

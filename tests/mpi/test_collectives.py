@@ -13,8 +13,10 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy
+from ampi.memory import storage_of
 from ampi.mpi import COMM_WORLD
 from ampi.mpi.rules import TABLE, Treatment
+from ampi.tape import Undo
 
 pytestmark = pytest.mark.mpi
 
@@ -488,6 +490,40 @@ def test_ties_go_to_the_lowest_rank_element_by_element(op):
     winners = [0, last, min(1, last)]
     expected = [SIZE * (winner == RANK) for winner in winners]
     assert numpy.array_equal(on_tape(sign * numpy.array(x0), lambda x: received(x, op)), expected)
+
+
+@ampi.kernel
+def square_into(x, y):
+    for i in range(x.shape[0]):
+        y[i] = x[i] * x[i]
+
+
+@ampi.kernel
+def double(x):
+    for i in range(x.shape[0]):
+        x[i] = 2.0 * x[i]
+
+
+def test_the_adjoint_puts_back_the_memory_that_it_reads_and_no_other(monkeypatch):
+    swapped = []
+    swap = Undo.swap
+    monkeypatch.setattr(Undo, "swap", lambda undo: (swapped.append(undo.storage), swap(undo))[1])
+    np = ampi.numpy
+    x0 = numpy.array([1.0 + RANK, SIZE - RANK])
+    with ampi.Tape() as tape:
+        x, z = tape.watch(np.array(x0)), tape.watch(np.array(3.0 * x0))
+        y, w = np.zeros(2), np.zeros(2)
+        square_into(z, w)
+        COMM_WORLD.Allreduce(x, y, MPI.MIN)
+        double(z)
+        double(x)
+        total = y.sum() + w.sum() + z.sum() + x.sum()
+    x_bar, z_bar = tape.gradient(total, [x, z])
+    lowest = [RANK == 0, last(COMM_WORLD) == RANK]
+    numpy.testing.assert_array_equal(x_bar, 2.0 + SIZE * numpy.array(lowest))
+    numpy.testing.assert_array_equal(z_bar, 2.0 + 6.0 * x0)
+    assert set(swapped) == {storage_of(x)}
+    numpy.testing.assert_array_equal(ampi.value(x), 2.0 * x0)
 
 
 def test_ties_in_a_scan_go_to_the_lowest_rank():
