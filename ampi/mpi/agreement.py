@@ -62,6 +62,8 @@ class Log:
 
     Attributes
     ----------
+    place : object
+        The communicator's `Reverse.place`.
     messages : list of LoggedMessage
         In the order of sending and posting.
     collectives : list of Collective
@@ -79,6 +81,7 @@ class Log:
         "messages",
         "passive",
         "passively",
+        "place",
         "reverse",
         "stirred",
         "touched",
@@ -86,6 +89,7 @@ class Log:
 
     def __init__(self, reverse: Reverse) -> None:
         self.reverse = reverse
+        self.place = None if reverse is None else reverse.place
         self.messages: list[LoggedMessage] = []
         self.collectives: list[Collective] = []
         self.passive = 0
@@ -134,13 +138,13 @@ def _check_completed(receive: Received) -> None:
     if receive.request is not None:
         if not receive.completed():
             raise CommunicationError(
-                f"rank {receive.route.reverse.rank}: {receive.describe()} was never completed: "
+                f"rank {receive.reverse.rank}: {receive.describe()} was never completed: "
                 "wait for the request before the gradient is asked for"
             )
         receive.request = None  # completed through a class of mpi4py's that ampi does not see
     if receive.route.partner == mpi.ANY_SOURCE:
         raise CommunicationError(
-            f"rank {receive.route.reverse.rank}: which message {receive.describe()} matched is not known because its "
+            f"rank {receive.reverse.rank}: which message {receive.describe()} matched is not known because its "
             "request was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or from "
             "ampi.MPI"
         )
@@ -210,6 +214,7 @@ class Communication:
         for log in self.logs.values():
             for message in log.messages:
                 message.flight = None
+                message.reverse = log.reverse
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
@@ -296,7 +301,7 @@ def log_sent(
         Needs ``count``, ``dtype`` and ``nbytes``, and ``add(sweep, flat)`` in the sweep if it is active.
     """
     log = log_for(tape, name, comm, active, buffer)
-    sent = new_sent(kind, buffer, active, Route(name, log.reverse, dest, tag, False, call_site(3)))
+    sent = new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
     log.messages.append(sent)
     return sent
 
@@ -322,7 +327,7 @@ def log_received(
     # On a communicator without a reverse side, no active values can have been sent.
     log = log_for(tape, name, comm, False, buffer)
     wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
-    receive = new_received(kind, buffer, tracked, Route(name, log.reverse, source, tag, wild, call_site(3)))
+    receive = new_received(kind, buffer, tracked, Route(name, log.place, source, tag, wild, call_site(3)))
     log.messages.append(receive)
     return receive
 

@@ -24,11 +24,14 @@ ALL = 1 << 62
 class Route:
     """What messages have in common that one line of the program sends to one partner, or receives from it.
 
+    Buffers, which live as long as arrays, remember their latest ones: so it keeps no communicator alive.
+
     Attributes
     ----------
     name : str
         mpi4py's name of the method.
-    reverse : Reverse
+    place : object
+        The communicator's `Reverse.place`.
     partner, tag : int
         As the call says.
     wild : bool
@@ -39,11 +42,11 @@ class Route:
         Of a receive with a wildcard: that of the latest message which it matched.
     """
 
-    __slots__ = ("code", "instruction", "matched", "name", "partner", "reverse", "tag", "wild")
+    __slots__ = ("code", "instruction", "matched", "name", "partner", "place", "tag", "wild")
 
-    def __init__(self, name: str, reverse: Reverse, partner: int, tag: int, wild: bool, where: tuple[Any, int]) -> None:
+    def __init__(self, name: str, place: object, partner: int, tag: int, wild: bool, where: tuple[Any, int]) -> None:
         self.name = name
-        self.reverse = reverse
+        self.place = place
         self.partner = partner
         self.tag = tag
         self.wild = wild
@@ -57,7 +60,7 @@ class Route:
 
     def match(self, source: int, tag: int) -> Route:
         """The route of a message that a receive has matched."""
-        self.matched = Route(self.name, self.reverse, source, tag, False, self.where)
+        self.matched = Route(self.name, self.place, source, tag, False, self.where)
         return self.matched
 
 
@@ -82,9 +85,11 @@ class LoggedMessage(IsRecord):
         The tag of its adjoint, None if there is none; known after the agreement.
     flight : object or None
         In a sweep: what is known of the adjoint.
+    reverse : Reverse
+        In a sweep: that of the log.
     """
 
-    __slots__ = ("back", "buffer", "cancelled", "flight", "nbytes", "request", "route", "wild")
+    __slots__ = ("back", "buffer", "cancelled", "flight", "nbytes", "request", "reverse", "route", "wild")
     reads_memory = False
     back: int | None
     buffer: Any
@@ -92,6 +97,7 @@ class LoggedMessage(IsRecord):
     flight: Any
     nbytes: int
     request: Any
+    reverse: Reverse
     route: Route
     wild: bool
 
@@ -103,7 +109,7 @@ class LoggedMessage(IsRecord):
     def rename(self, name: str) -> None:
         """It is the method that is running that receives it."""
         route = self.route
-        self.route = Route(name, route.reverse, route.partner, route.tag, route.wild, call_site(3))
+        self.route = Route(name, route.place, route.partner, route.tag, route.wild, call_site(3))
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
@@ -131,14 +137,13 @@ class Sent(LoggedMessage):
         """For error messages."""
         route = self.route
         where = line_of(route.where)
-        return f"{route.name} to rank {route.partner} with tag {route.tag} on {route.reverse.name}, {where}"
+        return f"{route.name} to rank {route.partner} with tag {route.tag} on {self.reverse.name}, {where}"
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoint may come."""
         if self.back is not None and self.flight is None:
             adjoint = np.empty(self.buffer.count, self.buffer.dtype)
-            route = self.route
-            self.flight = route.reverse.comm.Irecv(_as_real(adjoint), route.partner, self.back), adjoint
+            self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start: x̄ += what came."""
@@ -167,7 +172,7 @@ class Received(LoggedMessage):
         route = self.route
         source = "any rank" if route.partner == mpi.ANY_SOURCE else f"rank {route.partner}"
         tag = "any tag" if route.tag == mpi.ANY_TAG else f"tag {route.tag}"
-        return f"{route.name} from {source} with {tag} on {route.reverse.name}, {line_of(route.where)}"
+        return f"{route.name} from {source} with {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
@@ -179,8 +184,8 @@ class Received(LoggedMessage):
             overwritten.zero(sweep)
             return
         adjoint = overwritten.take(sweep)
-        route = self.route
-        outbox_of(sweep).send(route.reverse.comm, _as_real(adjoint), route.partner, self.back, self.waiting)
+        source = self.route.partner
+        outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), source, self.back, self.waiting)
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""

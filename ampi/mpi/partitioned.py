@@ -39,7 +39,7 @@ class PartitionedSent(Sent):
         """For error messages."""
         tag = self.user_tag
         route = self.route
-        return f"{route.name} to rank {route.partner} with tag {tag} on {route.reverse.name}, {line_of(route.where)}"
+        return f"{route.name} to rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoints of partitions may come, in any order."""
@@ -48,7 +48,7 @@ class PartitionedSent(Sent):
         size = self.buffer.count // self.parts_there
         header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (size,))])
         arrays = [np.empty(1, header) for _ in range(self.parts_there)]
-        comm, dest = self.route.reverse.comm, self.route.partner
+        comm, dest = self.reverse.comm, self.route.partner
         self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
 
     def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
@@ -102,7 +102,7 @@ class PartitionedReceived(Received):
         """For error messages."""
         tag = self.user_tag
         route = self.route
-        return f"{route.name} from rank {route.partner} with tag {tag} on {route.reverse.name}, {line_of(route.where)}"
+        return f"{route.name} from rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
@@ -129,7 +129,7 @@ class PartitionedReceived(Received):
         message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
         message["part"], message["adjoint"] = part, adjoint
         route = self.route
-        outbox_of(sweep).send(route.reverse.comm, message.view(np.uint8), route.partner, self.back, self.waiting)
+        outbox_of(sweep).send(self.reverse.comm, message.view(np.uint8), route.partner, self.back, self.waiting)
 
 
 class _Arrived:

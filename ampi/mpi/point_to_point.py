@@ -417,10 +417,10 @@ def _send_again(
         or route.tag != tag
         or route.instruction != frame.f_lasti
         or route.code is not frame.f_code
-        or route.reverse is not log.reverse
+        or route.place is not log.place
         or route.name != name
     ):
-        route = buffer.sent = Route(name, log.reverse, dest, tag, False, call_site(3))
+        route = buffer.sent = Route(name, log.place, dest, tag, False, call_site(3))
     sent = Sent()
     sent.route = route
     sent.buffer = buffer
@@ -452,11 +452,11 @@ def _receive_again(name: str, comm: Any, buf: Any, source: int, tag: int) -> Rec
         or route.tag != tag
         or route.instruction != frame.f_lasti
         or route.code is not frame.f_code
-        or route.reverse is not log.reverse
+        or route.place is not log.place
         or route.name != name
     ):
         wild = source == _ANY_SOURCE or tag == _ANY_TAG
-        route = buffer.received = Route(name, log.reverse, source, tag, wild, call_site(3))
+        route = buffer.received = Route(name, log.place, source, tag, wild, call_site(3))
     receive = Received()
     receive.route = route
     receive.buffer = buffer

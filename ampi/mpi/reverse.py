@@ -43,6 +43,8 @@ class Reverse:
         its context again for a new one while a message of another rank, of a sweep that never took place here, is
         still under way on it: what is agreed upon, and notices, bear the identity, and others are thrown away. 0 for
         duplicates by Idup of a communicator that has no reverse side.
+    place : object
+        Stands for it where it must not be kept alive.
     duplicates : int
         Number of duplicates by Idup.
     rank : int
@@ -84,6 +86,7 @@ class Reverse:
         "notices",
         "partitioned",
         "pending",
+        "place",
         "rank",
         "slots",
         "slots_started",
@@ -94,6 +97,7 @@ class Reverse:
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None) -> None:
         self.comm = comm
+        self.place = object()
         self.identity = identity
         self.duplicates = 0
         self.rank = rank

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import weakref
 
 import numpy
 import pytest
@@ -230,6 +231,21 @@ def test_freed_before_the_sweep():
         return y
 
     check(program, COMM_WORLD, WORLD)
+
+
+def test_arrays_of_messages_keep_no_communicator_alive():
+    comm = COMM_WORLD.Dup()
+    reverse = weakref.ref(comm._reverse)
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(2))
+        y = ampi.numpy.zeros(2)
+        for _ in range(2):
+            comm.Sendrecv(x, (comm.rank + 1) % comm.size, 0, y, (comm.rank - 1) % comm.size)
+            comm.Allreduce(x, y)
+    assert (tape.gradient(y, x, seed=numpy.ones(2)) == comm.size).all()
+    comm.Free()
+    del tape, comm
+    assert reverse() is None
 
 
 def test_freed_communicators_do_not_pile_up():
