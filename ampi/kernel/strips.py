@@ -294,9 +294,13 @@ class _Strips(InnermostLoops):
         return groups
 
     def padding(self, plan: Plan) -> int:
-        """How many zeros must surround a row of the buffer, so that increments of neighbours can be read shifted."""
+        """How many zeros surround a row of the buffer, so that increments of neighbours can be read shifted.
+
+        Rows begin with lines of the cache, since it is slow to store vectors across these.
+        """
         span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
-        return max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
+        needed = max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
+        return (needed + LANES - 1) // LANES * LANES
 
 
 @dataclass
