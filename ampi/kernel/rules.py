@@ -27,12 +27,13 @@ from ampi.kernel.expand import expand
 from ampi.kernel.extents import Fresh
 from ampi.kernel.inline import inline
 from ampi.kernel.intrinsics import constant, is_differentiable
+from ampi.kernel.invocations import bound_values
 from ampi.kernel.lasting import hoist, keep
 from ampi.kernel.linear import departure
-from ampi.kernel.parse import Group, Static
 from ampi.kernel.references import resolve
 from ampi.kernel.simplify import mapped
 from ampi.kernel.ssa import assigned, construct, stored
+from ampi.kernel.values import Group, Static
 from ampi.kernel.views import resolve_views
 
 Given = custom_vjp | custom_jvp
@@ -125,7 +126,7 @@ def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
             builder.fail(node, f"'{name}' has no tangent yet", f"decorate its tangent with @{name}.defjvp before")
     elif rule.forward is None or rule.backward is None:
         builder.fail(node, f"'{name}' has no adjoint yet", f"call {name}.defvjp(forward, backward) before")
-    arguments = builder.bound(node, _function(rule.f))
+    arguments = bound_values(builder, node, _function(rule.f))
     given = tuple(builder.type_of(node, v) for v in arguments)
     callee = _as_loops(builder.callee(node, _function(rule.f if isinstance(rule, custom_jvp) else rule.forward), given))
     arguments = _steady_arguments(builder, callee, arguments)

@@ -11,8 +11,8 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.inference import result_type
-from ampi.kernel.parse import cast
 from ampi.kernel.simplify import mapped
+from ampi.kernel.values import cast
 
 MAX_ELEMENTS = 64
 
