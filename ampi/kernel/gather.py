@@ -33,6 +33,7 @@ from ampi.kernel.branches import flatten
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Loop, Names, names_read, substitute
+from ampi.kernel.stages import CALLED
 
 WORTH = 3  # operations that the detour of an increment through a buffer costs
 WIDEST = 4  # distance of the neighbours in one direction
@@ -211,14 +212,25 @@ class _Gather(Builder):
         return Target(group[0].array, increments, next(iter(fixed))[0])
 
     def beside(self, nest: Nest, targets: list[Target], gathered: set[int]) -> list[ir.Accumulate]:
-        """The other increments, if each is of an array of its own whose elements lie side by side, and if an iteration
-        is the one of its place."""
+        """The other increments, if an iteration is the one of its place and each is of an array of its own.
+
+        Their elements must lie side by side, and none may call a function: the loop could not be vectorised.
+        """
         others = [t for t in nest.body if isinstance(t, ir.Accumulate) and id(t) not in gathered]
         reaches = [reach(targets, k) for k in range(len(nest.loops))]
         if len({x.array.name for x in others}) < len(others) or any(low > 0 or high < 0 for low, high in reaches):
             return []
         movable = all(self.can_be_moved(e, nest.values) for x in others for e in (x.value, *x.index))
-        return others if movable and all(self.is_adjacent(x, nest) for x in others) else []
+        if not movable or any(self.calls(x.value, nest.values) for x in others):
+            return []
+        return others if all(self.is_adjacent(x, nest) for x in others) else []
+
+    def calls(self, e: Expr, values: dict[str, Expr]) -> bool:
+        """Whether a value is computed by a function that is called."""
+        value = values.get(e.name) if isinstance(e, Var) else None
+        if not isinstance(value, Op):
+            return False
+        return TABLE[value.name].cost >= CALLED or any(self.calls(a, values) for a in value.args)
 
     def is_adjacent(self, x: ir.Accumulate, nest: Nest) -> bool:
         """Whether the index moves by one element in the last dimension with the innermost loop, and not in others."""

@@ -1,5 +1,7 @@
 """What an adjoint in gather form does besides adding to neighbours, row by row behind it or in the same loop."""
 
+import math
+
 import numpy as np
 import pytest
 from kernel_cases import Check
@@ -123,6 +125,16 @@ def test_against_differences(kernel):
 def test_increments_side_by_side_are_in_the_same_loop(kernel, names):
     facts = made(kernel, (7, 7, 7)[: dimensions(kernel)]).adjoint.facts
     assert any(f"{names}_bar" in f and "same loop" in f for f in facts), facts
+
+
+def test_functions_stay_in_a_loop_of_their_own():
+    def exponents(u, new, k):
+        for i in range(1, u.shape[0] - 1):
+            new[i] = u[i - 1] + u[i + 1] + math.exp(k[i])
+
+    check = made(exponents, (11,))
+    assert any(FACT in f for f in check.adjoint.facts) and not any("same loop" in f for f in check.adjoint.facts)
+    check.compare(1e-10)
 
 
 def test_threads_take_two_passes():
