@@ -449,7 +449,7 @@ class Tape:
         view = plain(array)
         storage = storage_of(array)
         if storage is None or storage.volatile:
-            return self._constant(view)
+            return self.constant(view, place_of(view)) if _may_change(view) else view
         needs = storage.needs.get(self._reference)
         if needs is None:
             needs = storage.needs[self._reference] = {}
@@ -457,6 +457,14 @@ class Tape:
         if key not in needs:
             needs[key] = Extent(view)
         return view
+
+    def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
+        """The values that a plain array at a place has now: a copy, shared between equal values."""
+        copy = self._copies.get(place)
+        present = view if view.flags.forc else view.copy(order="K")
+        if copy is None or not same_bytes(copy, present):
+            copy = self._copies[place] = view.copy(order="K") if present is view else present
+        return copy
 
     def need_again(self, need: Need) -> None:
         """`need` for an array of which it is known where it lies."""
@@ -530,16 +538,6 @@ class Tape:
         self._sweep_starts.setdefault(key, callback)
 
     # ------------------------------------------------------------------------------------------------- internals
-
-    def _constant(self, view: np.ndarray) -> np.ndarray:
-        if not _may_change(view):
-            return view
-        key = (address_of(view), view.shape, view.strides, view.dtype.str)
-        copy = self._copies.get(key)
-        present = view if view.flags.forc else view.copy(order="K")
-        if copy is None or not same_bytes(copy, present):
-            copy = self._copies[key] = view.copy(order="K") if present is view else present
-        return copy
 
     def _passive_overwrite(self, arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
         zeroed = [region_of(a) for a in arrays if self.is_active(a)]
@@ -894,6 +892,11 @@ def _add_repeated(shadow: np.ndarray, block: np.ndarray, value: np.ndarray) -> N
         steps = np.arange(length) * (stride // shadow.itemsize)
         place = place + steps.reshape((length,) + (1,) * (shadow.ndim - axis - 1))
     np.add.at(elements, place, value.astype(shadow.dtype, copy=False))
+
+
+def place_of(view: np.ndarray) -> tuple[Any, ...]:
+    """Where an array lies, and what it takes its bytes for."""
+    return address_of(view), view.shape, view.strides, view.dtype
 
 
 def _may_change(view: np.ndarray) -> bool:

@@ -116,7 +116,7 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
             try:
                 parts.append(value._region)
             except AttributeError:
-                parts.append(_place_of(value) if value.ndim else (value.dtype.str, _is_on(value, tape)))
+                parts.append(_place_of(value) if value.ndim else (value.dtype, _is_on(value, tape)))
         elif isinstance(value, np.ndarray):
             parts.append(_place_of(value))
         elif isinstance(value, tuple):
@@ -141,10 +141,7 @@ def _place_of(array: np.ndarray) -> Any:
     storage = memory.storage_of(array)
     if storage is not None and storage.volatile:
         return None
-    dtype: Any = array.dtype
-    if dtype.num < _FIRST_FLEXIBLE:
-        dtype = dtype.str
-    return storage, memory.address_of(array), array.shape, array.strides, dtype, array.flags.num & _LAYOUT
+    return storage, memory.address_of(array), array.shape, array.strides, array.dtype, array.flags.num & _LAYOUT
 
 
 def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:
@@ -155,9 +152,6 @@ def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:
     if tape is None or other is None or other is tape:
         return other is tape is not None
     return None if other() is not None else False
-
-
-_FIRST_FLEXIBLE = 17  # dtypes with a smaller number are told by their string
 
 
 def place(leaf: Any) -> Any:

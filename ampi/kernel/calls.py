@@ -112,6 +112,8 @@ class Plan:
         Leaves that are numbers, and arrays whose values are needed of which `Tape.need` takes care.
     again : tuple of (int, Need)
         Arrays whose values are needed that lie where they lay.
+    constants : tuple of (int, tuple)
+        Plain arrays whose values are needed, and where they lie.
     shadows, outputs : tuple of Region
         Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
     activated : tuple of Storage
@@ -124,6 +126,7 @@ class Plan:
         "activated",
         "active",
         "again",
+        "constants",
         "contract",
         "flat",
         "needed",
@@ -145,6 +148,7 @@ class Plan:
         self.numbers: Sequence[int] = ()
         self.needed: Sequence[int] = ()
         self.again: Sequence[tuple[int, tape.Need]] = ()
+        self.constants: Sequence[tuple[int, tuple[Any, ...]]] = ()
         self.shadows: Sequence[memory.Region] = ()
         self.outputs: Sequence[memory.Region] = ()
         self.activated: Sequence[memory.Storage] = ()
@@ -184,6 +188,8 @@ class Plan:
         for k, need in self.again:
             recording.need_again(need)
             values[k] = leaves[k]
+        for k, place in self.constants:
+            values[k] = recording.constant(leaves[k], place)
         for k in self.needed:
             values[k] = recording.need(leaves[k])
         return values
@@ -254,17 +260,19 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
     plan.shadows = [memory.region_of(leaves[k]) for k in contract.shadows]
     plan.outputs = [region for k, region in zip(contract.shadows, plan.shadows) if k in contract.writes]
     plan.values = [None] * len(leaves)
-    numbers, needed, again = [], [], []
+    numbers, needed, again, constants = [], [], [], []
     for k, (leaf, storage) in enumerate(zip(leaves, storages)):
         if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
             numbers.append(k)
         elif k not in contract.needs:
             plan.values[k] = StandIn(leaf)
+        elif storage is None and type(leaf) is np.ndarray and leaf.flags.writeable:
+            constants.append((k, tape.place_of(leaf)))
         elif storage is None or storage.volatile:
             needed.append(k)
         else:
             again.append((k, tape.Need(storage, leaf)))
-    plan.numbers, plan.needed, plan.again = numbers, needed, again
+    plan.numbers, plan.needed, plan.again, plan.constants = numbers, needed, again, constants
     return plan
 
 
