@@ -124,6 +124,8 @@ def tell(reverse: Any, partners: Iterable[int], text: str) -> None:
 def _look_for_notices(describe: Callable[[], str]) -> None:
     status = mpi.Status()
     for reverse in listening:
+        if reverse.pending:
+            continue  # MPI has not made it yet
         while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
             notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
             reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
