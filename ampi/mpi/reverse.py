@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,10 @@ COLLECTIVE_AGREEMENT_TAG = 2
 COLLECTIVE_TAG = 3
 """Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
 
-FIRST_TAG = 4
+LEAVING_TAG = 4
+"""Tag of what ranks tell each other when they use the reverse communicator no more."""
+
+FIRST_TAG = 5
 """First tag of the adjoints of messages."""
 
 
@@ -69,6 +72,8 @@ class Reverse:
         Number of partitioned requests made so far, by method, partner and tag.
     calls : dict
         What collective calls with the same arguments have in common.
+    comms : list of mpi4py.MPI.Comm
+        ``comm``, and ``local`` where there is one.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
@@ -78,6 +83,7 @@ class Reverse:
         "_broken",
         "calls",
         "comm",
+        "comms",
         "duplicates",
         "group",
         "identity",
@@ -105,6 +111,7 @@ class Reverse:
         self.tags = _tag_limit() + 1 - FIRST_TAG
         self._broken = ""
         self.pending = [] if pending is None else [pending]
+        self.comms = [comm]
         self.sweeps = 0
         self.sweeps_with: dict[int, int] = {}
         self.notices: list[tuple[int, int, str]] = []
@@ -114,7 +121,7 @@ class Reverse:
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
-        _free_later(self, comm, pending)
+        weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
 
     @property
     def broken(self) -> str:
@@ -127,9 +134,7 @@ class Reverse:
 
     def keep(self) -> None:
         """There may be messages on it that nobody receives: MPI must not get it back."""
-        _kept.add(self.comm.handle)
-        if self.local is not None:
-            _kept.add(self.local.handle)
+        _kept.update(comm.handle for comm in self.comms)
 
     @property
     def partners(self) -> int:
@@ -159,8 +164,12 @@ class Reverse:
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
 _duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
-_unused: list[tuple[mpi.Comm, mpi.Request | None]] = []
+_unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
+_left: list[tuple[list[mpi.Comm], Generator[None]]] = []  # of which other ranks are being told, and asked
 _kept: set[int] = set()  # handles of those on which messages may be under way for ever
+
+MOST_LEFT = 256
+"""So many reverse sides may wait until all ranks have left them; others are never given back to MPI."""
 
 
 def register(comm: Any) -> Reverse:
@@ -174,7 +183,7 @@ def register(comm: Any) -> Reverse:
         merged = _Intercomm.Merge(comm)
         reverse.identity = new_identity(merged)
         reverse.local = merged.Create(group)
-        _free_later(reverse, reverse.local)
+        reverse.comms.append(reverse.local)
         reverse.group = Reverse(merged.Create(group), reverse.rank, _name_of_group(reverse), reverse.identity ^ 1)
         merged.Free()
     else:
@@ -220,7 +229,7 @@ def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
     reverse = comm._reverse = Reverse(other, known.rank, f"a duplicate of {known.name}", identity, request)
     reverse.local, request = known.local.Idup()  # type: ignore[union-attr]
     reverse.pending.append(request)
-    _free_later(reverse, reverse.local, request)
+    reverse.comms.append(reverse.local)
     inside, request = known.group.comm.Idup()  # type: ignore[union-attr]
     reverse.group = Reverse(inside, known.rank, _name_of_group(reverse), identity ^ 1, request)
 
@@ -242,11 +251,6 @@ def _identity_of_duplicate(known: Reverse | None) -> int:
 
 def _name_of_group(reverse: Reverse) -> str:
     return f"this rank's group of {reverse.name}"
-
-
-def _free_later(reverse: Reverse, comm: mpi.Comm, pending: mpi.Request | None = None) -> None:
-    """Free a communicator when nobody refers to the reverse side any more."""
-    weakref.finalize(reverse, _unused.append, (comm, pending)).atexit = False
 
 
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
@@ -292,18 +296,57 @@ def forget(comm: Any, handle: int) -> None:
 
 
 def _free_unused() -> None:
-    # Not in the finalizer, which may run in the middle of anything.  MPI_Comm_free is collective only in name: no
-    # implementation waits in it for other ranks, where garbage is collected at another time.
+    """Give those back to MPI that all ranks have left.
+
+    Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits
+    here: garbage is collected at another time on each rank.  (Finalizers may run in the middle of anything: not there.)
+    """
     while _unused:
-        comm, request = _unused.pop()
-        if comm.handle in _kept:
-            continue  # never freed: a new communicator in its place would receive what is still under way on it
-        if request is not None:
-            request.Wait()
-        if comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG):  # of a sweep that never took place here
-            _kept.add(comm.handle)
+        comms, pending = _unused.pop()
+        if any(comm.handle in _kept for comm in comms):
             continue
-        comm.Free()
+        _left.append((comms, _leave(pending, *comms)))
+    for left in _left.copy():
+        comms, steps = left
+        if any(True for _ in steps):
+            continue
+        _left.remove(left)
+        if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # of a sweep that never took place here
+            _kept.update(comm.handle for comm in comms)
+            continue
+        for comm in comms:
+            comm.Free()
+    del _left[:-MOST_LEFT]
+
+
+def _leave(pending: list[mpi.Request], comm: mpi.Comm, local: mpi.Intracomm | None = None) -> Generator[None]:
+    """Tell all other ranks that this one has left a reverse side, and wait until they have.
+
+    In messages, which no collective of a sweep that other ranks still believe in can take for its own.
+    """
+    for request in pending:
+        while not request.Test():
+            yield
+    inside = comm if local is None else local
+    rank, size = inside.Get_rank(), inside.Get_size()
+    distance = 1
+    while distance < size:  # dissemination
+        yield from _tell(inside, [(rank + distance) % size], (rank - distance) % size)
+        distance *= 2
+    if local is not None:
+        others = comm.Get_remote_size()
+        yield from _tell(comm, range(rank, others, size), rank % others)
+
+
+def _tell(comm: mpi.Comm, dests: Iterable[int], source: int) -> Generator[None]:
+    nothing = [None, 0, mpi.BYTE]
+    going = [comm.Isend(nothing, dest, LEAVING_TAG) for dest in dests]
+    while not comm.Iprobe(source, LEAVING_TAG):
+        yield
+    comm.Recv(nothing, source, LEAVING_TAG)
+    for request in going:
+        while not request.Test():
+            yield
 
 
 def reverse_of(comm: Any) -> Reverse | None:

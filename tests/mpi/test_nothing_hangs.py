@@ -303,6 +303,36 @@ def test_exception_in_the_sweep_of_one_rank(comm, at_once, program):
         tape.gradient(y, x, seed=ONES)
 
 
+@pytest.mark.mpi(min_size=3)
+def test_ranks_that_leave_a_communicator_before_another_sweeps(impatient):
+    """What that one says must not come to communicators of theirs, which would get the context."""
+    part = WORLD.Split(WORLD.rank == 0)
+    comm = ampi.COMM_WORLD.Dup()
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ampi.numpy.zeros(2)
+        comm.Allreduce(x, y)
+        comm.Sendrecv_replace(y, (comm.rank + 1) % comm.size, 0, (comm.rank - 1) % comm.size)
+    comm.Free()
+    if WORLD.rank:
+        del tape, comm
+        gc.collect()
+        ampi.COMM_SELF.Dup().Free()
+    WORLD.Barrier()
+    if WORLD.rank == 0:
+        with pytest.raises(ampi.CommunicationError, match="no progress"):
+            tape.gradient(y, x, seed=ONES)
+    WORLD.Barrier()
+    if WORLD.rank:
+        for new in [part.Dup() for _ in range(8)]:
+            v = numpy.zeros(1)
+            for tag in range(4):
+                new.Sendrecv(ONES[:1], (new.rank + 1) % new.size, tag, v, (new.rank - 1) % new.size, tag)
+                assert v == 1
+            new.Free()
+    part.Free()
+
+
 def test_messages_of_a_sweep_that_took_place_on_one_rank_only(impatient):
     """They are under way for ever, and MPI gives the context of their communicator to a new one."""
     first = WORLD.rank < WORLD.size // 2
