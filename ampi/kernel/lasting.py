@@ -1,9 +1,9 @@
 """Arrays that outlive the iteration or the branch in which they are made.
 
 ``keep`` is about names that are carried: where a name stands for an array that an iteration makes, in the next
-iteration or after the loop (``u = step(u)``), it gets an array of its own, made before the loop, into which each new
-array is copied.  That makes no difference as long as the array is not changed under one name while it is used under
-another, which is an error.
+iteration or after the loop (``u = step(u)``, or what only some iterations make), it gets an array of its own, made
+before the loop, into which each new array is copied.  That makes no difference as long as the array is not changed
+under one name while it is used under another, which is an error.
 
 ``hoist`` is about arrays themselves: one that is used after the loop or the branch in which it is made is made before.
 """
@@ -22,7 +22,7 @@ from ampi.kernel import extents, ir
 from ampi.kernel.extents import INT, ZERO, Fresh
 from ampi.kernel.inline import rename
 from ampi.kernel.references import live_around, with_live
-from ampi.kernel.ssa import used
+from ampi.kernel.ssa import live_before, used
 
 Block = tuple[ir.Stmt, ...]
 
@@ -219,9 +219,11 @@ class _Keep(_Pass):
         around = live_around(s, after)
         inside = list(ir.walk(s.body))
         made = {n.target.name for n in inside if isinstance(n, ir.Alloc)}
-        bindings: dict[str, list[ir.Alias | ir.View]] = {}
+        earlier = set() if isinstance(s, ir.For) and s.parallel else live_before(s.body, around)
+        bindings: dict[str, list[ir.Alias | ir.View | ir.Alloc]] = {}
         for n in inside:
-            if isinstance(n, (ir.Alias, ir.View)) and n.target.name in around:
+            bound = isinstance(n, (ir.Alias, ir.View)) and n.target.name in around
+            if bound or (isinstance(n, ir.Alloc) and n.target.name in earlier):
                 bindings.setdefault(n.target.name, []).append(n)
         bindings = {name: found for name, found in bindings.items() if self.of[name] & made}
         begin: list[ir.Stmt] = []
@@ -251,10 +253,10 @@ class _Keep(_Pass):
         self.carried |= set(bindings)
         return (*begin, s, *end)
 
-    def first_size(self, s: ir.Stmt, found: list[ir.Alias | ir.View]) -> tuple[ir.Expr, ...] | None:
+    def first_size(self, s: ir.Stmt, found: list[ir.Alias | ir.View | ir.Alloc]) -> tuple[ir.Expr, ...] | None:
         """The size of the arrays that a name is bound to, as far as it is known before the loop (they agree)."""
         for n in found:
-            shape = n.shape if isinstance(n, ir.View) else sizes_of(n.array)[len(n.index) :]
+            shape = sizes_of(n.array)[len(n.index) :] if isinstance(n, ir.Alias) else n.shape
             known = self.shape_before(s, shape, n)
             if known is not None:
                 return known
@@ -317,7 +319,7 @@ class _Keep(_Pass):
         )
         return [ir.Agree(a, b, text, line=line) for a, b in zip(sizes_of(target), shape, strict=True)]
 
-    def left_behind(self, n: ir.Alias | ir.View, loop: ir.For | ir.While, around: set[str]) -> set[str]:
+    def left_behind(self, n: ir.Alias | ir.View | ir.Alloc, loop: ir.For | ir.While, around: set[str]) -> set[str]:
         """The names that stand for what a name stood for before it is bound, and are used after that."""
         derived, growing = {n.target.name}, True
         inside = [m for m in ir.walk(loop.body) if isinstance(m, (ir.Alias, ir.View))]

@@ -629,6 +629,8 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
         case ir.For(var=var, body=body):
             around = live | live_before(body, live) - {var.name}
             around |= live_before(body, around) - {var.name}
+            if is_entered(s):
+                around = live_before(body, around) - {var.name}
             return around | used((s.start, s.stop, s.step))
         case ir.While(condition=condition, body=body):
             around = live | used(condition)
@@ -636,6 +638,14 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
             return around | live_before(body, around)
         case _:
             return live | used(s)
+
+
+def is_entered(s: ir.For) -> bool:
+    """Whether a loop is seen to run once at least, up to the end of its body."""
+    ends = (s.start, s.stop, s.step)
+    if not all(isinstance(e, Const) for e in ends) or not range(*(e.value for e in ends)):  # type: ignore[attr-defined]
+        return False
+    return not any(isinstance(t, (ir.Break, ir.Continue, ir.Return)) for t in ir.walk(s.body))
 
 
 @dataclass(frozen=True)

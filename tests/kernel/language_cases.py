@@ -458,6 +458,31 @@ def array_after_its_loop(a, n):
     return w * s, best[0] * a[1]
 
 
+@case(x, y, 4)
+def array_of_an_earlier_iteration(a, b, n):
+    s = 0.0
+    for k in range(n):
+        if k % 2 == 0:
+            w = a * b[k % 3]
+        for _ in range(2):
+            v = w * a[0]
+        s += (w * w[::-1]).sum() * v[k % 3]
+        b[k % 3] *= 1.1
+        w[0] += s
+    return s
+
+
+@case(x, y, 3)
+def array_of_the_iteration_before(a, b, n):
+    s = 0.0
+    for k in range(n):
+        if k > 0:
+            s += (w * b).sum()  # noqa: F821 (it is the one before)
+        w = a * (b + s)
+        a[0] += w[1]
+    return s
+
+
 @case(np.outer(x, y), 3)
 def part_after_its_loop(m, n):
     for k in range(n):

@@ -231,6 +231,7 @@ class Program:
     def pair(self):
         a, b = self.random.choice(self.scalars), self.random.choice(self.scalars)
         if self.random.random() < 0.5:
+            b = b if b != a else self.fresh("s")  # CPython 3.11.0 to 3.11.2 take the first of two values for one name
             return self.line(f"{a}, {b} = {self.expression()}, {self.expression()}")
         name, first, second = self.fresh("p"), self.fresh("s"), self.fresh("s")
         self.line(f"{name} = ({self.expression()}, {self.expression()})")
