@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -165,11 +165,14 @@ class Reverse:
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
 _duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
 _unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
-_left: list[tuple[list[mpi.Comm], Generator[None]]] = []  # of which other ranks are being told, and asked
+_left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # of which other ranks are being told, and asked
 _kept: set[int] = set()  # handles of those on which messages may be under way for ever
 
 MOST_LEFT = 256
 """So many reverse sides may wait until all ranks have left them; others are never given back to MPI."""
+
+# Release 2021.18 crashes in a later Rget where they wait.
+_FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
 
 
 def register(comm: Any) -> Reverse:
@@ -305,7 +308,11 @@ def _free_unused() -> None:
         comms, pending = _unused.pop()
         if any(comm.handle in _kept for comm in comms):
             continue
-        _left.append((comms, _leave(pending, *comms)))
+        steps: Iterator[None] = _leave(pending, *comms)
+        if _FREED_AT_ONCE:
+            mpi.Request.Waitall(pending)
+            steps = iter(())
+        _left.append((comms, steps))
     for left in _left.copy():
         comms, steps = left
         if any(True for _ in steps):
