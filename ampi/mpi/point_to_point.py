@@ -82,48 +82,28 @@ class PointToPoint(Partitioned):
         if not _recording or dest == _PROC_NULL:
             return _Isend(self, buf, dest, tag)
         sent = _send_again("Isend", self, buf, dest, tag, _Isend) or _log_send("Isend", self, buf, dest, tag)
-        request = sent.request
-        if request is None:
-            request = _Isend(self, buf, dest, tag)
-        else:
-            sent.request = None
-        return request if sent.buffer is None else completing(request, sent)
+        return _request_of(sent, _Isend, self, buf, dest, tag)
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
             return _Issend(self, buf, dest, tag)
         sent = _send_again("Issend", self, buf, dest, tag, _Issend) or _log_send("Issend", self, buf, dest, tag)
-        request = sent.request
-        if request is None:
-            request = _Issend(self, buf, dest, tag)
-        else:
-            sent.request = None
-        return request if sent.buffer is None else completing(request, sent)
+        return _request_of(sent, _Issend, self, buf, dest, tag)
 
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in buffered mode."""
         if not _recording or dest == _PROC_NULL:
             return _Ibsend(self, buf, dest, tag)
         sent = _send_again("Ibsend", self, buf, dest, tag, _Ibsend) or _log_send("Ibsend", self, buf, dest, tag)
-        request = sent.request
-        if request is None:
-            request = _Ibsend(self, buf, dest, tag)
-        else:
-            sent.request = None
-        return request if sent.buffer is None else completing(request, sent)
+        return _request_of(sent, _Ibsend, self, buf, dest, tag)
 
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in ready mode."""
         if not _recording or dest == _PROC_NULL:
             return _Irsend(self, buf, dest, tag)
         sent = _send_again("Irsend", self, buf, dest, tag, _Irsend) or _log_send("Irsend", self, buf, dest, tag)
-        request = sent.request
-        if request is None:
-            request = _Irsend(self, buf, dest, tag)
-        else:
-            sent.request = None
-        return request if sent.buffer is None else completing(request, sent)
+        return _request_of(sent, _Irsend, self, buf, dest, tag)
 
     def Recv(
         self,
@@ -356,6 +336,16 @@ def _received(receive: Received, status: mpi.Status | None) -> None:
     observer = _recording[-1].observer
     if observer is not None:
         observer.look()
+
+
+def _request_of(
+    sent: Sent, start: Callable[[Any, Any, int, int], mpi.Request], comm: Any, buf: Any, dest: int, tag: int
+) -> mpi.Request:
+    """The request of a nonblocking send, which is begun here if its recording has not done so."""
+    request, sent.request = sent.request, None
+    if request is None:
+        request = start(comm, buf, dest, tag)
+    return request if sent.buffer is None else completing(request, sent)
 
 
 def _send_init(
