@@ -236,7 +236,7 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         direct = leaves is bound and not any(map(arguments.is_scalar, bound))
         primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
         if threaded:
-            streams.use_threads()
+            threads.use_threads()
     contract = find_contract(kernel, primal, kinds, leaves, frozenset(active), threaded)
     plan = Plan(primal, contract, leaves is bound)
     if recording is not None:

@@ -26,7 +26,7 @@ import numpy as np
 from numba import prange
 
 from ampi.kernel.special import digamma, get_num_threads, trigamma
-from ampi.kernel.threads import ALONE, APART, ATOMIC, OWN, add_own, atomic_add, choose, piece
+from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
 WORDS = {"min": "smallest", "max": "largest"}
@@ -239,11 +239,15 @@ class _Writer:
             apart = f"{extent} >= {2 * s.distance} * {count}"
         elif s.shared:
             apart = " and ".join(map(expression, s.distinct)) or "False"
-        facts = (extent, str(s.work), sizes, str(s.increments), count, apart, str(bool(own)), "COSTS")
-        self.line(f"{form} = choose({', '.join(facts)})", s.line)
+        facts = ", ".join((extent, str(s.work), sizes, str(s.increments), count, apart, str(bool(own))))
+        self.line(f"{form} = choose({facts}, {bool(s.reaches)}, COSTS)", s.line)
+        if s.reaches:
+            found = " and ".join(self.apart(r, start, stop, count) for r in s.reaches)
+            self.line(f"if {form} == NEAR and not ({found}):", s.line)
+            self.inside(lambda: self.line(f"{form} = choose({facts}, False, COSTS)", s.line))
         for k, r in enumerate(s.reduced):
             dtype = numpy_name(r.var.type)
-            several = f"2 * {count}" if s.distance else count
+            several = f"2 * {count}" if s.distance or s.reaches else count
             filled = f"np.zeros({several}" if r.operation == "add" else f"np.full({several}, {expression(r.init)}"
             self.line(f"{name[f'parts {k}']} = {filled}, {dtype})", s.line)
         for array, many in own.items():
@@ -266,6 +270,11 @@ class _Writer:
             else:
                 self.line(f"{r.var.name} = {WORDS[r.operation]}_of_parts({begin}, {several})", s.line)
 
+    def apart(self, r: ir.Reach, start: str, stop: str, count: str) -> str:
+        """The call that finds out whether blocks of one kind meet."""
+        facts = (r.first, r.last, r.own, r.low, r.high, start, stop, f"2 * {count}")
+        return f"blocks_are_apart({r.index.name}.reshape(-1), {r.index.name}.shape[0], {', '.join(map(str, facts))})"
+
     def inside(self, write: Callable[[], None]) -> None:
         self.depth += 1
         write()
@@ -281,26 +290,33 @@ class _Writer:
     def on_threads(self, s: ir.Launch, start: str, stop: str, own: dict[str, str]) -> None:
         name = {hint: v.name for hint, v in s.temporaries.items()}
         thread, count, form, begin, end = (name[n] for n in ("thread", "threads", "form", "begin", "end"))
+        part, parts = thread, count
+        if s.reaches:
+            phase, phases = name["phase"], name["phases"]
+            self.line(f"{phases} = 2 if {form} == NEAR else 1", s.line)
+            self.line(f"for {phase} in range({phases}):", s.line)
+            self.depth += 1
+            part, parts = f"{phases} * {thread} + {phase}", f"{phases} * {count}"
         self.line(f"for {thread} in prange({count}):", s.line)
         self.depth += 1
-        self.line(f"{begin}, {end} = piece({start}, {stop}, {thread}, {count})", s.line)
+        self.line(f"{begin}, {end} = piece({start}, {stop}, {part}, {parts})", s.line)
         word = "if"
         if s.atomic is not None:
             self.line(f"{word} {form} == ATOMIC:", s.line)
-            self.inside(lambda: self.call(s, s.atomic, begin, end, thread))
+            self.inside(lambda: self.call(s, s.atomic, begin, end, part))
             word = "elif"
         if own:
             self.line(f"{word} {form} == OWN and {thread} > 0:", s.line)
             self.depth += 1
             for many in own.values():
                 self.line(f"{many}[{thread} - 1] = 0", s.line)
-            self.call(s, s.part, begin, end, thread, **{a: f"{m}[{thread} - 1]" for a, m in own.items()})
+            self.call(s, s.part, begin, end, part, **{a: f"{m}[{thread} - 1]" for a, m in own.items()})
             self.depth -= 1
             self.line("else:", s.line)
-            self.inside(lambda: self.call(s, s.part, begin, end, thread))
+            self.inside(lambda: self.call(s, s.part, begin, end, part))
         else:
-            self.call(s, s.part, begin, end, thread)
-        self.depth -= 1
+            self.call(s, s.part, begin, end, part)
+        self.depth -= 2 if s.reaches else 1
         if own:
             self.line(f"if {form} == OWN:", s.line)
             self.depth += 1

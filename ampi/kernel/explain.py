@@ -21,6 +21,7 @@ FORMS = {
     threads.APART: "threads",
     threads.OWN: "arrays of each thread's own",
     threads.ATOMIC: "atomic additions",
+    threads.NEAR: "alternating blocks",
 }
 _INTEGERS = {
     "add": lambda a, b: a + b,
@@ -110,14 +111,19 @@ def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[s
         for n, answer in answers.items():
             yield f"here {n} names {'no element twice' if answer else 'an element more than once'}"
     facts = (trips, s.work, sum(n or 0 for n in sizes), s.increments, count, apart, s.added and not s.distance)
-    form = threads.choose.py_func(*facts, costs)
-    parts = "" if form == threads.ALONE else f" in {count} parts"
-    estimates = ", ".join(f"{FORMS[f]} {cost / 1e3:.3g} us" for f, cost in threads.estimates(*facts, costs).items())
-    yield (
-        f"here {trips} iterations run on {FORMS[form]}{parts} (estimates: {estimates})"
-        if (form in (threads.ALONE, threads.APART))
-        else f"here {trips} iterations run with {FORMS[form]}{parts} (estimates: {estimates})"
-    )
+    near = bool(s.reaches) and count > 1 and all(_are_apart(r, start, stop, 2 * count, leaves) for r in s.reaches)
+    form = threads.choose.py_func(*facts, near, costs)
+    parts = "" if form == threads.ALONE else f" in {2 * count if form == threads.NEAR else count} parts"
+    found = threads.estimates(*facts, near, costs)
+    estimates = ", ".join(f"{FORMS[f]} {cost / 1e3:.3g} us" for f, cost in found.items())
+    word = "on" if form in (threads.ALONE, threads.APART) else "in" if form == threads.NEAR else "with"
+    yield f"here {trips} iterations run {word} {FORMS[form]}{parts} (estimates: {estimates})"
+
+
+def _are_apart(r: ir.Reach, start: int, stop: int, blocks: int, leaves: dict[str, Any]) -> bool:
+    index = leaves[r.index.name]
+    facts = (r.first, r.last, r.own, r.low, r.high, start, stop, blocks)
+    return bool(threads.blocks_are_apart.py_func(index.reshape(-1), index.shape[0], *facts))
 
 
 def _value(e: Expr, function: ir.Function, leaves: dict[str, Any], depth: int = 0) -> int | None:

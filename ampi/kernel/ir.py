@@ -301,6 +301,22 @@ class Reduced:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """The elements that an iteration touches along one axis of an array in which iterations meet.
+
+    They are those which ``index`` names, in its rows from ``first`` to ``last`` after the number of the iteration, and
+    if ``own`` those from ``low`` to ``high`` after that number.
+    """
+
+    index: Var
+    first: int
+    last: int
+    own: bool
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
 class Launch(Stmt):
     """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
     where that is quicker: only made by ``parallel``, which says what the forms are.
@@ -308,7 +324,8 @@ class Launch(Stmt):
     ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  ``shared``
     are the arrays in whose elements parts may meet, which excludes threads (unless ``added``: they are only added to
     there) except if all of ``distinct`` are true (if there are any), or if parts that are ``distance`` iterations apart
-    do not meet (if it is not zero).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about
+    do not meet (if it is not zero).  ``reaches`` tell for arrays in ``shared`` how far apart iterations are that meet
+    (if there are any).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about
     how many operations an iteration has and ``increments`` how many of them add to ``shared``.  ``count`` is the number
     of parts (None: that of threads).  ``temporaries`` are the names which the emitted text needs.
     """
@@ -322,6 +339,7 @@ class Launch(Stmt):
     added: bool
     distinct: tuple[Expr, ...]
     distance: int
+    reaches: tuple[Reach, ...]
     atomic: Function | None
     work: int
     increments: int

@@ -11,7 +11,9 @@ loop writes, one of these is shown:
   is called (`threads.distinct`).
 * *Only iterations near to one another meet* (stencils).  The iterations are cut into twice as many blocks as there are
   threads, each longer than that distance; first those of even number run, then those of odd number.
-* *Where iterations meet they only add.*  Each thread adds into arrays of its own, which are added up afterwards in a
+* *Where iterations meet they only add.*  Where only iterations near to one another meet in the elements that an index
+  array names (as in a mesh whose nodes are numbered in the order of its elements, which is looked up in the call), they
+  are cut into blocks as above.  Otherwise each thread adds into arrays of its own, which are added up afterwards in a
   fixed order; or each increment is an atomic instruction; whichever is quicker for this number of iterations, elements
   and threads (`threads.choose`).
 
@@ -249,7 +251,9 @@ class _Outlining:
         if added and not near and not self.deciding.deterministic:
             atomic, _ = self.part(replace(s, body=_atomic(s.body, shared)), "atomic_line")
         flags = sorted({n for m in met for n in m.distinct or ()}) if known and not near else []
-        hints = ["thread", "threads", "begin", "end", "form", *(["phase"] if near else [])]
+        reaches = self.reaches() if added and not near else ()
+        hints = ["thread", "threads", "begin", "end", "form"]
+        hints += ["phase"] if near else ["phase", "phases"] if reaches else []
         temporaries = {hint: Var(self.names.fresh(hint), INT) for hint in hints}
         if added and not near:
             for k, m in enumerate(met):
@@ -268,6 +272,7 @@ class _Outlining:
             added=added,
             distinct=tuple(Var(distinct_name(n), types.boolean) for n in flags),
             distance=max(m.distance or 0 for m in met) if near else 0,
+            reaches=reaches,
             atomic=atomic,
             work=_work(s.body),
             increments=_increments(s.body, shared),
@@ -275,6 +280,45 @@ class _Outlining:
             temporaries=temporaries,
             line=s.line,
         )
+
+    def reaches(self) -> tuple[ir.Reach, ...]:
+        """How far apart iterations are that meet, for all arrays in which they do; nothing if that is not known."""
+        found = [self.reach(m.array) for m in self.met]
+        known = dict.fromkeys(r for r in found if r is not None)
+        return () if None in found else tuple(known)
+
+    def reach(self, array: Var) -> ir.Reach | None:
+        accesses = [a for a in self.accesses.of[array.name] if any(s.name == self.loop.name for s in a.loops)]
+        for axis in range(array.type.ndim):
+            found = self.reach_along([a.index[axis] for a in accesses])
+            if found is not None:
+                return found
+        return None
+
+    def reach_along(self, places: list[Expr]) -> ir.Reach | None:
+        """What iterations touch of an axis, if they find it in one array of indices, or it moves with the iteration."""
+        index: set[Var] = set()
+        rows: list[int] = []
+        own: list[int] = []
+        for e in places:
+            looked_up = self.deciding.looked_up(e)
+            after = self.after_the_counter(e if looked_up is None else looked_up.index[0])
+            if after is None:
+                return None
+            (own if looked_up is None else rows).append(after)
+            if looked_up is not None:
+                index.add(looked_up.array)
+        if len(index) != 1 or next(iter(index)).type.layout != "C":
+            return None
+        low, high = (min(own), max(own)) if own else (0, 0)
+        return ir.Reach(index.pop(), min(rows), max(rows), bool(own), low, high)
+
+    def after_the_counter(self, e: Expr) -> int | None:
+        """What has been added to the number of the iteration, if that is all."""
+        form = tbr.affine(e, self.accesses)
+        if form.terms != {(self.loop.var.name, ""): 1} or form.constant.denominator != 1:
+            return None
+        return int(form.constant)
 
     def part(self, s: Loop, word: str) -> tuple[ir.Function, tuple[Expr, ...]]:
         """A function for some consecutive iterations, and its arguments after the first and last of these."""
@@ -388,10 +432,12 @@ def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
         text = f"on threads if {wanted} names no element twice; otherwise "
     if not launch.added:
         return f"{text}on one thread: iterations meet in {arrays}"
-    forms = (
-        "arrays of each thread's own" if launch.atomic is None else "arrays of each thread's own, or atomic additions"
-    )
-    return f"{text}iterations meet in {arrays}, to which they only add: {forms}, or one thread, as is quickest"
+    forms = ["arrays of each thread's own"] + (["atomic additions"] if launch.atomic is not None else [])
+    ways = f"{', or '.join(forms)}, or one thread, as is quickest"
+    if launch.reaches:
+        wanted = ", ".join(dict.fromkeys(r.index.name for r in launch.reaches))
+        ways = f"alternating blocks if those do not meet (by what {wanted} names); otherwise {ways}"
+    return f"{text}iterations meet in {arrays}, to which they only add: {ways}"
 
 
 def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:

@@ -141,7 +141,8 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
             more = (*s.arguments, *s.results, *s.residuals) if isinstance(s, Custom) else ()
             return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
         case ir.Launch(start=start, stop=stop, arguments=arguments, reduced=reduced, shared=shared, distinct=distinct):
-            return (start, stop, *arguments, *(r.init for r in reduced), *shared, *distinct)
+            indices = (r.index for r in s.reaches)
+            return (start, stop, *arguments, *(r.init for r in reduced), *shared, *distinct, *indices)
         case ir.Raise():
             return ()
     raise AssertionError(s)
@@ -211,6 +212,7 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
             reduced = tuple(replace(r, var=variable(r.var), init=expression(r.init)) for r in s.reduced)
             return replace(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
                            reduced=reduced, shared=many(s.shared),
+                           reaches=tuple(replace(r, index=expression(r.index)) for r in s.reaches),
                            distinct=many(s.distinct),
                            temporaries={k: variable(v) for k, v in s.temporaries.items()})  # fmt: skip
         case ir.Raise():
@@ -307,9 +309,11 @@ class Names:
         "APART",
         "ATOMIC",
         "COSTS",
+        "NEAR",
         "OWN",
         "add_own",
         "atomic_add",
+        "blocks_are_apart",
         "choose",
         "get_num_threads",
         "largest_of_parts",

@@ -8,7 +8,6 @@ kernels run on threads, copies and blocks of zeros are made by these threads as 
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from ampi import memory
-from ampi.kernel.threads import ONLY_PRANGE, thread_count
+from ampi.kernel.threads import ONLY_PRANGE, started_threads
 
 LARGE = 1 << 19
 """Bytes from which on a copy is expected to leave the caches anyway, and threads are worth starting."""
@@ -27,23 +26,6 @@ FRESH = 1 << 25
 LINE = 64  # bytes; a line of the cache, to which stores are aligned
 PAGE = 4096  # bytes; what one thread does begins at a multiple
 
-_started = False
-
-
-def use_threads() -> None:
-    """A kernel runs on threads: have these make large copies, too."""
-    global _started
-    _started = True
-
-
-def _forget_threads() -> None:
-    global _started
-    _started = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)  # the child has none, and may not be able to start any
-
 
 def copied(array: np.ndarray) -> np.ndarray:
     """A copy of an array, in the same order of its elements in memory."""
@@ -51,7 +33,7 @@ def copied(array: np.ndarray) -> np.ndarray:
         return array.copy(order="K")
     copy = np.empty_like(array, subok=False)
     source, target = memory.address_of(array), memory.address_of(copy)
-    parts = thread_count() if _started else 1
+    parts = started_threads()
     if parts > 1:
         _compiled_on_threads()(source, target, array.nbytes, parts)
     else:
@@ -61,7 +43,7 @@ def copied(array: np.ndarray) -> np.ndarray:
 
 def zeroed(nbytes: int) -> np.ndarray:
     """A new block of bytes, all of them zero."""
-    parts = thread_count() if _started and LARGE <= nbytes < FRESH and not config.DISABLE_JIT else 1
+    parts = started_threads() if LARGE <= nbytes < FRESH and not config.DISABLE_JIT else 1
     if parts == 1:
         return np.zeros(nbytes, np.uint8)
     block = np.empty(nbytes, np.uint8)

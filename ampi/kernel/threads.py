@@ -1,8 +1,9 @@
 """What derivative programs call when they run a loop on several threads.
 
-A loop whose iterations meet in elements that they add to has three ways to run, and `choose` takes the quickest:
+A loop whose iterations meet in elements that they add to has four ways to run, and `choose` takes the quickest:
 
 ``ALONE``   on one thread;
+``NEAR``    in blocks, first those of even number and then those of odd number, where no two of a kind meet;
 ``OWN``     each thread but the first adds into arrays of its own, which are added up afterwards;
 ``ATOMIC``  each increment is an atomic instruction of the processor.
 
@@ -15,26 +16,29 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir as llvm
-from numba import get_num_threads, njit, types
+from numba import get_num_threads, njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.ufunc import parallel as _pool
 
-ALONE, APART, OWN, ATOMIC = range(4)
+ALONE, APART, OWN, ATOMIC, NEAR = range(5)
 LAUNCH = 8000.0  # nanoseconds to start threads and to wait for them
 TYPICAL = (0.03, LAUNCH, 0.6, 5.0)  # costs for deterministic programs, whose forms must not change with a measurement
-ONLY_PRANGE = {
+ONLY_PRANGE: Any = {
     **dict.fromkeys("comprehension numpy reduction inplace_binop setitem stencil fusion".split(), False),
     "prange": True,
 }
 """Numba's option ``parallel``, of what it makes parallel itself: the rest costs seconds of its time, and time for short
 arrays."""
+LONG = 1 << 17  # elements of an array of indices from which on several threads look at it
+SAMPLE = 100  # iterations of each block that are looked at first
 NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, which are nanoseconds
 
 
@@ -45,11 +49,34 @@ def thread_count() -> int:
     return get_num_threads()
 
 
+_started = False
+
+
+def use_threads() -> None:
+    """A kernel runs on threads: have these do other work on large arrays, too."""
+    global _started
+    _started = True
+
+
+def started_threads() -> int:
+    """On how many threads to do work on large arrays that is not a kernel's."""
+    return thread_count() if _started else 1
+
+
+def _forget_threads() -> None:
+    global _started
+    _started = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)  # the child has none, and may not be able to start any
+
+
 # ------------------------------------------------------------------------------------------- called by programs
 
 
 @njit
-def choose(trips, work, elements, increments, threads, apart, added, costs):
+def choose(trips, work, elements, increments, threads, apart, added, near, costs):
     """The quickest of the forms that are safe.
 
     Parameters
@@ -64,6 +91,8 @@ def choose(trips, work, elements, increments, threads, apart, added, costs):
         Into how many parts the loop would be cut.
     apart, added : bool
         Whether no two iterations meet; whether all that they do where they meet is to add.
+    near : bool
+        Whether only iterations of neighbouring blocks meet, of two for each thread.
     costs : tuple of float
         See `NAMES`.
     """
@@ -76,6 +105,8 @@ def choose(trips, work, elements, increments, threads, apart, added, costs):
         with_atomic = shared + trips * increments * atomic / threads
         if apart:
             form = APART if shared < alone else ALONE
+        elif near:
+            form = NEAR if shared + launch < alone else ALONE
         elif added and with_own < alone and with_own <= with_atomic:
             form = OWN
         elif added and with_atomic < alone:
@@ -84,7 +115,15 @@ def choose(trips, work, elements, increments, threads, apart, added, costs):
 
 
 def estimates(
-    trips: int, work: int, elements: int, increments: int, threads: int, apart: bool, added: bool, costs: Any
+    trips: int,
+    work: int,
+    elements: int,
+    increments: int,
+    threads: int,
+    apart: bool,
+    added: bool,
+    near: bool,
+    costs: Any,
 ) -> dict[int, float]:
     """What `choose` compares, in nanoseconds: the estimated time of each form that is safe."""
     operation, launch, own, atomic = costs
@@ -94,6 +133,8 @@ def estimates(
         shared = alone / threads + launch
         if apart:
             found[APART] = shared
+        elif near:
+            found[NEAR] = shared + launch
         elif added:
             found[OWN] = shared + launch + elements * own * (threads - 1) / threads
             found[ATOMIC] = shared + trips * increments * atomic / threads
@@ -105,6 +146,50 @@ def piece(start, stop, part, parts):
     """Where part ``part`` of ``parts`` of a range begins and ends; sizes differ by one at most."""
     trips = max(stop - start, 0)
     return start + trips * part // parts, start + trips * (part + 1) // parts
+
+
+@njit(parallel=ONLY_PRANGE)
+def blocks_are_apart(index, rows, first, last, own, low, high, start, stop, blocks):
+    """Whether blocks of iterations of even number touch different elements, and those of odd number: see `ir.Reach`.
+    ``index`` is the flattened array of so many rows."""
+    if stop - start < 2 * blocks or start + first < 0 or stop + last > rows or index.size < rows:
+        return False
+    lowest, highest = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
+    width = index.size // rows
+    for block in range(blocks):
+        begin, end = piece(start, stop, block, blocks)
+        some = min(end, begin + SAMPLE)
+        lowest[block], highest[block] = _extent(index, (begin + first) * width, (some + last) * width)
+    if not _are_apart(lowest, highest):
+        return False
+    for block in prange(blocks):
+        begin, end = piece(start, stop, block, blocks)
+        lowest[block], highest[block] = _extent(index, (begin + first) * width, (end + last) * width)
+        if own:
+            lowest[block] = min(lowest[block], begin + low)
+            highest[block] = max(highest[block], end - 1 + high)
+    return _are_apart(lowest, highest)
+
+
+@njit
+def _extent(index, begin, end):
+    part = index[begin:end]
+    low = high = part[0]
+    for k in range(part.size):
+        low = min(low, part[k])
+        high = max(high, part[k])
+    return np.int64(low), np.int64(high)
+
+
+@njit
+def _are_apart(lowest, highest):
+    for block in range(lowest.size):
+        if lowest[block] < 0:  # counts from the end
+            return False
+        for other in range(block % 2, block, 2):
+            if lowest[other] <= highest[block] and lowest[block] <= highest[other]:
+                return False
+    return True
 
 
 @njit
@@ -257,7 +342,13 @@ def _all_differ(array: np.ndarray) -> bool:
 
 def _fingerprint(array: np.ndarray) -> int:
     """A number that almost certainly changes with any element of an array."""
-    return _compiled_mixing()(array.reshape(-1) if array.flags.c_contiguous else array.ravel())
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()
+    parts = started_threads() if flat.size > LONG else 1
+    if parts > 1:
+        sums = np.empty(parts, np.uint64)
+        _compiled_mixing_on_threads()(flat, sums)
+        return sums.sum()
+    return _compiled_mixing()(flat, 0, flat.size)
 
 
 @functools.cache
@@ -267,15 +358,34 @@ def _compiled_mixing() -> Any:
     return cache.compiled(_mixed, f"mixed_{cache.fingerprint(cache.versions())}", {})
 
 
-def _mixed(flat):
-    total = np.uint64(flat.size)
+@functools.cache
+def _compiled_mixing_on_threads() -> Any:
+    from ampi.kernel import cache
+
+    options = {"parallel": {**ONLY_PRANGE}}
+    return cache.compiled(_mixed_on_threads, f"mixed_on_threads_{cache.fingerprint(cache.versions())}", options)
+
+
+def _mixed_on_threads(flat, sums):
+    parts = sums.size
+    for part in prange(parts):
+        begin, end = piece(0, flat.size, part, parts)
+        sums[part] = _mixed_part(flat, begin, end)
+
+
+def _mixed(flat, begin, end):
+    part = flat[begin:end]
+    total = np.uint64(part.size)
     factor = np.uint64(0x9E3779B97F4A7C15)
-    for k in range(flat.size):
+    for k in range(part.size):
         # Each place has a factor of its own: values that change places change the sum.
-        weight = (np.uint64(k) * factor) | np.uint64(1)
+        weight = (np.uint64(begin + k) * factor) | np.uint64(1)
         weight ^= weight >> np.uint64(29)
-        total += (np.uint64(flat[k]) + np.uint64(0x632BE59BD9B4E019)) * (weight | np.uint64(1))
+        total += (np.uint64(part[k]) + np.uint64(0x632BE59BD9B4E019)) * (weight | np.uint64(1))
     return total
+
+
+_mixed_part = njit(_mixed)
 
 
 # ------------------------------------------------------------------------------------------- measuring

@@ -69,6 +69,11 @@ def mesh(x, out, corner):
         out[e] = s
 
 
+def stencil_by_table(x, out, neighbor):
+    for e in prange(out.shape[0] - 1):
+        out[e] = x[e] * x[neighbor[e, 0]] - x[neighbor[e + 1, 1]] * x[e + 1]
+
+
 def cases():
     """Name, kernel, arguments, and the costs that make its loop take the form."""
     rng = np.random.default_rng(2)
@@ -82,6 +87,9 @@ def cases():
     yield "apart", whole, [x, y, x[::-1].copy()], no_cost
     yield "apart", extremes, [rng.choice(x[:40], SIZE), y], no_cost  # each extreme is there many times
     yield "distinct", looked_up, [x, y, rng.permutation(SIZE)], no_cost
+    close = (np.arange(SIZE)[:, None] + rng.integers(0, 40, (SIZE, 4))).astype(np.uint32)
+    yield "near", mesh, [rng.uniform(0.5, 1.5, (2, SIZE + 40)), y, close], no_cost
+    yield "near", stencil_by_table, [rng.uniform(0.5, 1.5, SIZE + 40), y, close[:, :2].copy()], no_cost
     yield "own", mesh, [field, y, corner], (1.0, 0.0, 0.0, NEVER)
     yield "atomic", mesh, [field, y, corner], (1.0, 0.0, NEVER, 0.0)
     single = np.float32

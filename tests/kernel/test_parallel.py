@@ -231,13 +231,39 @@ class TestChoice:
         ],
     )
     def test_is_the_quickest(self, trips, elements, apart, added, form):
-        facts = (trips, 100, elements, 1, 4, apart, added, (0.1, 8000.0, 0.6, 5.0))
+        facts = (trips, 100, elements, 1, 4, apart, added, False, (0.1, 8000.0, 0.6, 5.0))
         assert threads.choose(*facts) == form
         estimates = threads.estimates(*facts)
         assert min(estimates, key=estimates.get) == form
 
+    def test_neighbouring_blocks(self):
+        facts = (100_000, 100, 1_000, 1, 4, False, True, True, (0.1, 8000.0, 0.6, 5.0))
+        assert threads.choose(*facts) == threads.NEAR and threads.NEAR in threads.estimates(*facts)
+
+    @pytest.mark.parametrize("own", [False, True])
+    @pytest.mark.parametrize("width", [1, 3])
+    @pytest.mark.parametrize("reach", [0, 3, 40])
+    def test_blocks_that_are_apart_touch_different_elements(self, own, width, reach):
+        """Never said of blocks that meet, and always of those whose elements lie in ranges that do not."""
+        rng = np.random.default_rng(reach)
+        index = np.arange(60)[:, None] + rng.integers(0, reach + 1, (60, width))
+        start, stop, blocks, first, last, low, high = 1, 59, 6, -1, 1, 0, 2
+        touched = []
+        for block in range(blocks):
+            begin, end = threads.piece(start, stop, block, blocks)
+            found = {int(index[e + d, k]) for e in range(begin, end) for d in (first, last) for k in range(width)}
+            touched.append(found | ({e + d for e in range(begin, end) for d in (low, high)} if own else set()))
+        pairs = [(a, b) for k, a in enumerate(touched) for b in touched[k + 2 :: 2]]
+        apart = all(max(a) < min(b) for a, b in pairs)
+        facts = (first, last, own, low, high, start, stop, blocks)
+        assert threads.blocks_are_apart(index.reshape(-1), 60, *facts) == apart
+        assert apart == (reach < 40) and (not apart or all(a.isdisjoint(b) for a, b in pairs))
+        index[30, 0] = -1  # the last element of the array
+        assert not threads.blocks_are_apart(index.reshape(-1), 60, *facts)
+        assert not threads.blocks_are_apart(index.reshape(-1), 60, -2, *facts[1:])  # rows before the first
+
     def test_on_one_thread_is_one_thread(self):
-        assert threads.choose(10**9, 100, 1, 1, 1, True, True, (0.1, 0.0, 0.0, 0.0)) == threads.ALONE
+        assert threads.choose(10**9, 100, 1, 1, 1, True, True, True, (0.1, 0.0, 0.0, 0.0)) == threads.ALONE
 
     def test_costs_are_measured_once(self, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "folder", lambda: tmp_path)
@@ -260,8 +286,10 @@ class TestDistinct:
     def test_repeated_and_negative_indices_are_not(self, values):
         assert not threads.Distinct()(np.array(values))
 
-    def test_changed_arrays_are_looked_at_again(self):
-        known, order = threads.Distinct(), np.arange(100)
+    @pytest.mark.parametrize("size", [100, threads.LONG + 3])
+    def test_changed_arrays_are_looked_at_again(self, size, monkeypatch):
+        monkeypatch.setattr(threads, "_started", True)
+        known, order = threads.Distinct(), np.arange(size)
         assert known(order) and known(order)
         order[[3, 4]] = order[[4, 3]]
         assert known(order)

@@ -6,7 +6,7 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi.kernel import streams
+from ampi.kernel import streams, threads
 
 
 @pytest.mark.parametrize("offset", [0, 1, 8, 60])
@@ -35,7 +35,7 @@ def two_threads(monkeypatch):
         pytest.skip("needs two threads")
     before = numba.get_num_threads()
     numba.set_num_threads(2)
-    monkeypatch.setattr(streams, "_started", True)
+    monkeypatch.setattr(threads, "_started", True)
     yield
     numba.set_num_threads(before)
 
