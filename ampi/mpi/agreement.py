@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 _KEY = "communication"  # of the tape's sweep starts
-_FEW = 64
 
 
 class Log:
@@ -160,18 +159,15 @@ class Communication:
     pending : list
         Receives into tracked memory with all those that have not been seen to complete, whose ``request`` is not None.
         Programs can complete a request unseen, through a class of mpi4py's that they imported before ampi.
-    many : int
-        Length of the list from which on it is worth while to look for others in it.
     unseen : dict
         Receives that had not been seen to complete when a sweep began.
     """
 
-    __slots__ = ("logs", "many", "pending", "tape", "unseen")
+    __slots__ = ("logs", "pending", "tape", "unseen")
 
     def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
         self.pending: list[Received] = []
-        self.many = _FEW
         self.unseen: dict[Received, None] = {}
         self.tape = weakref.ref(tape)
 
@@ -190,7 +186,6 @@ class Communication:
     def forget(self) -> None:
         """Drop receives that have been seen to complete."""
         self.pending = [receive for receive in self.pending if receive.request is not None]
-        self.many = max(_FEW, 2 * len(self.pending))
 
     def log(self, reverse: Reverse) -> Log:
         """The log of one communicator."""
@@ -254,10 +249,7 @@ def begin(tape: Tape, receive: Received) -> None:
     communication = tape.latest[2] or communication_of(tape)
     if tape.before_append is None:
         tape.before_append = communication.look
-    pending = communication.pending
-    pending.append(receive)
-    if len(pending) > communication.many:
-        communication.forget()
+    communication.pending.append(receive)
     buffer = receive.buffer
     if type(buffer) is Buffer and buffer.storage is not None:
         buffer.storage.arriving += 1
@@ -326,8 +318,9 @@ def log_received(
     """
     # On a communicator without a reverse side, no active values can have been sent.
     log = log_for(tape, name, comm, False, buffer)
-    wild = source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG
-    receive = new_received(kind, buffer, tracked, Route(name, log.place, source, tag, wild, call_site(3)))
+    receive = new_received(
+        kind, buffer, tracked, Route(name, log.place, source, tag, source == mpi.ANY_SOURCE, call_site(3))
+    )
     log.messages.append(receive)
     return receive
 

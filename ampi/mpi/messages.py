@@ -35,7 +35,7 @@ class Route:
     partner, tag : int
         As the call says.
     wild : bool
-        There is a wildcard.
+        Of a receive: from any source.
     code, instruction : code object and int
         The call site.
     matched : Route or None
@@ -79,7 +79,8 @@ class LoggedMessage(IsRecord):
     request : mpi4py.MPI.Request or None
         Received: what will complete it.  Sent: one that belongs to the one that the user has.
     wild : bool
-        The status at its completion is to be looked at: it has a wildcard, or somebody has tried to cancel it.
+        The status at its completion is to be looked at: who sent it is not known, or somebody has tried to cancel it.
+        (Which message a receive with ``ANY_TAG`` gets from a known sender follows from MPI's order of messages.)
     cancelled : bool
     back : int or None
         The tag of its adjoint, None if there is none; known after the agreement.

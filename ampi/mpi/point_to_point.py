@@ -16,7 +16,7 @@ from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes
 from .messages import Received, Route, Sent, call_site
 from .objects import MatchedObjects
 from .partitioned import Partitioned
-from .requests import AcceptsBase, Handles, completing, persistent, recorded
+from .requests import AcceptsBase, Handles, Request, persistent, recorded
 
 _PROC_NULL = mpi.PROC_NULL
 _Comm = mpi.Comm
@@ -29,10 +29,11 @@ _Send_init, _Bsend_init = _Comm.Send_init, _Comm.Bsend_init
 _Rsend_init, _Ssend_init = _Comm.Rsend_init, _Comm.Ssend_init
 _Recv_init, _Mprobe, _Improbe = _Comm.Recv_init, _Comm.Mprobe, _Comm.Improbe
 _Message = mpi.Message
-_ANY_SOURCE, _ANY_TAG = mpi.ANY_SOURCE, mpi.ANY_TAG
+_Wait = mpi.Request.Wait
+_ANY_SOURCE = mpi.ANY_SOURCE
 
 _LARGE = 1 << 16
-"""Bytes of a message that takes so long that the recording of it may be done meanwhile."""
+"""Bytes of a message that takes so long that the recording of a blocking send may be done meanwhile."""
 
 
 class PointToPoint(Partitioned):
@@ -44,12 +45,11 @@ class PointToPoint(Partitioned):
         """Blocking send."""
         if not _recording or dest == _PROC_NULL:
             return _Send(self, buf, dest, tag)
-        sent = _send_again("Send", self, buf, dest, tag, _Isend)
+        sent = _send_again("Send", self, buf, dest, tag, _Isend, _LARGE)
         if sent is None:
             _log_send("Send", self, buf, dest, tag)
-        elif sent.request is not None:
-            sent.request.Wait()
-            sent.request = None
+        elif type(sent) is Request:
+            _Wait(sent)
             return None
         return _Send(self, buf, dest, tag)
 
@@ -81,29 +81,29 @@ class PointToPoint(Partitioned):
         """Nonblocking send."""
         if not _recording or dest == _PROC_NULL:
             return _Isend(self, buf, dest, tag)
-        sent = _send_again("Isend", self, buf, dest, tag, _Isend) or _log_send("Isend", self, buf, dest, tag)
-        return _request_of(sent, _Isend, self, buf, dest, tag)
+        request = _send_again("Isend", self, buf, dest, tag, _Isend)
+        return _begin_send("Isend", self, buf, dest, tag, _Isend) if request is None else request
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in synchronous mode."""
         if not _recording or dest == _PROC_NULL:
             return _Issend(self, buf, dest, tag)
-        sent = _send_again("Issend", self, buf, dest, tag, _Issend) or _log_send("Issend", self, buf, dest, tag)
-        return _request_of(sent, _Issend, self, buf, dest, tag)
+        request = _send_again("Issend", self, buf, dest, tag, _Issend)
+        return _begin_send("Issend", self, buf, dest, tag, _Issend) if request is None else request
 
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in buffered mode."""
         if not _recording or dest == _PROC_NULL:
             return _Ibsend(self, buf, dest, tag)
-        sent = _send_again("Ibsend", self, buf, dest, tag, _Ibsend) or _log_send("Ibsend", self, buf, dest, tag)
-        return _request_of(sent, _Ibsend, self, buf, dest, tag)
+        request = _send_again("Ibsend", self, buf, dest, tag, _Ibsend)
+        return _begin_send("Ibsend", self, buf, dest, tag, _Ibsend) if request is None else request
 
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in ready mode."""
         if not _recording or dest == _PROC_NULL:
             return _Irsend(self, buf, dest, tag)
-        sent = _send_again("Irsend", self, buf, dest, tag, _Irsend) or _log_send("Irsend", self, buf, dest, tag)
-        return _request_of(sent, _Irsend, self, buf, dest, tag)
+        request = _send_again("Irsend", self, buf, dest, tag, _Irsend)
+        return _begin_send("Irsend", self, buf, dest, tag, _Irsend) if request is None else request
 
     def Recv(
         self,
@@ -116,10 +116,9 @@ class PointToPoint(Partitioned):
         if not living or source == _PROC_NULL:
             return _Recv(self, buf, source, tag, status)
         receive = _receive_again("Recv", self, buf, source, tag) or _post("Recv", self, buf, source, tag)
-        if receive is None:
+        if receive is None or _nothing_to_learn(receive):
             return _Recv(self, buf, source, tag, status)
-        if receive.wild and status is None:
-            status = mpi.Status()
+        status = _status_for(receive, status)
         _Recv(self, buf, source, tag, status)
         _received(receive, status)
 
@@ -127,13 +126,12 @@ class PointToPoint(Partitioned):
         """Nonblocking receive."""
         if not living or source == _PROC_NULL:
             return _Irecv(self, buf, source, tag)
-        receive = _receive_again("Irecv", self, buf, source, tag) or _post("Irecv", self, buf, source, tag)
-        request = _Irecv(self, buf, source, tag)
-        if receive is None:
+        request = _receive_again("Irecv", self, buf, source, tag, _Irecv)
+        if request is not None:
             return request
-        if receive.buffer is None:
-            return recorded(_recording[-1], request, receive)
-        return completing(request, receive)
+        receive = _post("Irecv", self, buf, source, tag)
+        request = _Irecv(self, buf, source, tag)
+        return request if receive is None else recorded(_recording[-1], request, receive)
 
     def Sendrecv(
         self,
@@ -156,12 +154,11 @@ class PointToPoint(Partitioned):
             receive = _receive_again("Sendrecv", self, recvbuf, source, recvtag)
             if receive is None:
                 receive = _post("Sendrecv", self, recvbuf, source, recvtag)
-        if receive is None:
+        if receive is None or _nothing_to_learn(receive):
             return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        if receive.wild and status is None:
-            status = mpi.Status()
+        status = _status_for(receive, status)
         _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        return _received(receive, status)
+        _received(receive, status)
 
     def Sendrecv_replace(
         self,
@@ -329,6 +326,11 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
         return request if receive is None else recorded(_recording[-1], request, receive)
 
 
+def _nothing_to_learn(receive: Received) -> bool:
+    """Whether a blocking receive that has been recorded needs nothing more when it has ended."""
+    return not receive.wild and _recording[-1].observer is None
+
+
 def _received(receive: Received, status: mpi.Status | None) -> None:
     """A blocking receive has ended."""
     if receive.wild:
@@ -338,14 +340,13 @@ def _received(receive: Received, status: mpi.Status | None) -> None:
         observer.look()
 
 
-def _request_of(
-    sent: Sent, start: Callable[[Any, Any, int, int], mpi.Request], comm: Any, buf: Any, dest: int, tag: int
+def _begin_send(
+    name: str, comm: Any, buf: Any, dest: int, tag: int, start: Callable[[Any, Any, int, int], mpi.Request]
 ) -> mpi.Request:
-    """The request of a nonblocking send, which is begun here if its recording has not done so."""
-    request, sent.request = sent.request, None
-    if request is None:
-        request = start(comm, buf, dest, tag)
-    return request if sent.buffer is None else completing(request, sent)
+    """A nonblocking send, of anything."""
+    sent = _log_send(name, comm, buf, dest, tag)
+    request = start(comm, buf, dest, tag)
+    return request if sent.buffer is None else recorded(_recording[-1], request, sent)
 
 
 def _send_init(
@@ -363,7 +364,8 @@ def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
 
 
 # After a large message most of the caches are filled with it, and what recording looks at comes from afar.  So for
-# arrays that were in messages before, these two look at little more than their buffers and the latest routes.
+# arrays that were in messages before, these two look at little more than their buffers and the latest routes, and make
+# the user's request without further calls.
 
 
 def _send_again(
@@ -373,18 +375,20 @@ def _send_again(
     dest: int,
     tag: int,
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
-) -> Sent | None:
+    least: int = 0,
+) -> Any:
     """Log and record a send of an array that was in a message before, and is active.
 
     Parameters
     ----------
     start : callable, optional
-        Begins to send, and gives the ``request`` of the message: a large one is recorded while it is on its way.
+        Begins to send, if the message has so many bytes at least, and gives the request of the message, which is
+        recorded while it is on its way.
 
     Returns
     -------
-    Sent or None
-        None for other arrays, of which nothing has been recorded.
+    Sent, Request or None
+        The request, if the message has been begun.  None for other arrays, of which nothing has been recorded.
     """
     tape = recording_now[0]
     buffer = getattr(buf, "_message", None)
@@ -397,7 +401,7 @@ def _send_again(
     if latest is not comm:
         log = log_for(tape, name, comm, True)
     request = None
-    if start is not None and buffer.nbytes >= _LARGE:
+    if start is not None and buffer.nbytes >= least:
         request = start(comm, buf, dest, tag)
     route = buffer.sent
     frame = _getframe(2)
@@ -415,25 +419,38 @@ def _send_again(
     sent.route = route
     sent.buffer = buffer
     sent.nbytes = buffer.nbytes
-    sent.request = request
+    sent.request = None
     sent.wild = False
     sent.cancelled = False
     log.messages.append(sent)
     tape.append_record(sent)
-    return sent
+    if request is None:
+        return sent
+    ours = Request(request)  # type: ignore[call-arg]
+    ours._parts = (sent,)
+    ours._tape = tape._reference
+    return ours
 
 
-def _receive_again(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
+def _receive_again(
+    name: str,
+    comm: Any,
+    buf: Any,
+    source: int,
+    tag: int,
+    start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
+) -> Any:
     """The same before a receive into an array that was in a message before: saves what it overwrites."""
     tape = recording_now[0]
     buffer = getattr(buf, "_message", None)
     if buffer is None or tape is None:
         return None
-    latest, log, _ = tape.latest
+    latest, log, communication = tape.latest
     if latest is not comm:
         log = log_for(tape, name, comm, False)
         if log.reverse is None:
             return None
+        communication = tape.latest[2]
     route = buffer.received
     frame = _getframe(2)
     if (
@@ -445,8 +462,7 @@ def _receive_again(name: str, comm: Any, buf: Any, source: int, tag: int) -> Rec
         or route.place is not log.place
         or route.name != name
     ):
-        wild = source == _ANY_SOURCE or tag == _ANY_TAG
-        route = buffer.received = Route(name, log.place, source, tag, wild, call_site(3))
+        route = buffer.received = Route(name, log.place, source, tag, source == _ANY_SOURCE, call_site(3))
     receive = Received()
     receive.route = route
     receive.buffer = buffer
@@ -459,7 +475,16 @@ def _receive_again(name: str, comm: Any, buf: Any, source: int, tag: int) -> Rec
     storage.tape = tape._reference
     log.messages.append(receive)
     tape.append_record(receive)
-    return receive
+    if start is None:
+        return receive
+    ours = receive.request = Request(start(comm, buf, source, tag))  # type: ignore[call-arg]
+    ours._parts = (receive,)
+    ours._tape = tape._reference
+    storage.arriving += 1
+    communication.pending.append(receive)
+    if tape.before_append is None:
+        tape.before_append = communication.look
+    return ours
 
 
 def _sent(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:

@@ -11,8 +11,9 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import Tape, _recording, living, opened
+from ..tape import Tape, living, opened
 from .agreement import begin
+from .buffers import Buffer
 from .messages import Completion, Received, Sent
 
 
@@ -123,19 +124,15 @@ class Completions:
         """Wait for all previously initiated requests."""
         if not living:
             return _Waitall(requests, statuses)
-        recorded = wild = False
-        for request in requests:
-            for part in getattr(request, "_parts", None) or ():
-                recorded = True
-                if type(part) is Sent:  # an attribute is found quickly where objects of one class come
-                    if part.wild:
-                        wild = True
-                elif part.wild:
-                    wild = True
-        if wild and statuses is None:
-            statuses = []
-        _Waitall(requests, statuses)
-        if recorded:
+        taken, completion, others = _complete(requests)
+        if others:
+            statuses = _statuses_for(requests, statuses)
+        try:
+            _Waitall(requests, statuses)
+        except BaseException:
+            _restore(taken, completion)
+            raise
+        if others:
             _finish(requests, statuses)
         return True
 
@@ -376,18 +373,6 @@ def _start(request: mpi.Prequest) -> None:
                     begin(opened(), part)
 
 
-def completing(request: mpi.Request, part: Sent | Received) -> Request:
-    """The request of one active message that has just been recorded: as `recorded`, in fewer steps."""
-    tape = _recording[-1]
-    ours = Request(request)  # type: ignore[call-arg]
-    ours._parts = (part,)
-    ours._tape = tape._reference
-    if type(part) is Received:
-        part.request = ours
-        begin(tape, part)
-    return ours
-
-
 def recorded(
     tape: Tape, request: mpi.Request, *parts: Sent | Received, unpack: Callable[[Any], Any] | None = None
 ) -> Request:
@@ -443,6 +428,62 @@ def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) ->
                 if part.wild:
                     return []
     return statuses
+
+
+def _complete(requests: Iterable[Any]) -> tuple[list[Any], Completion | None, bool]:
+    """Record the completion of requests that are about to be waited for, while what is known of them is in the caches.
+
+    Returns
+    -------
+    taken : list of Request
+        Those whose completion has been recorded.
+    completion : Completion or None
+        The record: what they complete, in the same order.
+    others : bool
+        Something is to be learned from the completion of others (`_finish`).
+    """
+    taken: list[Any] = []
+    completion = reference = None
+    others = False
+    for request in requests:
+        parts = getattr(request, "_parts", None)
+        if parts is None:
+            continue
+        part = parts[0]
+        if len(parts) > 1 or part.wild or type(part.buffer) is not Buffer:
+            others = True
+            continue
+        if completion is None:
+            reference = request._tape
+            tape = reference()
+            if tape is None or tape.observer is not None:  # who looks at what others do, when this is recorded
+                return taken, None, True
+            completion = Completion()
+            tape.append_record(completion)
+        elif request._tape is not reference:
+            others = True
+            continue
+        if type(part) is Received and part.buffer.storage is not None:
+            part.request = None
+            part.buffer.storage.arriving -= 1
+        elif type(part) is not Sent or part.request is not None:
+            others = True
+            continue
+        request._parts = None
+        taken.append(request)
+        completion.append(part)
+    return taken, completion, others
+
+
+def _restore(requests: list[Any], completion: Completion | None) -> None:
+    """A wait has failed: who knows which of these requests have completed?"""
+    for request, part in zip(requests, completion or (), strict=True):
+        request._parts = (part,)
+        if type(part) is Received:
+            part.request = request
+            part.buffer.storage.arriving += 1
+    if completion:
+        completion.clear()
 
 
 def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:

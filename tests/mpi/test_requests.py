@@ -58,6 +58,13 @@ def waitall_with_statuses(requests):
         assert statuses[k].source == statuses[k].tag == k
 
 
+def waitall_after_one_that_failed(requests):
+    with pytest.raises(TypeError):
+        MPI.Request.Waitall([*requests, "no request"])
+    assert all(requests)
+    MPI.Request.Waitall(requests)
+
+
 def waitall_of_an_instance(requests):
     requests[0].Waitall(requests)
 
@@ -115,6 +122,7 @@ COMPLETIONS = [
     unbound,
     waitall,
     waitall_with_statuses,
+    waitall_after_one_that_failed,
     waitall_of_an_instance,
     poll_all,
     waitany,
@@ -131,6 +139,24 @@ COMPLETIONS = [
 def test_completion(complete, wild):
     def program(np, comm, x):
         return everybody(np, comm, x, complete, MPI.ANY_SOURCE if wild else None)
+
+    check(program, ampi.COMM_WORLD, WORLD, n=2)
+
+
+@pytest.mark.parametrize("complete", COMPLETIONS)
+def test_any_tag_from_known_sources(complete):
+    """What such a receive gets follows from the order of the messages, whatever completes it."""
+    if "statuses" in complete.__name__:
+        pytest.skip("says which request gets which message")
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = np.zeros((5, x.size), x.dtype)
+        tags = MPI.ANY_TAG, 3, MPI.ANY_TAG, 7, MPI.ANY_TAG
+        requests = [comm.Irecv(v[k], before, tag) for k, tag in enumerate(tags)]
+        requests += [comm.Isend(x * (2.0 + k), after, tag) for k, tag in enumerate((7, 7, 3, 3, 7))]
+        complete(requests)
+        return v * v * v * np.arange(1.0, 6.0)[:, None]
 
     check(program, ampi.COMM_WORLD, WORLD, n=2)
 
