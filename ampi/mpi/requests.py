@@ -124,17 +124,17 @@ class Completions:
         """Wait for all previously initiated requests."""
         if not living:
             return _Waitall(requests, statuses)
-        taken, completion, others = _complete(requests)
-        if others:
+        completion = _complete(requests)
+        if completion is None:
             statuses = _statuses_for(requests, statuses)
-        try:
             _Waitall(requests, statuses)
-        except BaseException:
-            _restore(taken, completion)
-            raise
-        if others:
             _finish(requests, statuses)
-        return True
+            return True
+        try:
+            return _Waitall(requests, statuses)
+        except BaseException:
+            _restore(requests, completion)
+            raise
 
     @classmethod
     def Testall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> bool:
@@ -430,60 +430,58 @@ def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) ->
     return statuses
 
 
-def _complete(requests: Iterable[Any]) -> tuple[list[Any], Completion | None, bool]:
+def _complete(requests: Sequence[Any]) -> Completion | None:
     """Record the completion of requests that are about to be waited for, while what is known of them is in the caches.
 
     Returns
     -------
-    taken : list of Request
-        Those whose completion has been recorded.
-    completion : Completion or None
-        The record: what they complete, in the same order.
-    others : bool
-        Something is to be learned from the completion of others (`_finish`).
+    Completion or None
+        What each of them completes.  None where something is to be learned when they have completed (`_finish`), or
+        some have not been recorded.
     """
-    taken: list[Any] = []
-    completion = reference = None
-    others = False
+    completed = []
+    reference = None
     for request in requests:
         parts = getattr(request, "_parts", None)
-        if parts is None:
-            continue
+        if parts is None or len(parts) > 1:
+            return None
         part = parts[0]
-        if len(parts) > 1 or part.wild or type(part.buffer) is not Buffer:
-            others = True
-            continue
-        if completion is None:
+        if part.wild or type(part.buffer) is not Buffer:
+            return None
+        if type(part) is Sent:
+            if part.request is not None:
+                return None
+        elif type(part) is not Received or part.buffer.storage is None:
+            return None
+        if request._tape is not reference:
+            if reference is not None:
+                return None
             reference = request._tape
-            tape = reference()
-            if tape is None or tape.observer is not None:  # who looks at what others do, when this is recorded
-                return taken, None, True
-            completion = Completion()
-            tape.append_record(completion)
-        elif request._tape is not reference:
-            others = True
-            continue
-        if type(part) is Received and part.buffer.storage is not None:
+        completed.append(part)
+    if reference is None:
+        return None
+    tape = reference()
+    if tape is None or tape.observer is not None:  # which looks at what others do, when this is recorded
+        return None
+    for request in requests:
+        part = request._parts[0]
+        request._parts = None
+        if type(part) is Received:
             part.request = None
             part.buffer.storage.arriving -= 1
-        elif type(part) is not Sent or part.request is not None:
-            others = True
-            continue
-        request._parts = None
-        taken.append(request)
-        completion.append(part)
-    return taken, completion, others
+    completion = Completion(completed)
+    tape.append_record(completion)
+    return completion
 
 
-def _restore(requests: list[Any], completion: Completion | None) -> None:
-    """A wait has failed: who knows which of these requests have completed?"""
-    for request, part in zip(requests, completion or (), strict=True):
+def _restore(requests: Sequence[Any], completion: Completion) -> None:
+    """The wait has failed: nobody knows which of them have completed."""
+    for request, part in zip(requests, completion):
         request._parts = (part,)
         if type(part) is Received:
             part.request = request
             part.buffer.storage.arriving += 1
-    if completion:
-        completion.clear()
+    completion.clear()
 
 
 def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
