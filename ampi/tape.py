@@ -240,6 +240,8 @@ class Tape:
     ----------
     saved_bytes : int
         Size of all old values that were saved.
+    kept_bytes : int
+        Size of what kernels, as they ran, saved for their adjoints.
     outputs : list of Output
         What was written to files of active arrays, in order: `gradient` takes them as outputs.
     at_refusal : callable or None
@@ -270,6 +272,7 @@ class Tape:
         self.observer: Any = None
         self.latest: tuple[Any, Any, Any] = None, None, None
         self.saved_bytes = 0
+        self.kept_bytes = 0
 
     def __enter__(self) -> Tape:
         if self._closed or self in _recording:

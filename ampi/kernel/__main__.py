@@ -89,7 +89,8 @@ def parsed(text: str) -> tuple[types.Type, ...]:
 
 def called(kernel: Kernel) -> list[tuple[types.Type, ...]]:
     """The types of the arguments with which a kernel has been called."""
-    return [tuple(signature) for signature in kernel.dispatcher.signatures]
+    by_tapes = (primal.types for primal in kernel.primals.values())
+    return list(dict.fromkeys(map(tuple, (*kernel.dispatcher.signatures, *by_tapes))))
 
 
 if __name__ == "__main__":

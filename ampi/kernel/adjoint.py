@@ -26,6 +26,7 @@ from ampi.kernel import activity, ir, matrices, parallel, tbr
 from ampi.kernel.allocations import allocate_once
 from ampi.kernel.branches import flatten_loops
 from ampi.kernel.carried import Extreme, extreme, is_sum
+from ampi.kernel.chains import with_short_chains
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
 from ampi.kernel.gather import in_gather_form
@@ -39,6 +40,7 @@ from ampi.kernel.reciprocals import with_reciprocals
 from ampi.kernel.recomputed import sums_in_any_order
 from ampi.kernel.slice import live_part
 from ampi.kernel.snapshots import find_snapshots
+from ampi.kernel.split import has_loop, raises, taken_from_before, writes_into
 from ampi.kernel.ssa import (
     INT,
     ONE,
@@ -76,7 +78,8 @@ class Derivative:
     array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
     writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
     ``result_active`` says for each result leaf whether it depends on an active argument.  ``after`` are array
-    arguments whose values after the call it reads besides: it takes them behind the seeds.
+    arguments whose values after the call it reads besides: it takes them behind the seeds.  ``saves`` says whether it
+    runs forward and saves values first.
     """
 
     function: ir.Function
@@ -90,6 +93,19 @@ class Derivative:
     distinct: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
+    saves: bool = False
+
+
+@dataclass(frozen=True)
+class Split:
+    """A program that does what a kernel does and saves what the adjoint needs, and the adjoint that goes on from there.
+
+    ``forward`` takes the kernel's argument leaves; it returns the kernel's results and then what it keeps.
+    ``derivative`` is as of `build`, except that its function takes what was kept behind the values after the call.
+    """
+
+    forward: ir.Function
+    derivative: Derivative
 
 
 @dataclass(frozen=True)
@@ -103,11 +119,13 @@ class Options:
     ``loads`` makes loads before branches; ``independence`` finds loops without ``prange`` whose iterations are
     independent; ``allocations`` takes allocations out of loops; ``gather`` puts adjoints of stencils in gather form
     and ``behind`` does what else they do row by row behind it;
-    ``reciprocals`` divides by a number once where adjoints divide by it several times; ``sums``, ``branches`` and
-    ``strips`` make loops fit to be vectorised, and ``stages`` cuts long ones (``strips`` and ``stages`` need a program
-    compiled for separate arrays).  ``threads`` says that the program is compiled with ``parallel=True``,
-    ``deterministic`` that its results must not depend on the number of threads, ``reassociate`` that it is compiled
-    with ``fastmath=True``, and ``after`` that its caller can give it the arrays as they were after the call.
+    ``reciprocals`` divides by a number once where adjoints divide by it several times, and ``chains`` has an iteration
+    wait for less of the one before; ``sums``, ``branches`` and ``strips`` make loops fit to be vectorised, and
+    ``stages`` cuts long ones (``strips`` and ``stages`` need a program compiled for separate arrays).  ``split`` has
+    the kernel's own run save what the adjoint needs.  ``threads`` says that the program is compiled with
+    ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, ``reassociate`` that
+    it is compiled with ``fastmath=True``, and ``after`` that its caller can give it the arrays as they were after the
+    call.
     """
 
     activity: bool = True
@@ -125,8 +143,10 @@ class Options:
     gather: bool = True
     behind: bool = True
     reciprocals: bool = True
+    chains: bool = True
     strips: bool = True
     stages: bool = True
+    split: bool = True
     threads: bool = False
     deterministic: bool = False
     reassociate: bool = False
@@ -144,12 +164,28 @@ def build(function: ir.Function, active: Iterable[str], options: Options = ALL_O
     shadows hold the adjoints of the values before it, and the result is a tuple of the adjoints of the active scalar
     arguments.  The arguments themselves are not changed.
     """
+    return _Adjoint(prepared(function, options), frozenset(active), options).run()
+
+
+def build_split(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Split | None:
+    """The adjoint of a kernel in two parts, the first of which takes the place of the kernel's own run.
+
+    None where that cannot be done, or where the adjoint has nothing to compute before it goes backwards.  The arguments
+    are as of `build`; the caller must be able to give the arrays as they were after the call.
+    """
+    if not options.split or not options.after or options.threads or function.result not in (None, "scalar"):
+        return None
+    return _Adjoint(prepared(function, options), frozenset(active), options).run_split()
+
+
+def prepared(function: ir.Function, options: Options) -> ir.Function:
+    """A kernel in single assignment form, with what is done before it is differentiated."""
     primal = construct(function)
     if options.private:
         primal = with_private_arrays(primal)
     if options.loads:
         primal = loads_before_branches(primal)
-    return _Adjoint(primal, frozenset(active), options).run()
+    return primal
 
 
 # --------------------------------------------------------------------------------------------- scopes
@@ -195,6 +231,20 @@ class Scope:
 Adjoints = dict[str, Expr]
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What has been written of a derivative program: its arguments, the number of statements that compute forward, what
+    names stand for behind these, what it returns, and what is to be known of it."""
+
+    leaves: tuple[ir.Argument, ...]
+    forward: int
+    scope: Scope
+    values: tuple[Expr, ...]
+    shadowed: list[ir.Argument]
+    scalars: list[ir.Argument]
+    result_active: tuple[bool, ...]
+
+
 class _Adjoint(Builder):
     def __init__(self, primal: ir.Function, active_arguments: frozenset[str], options: Options) -> None:
         taken = {a.name for a in primal.arguments}
@@ -227,17 +277,48 @@ class _Adjoint(Builder):
     # the whole
 
     def run(self) -> Derivative:
+        written = self.write(in_place=False)
+        generated = self.live(self.program("adjoint", written.leaves, tuple(self.block.statements), written.values))
+        saves = any(isinstance(s, ir.Alloc) and self.is_saving(s) for s in generated.body)
+        return replace(self.finished(generated, written), saves=saves)
+
+    def run_split(self) -> Split | None:
+        if raises(self.primal.body):
+            return None
+        written = self.write(in_place=True)
+        statements = tuple(self.block.statements)
+        before, after = statements[: written.forward], statements[written.forward :]
+        backward = self.live(self.program("reverse", written.leaves, after, written.values))
+        known = {a.name for a in written.leaves} | {var.name for var in self.after.values()}
+        kept = taken_from_before(backward.body, known)
+        forward = self.program("forward", self.primal.arguments, before, tuple(kept.values()))
+        if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
+            return None
+        results = self.atoms(self.results(), written.scope)
+        forward = self.live(self.program("forward", self.primal.arguments, before, (*results, *kept.values())))
+        self.facts += [fact for fact in self.kept(forward) if fact not in self.facts]
+        if self.options.allocations:
+            forward = allocate_once(forward, self.names)
+        if self.options.branches:
+            forward = replace(forward, body=flatten_loops(forward.body, self.names))
+        given = tuple(ir.Argument(var.name, var.type, ("kept", name)) for name, var in kept.items())
+        return Split(destruct(forward), self.finished(backward, written, given))
+
+    def write(self, in_place: bool) -> _Written:
+        """Write the statements that compute forward, on copies of the arrays that the kernel changes or in place, and
+        those that go backward."""
         arguments = self.primal.arguments
         varied = self.activity.varied
         shadowed = [a for a in arguments if isinstance(a.type, types.Array) and a.name in varied]
         for a in shadowed:
             self.shadow[a.name] = self.fresh(f"{a.name}_bar", a.type)
         scope = Scope(values={a.name: Var(a.name, a.type) for a in arguments})
-        for a in arguments:
-            if isinstance(a.type, types.Array) and a.name in self.written:
+        changed = [a for a in arguments if isinstance(a.type, types.Array) and a.name in self.written]
+        for a in changed:
+            if not in_place:
                 scope.values[a.name] = self.working_copy(a)
-                if self.options.after:
-                    self.after[a.name] = self.fresh(f"{a.name}_after", a.type)
+            if self.options.after:
+                self.after[a.name] = self.fresh(f"{a.name}_after", a.type)
         results = self.results()
         result_active = tuple(self.is_varied(v) for v in results)
         adjoints: Adjoints = {}
@@ -247,6 +328,12 @@ class _Adjoint(Builder):
         ]  # fmt: skip
         body = tuple(s for s in self.primal.body if not isinstance(s, ir.Return))
         self.forward(body, scope, top=True)
+        forward = len(self.block.statements)
+        given = Scope(values=dict(scope.values))
+        if in_place:
+            for a in changed:  # the name now stands for the values before the call, as everywhere in an adjoint
+                self.forget(a.name)
+                scope.values[a.name] = self.after[a.name]
         self.allocate_shadows(body, scope)
         for v, seed in zip(results, seeds):
             if seed is not None:
@@ -254,28 +341,39 @@ class _Adjoint(Builder):
         self.backward(body, scope, adjoints)
         scalars = [a for a in arguments if a.name in self.active_arguments and not isinstance(a.type, types.Array)]
         values = tuple(self.value(adjoints.get(a.name, constant(0, a.type))) for a in scalars)
-        self.emit(ir.Return(values, line=self.primal.first_line))
-        leaves = (
-            *arguments,
-            *(ir.Argument(self.shadow[a.name].name, a.type, ("shadow", a.name)) for a in shadowed),
-            *seed_arguments,
-        )
-        generated = replace(
+        shadows = (ir.Argument(self.shadow[a.name].name, a.type, ("shadow", a.name)) for a in shadowed)
+        leaves = (*arguments, *shadows, *seed_arguments)
+        return _Written(leaves, forward, given, values, shadowed, scalars, result_active)
+
+    def program(
+        self, what: str, arguments: tuple[ir.Argument, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]
+    ) -> ir.Function:
+        end = ir.Return(values, line=self.primal.first_line)
+        return replace(
             self.primal,
-            name=f"{self.primal.name}_adjoint",
-            arguments=leaves,
-            body=tuple(self.block.statements),
+            name=f"{self.primal.name}_{what}",
+            arguments=arguments,
+            body=(*body, end),
             result=("tuple", len(values)),
         )
-        if self.options.slice:
-            generated = live_part(generated)
+
+    def live(self, generated: ir.Function) -> ir.Function:
+        return live_part(generated) if self.options.slice else generated
+
+    def finished(self, generated: ir.Function, written: _Written, kept: tuple[ir.Argument, ...] = ()) -> Derivative:
+        """The program that goes backward in the form that is compiled, and what is to be known of it."""
         needs = arrays_read(generated)
-        self.after = {name: var for name, var in self.after.items() if var.name in needs}
+        mentioned = needs | set(taken_from_before(generated.body, set()))
+        self.after = {name: var for name, var in self.after.items() if var.name in mentioned}
         read = (ir.Argument(var.name, var.type, ("after", name)) for name, var in self.after.items())
-        generated = replace(generated, arguments=(*generated.arguments, *read))
+        generated = replace(generated, arguments=(*generated.arguments, *read, *kept))
         self.facts += self.kept(generated)
         generated = self.vectorisable(generated)
-        return self.describe(generated, needs, shadowed, scalars, result_active)
+        return self.describe(generated, needs, written.shadowed, written.scalars, written.result_active)
+
+    def is_saving(self, s: ir.Alloc) -> bool:
+        """Whether an allocation is for values from the way forward: saved ones, or all that an array holds."""
+        return s.target.name in self.tapes or (isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array))
 
     def kept(self, generated: ir.Function) -> list[str]:
         """What the program saves and copies, in words."""
@@ -299,6 +397,8 @@ class _Adjoint(Builder):
             generated = with_reciprocals(generated, self.names, shadows)
         if self.options.strips:
             generated = sums_in_any_order(generated, shadows)
+        if self.options.chains:
+            generated = with_short_chains(generated, self.names, shadows)
         generated, facts = parallel.decide(
             generated,
             self.names,

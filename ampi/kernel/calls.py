@@ -41,13 +41,13 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         values = plan.values_for(recording, leaves)
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
-        result = plan.run(args)
+        result, kept = plan.run(args, leaves)
     except BaseException:
         if undo and recording is not None:
             recording.append(None, undo)  # it may have written something before it failed
         raise
     if plan.active:
-        return finish(plan, recording, leaves, values, result, undo)
+        return finish(plan, recording, leaves, values, result, kept, undo)
     if undo and recording is not None:
         recording.append(None, undo)
     return arguments.like(result, args)
@@ -168,17 +168,23 @@ class Plan:
                 return False
         return True
 
-    def run(self, args: tuple[Any, ...]) -> Any:
-        """The primal."""
-        primal = self.primal
+    def run(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The primal: its result, and what the adjoint takes of this run."""
+        primal, contract = self.primal, self.contract
+        if contract.forward is not None:
+            if all(leaves[k].flags.writeable for k in contract.writes):
+                found = contract.forward(*map(arguments.plain, leaves))
+                count = len(contract.result_dtypes)
+                return (found[0] if count else None), found[count:]
+            return primal.by_dispatcher(args), ()  # which raises
         entry = primal.entry
         if entry is not None and len(args) == primal.count:
-            for k in self.contract.writes:
+            for k in contract.writes:
                 if not args[k].flags.writeable:
                     break
             else:
-                return entry(*args)
-        return primal.by_dispatcher(args)
+                return entry(*args), ()
+        return primal.by_dispatcher(args), ()
 
     def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
         """Before the primal runs: what the adjoint takes of each leaf."""
@@ -196,6 +202,12 @@ class Plan:
 
 
 MOST_PLANS = 256  # of a kernel
+MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on their adjoints run forward once more
+
+
+def has_room(recording: tape.Tape) -> bool:
+    """Whether a tape may keep what further runs of kernels save for their adjoints."""
+    return recording.kept_bytes < MOST_KEPT
 
 
 def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
@@ -205,7 +217,7 @@ def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) ->
     identity = arguments.identity(bound, reference)
     if identity is None:
         return make_plan(kernel, recording, bound, threaded)
-    key = identity, threaded, recording is None
+    key = identity, threaded, None if recording is None else has_room(recording)
     plans = kernel.plans.get(key)
     if plans is None:
         plans = []
@@ -238,6 +250,8 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         if threaded:
             threads.use_threads()
     contract = find_contract(kernel, primal, kinds, leaves, frozenset(active), threaded)
+    if contract.split is not None and recording is not None and has_room(recording):
+        contract = contract.split
     plan = Plan(primal, contract, leaves is bound)
     if recording is not None:
         reference = recording.reference
@@ -328,13 +342,22 @@ def refuse_overlap(
 
 
 def finish(
-    plan: Plan, recording: tape.Tape, leaves: Sequence[Any], values: list[Any], result: Any, undo: list[tape.Undo]
+    plan: Plan,
+    recording: tape.Tape,
+    leaves: Sequence[Any],
+    values: list[Any],
+    result: Any,
+    kept: tuple[Any, ...],
+    undo: list[tape.Undo],
 ) -> Any:
     """After the primal ran: activity of what it wrote, and the record."""
     contract = plan.contract
     for storage in plan.activated:
         storage.tape = recording.reference
     record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
+    if kept:
+        record.kept = kept
+        recording.kept_bytes += sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
     if contract.after:
         record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
     if contract.scalars:
@@ -411,7 +434,18 @@ class StandIn:
 class _Adjoint(tape.IsRecord):
     """The record of a call, and its adjoint."""
 
-    __slots__ = ("arrays_after", "contract", "created", "outputs", "scalars", "seeds", "shadows", "undo", "values")
+    __slots__ = (
+        "arrays_after",
+        "contract",
+        "created",
+        "kept",
+        "outputs",
+        "scalars",
+        "seeds",
+        "shadows",
+        "undo",
+        "values",
+    )
     reads_memory = False  # but through `Sweep.value`
 
     def __init__(
@@ -431,6 +465,7 @@ class _Adjoint(tape.IsRecord):
         self.arrays_after: Sequence[np.ndarray] = ()
         self.scalars: Sequence[memory.Region] = ()
         self.seeds: Sequence[Any] = ()
+        self.kept: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
         if not any(map(sweep.has_shadow, self.outputs)):
@@ -441,7 +476,8 @@ class _Adjoint(tape.IsRecord):
         flags = [self.is_distinct(sweep, k, values[k]) for k in self.contract.distinct]
         assert self.contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
-        for region, value in zip(self.scalars, self.contract.adjoint(*values, *shadows, *seeds, *after, *flags)):
+        given = *values, *shadows, *seeds, *after, *self.kept, *flags
+        for region, value in zip(self.scalars, self.contract.adjoint(*given)):
             sweep.add(region, value)
 
     def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:

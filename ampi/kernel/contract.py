@@ -78,9 +78,15 @@ class Contract:
     after : tuple of int
         Arrays which the adjoint reads as they were after the call (only if it was made for that).
     adjoint : callable or None
-        ``adjoint(*leaves, *shadows, *seeds, *after, *flags)``, with one seed per active leaf of the result, the arrays
-        in ``after`` as they were after the call, and one flag per array in ``distinct``.  Shadows are updated in place,
-        from the adjoint of the values after the call to that of the values before.  None if nothing is active.
+        ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
+        arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``.
+        Shadows are updated in place, from the adjoint of the values after the call to that of the values before.  None
+        if nothing is active.
+    forward : callable or None
+        ``forward(*leaves)`` does what the kernel does.  It returns a tuple: the kernel's result, if it has one, and
+        what the adjoint takes as ``kept``.  None if the kernel itself is to be run.
+    split : Contract or None
+        Another one for the same case, with ``forward``.
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -98,6 +104,8 @@ class Contract:
     distinct: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     adjoint: Callable[..., tuple] | None = None
+    forward: Callable[..., tuple] | None = None
+    split: Contract | None = None
     disagreement: Callable[..., int] | None = None
 
 
@@ -128,7 +136,18 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     # Contracts which differ in what is active only may have one and the same program.
     code = cache.fingerprint(cache.versions(), module.PROGRAM, sorted(map(repr, options.items())))
     compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options)
-    return Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
+    contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
+    if not module.SPLIT:
+        return contract
+    code = cache.fingerprint(cache.versions(), module.SPLIT_PROGRAM, sorted(map(repr, options.items())))
+    forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
+    split = replace(
+        contract,
+        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct")},
+        forward=cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options),
+        adjoint=cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options),
+    )
+    return replace(contract, split=split)
 
 
 def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:
@@ -145,6 +164,23 @@ def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any
 def derive(kernel: Any, case: Case) -> tuple[ir.Function, adjoint.Derivative]:
     """The primal and its adjoint."""
     primal = kernel.ir_of(case.types, case.same, case.single)
+    return primal, adjoint.build(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+
+
+def derive_split(kernel: Any, case: Case, primal: ir.Function, derivative: adjoint.Derivative) -> adjoint.Split | None:
+    """The adjoint in two parts, the first of which takes the place of the kernel's run; None if that is of no use."""
+    if not derivative.saves or not case.active:
+        return None
+    return adjoint.build_split(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+
+
+def wanted(primal: ir.Function, case: Case) -> set[str]:
+    """The names of the active leaves."""
+    return {a.name for k, a in enumerate(primal.arguments) if k in case.active}
+
+
+def options_for(kernel: Any, case: Case) -> adjoint.Options:
+    """What the adjoint is made for, and with which analyses."""
     fast = kernel.options.get("fastmath", False)
     options = adjoint.Options(
         strips=case.separate,
@@ -153,14 +189,14 @@ def derive(kernel: Any, case: Case) -> tuple[ir.Function, adjoint.Derivative]:
         deterministic=kernel.deterministic,
         after=case.after,
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
+        # Statements in another order may raise what the kernel does not.
+        split=kernel.options.get("error_model") == "numpy" and not kernel.options.get("boundscheck"),
     )
-    options = replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
-    wanted = {a.name for k, a in enumerate(primal.arguments) if k in case.active}
-    return primal, adjoint.build(with_constants(primal), wanted, options)
+    return replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
 
 
 def generate(kernel: Any, case: Case) -> str:
-    """The text of the file: facts and adjoint program."""
+    """The text of the file: facts and adjoint program; the same in two parts, where the kernel's run is to save."""
     primal, derivative = derive(kernel, case)
     names = [a.name for a in primal.arguments]
     position = {n: k for k, n in enumerate(names)}
@@ -168,6 +204,19 @@ def generate(kernel: Any, case: Case) -> str:
     def positions(some: Any) -> tuple[int, ...]:
         return tuple(sorted(position[n] for n in some if n in position))
 
+    split = derive_split(kernel, case, primal, derivative)
+    halves: list[ir.Function] = []
+    split_facts: dict[str, Any] = {}
+    if split is not None:
+        halves = [without_constants(f, primal) for f in (split.forward, split.derivative.function)]
+        split_facts = {
+            "needs": positions(split.derivative.needs),
+            "after": tuple(position[n] for n in split.derivative.after),
+            "distinct": tuple(position[n] for n in split.derivative.distinct),
+            "forward": halves[0].name,
+            "adjoint": halves[1].name,
+        }
+    split_sources = [emit.source(f) for f in halves]
     facts = {
         "names": tuple(names),
         "reads": positions(derivative.reads),
@@ -185,7 +234,8 @@ def generate(kernel: Any, case: Case) -> str:
     parts = emit.parts(program)
     costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
     source = emit.source(program) if case.active else ""
-    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    read = dict(c for f in (program, *halves) for c in f.constants)
+    constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         title("Adjoint", kernel, primal, [names[k] for k in case.active], derivative.facts),
         emit.HEADER,
@@ -198,8 +248,11 @@ def generate(kernel: Any, case: Case) -> str:
         f"PARTS = {[p.name for p in parts]!r}",
         f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
         f"PROGRAM = {cache.fingerprint(source, constants, costs, primal.filename)!r}",
+        f"SPLIT = {split_facts!r}",
+        f"SPLIT_PROGRAM = {cache.fingerprint(split_sources, constants, primal.filename)!r}",
         "\n",
         source,
+        *(f"\n{text}" for text in split_sources),
         *disagreement(primal),
     ]
     return "\n".join(text)

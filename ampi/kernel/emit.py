@@ -25,7 +25,7 @@ import math
 import numpy as np
 from numba import prange
 
-from ampi.kernel.special import digamma, get_num_threads, trigamma
+from ampi.kernel.special import digamma, fused, get_num_threads, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """

@@ -35,14 +35,16 @@ _INTEGERS = {
 }
 
 
-def explain(kernel: Any, bound: tuple[Any, ...], primal: ir.Function, derivative: Any, active: list[str]) -> str:
+def explain(
+    kernel: Any, bound: tuple[Any, ...], primal: ir.Function, derivative: Any, split: Any, active: list[str]
+) -> str:
     """The text of `Kernel.explain` for arguments given by position."""
     leaves = dict(zip((a.name for a in primal.arguments), map(arguments.plain, arguments.flatten(bound))))
     wanted = ", ".join(active) or "nothing"
     lines = [f"{kernel.__qualname__} ({primal.filename}:{primal.first_line})", f"adjoint with respect to {wanted}", ""]
     lines += ["arguments", *_indented(_arguments(primal, derivative, active)), ""]
     lines += ["loops", *_indented(_loops(primal, derivative, leaves)), ""]
-    lines += ["kept", *_indented(_kept(derivative))]
+    lines += ["kept", *_indented(_kept(derivative, split))]
     return "\n".join(lines)
 
 
@@ -86,9 +88,12 @@ def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iter
         yield "none"
 
 
-def _kept(derivative: Any) -> Iterator[str]:
-    found = [f for f in derivative.facts if "is saved" in f or "is copied" in f]
+def _kept(derivative: Any, split: Any) -> Iterator[str]:
+    facts = derivative.facts if split is None else split.derivative.facts
+    found = [f for f in facts if "is saved" in f or "is copied" in f]
     yield from found or ["nothing: what the adjoint needs it computes again"]
+    if split is not None:
+        yield "this is done while the kernel runs, as long as a tape has room; later the adjoint runs forward once more"
 
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:

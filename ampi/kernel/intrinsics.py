@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from ampi.kernel import special
 from ampi.kernel.ir import Const, Expr, Op
 
 ARGUMENTS = ("x", "y", "z")
@@ -179,6 +180,8 @@ _ENTRIES = (
     _function("lgamma", "math.lgamma(x)", "d * digamma(x)", domain=_POSITIVE, cost=20),
     _operator("digamma", "digamma(x)", "d * trigamma(x)", domain=_POSITIVE, cost=40),
     _operator("trigamma", "trigamma(x)", None, cost=40),
+    # only made by derivatives
+    Intrinsic("fused", "fused(x, y, z)", ("d * y", "d * x", "d"), (special.fused,)),
     # complex numbers
     Intrinsic("complex", "complex(x, y)", ("d", "1j * d"), (complex,)),
     _function("real", "np.real(x)", "real(d)", adjoints=("d",)),

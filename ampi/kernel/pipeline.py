@@ -57,8 +57,10 @@ ANALYSES = (
         "gather",
         "behind",
         "reciprocals",
+        "chains",
         "strips",
         "stages",
+        "split",
     ),
     "separate",
 )
@@ -338,7 +340,8 @@ class Kernel:
         case = contract.whole_case(self, argument_types, None if active is None else frozenset(active))
         primal, derivative = contract.derive(self, case)
         wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
-        text = explain(self, bound, primal, derivative, wanted)
+        split = contract.derive_split(self, case, primal, derivative)
+        text = explain(self, bound, primal, derivative, split, wanted)
         print(text)
         return text
 

@@ -33,6 +33,28 @@ def _get_num_threads() -> Any:
     return lambda: _threads()  # type: ignore[call-arg]
 
 
+def fused(x, y, z):
+    """``x * y + z``, rounded once where the processor can do that and twice elsewhere."""
+    return x * y + z
+
+
+@intrinsic
+def _fused(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = arguments[0].type
+        function = ir.FunctionType(number, [number] * 3)
+        return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [number], function), arguments)
+
+    return x(x, x, x), call
+
+
+@overload(fused, inline="always")
+def _overload_fused(x, y, z):  # Numba compares the arguments with those of the lambda, annotations included
+    if x == y == z and x in (types.float32, types.float64):
+        return lambda x, y, z: _fused(x, y, z)
+    return lambda x, y, z: x * y + z
+
+
 @njit
 def digamma(x):
     """The derivative of ``lgamma``: reflection for x <= 0, recurrence up to 10, then the asymptotic series."""

@@ -54,7 +54,7 @@ def test_adjoint_reads_well():
     place = {line.strip(): first + k for k, line in enumerate(lines)}
     assert text.startswith("def cumulative_product_adjoint(x, out, x_bar, out_bar, s_bar):\n")
     assert f"s_saved[i] = s  # line {place['for i in range(x.shape[0]):']}" in text
-    assert f"x_bar[i_1] += s_bar_2 * s_saved[i_1]  # line {place['s = s * x[i]']}" in text
+    assert f"x_bar[i_1] += (s_bar_1 + s_bar_2) * s_saved[i_1]  # line {place['s = s * x[i]']}" in text
     for line in text.splitlines()[1:]:
         assert "# line" in line or line.strip() == "else:"
 

@@ -20,9 +20,9 @@ HOLOMORPHIC = (
 NAMES = "xyz"
 
 
-def compiled(expressions, ty, extra=()):
-    """A function of the arguments (and of d) that returns the values of expressions."""
-    arguments = tuple(ir.Argument(n, ty) for n in (*NAMES[:2], "d", *extra))
+def compiled(expressions, ty, extra=(), count=2):
+    """A function of so many arguments (and of d) that returns the values of expressions."""
+    arguments = tuple(ir.Argument(n, ty) for n in (*NAMES[:count], "d", *extra))
     body = (ir.Return(tuple(expressions)),)
     namespace = {}
     exec(emit.HEADER + emit.source(ir.Function("f", arguments, body, result=("tuple", len(expressions)))), namespace)
@@ -37,7 +37,7 @@ def operation(name, ty):
 def sample(name, rng):
     domain = TABLE[name].domain
     spans = domain if len(domain) == TABLE[name].arity else domain * TABLE[name].arity or ((-1.5, 1.5),) * 2
-    return [rng.uniform(*spans[min(k, len(spans) - 1)]) for k in range(2)]
+    return [rng.uniform(*spans[min(k, len(spans) - 1)]) for k in range(max(2, TABLE[name].arity))]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -48,13 +48,14 @@ def test_partials_against_differences(name):
     d = ir.Var("d", types.float64)
     tangents = [tangent_of(op, k, op, d) or ir.Const(0.0, types.float64) for k in range(len(op.args))]
     adjoints = [adjoint_of(op, k, op, d) or ir.Const(0.0, types.float64) for k in range(len(op.args))]
-    function = compiled([op, *tangents, *adjoints], types.float64)
+    count = max(2, len(op.args))
+    function = compiled([op, *tangents, *adjoints], types.float64, count=count)
     rng = np.random.default_rng(3)
     for _ in range(5):
         point = sample(name, rng)
         values = function(*point, 0.7)
         for k in range(len(op.args)):
-            step = np.eye(2)[k] * 1e-3
+            step = np.eye(count)[k] * 1e-3
             at = [function(*(np.array(point) + m * step), 0.7)[0] for m in (-2, -1, 1, 2)]
             expected = 0.7 * (8 * (at[2] - at[1]) - (at[3] - at[0])) / 12e-3
             assert values[1 + k] == pytest.approx(expected, rel=1e-7, abs=1e-7)

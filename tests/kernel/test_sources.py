@@ -55,10 +55,10 @@ def test_every_line_says_where_it_comes_from(name, kind):
     text = getattr(ampi.kernel(function), kind)(*arguments)
     first = function.__code__.co_firstlineno
     last = max(line for *_, line in function.__code__.co_lines() if line)
-    (program,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    programs = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     lines = text.splitlines()
-    for node in ast.walk(program):
-        if isinstance(node, ast.stmt) and node is not program and not isinstance(node, ast.Pass):
+    for node in (node for program in programs for node in ast.walk(program)):
+        if isinstance(node, ast.stmt) and node not in programs and not isinstance(node, ast.Pass):
             _, _, comment = lines[node.lineno - 1].partition("  # line ")
             assert comment.isdigit(), lines[node.lineno - 1]
             assert first <= int(comment) <= last + 30  # functions inside come after the code object's own lines

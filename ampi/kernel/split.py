@@ -1,0 +1,37 @@
+"""Cut a program that computes forward and then backward in two, so that the kernel's own run can do the first part.
+
+What the second part takes from the first is *kept*: arrays of saved values, sizes, scalars (Griewank and Walther call
+this the split reversal, and a program that runs forward once more the joint one).
+"""
+
+from __future__ import annotations
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Stmt, Var
+from ampi.kernel.ssa import Loop, definitions, every, reads, written
+
+
+def taken_from_before(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]:
+    """What statements read without having defined it, by name, except for names that are known."""
+    defined = known | {v.name for s in every(body) for v in definitions(s)}
+    found: dict[str, Var] = {}
+    for s in every(body):
+        target = written(s)
+        for e in (*reads(s), *(() if target is None else (target,))):
+            found |= {n.name: n for n in ir.walk(e) if isinstance(n, Var) and n.name not in defined}
+    return found
+
+
+def writes_into(body: tuple[Stmt, ...], names: dict[str, Var]) -> bool:
+    """Whether statements change what such an array holds."""
+    return any((w := written(s)) is not None and w.name in names for s in every(body))
+
+
+def has_loop(body: tuple[Stmt, ...]) -> bool:
+    """Whether there is more to compute than a few numbers."""
+    return any(isinstance(s, Loop) for s in every(body))
+
+
+def raises(body: tuple[Stmt, ...]) -> bool:
+    """Whether statements raise exceptions."""
+    return any(isinstance(s, ir.Raise) for s in every(body))

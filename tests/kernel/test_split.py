@@ -1,0 +1,224 @@
+"""Kernels whose own run saves what the adjoint needs, so that the adjoint need not run forward once more."""
+
+import math
+
+import numba
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy
+from ampi.kernel import calls
+from ampi.kernel.__main__ import called
+
+RNG = numpy.random.default_rng(11)
+X = RNG.uniform(0.5, 1.5, 12)
+
+
+def upwind(x, new):
+    for _ in range(5):
+        for i in range(1, x.shape[0] - 1):
+            slope = x[i] - x[i - 1] if x[i].real > 1.0 else x[i + 1] - x[i]
+            new[i] = x[i] - 0.1 * x[i] * slope
+        for i in range(1, x.shape[0] - 1):
+            x[i] = new[i]
+
+
+def oscillator(x, new):
+    a, b = x[0], x[1]
+    for _ in range(20):
+        a, b = a + 0.05 * b, b + 0.05 * ((1.0 - a * a) * b - a)
+    new[0] = a
+    new[1] = b * x[2]
+
+
+def with_a_result(x, new):
+    s = x[0]
+    for i in range(1, x.shape[0]):
+        s = s * x[i] / (1.0 + s * s)
+        if i % 3 == 0:
+            new[i] = s
+    return s * s
+
+
+def until(x, new):
+    s, n = x[0], 0
+    while s.real < 40.0:
+        s = s * 1.5 + x[n % x.shape[0]] * s
+        n += 1
+    new[0] = s
+    new[1] = n * x[1]
+
+
+def triangle(x, new):
+    s = x[0]
+    for i in range(x.shape[0]):
+        for j in range(i):
+            s = s * x[j] / (1.0 + 0.1 * s * s) + 0.2
+            x[j] = x[j] * (1.0 + 0.01 * s)
+        new[i] = s
+
+
+def of_its_own(x, new):
+    w = numpy.empty(x.shape[0], x.dtype)
+    for i in range(x.shape[0]):
+        w[i] = x[i] * x[i]
+    for _ in range(3):
+        for i in range(1, x.shape[0]):
+            w[i] = w[i] / (1.0 + w[i - 1] * w[i - 1]) + x[i]
+        x[0] = x[0] / (1.0 + w[2] * w[2])
+    for i in range(x.shape[0]):
+        new[i] = w[i] * x[0]
+
+
+def table(x, new):
+    for k in range(2):
+        for i in range(x.shape[0] - 1):
+            x[i] = x[i] * x[i + 1] + TABLE[i % 4] * new[i]
+            new[i] = x[i] * TABLE[k]
+
+
+TABLE = numpy.array([0.5, 0.25, -1.0, 2.0])
+KERNELS = {f.__name__: f for f in (upwind, oscillator, with_a_result, until, triangle, of_its_own, table)}
+
+
+def program(np, call, x):
+    """Two calls, with what the first one has left overwritten between and after them."""
+    y, new = x * 1.0, np.ones(x.shape, x.dtype)
+    first = call(y, new)
+    z = new * 0.5 + y + 0.25
+    z += 0.0 if first is None else first
+    y *= 0.5
+    y += 0.75 + 0.1 * x
+    second = call(y, z)
+    total = z * y + (0.0 if second is None else second)
+    y[...] = 7.0
+    z[:] = 3.0
+    return total
+
+
+def complex_step(function, x, seed):
+    found = numpy.zeros(x.shape)
+    for k in range(x.size):
+        moved = x.astype(complex)
+        moved[k] += 1e-30j
+        found[k] = numpy.sum(seed * program(numpy, function, moved)).imag / 1e-30
+    return found
+
+
+def runs_forward(kernel):
+    """Whether the kernel's own runs have saved something."""
+    return [contract.split is not None for contract in kernel.contracts.values()]
+
+
+@pytest.mark.parametrize("without", ["", "split"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradients(name, without):
+    kernel = ampi.kernel(KERNELS[name], without=without)
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        y = program(ampi.numpy, kernel, x)
+    assert any(runs_forward(kernel)) == (not without)
+    assert (tape.kept_bytes > 0) == (not without)
+    seed = RNG.standard_normal(y.shape)
+    expected = complex_step(KERNELS[name], X, seed)
+    for _ in range(2):  # a sweep leaves everything as it was, what was kept included
+        numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), expected, rtol=1e-10, atol=1e-12)
+    numpy.testing.assert_array_equal(y, program(numpy, numba.njit(KERNELS[name], error_model="numpy"), X))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_as_plain_python(name, monkeypatch):
+    monkeypatch.setattr(numba.core.config, "DISABLE_JIT", True)
+    kernel = ampi.kernel(KERNELS[name])
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        y = program(ampi.numpy, kernel, x)
+    expected = complex_step(KERNELS[name], X, numpy.ones(X.shape))
+    gradient = tape.gradient(y, x, seed=numpy.ones(X.shape))
+    numpy.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_full_tape_runs_forward_once_more(monkeypatch):
+    """Beginning with the call for which there is no room, whether or not the arrays have been seen before."""
+    kernel, gradients, kept = ampi.kernel(upwind), [], []
+    seed = RNG.standard_normal(X.shape)
+    for room in (0, 1, calls.MOST_KEPT):
+        monkeypatch.setattr(calls, "MOST_KEPT", room)
+        with ampi.Tape() as tape:
+            x = tape.watch(X)
+            y, new = x * 1.0, ampi.numpy.ones(X.shape)
+            for _ in range(3):
+                kernel(y, new)
+        gradients.append(tape.gradient(y, x, seed=seed))
+        kept.append(tape.kept_bytes)
+    once = kept[1]
+    assert kept == [0, once, 3 * once] and once > 0
+    for found in gradients[1:]:
+        numpy.testing.assert_allclose(found, gradients[0], rtol=1e-14)
+
+
+def refusing(x, y):
+    s = x[0]
+    for i in range(x.shape[0]):
+        if s > 1e3:
+            raise ValueError("too large")
+        s = s * x[i] + s * s
+        y[0] = s
+
+
+def test_a_kernel_that_raises_runs_itself():
+    kernel = ampi.kernel(refusing)
+    with ampi.Tape() as tape:
+        x, y = tape.watch(X), ampi.numpy.zeros(2)
+        with pytest.raises(ValueError, match="too large"):
+            kernel(x, y)
+    assert runs_forward(kernel) == [False]
+
+
+@pytest.mark.parametrize("options", [{"error_model": "python"}, {"boundscheck": True}])
+def test_kernels_with_checks_run_themselves(options):
+    kernel = ampi.kernel(upwind, **options)
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        y = program(ampi.numpy, kernel, x)
+    assert not any(runs_forward(kernel))
+    seed = RNG.standard_normal(X.shape)
+    numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), complex_step(upwind, X, seed), rtol=1e-10)
+
+
+def independent(x, y):
+    for i in range(x.shape[0]):
+        y[i] = math.sin(x[i]) * x[i]
+
+
+def test_where_nothing_is_saved_the_kernel_runs_itself():
+    kernel = ampi.kernel(independent)
+    with ampi.Tape() as tape:
+        kernel(tape.watch(X), ampi.numpy.empty(X.shape))
+    assert runs_forward(kernel) == [False] and tape.kept_bytes == 0
+
+
+def test_programs_are_shown_for_the_types_of_recorded_calls():
+    kernel = ampi.kernel(upwind)
+    with ampi.Tape() as tape:
+        kernel(tape.watch(X), ampi.numpy.ones(X.shape))
+    assert called(kernel) == [(numba.typeof(X), numba.typeof(X))]
+    assert "def upwind_forward(x, new):" in kernel.adjoint_source(X, X)
+
+
+def test_an_array_that_must_not_be_written_is_refused():
+    kernel = ampi.kernel(upwind)
+    with ampi.Tape() as tape:
+        x, new = tape.watch(X), ampi.numpy.ones(X.shape)
+        kernel(x, new)
+        new.flags.writeable = False
+        with pytest.raises(Exception, match=r"(?i)read-?only|writ"):
+            kernel(x, new)
+
+
+def test_explained(capsys):
+    kernel = ampi.kernel(upwind)
+    assert "while the kernel runs" in kernel.explain(X, X)
+    assert "while the kernel runs" not in ampi.kernel(upwind, without="split").explain(X, X)
+    capsys.readouterr()
