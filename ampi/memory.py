@@ -138,6 +138,11 @@ class Region:
         region.strides = self.strides + inner
         return region
 
+    def is_all_ordinary(self) -> bool:
+        """Whether it has as many elements as its storage, and that is memory of the ordinary kind."""
+        storage = self.storage
+        return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the region's elements."""
@@ -480,6 +485,7 @@ def tracked_copy(value: Any) -> TrackedArray:
     source = np.asarray(value)
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
     copy.view(np.ndarray)[...] = source
+    _set_storage(copy, Storage(address_of(copy), copy.nbytes))
     return copy
 
 

@@ -456,9 +456,8 @@ class Tape:
         needs = storage.needs.get(self._reference)
         if needs is None:
             needs = storage.needs[self._reference] = {}
-        key = address_of(view), view.shape, view.strides, view.itemsize
-        if key not in needs:
-            needs[key] = Extent(view)
+        extent = Extent(view)
+        needs.setdefault(extent.pattern, extent)
         return view
 
     def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
@@ -617,6 +616,7 @@ class Sweep:
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
+        self._lent: set[Storage] = set()  # whose shadow is memory of the user's
         self._views: dict[Storage, dict[Region, np.ndarray]] = {}  # of shadows, by `shadow_again`
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
@@ -659,7 +659,45 @@ class Sweep:
             # Bytes of zero are the number zero in every dtype that a region of this storage may have.
             size = storage.nbytes * SLOT if storage.packed else storage.nbytes
             block = self._shadows[storage] = zeroed(size)
+        elif storage in self._lent:
+            block = block.copy()
+            self.adopt(storage, block)
         return block
+
+    def reading(self, region: Region) -> np.ndarray:
+        """The region's adjoint, to be read and not to be kept."""
+        block = self._shadows.get(region.storage)
+        return self.shadow(region) if block is None or region.storage.volatile else region.view(block)
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
+        """A new shadow that holds anything, for an adjoint that sets all of it; None unless the region is all of a
+        storage to which nothing has been added.  ``together``: the regions whose shadows the adjoint takes."""
+        storage = region.storage
+        if storage in self._shadows or not region.is_all_ordinary():
+            return None
+        for other in together:
+            if other.storage is storage and other is not region:
+                return None
+        block = np.empty(storage.nbytes, np.uint8)
+        shadow = region.view(block)
+        if not shadow.flags.forc:  # each element once
+            return None
+        self.adopt(storage, block)
+        return shadow
+
+    def end(self, region: Region) -> None:
+        """The region's storage was passive before the operation of the present record: no earlier one asks for its
+        adjoint."""
+        if region.storage.volatile or region.storage.elsewhere:
+            self.zero(region)  # others know the shadow, and where it is
+        else:
+            self.forget(region.storage)
+
+    def forget(self, storage: Storage) -> None:
+        """Drop a storage's shadow, which is zero from here on."""
+        self._shadows.pop(storage, None)
+        self._views.pop(storage, None)
+        self._lent.discard(storage)
 
     def value(self, array: np.ndarray) -> np.ndarray:
         """The values that an array (from `Tape.need`) had when the operation of this record ran: for an adjoint with
@@ -720,6 +758,7 @@ class Sweep:
         """Have the adjoint of a storage in a given block of bytes."""
         self._shadows[storage] = block
         self._views.pop(storage, None)
+        self._lent.discard(storage)
 
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
@@ -753,10 +792,17 @@ class Sweep:
             _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
     def begin(self, region: Region, value: np.ndarray) -> None:
-        """`add`, in one pass where the region is all of a storage to which nothing has been added."""
+        """`add`, of a value that stays as it is until the sweep has ended; without a pass over memory where the region
+        is all of a storage to which nothing has been added."""
         storage = region.storage
-        whole = region.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
-        if whole and not self.has_shadow(region) and np.can_cast(value.dtype, region.dtype, "same_kind"):
+        if storage in self._shadows or not region.is_all_ordinary():
+            self.add(region, value)
+            return
+        if _lies_like(value, region) and storage_of(value) is None:  # tracked memory changes in a sweep
+            self.adopt(storage, value.reshape(-1).view(np.uint8))
+            self._lent.add(storage)
+            return
+        if np.can_cast(value.dtype, region.dtype, "same_kind"):
             block = np.empty(storage.nbytes, np.uint8)
             shadow = region.view(block)
             if shadow.flags.forc:  # each element once
@@ -821,8 +867,7 @@ class Sweep:
                     record.adjoint(self)
                 for storage in record.created:
                     if storage not in self._kept:
-                        self._shadows.pop(storage, None)
-                        self._views.pop(storage, None)
+                        self.forget(storage)
             for callback in reversed(self._ends):
                 callback(None)
         except BaseException as error:
@@ -840,6 +885,7 @@ class Sweep:
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
         self._shadows.clear()
+        self._lent.clear()
         self._views.clear()
 
 
@@ -874,6 +920,13 @@ class Zero:
     def __call__(self, sweep: Sweep) -> None:
         for region in self.regions:
             sweep.zero(region, self.key)
+
+
+def _lies_like(array: np.ndarray, region: Region) -> bool:
+    """Whether a C-ordered array has the same elements, in the same places, as a region that begins its storage."""
+    flags = array.flags
+    same = array.dtype == region.dtype and array.shape == region.shape and array.strides == region.strides
+    return same and flags.c_contiguous and flags.writeable and flags.aligned and not region.offset
 
 
 def _repeats_elements(array: np.ndarray) -> bool:

@@ -29,6 +29,7 @@ from ampi.kernel.carried import Extreme, extreme, is_sum
 from ampi.kernel.chains import with_short_chains
 from ampi.kernel.counters import add_counters, irregular_nests
 from ampi.kernel.destruct import destruct
+from ampi.kernel.fresh import with_new_shadows
 from ampi.kernel.gather import in_gather_form
 from ampi.kernel.innermost import with_unsigned_indices
 from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is_constant, is_differentiable, select
@@ -78,8 +79,10 @@ class Derivative:
     array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
     writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
     ``result_active`` says for each result leaf whether it depends on an active argument.  ``after`` are array
-    arguments whose values after the call it reads besides: it takes them behind the seeds.  ``saves`` says whether it
-    runs forward and saves values first.
+    arguments whose values after the call it reads besides: it takes them behind the seeds.  ``ends`` are array
+    arguments whose shadow it only reads, where the values before the call have no adjoint.  ``new`` are those of which
+    it is told last of all whether the shadow is new and holds anything.  ``saves`` says whether it runs forward and
+    saves values first.
     """
 
     function: ir.Function
@@ -92,6 +95,8 @@ class Derivative:
     scalars: tuple[str, ...]
     distinct: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     saves: bool = False
 
@@ -124,8 +129,9 @@ class Options:
     ``stages`` cuts long ones (``strips`` and ``stages`` need a program compiled for separate arrays).  ``split`` has
     the kernel's own run save what the adjoint needs.  ``threads`` says that the program is compiled with
     ``parallel=True``, ``deterministic`` that its results must not depend on the number of threads, ``reassociate`` that
-    it is compiled with ``fastmath=True``, and ``after`` that its caller can give it the arrays as they were after the
-    call.
+    it is compiled with ``fastmath=True``, ``after`` that its caller can give it the arrays as they were after the call,
+    ``ends`` that its caller has no use for the shadows of arrays that are passive before the call: they need not become
+    zero where these are written, and ``new`` that its caller can say which shadows are new.
     """
 
     activity: bool = True
@@ -151,6 +157,8 @@ class Options:
     deterministic: bool = False
     reassociate: bool = False
     after: bool = False
+    ends: bool = False
+    new: bool = False
 
 
 ALL_ON = Options()
@@ -273,6 +281,27 @@ class _Adjoint(Builder):
         self.level.update({a.name: 0 for a in primal.arguments})
         self.grown = {s.target.name for s in every(primal.body) if isinstance(s, ir.Grow)}
         self.written = {w.name for s in every(primal.body) if (w := written(s)) is not None}
+        self.ends = self.find_ends() if options.ends else frozenset()
+
+    def find_ends(self) -> frozenset[str]:
+        """The arguments, passive before the call, into each of whose elements the kernel writes at most once and which
+        it does not read: their shadows are read once and need not become zero."""
+        given = {v.name for v in self.results() if isinstance(v, Var)}
+        for s in every(self.primal.body):
+            if isinstance(s, ir.Fill):
+                given |= {a.name for a in (s.target, *s.arguments)}
+            elif isinstance(s, Custom):
+                given |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
+        found = set()
+        for a in self.primal.arguments:
+            name = a.name
+            if name in self.active_arguments or name not in self.activity.varied or name in given:
+                continue
+            accesses = self.accesses.of[name]
+            stores = all(isinstance(access.statement, ir.Store) for access in accesses)
+            if stores and not any(tbr.may_reach(x, y, 0, self.accesses) for x in accesses for y in accesses):
+                found.add(name)
+        return frozenset(found)
 
     # the whole
 
@@ -434,6 +463,9 @@ class _Adjoint(Builder):
         result_active: tuple[bool, ...],
     ) -> Derivative:
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
+        new: tuple[str, ...] = ()
+        if self.options.new:
+            generated, new = with_new_shadows(generated, {a.name: self.shadow[a.name] for a in shadowed})
         return Derivative(
             function=destruct(generated),
             needs=needs & names,
@@ -445,6 +477,8 @@ class _Adjoint(Builder):
             scalars=tuple(a.name for a in scalars),
             distinct=parallel.flags_of(generated),
             after=tuple(self.after),
+            ends=tuple(a.name for a in shadowed if a.name in self.ends),
+            new=new,
             facts=tuple(self.facts),
         )
 
@@ -842,7 +876,8 @@ class _Adjoint(Builder):
             return
         if self.is_active(value):
             self.contribute(adjoints, value, self.load(shadow, index, _bar(value)))
-        self.store(shadow, index, constant(0, shadow.type.dtype))
+        if array.name not in self.ends:
+            self.store(shadow, index, constant(0, shadow.type.dtype))
 
     def array_in(self, array: Var, scope: Scope) -> Var:
         """What an array of the primal is in a scope."""

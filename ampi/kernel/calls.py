@@ -249,7 +249,8 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
         if threaded:
             threads.use_threads()
-    contract = find_contract(kernel, primal, kinds, leaves, frozenset(active), threaded)
+    plain = not any(s is not None and (s.volatile or s.packed or s.elsewhere) for s in storages)
+    contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain)
     if contract.split is not None and recording is not None and has_room(recording):
         contract = contract.split
     plan = Plan(primal, contract, leaves is bound)
@@ -291,20 +292,33 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
 
 
 def find_contract(
-    kernel: Any, primal: Primal, kinds: tuple[Any, ...], leaves: Sequence[Any], active: frozenset[int], threaded: bool
+    kernel: Any,
+    primal: Primal,
+    kinds: tuple[Any, ...],
+    leaves: Sequence[Any],
+    storages: Sequence[memory.Storage | None],
+    active: frozenset[int],
+    threaded: bool,
+    plain: bool,
 ) -> Contract:
-    """The contract of a call, which is made where its like has not been seen."""
-    places = list(map(arguments.place, leaves))
-    same = arguments.same_places(places)
-    merged = {k for k, _ in same}
-    separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    """The contract of a call, which is made where its like has not been seen; ``plain``: all memory is of the ordinary
+    kind, into which nobody else writes."""
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = plain and have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
     choices = active, same, separate, threaded, True
 
     def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
-        key = kinds, choices, single
+        key = kinds, choices, single, plain
         contract = kernel.contracts.get(key)
         if contract is None:
-            contract = kernel.contracts[key] = make_contract(kernel, Case(primal.types, *choices, single))
+            contract = kernel.contracts[key] = make_contract(kernel, Case(primal.types, *choices, single, plain))
         return contract
 
     contract = contract_for(frozenset())
@@ -314,6 +328,17 @@ def find_contract(
     if active and not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)
     return contract
+
+
+def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage | None]) -> bool:
+    """Whether each array is tracked memory that none of the others is a part of."""
+    found: list[memory.Storage] = []
+    for leaf, storage in zip(leaves, storages):
+        if isinstance(leaf, np.ndarray):
+            if storage is None or storage in found:
+                return False
+            found.append(storage)
+    return True
 
 
 def refuse_stretching(kernel: Any, line: int) -> None:
@@ -471,14 +496,35 @@ class _Adjoint(tape.IsRecord):
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # nobody uses what the call wrote or gave
         values = [self.value(sweep, v) for v in self.values]
-        shadows = [sweep.shadow_again(r) for r in self.shadows]
+        contract = self.contract
+        flags = [self.is_distinct(sweep, k, values[k]) for k in contract.distinct]
+        if contract.new or contract.ends:
+            shadows = self.special_shadows(sweep, flags)
+        else:
+            shadows = [sweep.shadow_again(r) for r in self.shadows]
         seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
-        flags = [self.is_distinct(sweep, k, values[k]) for k in self.contract.distinct]
-        assert self.contract.adjoint is not None
+        assert contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
         given = *values, *shadows, *seeds, *after, *self.kept, *flags
-        for region, value in zip(self.scalars, self.contract.adjoint(*given)):
+        for region, value in zip(self.scalars, contract.adjoint(*given)):
             sweep.add(region, value)
+        if contract.ends:
+            for k, region in zip(contract.shadows, self.shadows):
+                if k in contract.ends:
+                    sweep.end(region)
+
+    def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
+        """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""
+        contract = self.contract
+        found = []
+        for k, region in zip(contract.shadows, self.shadows):
+            if k in contract.new:
+                anew = sweep.begin_anew(region, self.shadows)
+                flags.append(anew is not None)
+                found.append(sweep.shadow_again(region) if anew is None else anew)
+            else:
+                found.append(sweep.reading(region) if k in contract.ends else sweep.shadow_again(region))
+        return found
 
     def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
         """Whether an array of indices names no element twice."""

@@ -40,6 +40,9 @@ class Case:
         Whether the adjoint may read arrays as they were after the call.
     single : frozenset of (int, int)
         Axes (leaf, axis) that have size one and stretch.
+    plain : bool
+        Whether the adjoint is told which shadows are new and hold anything, and may leave anything in those of arrays
+        that are passive before the call.
     """
 
     types: tuple[types.Type, ...]
@@ -49,6 +52,7 @@ class Case:
     threaded: bool = True
     after: bool = False
     single: frozenset[tuple[int, int]] = frozenset()
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,15 @@ class Contract:
         Arrays of indices of which the adjoint is told whether they name no element twice.
     after : tuple of int
         Arrays which the adjoint reads as they were after the call (only if it was made for that).
+    ends : tuple of int
+        Arrays, passive before the call, whose shadow the adjoint only reads.
+    new : tuple of int
+        Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
-        arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``.
-        Shadows are updated in place, from the adjoint of the values after the call to that of the values before.  None
-        if nothing is active.
+        arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``
+        and in ``new``.  Shadows are updated in place, from the adjoint of the values after the call to that of the
+        values before.  None if nothing is active.
     forward : callable or None
         ``forward(*leaves)`` does what the kernel does.  It returns a tuple: the kernel's result, if it has one, and
         what the adjoint takes as ``kept``.  None if the kernel itself is to be run.
@@ -103,6 +111,8 @@ class Contract:
     result_dtypes: tuple[str, ...]
     distinct: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    new: tuple[int, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None
     split: Contract | None = None
@@ -117,7 +127,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     if "separate" in kernel.without:
         case = replace(case, separate=False)
     described = tuple(map(cache.describe, case.types))
-    choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single)
+    choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single), case.plain
     key = cache.fingerprint(cache.versions(), kernel.identity, described, *choices)
     name = f"{kernel.__name__}_adjoint_{key}"
     path = cache.folder() / f"{name}.py"
@@ -143,7 +153,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
     split = replace(
         contract,
-        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct")},
+        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new")},
         forward=cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options),
         adjoint=cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options),
     )
@@ -188,6 +198,8 @@ def options_for(kernel: Any, case: Case) -> adjoint.Options:
         threads=case.threaded and bool(kernel.options.get("parallel")),
         deterministic=kernel.deterministic,
         after=case.after,
+        ends=case.plain,
+        new=case.plain,
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
         # Statements in another order may raise what the kernel does not.
         split=kernel.options.get("error_model") == "numpy" and not kernel.options.get("boundscheck"),
@@ -213,6 +225,7 @@ def generate(kernel: Any, case: Case) -> str:
             "needs": positions(split.derivative.needs),
             "after": tuple(position[n] for n in split.derivative.after),
             "distinct": tuple(position[n] for n in split.derivative.distinct),
+            "new": tuple(position[n] for n in split.derivative.new),
             "forward": halves[0].name,
             "adjoint": halves[1].name,
         }
@@ -229,6 +242,8 @@ def generate(kernel: Any, case: Case) -> str:
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "distinct": tuple(position[n] for n in derivative.distinct),
         "after": tuple(position[n] for n in derivative.after),
+        "ends": tuple(position[n] for n in derivative.ends),
+        "new": tuple(position[n] for n in derivative.new),
     }
     program = without_constants(derivative.function, primal)
     parts = emit.parts(program)
@@ -296,7 +311,7 @@ def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
 def whole_case(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> Case:
     """The case of calls with arrays that do not overlap, as a tape would have it, for these active leaves (by name)."""
     positions = positions_of(kernel, argument_types, active)
-    return Case(argument_types, positions, threaded=kernel.is_threaded(), after=True)
+    return Case(argument_types, positions, threaded=kernel.is_threaded(), after=True, plain=True)
 
 
 def positions_of(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> frozenset[int]:

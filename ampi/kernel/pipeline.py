@@ -61,6 +61,8 @@ ANALYSES = (
         "strips",
         "stages",
         "split",
+        "ends",
+        "new",
     ),
     "separate",
 )
