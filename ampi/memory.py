@@ -81,6 +81,7 @@ class TrackedArray(np.ndarray):
 # Without `TrackedArray.__setattr__`, which would forget them again.
 _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
 _set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
+_set_item = np.ndarray.__setitem__  # nor seen by a tape
 set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
 
 
@@ -321,7 +322,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
         try:
             return array._storage
         except AttributeError:
-            storage = _find(array, True)
+            storage = Storage(*_block(array)) if array.base is None else _find(array, True)
             _set_storage(array, storage)
             return storage
     return _find(array, create)
@@ -438,6 +439,11 @@ def _forget_foreign(k: int) -> None:
     del _foreign_addresses[k], _foreign[k]
 
 
+def is_unseen(array: Any) -> bool:
+    """Whether an array is tracked memory of its own at which nobody has looked yet."""
+    return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
+
+
 def region_of(array: np.ndarray) -> Region:
     """The region of a tracked array.
 
@@ -484,7 +490,7 @@ def tracked_copy(value: Any) -> TrackedArray:
     """A new `ampi.ndarray` with the values of an array or scalar (same dtype, C order); owns its memory."""
     source = np.asarray(value)
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
-    copy.view(np.ndarray)[...] = source
+    _set_item(copy, ..., source)
     _set_storage(copy, Storage(address_of(copy), copy.nbytes))
     return copy
 

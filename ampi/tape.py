@@ -799,7 +799,7 @@ class Sweep:
             self.add(region, value)
             return
         if _lies_like(value, region) and storage_of(value) is None:  # tracked memory changes in a sweep
-            self.adopt(storage, value.reshape(-1).view(np.uint8))
+            self.adopt(storage, np.ndarray(storage.nbytes, np.uint8, value))
             self._lent.add(storage)
             return
         if np.can_cast(value.dtype, region.dtype, "same_kind"):
@@ -1026,7 +1026,9 @@ def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
             raise TapeError(f"tape.gradient(y, x): y has shape {shape}; pass seed= with an array of that shape")
         seed = 1.0
     value = np.asarray(seed)
-    if value.shape != shape and value.size != 1:
+    if value.shape == shape:
+        return value
+    if value.size != 1:
         raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {shape}")
     return value.reshape(shape) if value.size == size else value
 

@@ -214,7 +214,7 @@ def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) ->
     """The plan of a call; without a recording tape that of a call that may overwrite what a tape needs."""
     threaded = kernel.is_threaded()
     reference = None if recording is None else recording.reference
-    identity = arguments.identity(bound, reference)
+    identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
     if identity is None:
         return make_plan(kernel, recording, bound, threaded)
     key = identity, threaded, None if recording is None else has_room(recording)
@@ -234,14 +234,25 @@ def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) ->
 def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> Plan:
     """The plan of a call whose like has not been seen."""
     leaves = arguments.leaves_of(bound)
+    reference = None if recording is None else recording.reference
     storages: list[memory.Storage | None] = []
     active: list[int] = []
+    on: list[memory.Storage] = []
+    off: list[memory.Storage] = []
+    plain = True
     for k, leaf in enumerate(leaves):
         storage = memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None
         storages.append(storage)
-        if storage is not None and storage.tape is not None and recording is not None:
-            if is_active(recording, leaf):
-                active.append(k)
+        if storage is None:
+            continue
+        if storage.tape is not None and recording is not None and is_active(recording, leaf):
+            active.append(k)
+        if storage.volatile or storage.packed or storage.elsewhere:
+            plain = False
+        if recording is not None and not arguments.is_scalar(leaf):
+            (on if storage.tape is reference else off).append(storage)
+        if leaf.ndim and isinstance(leaf, memory.TrackedArray):
+            memory.region_of(leaf)  # by which the next call is told
     kinds = tuple(map(arguments.kind, bound))
     primal = kernel.primals.get((kinds, threaded))
     if primal is None:
@@ -249,19 +260,11 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
         if threaded:
             threads.use_threads()
-    plain = not any(s is not None and (s.volatile or s.packed or s.elsewhere) for s in storages)
     contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain)
     if contract.split is not None and recording is not None and has_room(recording):
         contract = contract.split
     plan = Plan(primal, contract, leaves is bound)
-    if recording is not None:
-        reference = recording.reference
-        found = {s for k, s in enumerate(storages) if s is not None and not arguments.is_scalar(leaves[k])}
-        plan.on = [s for s in found if s.tape is reference]
-        plan.off = [s for s in found if s.tape is not reference]
-    for leaf in leaves:
-        if isinstance(leaf, memory.TrackedArray) and leaf.ndim:
-            memory.region_of(leaf)  # by which the next call is told
+    plan.on, plan.off = on, off
     if not active:
         return plan
     for k in contract.becomes_active:
