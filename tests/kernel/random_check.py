@@ -7,6 +7,7 @@ import numpy as np
 from kernel_cases import Check
 from random_kernels import SIZE
 
+import ampi
 from ampi.kernel.adjoint import Options
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
@@ -67,6 +68,46 @@ def examine(text, seed):
     for computed, a, b in zip(tangents, near, far):
         if np.allclose(a, b, rtol=1e-5, atol=1e-6):  # no kink nearby
             np.testing.assert_allclose(computed, a, rtol=1e-4, atol=1e-5)
+
+
+BY_TAPES = "split,ends,new,chains"
+
+
+def examine_recorded(text, seed):
+    """Raise unless calls recorded with and without what only tapes do have the same values and gradients; returns
+    whether the kernel's own run saved something."""
+    function, arguments = kernel_of(text, seed)
+    found = [recorded(ampi.kernel(function, without=without), arguments, seed) for without in ("", BY_TAPES)]
+    (values, gradients, kept), (expected_values, expected_gradients, _) = found
+    for found, expected in zip(values, expected_values, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(gradients, expected_gradients, strict=True):
+        size = np.max(np.abs(expected), initial=0.0)
+        if np.isfinite(size):
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * max(size, 1e-3))
+    return kept > 0
+
+
+def recorded(kernel, arguments, seed):
+    """What two calls leave, the gradients of what the second one leaves, and the bytes that the tape kept of them."""
+    *vectors, index, u, v, n = arguments
+    rng = np.random.default_rng(seed)
+    with ampi.Tape() as tape:
+        watched = [tape.watch(x) for x in (*vectors, np.array(u), np.array(v))]
+        arrays = [ampi.numpy.zeros(n) if seed % 3 == k else x * 1.0 for k, x in enumerate(watched[:3])]
+        for array in arrays:
+            array[seed % 2 :] = array[seed % 2 :] * 1.0 if seed % 5 else 0.5
+        results = []
+        for _ in range(2):
+            result = kernel(*arrays, index, *watched[3:], n)
+            results += result if isinstance(result, tuple) else [] if result is None else [result]
+        outputs = [x for x in (*arrays, *results) if ampi.numpy.shape(x) or isinstance(x, ampi.ndarray)]
+        outputs = [x for x in outputs if tape.is_active(x)]
+    seeds = [rng.standard_normal(x.shape) for x in outputs]
+    values = [np.array(x) for x in (*arrays, *results)]
+    if not outputs:
+        return values, [], tape.kept_bytes
+    return values, tape.gradient(tuple(outputs), watched, seed=tuple(seeds)), tape.kept_bytes
 
 
 def rounding(kernel, arguments, direction, tangents):

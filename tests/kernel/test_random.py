@@ -1,7 +1,7 @@
 """Random kernels, narrow ones of loops and elements and wide ones with whole arrays, swaps, tuples and calls."""
 
 import pytest
-from random_check import examine
+from random_check import examine, examine_recorded
 from random_kernels import Program
 
 
@@ -13,3 +13,8 @@ def test_random(seed):
 @pytest.mark.parametrize("seed", range(20_000, 20_060))
 def test_wide(seed):
     examine(Program(seed, wide=True).source(), seed)
+
+
+@pytest.mark.parametrize("seed", range(30_000, 30_008))
+def test_recorded(seed):
+    examine_recorded(Program(seed).source(), seed)
