@@ -41,7 +41,7 @@ from ampi.kernel.reciprocals import with_reciprocals
 from ampi.kernel.recomputed import sums_in_any_order
 from ampi.kernel.slice import live_part
 from ampi.kernel.snapshots import find_snapshots
-from ampi.kernel.split import has_loop, raises, taken_from_before, writes_into
+from ampi.kernel.split import defined_everywhere, has_loop, raises, taken_from_before, writes_into
 from ampi.kernel.ssa import (
     INT,
     ONE,
@@ -331,7 +331,7 @@ class _Adjoint(Builder):
         if self.options.branches:
             forward = replace(forward, body=flatten_loops(forward.body, self.names))
         given = tuple(ir.Argument(var.name, var.type, ("kept", name)) for name, var in kept.items())
-        return Split(destruct(forward), self.finished(backward, written, given))
+        return Split(defined_everywhere(destruct(forward)), self.finished(backward, written, given))
 
     def write(self, in_place: bool) -> _Written:
         """Write the statements that compute forward, on copies of the arrays that the kernel changes or in place, and

@@ -654,6 +654,11 @@ def run(function, arguments):
     return arguments, results
 
 
+def unknown(value):
+    """What stands for an array whose values are not to be used."""
+    return np.full_like(value, np.nan) if isinstance(value, np.ndarray) and is_float(value) else value
+
+
 def pairing(a, b):
     """The real inner product of two lists of arrays and scalars."""
     return sum(float(np.sum((np.conj(x) * y).real)) for x, y in zip(a, b))
@@ -663,6 +668,19 @@ def derivative(build, code, active, options):
     """A derivative of a kernel whose constant arrays are globals again."""
     built = build(contract.with_constants(code), active, options)
     return replace(built, function=contract.without_constants(built.function, code))
+
+
+def split(code, active, options):
+    """The adjoint in two parts, or None."""
+    built = adjoint.build_split(contract.with_constants(code), active, replace(options, after=True))
+    if built is None:
+        return None
+    function = contract.without_constants(built.derivative.function, code)
+    return replace(
+        built,
+        forward=contract.without_constants(built.forward, code),
+        derivative=replace(built.derivative, function=function),
+    )
 
 
 class Check:
@@ -680,6 +698,11 @@ class Check:
         self.tangent = derivative(tangent.build, code, active, options)
         self.run_adjoint = load(self.adjoint.function, jit)
         self.run_tangent = load(self.tangent.function, jit)
+        self.split = split(code, active, options)
+        if self.split is not None:
+            self.run_forward, self.run_reverse = (
+                load(f, jit) for f in (self.split.forward, self.split.derivative.function)
+            )
         self.value = dict(zip(self.names, arguments))
 
     def like(self, value):
@@ -730,10 +753,33 @@ class Check:
             np.testing.assert_array_equal(a, b, err_msg=f"the adjoint changed {name}")
         return {**shadows, **dict(zip(self.adjoint.scalars, out))}
 
+    def adjoints_of_parts(self, array_seeds, result_seeds):
+        """The same by the adjoint in two parts, the first of which runs in the kernel's place."""
+        derivative = self.split.derivative
+        after = copies(self.arguments)
+        found = self.run_forward(*after)
+        expected, results = run(self.function, self.arguments)
+        for name, a, b in zip(self.names, after, expected):
+            np.testing.assert_allclose(a, b, 1e-9, 1e-12, err_msg=f"the first part makes something else of {name}")
+        np.testing.assert_allclose(found[: len(results)], results, 1e-9, 1e-12)
+        shadows = {n: np.array(s) for n, s in array_seeds.items()}
+        seeds = [np.array(s) if np.ndim(s) else s for s in result_seeds]
+        flags = [threads.distinct(self.value[n]) for n in derivative.distinct]
+        values = [a if n in derivative.needs else unknown(a) for n, a in zip(self.names, copies(self.arguments))]
+        named = dict(zip(self.names, after))
+        kept = found[len(results) :]
+        out = self.run_reverse(*values, *shadows.values(), *seeds, *(named[n] for n in derivative.after), *kept, *flags)
+        return {**shadows, **dict(zip(derivative.scalars, out))}
+
     def compare(self, tolerance, against_differences=True):
         direction = self.direction()
         array_seeds, result_seeds = self.seeds()
         bars = self.adjoints(array_seeds, result_seeds)
+        if self.split is not None:
+            parts = self.adjoints_of_parts(array_seeds, result_seeds)
+            largest = max((np.max(np.abs(a), initial=0.0) for a in bars.values()), default=0.0)
+            for name, bar in bars.items():
+                np.testing.assert_allclose(parts[name], bar, rtol=0, atol=tolerance * (1.0 + largest), err_msg=name)
         left = pairing([bars[n] for n in direction], list(direction.values()))
         seeds = [*array_seeds.values(), *result_seeds]
         tangents = self.tangents(direction)

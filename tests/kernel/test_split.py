@@ -71,6 +71,21 @@ def of_its_own(x, new):
         new[i] = w[i] * x[0]
 
 
+def in_branches(x, new):
+    for i in range(1, x.shape[0]):
+        x[i] = x[i] * (1.0 + 0.1 * x[i - 1])
+    if x[0].real > x[1].real:
+        s = x[2]
+        for i in range(x.shape[0]):
+            s = s * x[i] / (1.0 + s * s)
+        new[0] = s
+    if x[0].real <= x[1].real:
+        t = x[3] * 2.0
+        for i in range(x.shape[0]):
+            t = t * x[i] / (2.0 + t * t)
+        new[1] = t
+
+
 def table(x, new):
     for k in range(2):
         for i in range(x.shape[0] - 1):
@@ -79,7 +94,7 @@ def table(x, new):
 
 
 TABLE = numpy.array([0.5, 0.25, -1.0, 2.0])
-KERNELS = {f.__name__: f for f in (upwind, oscillator, with_a_result, until, triangle, of_its_own, table)}
+KERNELS = {f.__name__: f for f in (upwind, oscillator, with_a_result, until, triangle, of_its_own, in_branches, table)}
 
 
 def program(np, call, x):
