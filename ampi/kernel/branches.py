@@ -6,6 +6,7 @@ on the side that is not taken is thrown away by the selection and never multipli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from numba import types
@@ -21,15 +22,18 @@ _TRAPPING = {"floordiv", "mod", "pow"}
 
 def flatten_loops(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
     """Statements in which the innermost independent loops have selections in place of branches, as far as possible."""
+    return with_innermost_loops(body, lambda s: replace(s, body=flatten(s.body, names)) if s.independent else s)
+
+
+def with_innermost_loops(body: tuple[Stmt, ...], change: Callable[[Loop], Loop]) -> tuple[Stmt, ...]:
+    """Statements with another loop in the place of each that has none in it."""
     out: list[Stmt] = []
     for s in body:
-        if isinstance(s, Loop):
-            if s.independent and not contains_loop(s.body):
-                s = replace(s, body=flatten(s.body, names))
-            else:
-                s = replace(s, body=flatten_loops(s.body, names))
-        elif isinstance(s, Branch):
-            s = replace(s, then=flatten_loops(s.then, names), orelse=flatten_loops(s.orelse, names))
+        if isinstance(s, Branch):
+            s = replace(s, then=with_innermost_loops(s.then, change), orelse=with_innermost_loops(s.orelse, change))
+        elif isinstance(s, Loop):
+            inside = contains_loop(s.body)
+            s = replace(s, body=with_innermost_loops(s.body, change)) if inside else change(s)
         out.append(s)
     return tuple(out)
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.branches import contains_loop
+from ampi.kernel.branches import with_innermost_loops
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.recomputed import exact_values
-from ampi.kernel.ssa import Branch, Carried, Loop, Names, definitions, every, names_read
+from ampi.kernel.ssa import Carried, Loop, Names, definitions, every, names_read
 
 LEAST = 2  # operations that a chain has to have
 
 
 def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) -> ir.Function:
     """The function (in single assignment form) with such chains; ``shadows`` are the arrays of adjoints."""
-    return replace(function, body=_Chains(function, names, shadows).block(function.body))
+    return replace(function, body=with_innermost_loops(function.body, _Chains(function, names, shadows).shortened))
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,9 @@ class _Chains:
         self.names = names
         self.exact = exact_values(function, shadows)
 
-    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Branch):
-                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-            elif isinstance(s, Loop) and contains_loop(s.body):
-                s = replace(s, body=self.block(s.body))
-            elif isinstance(s, Loop) and not (s.independent or s.parallel):
-                s = self.shortened(s)
-            out.append(s)
-        return tuple(out)
-
     def shortened(self, s: Loop) -> Loop:
+        if s.independent or s.parallel:
+            return s
         defined = {t.target.name: t for t in s.body if isinstance(t, ir.Assign)}
         dependent = _dependent(s)
         carried: list[Carried] = []

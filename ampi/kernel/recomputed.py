@@ -12,16 +12,16 @@ from dataclasses import replace
 from numba import types
 
 from ampi.kernel import ir, tbr
-from ampi.kernel.branches import contains_loop
+from ampi.kernel.branches import with_innermost_loops
 from ampi.kernel.carried import addition
-from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir import Const, Expr, Op, Var
 from ampi.kernel.ssa import Branch, Loop, every, names_read
 
 
 def sums_in_any_order(function: ir.Function, shadows: set[str]) -> ir.Function:
     """The function (in single assignment form) with those innermost loops marked as independent whose iterations have
     nothing in common but sums that are not exact; ``shadows`` are the arrays of adjoints."""
-    return replace(function, body=_Sums(function, shadows).block(function.body))
+    return replace(function, body=with_innermost_loops(function.body, _Sums(function, shadows).marked))
 
 
 class _Sums:
@@ -29,17 +29,8 @@ class _Sums:
         self.exact = exact_values(function, shadows)
         self.accesses = tbr.collect(function)
 
-    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Branch):
-                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-            elif isinstance(s, Loop) and contains_loop(s.body):
-                s = replace(s, body=self.block(s.body))
-            elif isinstance(s, Loop) and self.is_sum(s):
-                s = replace(s, independent=True)
-            out.append(s)
-        return tuple(out)
+    def marked(self, s: Loop) -> Loop:
+        return replace(s, independent=True) if self.is_sum(s) else s
 
     def is_sum(self, s: Loop) -> bool:
         """Whether a loop only adds up."""
