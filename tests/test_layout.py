@@ -12,6 +12,7 @@ FLOORS = {
     "errors": 0,
     "memory": 0,
     "census": 0,
+    "checks": 0,
     "tape": 0,
     "array": 1,
     "bits": 1,
