@@ -29,7 +29,7 @@ class Storage:
         The block: bytes ``address`` to ``address + nbytes``.
     tape : weakref.ref or None
         Reference to the tape on which the block carries derivatives (it is *active* there).
-    needs : dict
+    needs : dict of needs.Needs
         For each tape (by reference) the extents whose present values its records need: an entry is made by
         `Tape.need` and dropped when the old values have been saved.
     volatile : bool
@@ -49,7 +49,7 @@ class Storage:
         self.address = address
         self.nbytes = nbytes
         self.tape: Any = None
-        self.needs: dict[Any, dict[tuple, Extent]] = {}
+        self.needs: dict[Any, Any] = {}
         self.volatile = False
         self.arriving = 0
         self.packed = 0
@@ -104,15 +104,10 @@ class Region:
         self.strides = array.strides
         self.dtype = array.dtype
 
-    def same_place(self, other: Region) -> bool:
-        """Whether both name the same elements of the same storage in the same order."""
-        return (
-            self.storage is other.storage
-            and self.offset == other.offset
-            and self.shape == other.shape
-            and self.strides == other.strides
-            and self.dtype == other.dtype
-        )
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Equal for regions that name the same elements of the same storage in the same order."""
+        return self.storage, self.offset, self.shape, self.strides, self.dtype
 
     def view(self, block: np.ndarray) -> np.ndarray:
         """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
@@ -169,6 +164,16 @@ class Extent:
         else:
             self.low, self.high = np.lib.array_utils.byte_bounds(array)
         self.pattern = (address, array.shape, array.strides, array.itemsize)
+
+    @classmethod
+    def of_range(cls, low: int, high: int) -> Extent:
+        """That of the bytes from an address up to another."""
+        extent = cls.__new__(cls)
+        extent.listed = None
+        extent.dense = True
+        extent.low, extent.high = low, high
+        extent.pattern = (low, (high - low,), (1,), 1)
+        return extent
 
     def overlaps(self, other: Extent) -> bool:
         """Whether a byte belongs to both."""
@@ -427,12 +432,18 @@ def _remember_foreign(storage: Storage, owner: np.ndarray) -> None:
 
 
 def _insert_foreign(storage: Storage, alive: Callable[[], Any]) -> None:
-    for k in range(len(_foreign) - 1, -1, -1):
-        if _foreign[k][1]() is None:
-            _forget_foreign(k)
+    if is_power_of_two(len(_foreign)):
+        kept = [(storage, alive) for storage, alive in _foreign if alive() is not None]
+        _foreign[:] = kept
+        _foreign_addresses[:] = [storage.address for storage, _ in kept]
     k = bisect.bisect_right(_foreign_addresses, storage.address)
     _foreign_addresses.insert(k, storage.address)
     _foreign.insert(k, (storage, alive))
+
+
+def is_power_of_two(n: int) -> bool:
+    """Whether it is time to look through a growing collection of ``n`` things for dead ones."""
+    return n & (n - 1) == 0
 
 
 def _forget_foreign(k: int) -> None:

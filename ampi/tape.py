@@ -23,6 +23,7 @@ import math
 import sys
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from .memory import (
     address_of,
     carries_derivatives,
     copied,
+    is_power_of_two,
     plain,
     region_of,
     same_bytes,
@@ -45,6 +47,7 @@ from .memory import (
     tracked_copy,
     zeroed,
 )
+from .needs import Needs
 
 _recording: list[Tape] = []  # innermost last
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
@@ -196,22 +199,28 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
         if tape is None:
             del storage.needs[reference]
             continue
-        for need in needs.values():
-            if extent.overlaps(need):
-                break
-        else:
+        if extent.pattern not in needs and not needs.meets(extent):
             continue
         saved = Undo(storage, array, extent, key)
         tape.saved_bytes += saved.saved.nbytes
         if key is None:
-            for covered in [name for name, need in needs.items() if extent.covers(need)]:
-                needs.pop(covered).listed = None
-        if not needs:
-            del storage.needs[reference]
+            needs.drop(extent)
+            if not needs and needs.is_empty():
+                del storage.needs[reference]
         if tape is inner:
             undo.append(saved)
         else:
             tape._records.append(Record(None, [saved], ()))
+
+
+def _first_need(storage: Storage, reference: Any) -> Needs:
+    """What a tape needs of a storage: nothing so far."""
+    found = storage.needs
+    if is_power_of_two(len(found)):
+        for dead in [other for other in found if other() is None]:
+            del found[dead]
+    needs = found[reference] = Needs()
+    return needs
 
 
 class Need:
@@ -259,7 +268,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._records: list[Record] = []
-        self._watches: list[Region] = []
+        self._watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it
         self._reference = weakref.ref(self, living.discard)
         living.add(self._reference)
         self._copies: dict[tuple, np.ndarray] = {}
@@ -329,25 +338,23 @@ class Tape:
                 "convert it to a floating-point or complex dtype before tape.watch"
             )
         region = region_of(array)
-        is_new = array is not x
-        if not is_new and any(watched.same_place(region) for watched in self._watches):
-            self._require_same_value(region)
+        place = region.place
+        if place in self._watches:
+            self._require_same_value(place)
             return array
         region.storage.tape = self._reference
-        self._watches.append(region)
-        self.append_record(Record(_Watch(region, is_new), (), ()))
+        self._watches[place] = region, len(self._records) - len(self._watches)
+        self.append_record(Record(_Watch(region, array is not x), (), ()))
         return array
 
-    def _require_same_value(self, region: Region) -> None:
+    def _require_same_value(self, place: tuple) -> None:
         """Raise unless nothing was recorded since a region was watched."""
-        for record in reversed(self._records):
-            if not isinstance(record.adjoint, _Watch):
-                raise TapeError(
-                    "tape.watch(x): this array is watched already, and tape.gradient(y, x) could not tell its earlier "
-                    "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
-                )
-            if record.adjoint.region.same_place(region):
-                return
+        _, others = self._watches[place]
+        if len(self._records) - len(self._watches) != others:
+            raise TapeError(
+                "tape.watch(x): this array is watched already, and tape.gradient(y, x) could not tell its earlier "
+                "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
+            )
 
     def gradient(self, y: Any, x: Any, seed: Any = None) -> Any:
         """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs.
@@ -455,7 +462,7 @@ class Tape:
             return self.constant(view, place_of(view)) if _may_change(view) else view
         needs = storage.needs.get(self._reference)
         if needs is None:
-            needs = storage.needs[self._reference] = {}
+            needs = _first_need(storage, self._reference)
         extent = Extent(view)
         needs.setdefault(extent.pattern, extent)
         return view
@@ -475,7 +482,7 @@ class Tape:
             return
         needs = need.storage.needs.get(reference)
         if needs is None:
-            needs = need.storage.needs[reference] = {}
+            needs = _first_need(need.storage, reference)
         need.extent = listed = needs.setdefault(extent.pattern, extent)
         listed.listed = reference
 
@@ -550,10 +557,9 @@ class Tape:
 
     def _watched(self, x: Any) -> Region:
         if isinstance(x, TrackedArray):
-            region = region_of(x)
-            for watched in self._watches:
-                if watched.same_place(region):
-                    return watched
+            found = self._watches.get(region_of(x).place)
+            if found is not None:
+                return found[0]
         raise TapeError(
             "tape.gradient(y, x): x is not an array that tape.watch returned; "
             "write `x = tape.watch(x0)` inside the tape and pass that x"
@@ -824,14 +830,14 @@ class Sweep:
     def _last_of_all(self) -> set[Storage]:
         """The storages whose shadows are results as they are: declared independent, as a whole and once, before
         anything else was recorded."""
-        watched = [region.storage for region in self.tape._watches]
+        watched = Counter(region.storage for region, _ in self.tape._watches.values())
         found = set()
         for record in self.tape._records:
             if not isinstance(record.adjoint, _Watch):
                 break
             region = record.adjoint.region
             storage = region.storage
-            shared = storage.volatile or storage.packed or storage.elsewhere or watched.count(storage) > 1
+            shared = storage.volatile or storage.packed or storage.elsewhere or watched[storage] > 1
             if region.nbytes == storage.nbytes and not shared:
                 found.add(storage)
         return found
@@ -986,6 +992,7 @@ def _like(x: Any, found: Iterator[np.ndarray]) -> Any:
 
 def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
     outputs = list(_leaves(y))
+    known = {id(output) for output in sweep.tape.outputs}
     if isinstance(y, (tuple, list)) and seed is not None:
         seeds = list(_leaves(seed))
     else:
@@ -994,6 +1001,8 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
         raise TapeError(f"tape.gradient: {len(outputs)} outputs but {len(seeds)} seeds")
     for output, s in zip(outputs, seeds, strict=True):
         if isinstance(output, Output):
+            if id(output) not in known:
+                raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
             _plant_output(sweep, output, s)
             continue
         if not isinstance(output, np.ndarray) or storage_of(output) is None:
@@ -1007,8 +1016,6 @@ def _plant(sweep: Sweep, y: Any, seed: Any) -> None:
 
 
 def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
-    if not any(output is known for known in sweep.tape.outputs):
-        raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
     if output.shape is None:
         raise TapeError(
             f"tape.gradient(y, x): {output!r} cannot carry a seed: it has several floating-point dtypes, or bytes that "

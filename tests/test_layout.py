@@ -11,6 +11,7 @@ PACKAGE = ROOT / "ampi"
 FLOORS = {
     "errors": 0,
     "memory": 0,
+    "needs": 0,
     "census": 0,
     "checks": 0,
     "tape": 0,
