@@ -10,7 +10,7 @@ import numpy as np
 
 from . import functions, indexing, ufuncs
 from .errors import ActivityWarning, no_rule
-from .memory import TrackedArray, forget_region, plain, set_array_type, storage_of, wrapped
+from .memory import TrackedArray, forget_region, is_scalar, plain, set_array_type, storage_of, wrapped
 from .tape import current, opened, where_called
 
 _warned: set[str] = set()
@@ -111,7 +111,7 @@ class ndarray(TrackedArray):
         return format(plain(self)[()] if self.ndim == 0 else plain(self), spec)
 
     def __reduce__(self) -> Any:
-        return wrapped, (np.array(plain(self)),)
+        return wrapped, (np.array(plain(self))[()] if is_scalar(self) else np.array(plain(self)),)
 
     def tobytes(self, order: Any = "C") -> bytes:
         """`numpy.ndarray.tobytes`, without derivatives (which draws a warning while a tape records)."""
@@ -181,11 +181,12 @@ class ndarray(TrackedArray):
         method.__doc__ = f"`numpy.{name}` of this array."
         return method
 
-    # NumPy's compiled methods of these names look at the numbers alone.
+    # NumPy's own methods of these names look at the numbers alone, or know no subgradient.
     choose = _by_function("choose")
     dot = _by_function("dot")
     put = _by_function("put")
     repeat = _by_function("repeat")
+    std = _by_function("std")
     take = _by_function("take")
     del _by_function
 

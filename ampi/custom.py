@@ -152,8 +152,8 @@ def _can_be_active(x: Any) -> bool:
 
 def _output(x: Any, active: list, written: set) -> Any:
     if isinstance(x, TrackedArray):
-        passed_through = any(np.may_share_memory(x, a) for a in active) and storage_of(x) not in written
-        return tracked_copy(plain(x)) if passed_through else x
+        passed_through = storage_of(x) in {storage_of(a) for a in active} - written
+        return tracked_copy(x) if passed_through else x
     if isinstance(x, (np.ndarray, float, complex, np.inexact)) and carries_derivatives(np.asarray(x).dtype):
         return tracked_copy(x)
     return x

@@ -9,6 +9,7 @@ import numpy as np
 
 from .array import value
 from .errors import ActivityError, AmpiError, CommunicationError, TapeError
+from .indexing import plain_of
 from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 
@@ -43,7 +44,7 @@ def _watch(tape: Tape, x: Any) -> Any:
 
     def watched(leaf: Any) -> Any:
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
-        return tape.watch(plain(leaf) if isinstance(leaf, TrackedArray) else leaf)
+        return tape.watch(plain_of(leaf))
 
     return _map(watched, x)
 

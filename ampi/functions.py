@@ -22,7 +22,7 @@ import numpy as np
 
 from .bits import movable
 from .errors import no_rule
-from .indexing import assign, is_active, is_inexact, plain_of
+from .indexing import assign, is_active, is_inexact, plain_of, require_arrays
 from .memory import storage_of, wrapped
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
@@ -45,7 +45,7 @@ CONSTANT: set[Callable] = _named(
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
     "full_like geomspace gradient i0 imag kron linspace logspace max mean median meshgrid min percentile piecewise "
-    "prod ptp quantile real sinc std sum take_along_axis trace trapezoid var"
+    "prod ptp quantile real sinc sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 
 RULES: dict[Callable, Callable] = {
@@ -62,6 +62,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         return inplace.WRITERS[function](*arguments, **keywords)
     out = _given_out(function, arguments, keywords)
     if out is not None:
+        require_arrays(out)
         return _into(out, function, arguments, keywords)
     keywords = {name: x for name, x in keywords.items() if name not in _WORKSPACE}
     if function is np.nan_to_num and (keywords.get("copy") is False or (len(arguments) > 1 and not arguments[1])):

@@ -6,6 +6,7 @@ log right even where NumPy raises halfway.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,17 @@ import numpy as np
 
 from .bits import bits_in, movable
 from .errors import ActivityError, no_rule
-from .memory import PACKED, Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, wrapped
+from .memory import (
+    PACKED,
+    Region,
+    TrackedArray,
+    carries_derivatives,
+    is_scalar,
+    plain,
+    region_of,
+    storage_of,
+    wrapped,
+)
 from .rules.elementwise import unbroadcast
 from .tape import Sweep, Tape, Undo, Zero, current, overwrite
 
@@ -81,8 +92,30 @@ def _computed(x: np.ndarray) -> ActivityError:
 
 
 def plain_of(x: Any) -> Any:
-    """A tracked array as a plain view of its memory; anything else as it is."""
-    return x.view(np.ndarray) if isinstance(x, TrackedArray) else x
+    """A tracked array as a plain view of its memory, a tracked scalar as NumPy's; anything else as it is."""
+    if isinstance(x, TrackedArray):
+        return _item(x, ()) if is_scalar(x) else x.view(np.ndarray)
+    return x
+
+
+_item = np.ndarray.__getitem__
+
+
+def is_of_numpy(depth: int) -> bool:
+    """Whether the caller of ampi, so many frames above this function's caller, is NumPy's own Python code.
+
+    That computes in place in what it made a moment ago, where it is an array, and takes a tracked scalar for one.
+    """
+    return sys._getframe(depth + 1).f_globals.get("__name__", "").partition(".")[0] == "numpy"
+
+
+def require_arrays(outs: Any) -> None:
+    """Raise if one of the arrays that the user gave to take results is a scalar."""
+    if any(is_scalar(out) for out in (outs if isinstance(outs, tuple) else (outs,))):
+        raise TypeError(
+            "a scalar cannot take a result (NumPy gives it as a number, not as an array); make the array for out= "
+            "with ampi.numpy, e.g. ampi.numpy.empty(())"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- writing

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -113,12 +113,19 @@ class Region:
         """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
         if self.storage.packed:
             return self._slots(block)
-        return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
+        try:
+            return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
+        except (TypeError, ValueError):  # of no elements, which may lie anywhere
+            if 0 not in self.shape:
+                raise
+            return np.empty(self.shape, self.dtype)
 
     def _slots(self, block: np.ndarray) -> np.ndarray:
         """The slots of the elements' first bytes."""
         if self.dtype.kind == "c":
             raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
+        if 0 in self.shape:
+            return np.empty(self.shape)
         strides = tuple(SLOT * stride for stride in self.strides)
         return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
 
@@ -149,7 +156,7 @@ class Extent:
     """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
 
     ``pattern`` is where the elements lie; ``listed`` is the tape, by reference, that has this extent among the needs
-    of its storage.
+    of its storage.  Without elements it touches nothing, wherever it lies.
     """
 
     __slots__ = ("dense", "high", "listed", "low", "pattern")
@@ -158,7 +165,9 @@ class Extent:
         self.listed: Any = None
         address = address_of(array)
         self.dense = array.flags.forc
-        if self.dense:
+        if not array.size:
+            self.low = self.high = 0
+        elif self.dense:
             self.low = address
             self.high = address + array.nbytes
         else:
@@ -450,6 +459,12 @@ def _forget_foreign(k: int) -> None:
     del _foreign_addresses[k], _foreign[k]
 
 
+def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
+    """Whether what NumPy gave is a view of the memory of one of these arrays, be it of no elements."""
+    storage = storage_of(array)
+    return any(storage_of(other) is storage for other in others)
+
+
 def is_unseen(array: Any) -> bool:
     """Whether an array is tracked memory of its own at which nobody has looked yet."""
     return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
@@ -480,12 +495,60 @@ def region_of(array: np.ndarray) -> Region:
 # ----------------------------------------------------------------------------------------------------- array type
 
 _array_type: type[TrackedArray] = TrackedArray
+_scalar_type: type[TrackedArray] = TrackedArray
 
 
 def set_array_type(cls: type[TrackedArray]) -> None:
     """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
     global _array_type
     _array_type = cls
+
+
+def set_scalar_type(cls: type[TrackedArray]) -> None:
+    """Tell this floor which class tracked scalars have (`ampi.scalars.scalar`)."""
+    global _scalar_type
+    _scalar_type = cls
+
+
+def is_scalar(x: Any) -> bool:
+    """Whether this is what NumPy would give as a scalar, and not a 0-d array."""
+    return type(x) is _scalar_type
+
+
+_set_class = object.__dict__["__class__"].__set__
+_set_flags = np.ndarray.setflags
+
+
+def scalar(number: np.inexact) -> TrackedArray:
+    """A number as a tracked scalar."""
+    memory = np.asarray(number)
+    _set_flags(memory, False)
+    made = memory.view(_array_type)
+    _set_class(made, _scalar_type)
+    return made
+
+
+def as_scalar(array: TrackedArray) -> TrackedArray:
+    """A new 0-d array, which nobody else has seen, turned into a scalar."""
+    _set_flags(array, False)
+    _set_class(array, _scalar_type)
+    return array
+
+
+def as_array(view: TrackedArray) -> None:
+    """A view whose class was taken from the scalar at which it looks: it is an array."""
+    _set_class(view, _array_type)
+
+
+def writable(x: np.ndarray) -> np.ndarray:
+    """The memory of an array, as `plain`; that of a scalar, which is new and nobody has seen yet, to be written."""
+    if not is_scalar(x):
+        return plain(x)
+    owner: Any = x.base if x.base is not None else x
+    _set_flags(owner, True)
+    view = plain(owner)[...]
+    _set_flags(owner, False)
+    return view
 
 
 def tracked(array: Any) -> TrackedArray:
@@ -498,8 +561,11 @@ def tracked(array: Any) -> TrackedArray:
 
 
 def tracked_copy(value: Any) -> TrackedArray:
-    """A new `ampi.ndarray` with the values of an array or scalar (same dtype, C order); owns its memory."""
+    """A new `ampi.ndarray` with the values of an array (same dtype, C order), which owns its memory; of a number, a new
+    scalar."""
     source = np.asarray(value)
+    if not source.ndim and (is_scalar(value) or not isinstance(value, np.ndarray)) and source.dtype.kind in "fc":
+        return scalar(source[()])
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
     _set_item(copy, ..., source)
     _set_storage(copy, Storage(address_of(copy), copy.nbytes))
@@ -507,14 +573,14 @@ def tracked_copy(value: Any) -> TrackedArray:
 
 
 def wrapped(result: Any) -> Any:
-    """What NumPy computed, as the user gets it: arrays as `ampi.ndarray`, a floating-point scalar as a 0-d one.
+    """What NumPy computed, as the user gets it: arrays as `ampi.ndarray`, floating-point scalars as tracked ones.
 
     Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
     """
     if type(result) is np.ndarray:
         return result.view(_array_type)
     if isinstance(result, np.inexact):
-        return np.asarray(result).view(_array_type)
+        return scalar(result)
     if isinstance(result, (tuple, list)):
         items = [wrapped(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)

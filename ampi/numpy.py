@@ -83,6 +83,8 @@ def _array(
     if not isinstance(object, ndarray):
         made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin)
         return _memory.tracked(made) if type(made) is _np.ndarray else made
+    if _memory.is_scalar(object):
+        object, copy = object[...], None  # an array of its own
     wanted = object.dtype if dtype is None else _np.dtype(dtype)
     made = _np.array(_plain_of(object), dtype=wanted, copy=copy, order=order)
     result = object if _np.may_share_memory(made, object) else object.astype(wanted, order)
@@ -92,7 +94,7 @@ def _array(
 def _asarray(
     a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
 ) -> Any:
-    if isinstance(a, ndarray) and dtype is None and order is None and not copy:
+    if isinstance(a, ndarray) and dtype is None and order is None and not copy and not _memory.is_scalar(a):
         return a
     return _array(a, dtype, copy=copy, order="K" if order is None else order)
 
@@ -123,6 +125,7 @@ copy = _ours(_np.copy, lambda a, order="K", subok=False: _array(a, order=order))
 empty = _ours(_np.empty, _empty)
 empty_like = _ours(_np.empty_like, _like(_np.empty_like))
 full = _ours(_np.full, _full)
+isscalar = _ours(_np.isscalar, lambda element: _memory.is_scalar(element) or _np.isscalar(element))
 ones_like = _ours(_np.ones_like, _like(_np.ones_like))
 zeros_like = _ours(_np.zeros_like, _like(_np.zeros_like))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .derivatives import value_and_grad, vjp
-from .memory import carries_derivatives, plain, tracked_copy
+from .memory import carries_derivatives, is_scalar, plain, tracked_copy
 from .structures import leaves, mapped
 
 _RATIO = 2.0
@@ -364,7 +364,8 @@ def _moved(x: tuple, x_dot: Any, h: float) -> tuple:
         if not _varies(leaf):
             return leaf
         here = _numbers(leaf)
-        return tracked_copy(np.asarray(here + h * _numbers(d), here.dtype))
+        moved = np.asarray(here + h * _numbers(d), here.dtype)
+        return tracked_copy(moved[()] if is_scalar(leaf) or not isinstance(leaf, np.ndarray) else moved)
 
     return mapped(move, x)
 

@@ -11,17 +11,21 @@ from .errors import no_rule
 from .indexing import (
     assign,
     from_nested,
+    frozen_key,
     getitem,
     is_active,
     is_inexact,
+    is_of_numpy,
     must_announce,
+    plain_key,
     plain_of,
+    require_arrays,
     require_tracked,
     setitem,
     write,
     write_constants,
 )
-from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, tracked, wrapped
+from .memory import Region, TrackedArray, carries_derivatives, is_scalar, plain, region_of, tracked, wrapped, writable
 from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from .tape import Sweep, Tape, current
@@ -31,6 +35,10 @@ _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.g
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     """Run ``ufunc.method(*inputs, **keywords)`` and record it if it has an active operand."""
+    if keywords:
+        outs = keywords.get("out", ())
+        if any(map(is_scalar, outs)):
+            return _into_scalars(ufunc, method, inputs, keywords, outs)
     tape = current()
     if tape is None:
         return _passively(ufunc, method, inputs, keywords)
@@ -41,6 +49,14 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     if not active and not is_active(tape, keywords.get("initial")):
         return _passively(ufunc, method, inputs, keywords)
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
+
+
+def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, outs: tuple) -> Any:
+    """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
+    if not is_of_numpy(3):
+        require_arrays(outs)
+    arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
+    return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
 
 
 def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
@@ -187,7 +203,7 @@ def _call_with_keywords(
     (out,) = keywords.pop("out", (None,))
     where = keywords.pop("where", True)
     mask = None if where is True else tape.need(np.asanyarray(where))
-    masked = {} if mask is None else {"where": plain_of(mask)}
+    masked = {} if mask is None else {"where": plain_of(mask), "out": None}
     operands = [plain_of(x) for x in inputs]
     if out is None:
         result = wrapped(ufunc(*operands, **keywords, **masked))
@@ -542,8 +558,6 @@ class _AddAt:
 
 
 def _add_at(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> None:
-    from .indexing import frozen_key, plain_key
-
     target, key, b = inputs
     key = frozen_key(tape, plain_key(key))
     require_tracked(target, f"np.{ufunc.__name__}.at")

@@ -43,7 +43,7 @@ def checked(function: Callable) -> Callable:
         result = wrapped(function(*arguments, **keywords))
         if any_active(arguments, keywords):
             tape = current()
-            if any(is_inexact(r) and not (type(r) is ndarray and is_active(tape, r)) for r in leaves(result)):
+            if any(is_inexact(r) and not (isinstance(r, ndarray) and is_active(tape, r)) for r in leaves(result)):
                 raise no_rule(function)
         return result
 

@@ -18,6 +18,7 @@ FLOORS = {
     "array": 1,
     "bits": 1,
     "rules": 1,
+    "scalars": 1,
     "structures": 1,
     "custom": 1,
     "functions": 1,

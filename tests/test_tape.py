@@ -265,7 +265,7 @@ def test_watching_leaves_plain_arguments_alone():
         x += 1.0
         s = tape.watch(2.0)
     np.testing.assert_array_equal(x0, 1.0)
-    assert s.shape == () and type(s) is ampi.ndarray
+    assert s.shape == () and isinstance(s, ampi.ndarray)
 
 
 def test_passive_writes_lose_their_derivative_but_not_earlier_values():

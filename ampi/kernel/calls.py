@@ -424,7 +424,7 @@ def wrap(
     if not has_derivatives:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):
-        wrapped = memory.tracked_copy(np.asarray(value, dtype))  # Numba gives a float32 as a Python float
+        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba gives a float32 as a Python float
     elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
         seeds.append(StandIn(value, zeros=True))
         return memory.tracked(value)

@@ -26,6 +26,7 @@ from ..bits import movable
 from ..errors import ActivityError
 from ..indexing import is_active
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
+from ..scalars import scalar
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import count_passive, log_collective, log_received, log_sent
 from .between import exchanged, gathered, scattered, split
@@ -168,6 +169,7 @@ def _reduced(array: TrackedArray) -> Any:
 
 
 copyreg.pickle(ndarray, _reduced)
+copyreg.pickle(scalar, _reduced)
 
 
 def _arrays_in(obj: Any) -> list[TrackedArray]:

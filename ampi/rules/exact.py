@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..indexing import plain_of
-from ..memory import plain
+from ..memory import as_scalar, is_scalar, writable
 from ..structures import leaves, mapped
 
 
@@ -20,7 +22,9 @@ def exactly(function: Callable) -> Callable:
             result = formula(*arguments, **keywords)
             exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
             for made, wanted in zip(leaves(result), leaves(exact)):
-                plain(made)[...] = wanted
+                writable(made)[...] = wanted
+                if isinstance(wanted, np.inexact) and not is_scalar(made):
+                    as_scalar(made)
             return result
 
         return rewritten

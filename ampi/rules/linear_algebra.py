@@ -16,11 +16,12 @@ import numpy as np
 
 from ..errors import no_rule
 from ..indexing import assign, from_nested, is_active, is_inexact, plain_of
-from ..memory import Region, plain, region_of, tracked, wrapped
+from ..memory import Region, looks_at, plain, region_of, tracked, wrapped
 from ..structures import bound, leaves
 from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
 from .exact import exactly
+from .roots import root
 
 _LINALG = np.linalg
 
@@ -298,11 +299,9 @@ def _einsum(*operands: Any, out: None = None, optimize: Any = False, **keywords:
     inputs, target, _ = _parse_einsum_input(_einsum_plain(operands, [plain_of(a) for a in arrays]))
     subscripts = inputs.split(",")
     assert len(subscripts) == count
-    result = np.einsum(f"{inputs}->{target}", *[plain_of(a) for a in arrays], optimize=optimize, **keywords)
-    # A trace or a diagonal may come as a view.
-    result = wrapped(np.array(result))
+    result = wrapped(np.einsum(f"{inputs}->{target}", *[plain_of(a) for a in arrays], optimize=optimize, **keywords))
     active = [k for k, a in enumerate(arrays) if is_active(tape, a)]
-    if not active or not is_inexact(result):
+    if not active or not is_inexact(result) or looks_at(result, arrays):
         return result
     record = _Einsum()
     record.subscripts = subscripts
@@ -337,7 +336,7 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     x = _array(x)
     if axis is None:
         if ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro")):
-            return np.sqrt(_squares(x).sum(keepdims=keepdims))
+            return root(_squares(x).sum(keepdims=keepdims))
         axis = tuple(range(x.ndim))
     axis = tuple(k % x.ndim for k in (axis if isinstance(axis, tuple) else (int(axis),)))
     if len(axis) == 1:
@@ -357,18 +356,18 @@ def _vector_power_norm(x: Any, p: Any, axis: int, keepdims: bool) -> Any:
     if p == -np.inf:
         return np.abs(x).min(axis=axis, keepdims=keepdims)
     if p == 2:
-        return np.sqrt(_squares(x).sum(axis=axis, keepdims=keepdims))
+        return root(_squares(x).sum(axis=axis, keepdims=keepdims))
     if p == 1:
         return np.abs(x).sum(axis=axis, keepdims=keepdims)
     if isinstance(p, str) or p == 0:
         raise no_rule(np.linalg.norm, f" for ord={p!r}")
-    return (np.abs(x) ** p).sum(axis=axis, keepdims=keepdims) ** (1.0 / p)
+    return root((np.abs(x) ** p).sum(axis=axis, keepdims=keepdims), p)
 
 
 def _matrix_norm(x: Any, p: Any, axis: tuple, keepdims: bool) -> Any:
     moved = np.moveaxis(x, axis, (-2, -1))
     if p == "fro":
-        result = np.sqrt(_squares(moved).sum(axis=(-2, -1)))
+        result = root(_squares(moved).sum(axis=(-2, -1)))
     elif p in (1, -1, np.inf, -np.inf):
         sums = np.abs(moved).sum(axis=-2 if abs(p) == 1 else -1)
         result = sums.max(axis=-1) if p > 0 else sums.min(axis=-1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import no_rule
 from ..indexing import carries, carry, from_nested, plain_of
-from ..memory import Region, region_of, wrapped
+from ..memory import Region, looks_at, region_of, wrapped
 from ..structures import bound, leaves, mapped
 from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
@@ -114,7 +114,7 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
         results = list(leaves(result))
         inputs = [x for x in leaves(given) if isinstance(x, np.ndarray)]
         sources = [x for name in moved if name in given for x in leaves(given[name]) if carries(tape, x)]
-        new = [r for r in results if isinstance(r, np.ndarray) and not any(np.may_share_memory(r, x) for x in inputs)]
+        new = [r for r in results if isinstance(r, np.ndarray) and not looks_at(r, inputs)]
         copies = [r for r in new if carry(tape, r, sources)]
         if not copies:
             return result

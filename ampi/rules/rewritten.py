@@ -17,6 +17,7 @@ from ..indexing import from_nested, is_active, plain_of
 from ..memory import plain, region_of, tracked, wrapped
 from ..tape import Sweep, current
 from .exact import exactly
+from .roots import root, std
 
 
 def _array(x: Any) -> Any:
@@ -99,7 +100,7 @@ def _nanvar(
 
 @exactly(np.nanstd)
 def _nanstd(a: Any, *arguments: Any, **keywords: Any) -> Any:
-    return np.sqrt(_nanvar(a, *arguments, **keywords))
+    return root(_nanvar(a, *arguments, **keywords))
 
 
 def _nan_extremum(ufunc: np.ufunc) -> Callable:
@@ -257,5 +258,6 @@ RULES: dict[Callable, Callable] = {
     np.polyval: _polyval,
     np.real_if_close: _real_if_close,
     np.sort: _sort,
+    np.std: std,
     np.unwrap: _unwrap,
 }

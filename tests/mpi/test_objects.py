@@ -260,7 +260,7 @@ def test_against_finite_differences(case, make_comm, dtype):
     with ampi.Tape() as tape:
         x = tape.watch(x0)
         y = program(ampi.numpy, comm, x, case)
-    assert type(y) is ampi.ndarray
+    assert isinstance(y, ampi.ndarray)
     seed = generator.uniform(-1, 1, y.shape)
     x_bar = tape.gradient(y, x, seed=seed)
     again = tape.gradient(y, x, seed=seed)
@@ -320,7 +320,7 @@ def test_active_arrays_are_found_in(kind):
         x = tape.watch(numpy.arange(1.0, 6.0) + comm.rank)
         came = comm.sendrecv(wrap(x * x), right, source=left)
         y = unwrap(came) * 3
-    assert type(unwrap(came)) is ampi.ndarray
+    assert isinstance(unwrap(came), ampi.ndarray)
     x_bar = tape.gradient(y, x, seed=numpy.ones(y.shape))
     arrived = numpy.zeros(5)
     arrived[PARTS.get(kind, slice(None))] = 1

@@ -1,0 +1,26 @@
+"""Roots of sums of powers (norms, standard deviations): where the sum is zero, the subgradient zero is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..memory import plain, tracked, writable
+
+
+def root(x: Any, p: Any = 2) -> Any:
+    """``x ** (1 / p)`` of an array without negative elements."""
+    x = tracked(x)
+    positive = plain(x) != 0
+    if positive.all():
+        return np.sqrt(x) if p == 2 else x ** (1.0 / p)
+    # Where the mask is false, no derivative passes.
+    result = np.sqrt(x, out=None, where=positive) if p == 2 else np.power(x, 1.0 / p, out=None, where=positive)
+    np.copyto(writable(result), 0, where=~positive)
+    return result
+
+
+def std(a: Any, *arguments: Any, **keywords: Any) -> Any:
+    """`numpy.std`."""
+    return root(np.var(a, *arguments, **keywords))

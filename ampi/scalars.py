@@ -1,0 +1,106 @@
+"""Tracked scalars: 0-d arrays that nothing changes, as NumPy's scalars are.
+
+What NumPy gives as a number (a reduction, an element, arithmetic of numbers) is immutable there: ``t *= 0.5`` binds the
+name t to another number, and who else holds the old one still does.  A 0-d array that the user made is an array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import indexing
+from .array import ndarray
+from .memory import as_array, is_scalar, plain, set_scalar_type
+
+
+def _rebinding(name: str) -> Any:
+    def method(self, other: Any) -> Any:
+        return NotImplemented  # Python then computes `self op other`, and binds the name to that
+
+    method.__name__ = name
+    return method
+
+
+class scalar(ndarray):
+    """A number that carries derivatives: what NumPy gives as a scalar.
+
+    It is a 0-d `ampi.ndarray` whose memory is read-only. In-place operators give another one, it can be hashed,
+    `ampi.numpy.isscalar` is true of it, and what NumPy makes of a scalar it makes of this: ``s[...]``, ``s.reshape(1)``
+    and ``np.atleast_1d(s)`` are arrays with memory of their own.
+    """
+
+    __slots__ = ()
+    __module__ = "ampi"
+
+    def __array_finalize__(self, template: Any) -> None:
+        if is_scalar(template):
+            as_array(self)
+
+    for _name in "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split():
+        vars()[f"__i{_name}__"] = _rebinding(f"__i{_name}__")
+    del _name
+
+    def __hash__(self) -> int:
+        return hash(indexing.plain_of(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self if key == () and type(key) is tuple else self._array()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(
+            "a scalar cannot be changed (NumPy gives this as a number, not as an array); compute another one, or make "
+            "an array of it: a = ampi.numpy.array(s)"
+        )
+
+    def _array(self) -> Any:
+        return indexing.copied(self, np.array(plain(self)))
+
+    def copy(self, order: Any = "C") -> scalar:
+        """The number itself, which nothing can change."""
+        return self
+
+    def astype(
+        self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
+        """The number in another dtype."""
+        return self._array().astype(dtype, order, casting, subok)[()]
+
+    def reshape(self, *shape: Any, **keywords: Any) -> Any:
+        """An array with one element."""
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape, **keywords)
+
+    def ravel(self, order: Any = "C") -> Any:
+        """A 1-d array with one element."""
+        return np.ravel(self, order)
+
+    def flatten(self, order: Any = "C") -> Any:
+        """A 1-d array with one element."""
+        return np.ravel(self, order)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """The number itself."""
+        return np.squeeze(self, axis)
+
+    def transpose(self, *axes: Any) -> Any:
+        """The number itself."""
+        return self
+
+    @property
+    def T(self) -> Any:
+        """The number itself."""
+        return self
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return indexing.getitem(np.ndarray.real.__get__(self), ()) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return indexing.getitem(np.ndarray.imag.__get__(self), ())
+
+
+set_scalar_type(scalar)
