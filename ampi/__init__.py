@@ -6,7 +6,7 @@ from . import checks, errors, numpy, testing
 from .array import ndarray, value
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
-from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, KernelError, TapeError
+from .errors import ActivityError, ActivityWarning, AmpiError, CacheWarning, CommunicationError, KernelError, TapeError
 from .kernel import custom_jvp, kernel, prange
 from .mpi import COMM_SELF, COMM_WORLD, MPI
 from .tape import Tape, passive
@@ -28,6 +28,7 @@ __all__ = [
     "ActivityError",
     "ActivityWarning",
     "AmpiError",
+    "CacheWarning",
     "Cartcomm",
     "Comm",
     "CommunicationError",

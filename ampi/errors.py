@@ -35,6 +35,10 @@ class ActivityWarning(UserWarning):
     """A derivative is dropped where the program may have meant it; issued once per source line."""
 
 
+class CacheWarning(UserWarning):
+    """Compiled kernels cannot be kept or loaded as they should be, and are compiled once more."""
+
+
 def no_rule(function: object, why: str = "") -> ActivityError:
     """The error for a NumPy function that has no derivative rule (for the arguments that ``why`` describes)."""
     module = getattr(function, "__module__", None) or "numpy"

@@ -1,26 +1,22 @@
-"""Compiled kernels on disk: compiled once, by one process, and loaded by all others.
+"""Content-addressed cache of compiled kernels: compiled once, by one process, and loaded by all others.
 
-The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; where that cannot be written,
-one in the folder for temporary files.  It belongs to the user alone (mode 0700); a folder of somebody else is refused,
-since code is loaded from it.  Files are written under another name and then renamed, so none is ever seen half-written;
-a lock per kernel makes concurrent ranks wait for the one that compiles.  What has not been used for `KEPT` seconds is
-removed by the next process that compiles something.
+A file's name says everything that its content depends on: the kernel's code and what it names, its options, the types
+of its arguments, the settings of ampi and Numba, the versions of both and of Python, and the processor.  So nothing
+that is there is ever out of date, and nothing is overwritten by something else; see `ampi.kernel.files` for the rest.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import enum
 import functools
 import hashlib
 import marshal
-import os
+import pickle
 import platform
 import re
-import stat
 import sys
-import tempfile
-import time
 import types as python_types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,172 +27,52 @@ import numpy as np
 from numba import types
 from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
-from numba.core.compiler_lock import global_compiler_lock
 
+from ampi import checks
 from ampi.custom import custom_vjp
-from ampi.errors import KernelError
 from ampi.kernel.custom import custom_jvp
 from ampi.kernel.extremes import vectorised_extremes
-
-try:
-    import fcntl
-except ImportError:  # no locks on this system: files are still written whole, only perhaps twice
-    fcntl = None  # type: ignore[assignment]
-
-
-# --------------------------------------------------------------------------------------------------- the folder
-
-
-@functools.cache
-def folder() -> Path:
-    """The cache folder of this user, made if need be.
-
-    Raises
-    ------
-    KernelError
-        ``AMPI_CACHE_DIR`` names a folder which cannot be used, or which other users can change.
-    """
-    named = os.environ.get("AMPI_CACHE_DIR")
-    if named:
-        try:
-            return _private(Path(named).expanduser() / "kernels")
-        except OSError as problem:
-            raise KernelError(f"AMPI_CACHE_DIR={named} cannot be used: {problem}") from problem
-    base = os.environ.get("XDG_CACHE_HOME")
-    candidates = [Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"] if _has_home() or base else []
-    for root in candidates:
-        with contextlib.suppress(OSError):
-            return _private(root / "ampi" / "kernels")
-    with contextlib.suppress(OSError):
-        return _private(Path(tempfile.gettempdir()) / f"ampi-{_user()}")
-    return Path(tempfile.mkdtemp(prefix="ampi-"))
-
-
-def _has_home() -> bool:
-    try:
-        return Path.home() != Path("/")
-    except RuntimeError:
-        return False
-
-
-def _user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0
-
-
-def _private(path: Path) -> Path:
-    """Make a folder that only this user can enter, and check that it is one."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(f"{path} is not a folder")
-    if hasattr(os, "geteuid"):
-        if status.st_uid != os.geteuid():
-            raise PermissionError(f"{path} belongs to another user")
-        if stat.S_IMODE(status.st_mode) != 0o700:
-            path.chmod(0o700)
-    with tempfile.TemporaryFile(dir=path):
-        return path
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file so that another process sees all of it or nothing."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-# --------------------------------------------------------------------------------------------------- old files
-
-DAY = 24 * 3600.0
-KEPT = 60 * DAY
-
-
-def mark_used(path: Path) -> None:
-    """Make a file young again, at most once a day (it may belong to another kind of file system: never an error)."""
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > DAY:
-            os.utime(path)
-
-
-@functools.cache
-def prune(root: Path) -> None:
-    """Remove the files of kernels that nothing has used for long; at most once in a process and a day."""
-    stamp = root / "pruned"
-    with contextlib.suppress(OSError):
-        if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY:
-            return
-        stamp.touch()
-        kernels: dict[str, list[Path]] = {}
-        for path in (*root.glob("*.*"), *root.glob("__pycache__/*")):
-            kernels.setdefault(path.name.split(".")[0], []).append(path)
-        for paths in kernels.values():
-            used = [_last_use(path) for path in paths]
-            if max(used) < time.time() - KEPT:
-                for path in paths:
-                    path.unlink(missing_ok=True)
-
-
-def _last_use(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process removes files, too
-        return 0.0
-
-
-# --------------------------------------------------------------------------------------------------- locks
-
-_held: dict[str, int] = {}
-
-
-@contextlib.contextmanager
-def locked(name: str) -> Iterator[None]:
-    """Hold this user's lock ``name`` among all processes; one process may take it again inside.
-
-    Numba's own lock is taken first, so two threads that compile cannot wait for each other.
-    """
-    with global_compiler_lock:
-        if _held.get(name):
-            yield
-            return
-        _held[name] = 1
-        prune(folder())
-        try:
-            with _file_lock(folder() / f"{name}.lock"):
-                yield
-        finally:
-            del _held[name]
-
-
-@contextlib.contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
-    with open(path, "a") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
+from ampi.kernel.files import folder, locked, mark_used, read, write
 
 # --------------------------------------------------------------------------------------------------- fingerprints
 
 
 @functools.cache
 def versions() -> str:
-    """What compiled code depends on besides its source: this package, Python, Numba, NumPy, the processor."""
+    """What compiled code depends on besides its source and `settings`: this package, Python, Numba, NumPy."""
     digest = hashlib.sha256()
-    for part in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(part.name.encode() + part.read_bytes())
+    root = Path(__file__).parent
+    for part in sorted(root.rglob("*.py")):
+        digest.update(str(part.relative_to(root)).encode() + part.read_bytes())
     python = (sys.implementation.cache_tag, platform.python_version(), platform.machine())
-    return repr((python, numba.__version__, np.__version__, processor(), digest.hexdigest()))
+    return repr((python, numba.__version__, np.__version__, digest.hexdigest()))
+
+
+# Numba's settings (``NUMBA_...``, ``numba.config``) that change no code: what it prints, where and how it keeps it, the
+# number and kind of its threads, and what is for other devices.  All others, later versions' too, are in the key.
+WITHOUT_EFFECT = frozenset(
+    """
+    ALWAYS_WARN_UNINIT_VAR ANNOTATE CACHE_DIR CACHE_LOCATOR_CLASSES CHROME_TRACE COLOR_SCHEME DEBUG_CACHE
+    DEBUG_FRONTEND DEBUG_PRINT_AFTER DEBUG_PRINT_BEFORE DEBUG_PRINT_WRAP DEBUG_TYPEINFER DEVELOPER_MODE DIFF_IR
+    DISABLE_CUDA DISABLE_JIT DISABLE_PERFORMANCE_WARNINGS DUMP_ASSEMBLY DUMP_BYTECODE DUMP_CFG DUMP_FUNC_OPT DUMP_IR
+    DUMP_LLVM DUMP_OPTIMIZED DUMP_SSA ENABLE_CUDASIM ENABLE_SYS_MONITORING FORCE_CUDA_CC FUNCTION_CACHE_SIZE GDB_BINARY
+    HIGHLIGHT_DUMPS HTML LLVM_PASS_TIMINGS NUMBA_DEFAULT_NUM_THREADS NUMBA_NUM_THREADS PARALLEL_DIAGNOSTICS
+    RUNNING_UNDER_PROFILER SHOW_HELP THREADING_LAYER THREADING_LAYER_PRIORITY TRACE
+    """.split()
+)
+
+
+def settings() -> Any:
+    """What of Numba's and ampi's settings changes compiled code, as they are now, and the processor that it is for.
+
+    What ``AMPI_WITHOUT`` switches off belongs to the kernels (`Kernel.identity`).
+    """
+    numbas = [
+        (name, repr(value))
+        for name, value in sorted(vars(config).items())
+        if name.isupper() and name not in WITHOUT_EFFECT and not name.startswith("CUDA_")
+    ]
+    return checks.is_full(), numbas, processor()
 
 
 def processor() -> Any:
@@ -204,6 +80,11 @@ def processor() -> Any:
     from numba.core.registry import cpu_target
 
     return cpu_target.target_context.codegen().magic_tuple()
+
+
+def key(*parts: Any) -> str:
+    """The part of a file's name that says what its content depends on: these, and the versions and settings."""
+    return fingerprint(versions(), settings(), *parts)
 
 
 def fingerprint(*parts: Any) -> str:
@@ -228,12 +109,14 @@ class _Identity:
             code = function.__code__
             used = {name: self.of_value(value, code) for name, value in self.free(function)}
             defaults = [self.of_value(d, code) for d in function.__defaults__ or ()]
+            named = [(name, self.of_value(d, code)) for name, d in sorted((function.__kwdefaults__ or {}).items())]
             return (
                 function.__qualname__,
                 _of_code(code),
                 sorted(used.items()),
                 defaults,
-                sorted((options or {}).items()),
+                named,
+                of_options(options or {}),
             )
         finally:
             self.inside.pop()
@@ -259,18 +142,34 @@ class _Identity:
         if isinstance(value, python_types.ModuleType):
             return value.__name__, self.of_module(value, code)
         if isinstance(value, np.ndarray):
-            return "array", value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
+            return "array", value.dtype.str, value.dtype.descr, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
         if isinstance(value, (tuple, list)):
             return type(value).__qualname__, [self.of_value(v, code) for v in value]
-        if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, type(None))):
+        if isinstance(value, enum.Enum):
+            return type(value).__qualname__, value.name, repr(value.value)
+        if isinstance(value, enum.EnumMeta):
+            members: Any = value.__members__
+            return value.__qualname__, [(name, repr(member.value)) for name, member in members.items()]
+        if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, types.Type, type(None))):
             return type(value).__qualname__, repr(value)
+        if isinstance(value, type):
+            return value.__module__, value.__qualname__, getattr(value, "_fields", ())
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
 
     def of_module(self, module: python_types.ModuleType, code: python_types.CodeType) -> list[Any]:
-        if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba"):
+        if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba", "ampi") or module in self.inside:
             return []
-        named = [(name, getattr(module, name)) for name in names_in(code) if name in vars(module)]
-        return [(name, self.of_value(v, code)) for name, v in named if not isinstance(v, python_types.ModuleType)]
+        self.inside.append(module)
+        try:
+            named = [(name, getattr(module, name)) for name in names_in(code) if name in vars(module)]
+            return [(name, self.of_value(v, code)) for name, v in named]
+        finally:
+            self.inside.pop()
+
+
+def of_options(options: dict[str, Any]) -> Any:
+    """Options of Numba's as they are the same in every process: the order of a set is not."""
+    return sorted((name, sorted(v) if isinstance(v, (set, frozenset)) else v) for name, v in options.items())
 
 
 def names_in(code: python_types.CodeType) -> list[str]:
@@ -301,7 +200,7 @@ def describe(type_: types.Type) -> Any:
 
 
 class _Locator(caching._CacheLocator):
-    """Tells Numba's cache where we keep its files."""
+    """Tells Numba's warnings where a function is."""
 
     def __init__(self, py_file: str):
         self._py_file = py_file
@@ -310,7 +209,7 @@ class _Locator(caching._CacheLocator):
         return str(folder())
 
     def get_source_stamp(self) -> str:
-        return ""  # the file's name says it all
+        return ""
 
     def get_disambiguator(self) -> str:
         return ""
@@ -324,9 +223,10 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 
 class CompiledCache(caching.FunctionCache):
-    """Numba's cache of one function's compiled code, in our folder and under a name of ours.
+    """What Numba asks for the compiled code of one function: a file of ours for each signature.
 
-    ``name`` must identify the code and everything that it depends on.
+    ``name`` must identify the code and everything that it depends on.  (Numba's own files, which share an index that
+    any process may change, could give one signature the code of another.)
     """
 
     def __init__(self, name: str, function: Any):
@@ -334,32 +234,47 @@ class CompiledCache(caching.FunctionCache):
         self._py_func = function
         self._impl = _Implementation(name, function)
         self._cache_path = str(folder())
-        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, "")
         self._enabled = True
+        self._found: dict[Path, bytes] = {}
 
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
+    def path(self, sig: Any) -> Path:
         # Not the types themselves: a class of __main__ in a named tuple, or a function, is another in every process.
+        return folder() / f"{self.entry(sig)}.nbc"
+
+    def entry(self, sig: Any) -> str:
+        """A name for the function compiled for these types."""
         arguments = sig.args if hasattr(sig, "args") else sig
-        return fingerprint(*map(describe, arguments)), codegen.magic_tuple()
+        return f"{self._name}.{fingerprint(*map(describe, arguments))}"
+
+    def flush(self) -> None:
+        for path in folder().glob(f"{self._name}.*.nbc"):
+            path.unlink(missing_ok=True)
 
     def holds(self, sig: Any) -> bool:
-        """Whether the compiled code for a signature is there."""
-        from numba.core.registry import cpu_target
-
-        data = self._cache_file._load_index().get(self._index_key(sig, cpu_target.target_context.codegen()))
-        return data is not None and os.path.exists(self._cache_file._data_path(data))
+        """Whether the compiled code for a signature is there, and as it was written."""
+        path = self.path(sig)
+        content = read(path)
+        if content is None:
+            return False
+        self._found[path] = content
+        return True
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        self.know_classes(sig)
-        mark_used(Path(self._cache_path) / f"{self._name}.nbi")
+        self.know_classes(sig)  # what is compiled and saved now names them, too
+        path = self.path(sig)
+        content = self._found.pop(path, None) or read(path)
+        if content is None:
+            return None
+        mark_used(path)
+        target_context.refresh()
         try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # a damaged file, or one that names a class which is gone: compile again
+            return self._impl.rebuild(target_context, pickle.loads(content))
+        except Exception:  # it names a class which is gone: compile again
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the code is only not kept
-            super().save_overload(sig, data)
+        if self._impl.check_cachable(data):
+            write(self.path(sig), caching.dumps(self._impl.reduce(data)))
 
     def know_classes(self, sig: Any) -> None:
         """Let named tuple classes of ``__main__`` and of functions be found again in another process."""
@@ -391,54 +306,78 @@ def _know_class(cls: type) -> None:
         cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[number] = cls
 
 
-def compiled(function: Any, name: str, options: dict[str, Any]) -> Any:
-    """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``."""
+def compiled(function: Any, name: str, options: dict[str, Any], check: Callable[[Any, Any], Any] | None = None) -> Any:
+    """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``.
+
+    ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there.
+    """
     dispatcher = numba.njit(**options)(function)
     if dispatcher is function:  # NUMBA_DISABLE_JIT
         return function
     dispatcher._cache = CompiledCache(name, function)
-    dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, name)
+    dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, check or _unchecked)
     return dispatcher
 
 
-def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], name: str, sig: Any) -> Any:
+@contextlib.contextmanager
+def _unchecked(dispatcher: Any, sig: Any) -> Iterator[None]:
+    yield
+
+
+def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], check: Callable[[Any, Any], Any], sig: Any) -> Any:
     """Compile or load one signature; of several processes the first compiles and the others wait and load."""
-    if dispatcher._cache.holds(sig):
+    kept = dispatcher._cache
+    if kept.holds(sig):
         return compile(sig)
-    with locked(name), vectorised_extremes():
+    with locked(kept.entry(sig)), contextlib.ExitStack() as inside:
+        if not kept.holds(sig):  # another one has compiled it meanwhile
+            inside.enter_context(check(dispatcher, sig))
+            inside.enter_context(vectorised_extremes())
         return compile(sig)
 
 
 # --------------------------------------------------------------------------------------------------- generated source
 
 
-def load_module(path: Path) -> python_types.ModuleType:
-    """Import a generated file.
+def load_or_make(name: str, make: Callable[[], str]) -> python_types.ModuleType:
+    """The generated module of this name, whose text is made if it is not there."""
+    path = folder() / f"{name}.py"
+    text = read(path)
+    if text is None:
+        with locked(name):
+            text = read(path)
+            if text is None:
+                text = make().encode()
+                write(path, text)
+    mark_used(path)
+    return load_module(path, text.decode())
+
+
+def load_module(path: Path, text: str) -> python_types.ModuleType:
+    """A generated file, with this text, as a module.
 
     Its functions are compiled as if they stood where they came from, so that exceptions point to lines of the kernel.
     With ``NUMBA_DISABLE_JIT``, where one steps through the file, they stand where they are.
     """
-    mark_used(path)
     module = python_types.ModuleType(f"ampi_generated_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
     if config.DISABLE_JIT:
-        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+        exec(compile(text, str(path), "exec"), vars(module))
         return module
     kept = path.with_suffix(".code")
-    try:
-        code = marshal.loads(kept.read_bytes())
-    except (OSError, EOFError, ValueError, TypeError):
-        code = compiled_in_place(path)
-        with contextlib.suppress(OSError):  # a full disk: it is only not kept
-            write(kept, marshal.dumps(code))
+    content = read(kept)
+    if content is None:
+        code = compiled_in_place(path, text)
+        write(kept, marshal.dumps(code))
+    else:
+        code = marshal.loads(content)
     exec(code, vars(module))
     return module
 
 
-def compiled_in_place(path: Path) -> python_types.CodeType:
+def compiled_in_place(path: Path, text: str) -> python_types.CodeType:
     """The code of a generated file, with the file and the lines of the kernel that it was made from."""
-    text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     found = re.search(r"^SOURCE = (.*)$", text, re.MULTILINE)
     if found is None:

@@ -128,14 +128,8 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         case = replace(case, separate=False)
     described = tuple(map(cache.describe, case.types))
     choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single), case.plain
-    key = cache.fingerprint(cache.versions(), kernel.identity, described, *choices)
-    name = f"{kernel.__name__}_adjoint_{key}"
-    path = cache.folder() / f"{name}.py"
-    if not path.exists():
-        with cache.locked(name):
-            if not path.exists():
-                cache.write(path, generate(kernel, case))
-    module = cache.load_module(path)
+    name = f"{kernel.__name__}_adjoint_{cache.key(kernel.identity, described, *choices)}"
+    module = cache.load_or_make(name, lambda: generate(kernel, case))
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, bool(module.PARTS))
     if case.separate:
@@ -144,12 +138,12 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         serial = numba.njit(**{**options, "parallel": False})
         setattr(module, part, serial(getattr(module, part)))
     # Contracts which differ in what is active only may have one and the same program.
-    code = cache.fingerprint(cache.versions(), module.PROGRAM, sorted(map(repr, options.items())))
+    code = cache.key(module.PROGRAM, cache.of_options(options))
     compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options)
     contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
     if not module.SPLIT:
         return contract
-    code = cache.fingerprint(cache.versions(), module.SPLIT_PROGRAM, sorted(map(repr, options.items())))
+    code = cache.key(module.SPLIT_PROGRAM, cache.of_options(options))
     forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
     split = replace(
         contract,

@@ -6,10 +6,11 @@ numba.njit``; see `Kernel.lower_ir` for what ``adjoint`` is given and `Kernel.ad
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -239,22 +240,19 @@ class Kernel:
         return "prange" in self.py_func.__code__.co_names
 
     def _dispatcher(self, options: dict[str, Any]) -> Any:
-        name = f"{self.__name__}_{cache.fingerprint(cache.versions(), self.identity, sorted(options.items()))}"
         if config.DISABLE_JIT:
             return without_kernels(self)
-        dispatcher = cache.compiled(with_names(self.py_func, numpys_own), name, options)
-        dispatcher.compile = functools.partial(self._compile, dispatcher, dispatcher.compile)
-        return dispatcher
+        name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
+        return cache.compiled(with_names(self.py_func, numpys_own), name, options, self._checked)
 
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
         return self.deterministic, cache.identity(self.py_func, self.options), sorted(self.without)
 
-    def _compile(self, dispatcher: Any, compile: Callable[[Any], Any], sig: Any) -> Any:
-        """Compile the primal for one signature; refuse what could not be differentiated."""
-        if dispatcher._cache.holds(sig):
-            return compile(sig)
+    @contextlib.contextmanager
+    def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
+        """Compile the primal for one signature in here; refuses what could not be differentiated."""
         try:
             code = self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
         except KernelError as problem:
@@ -263,7 +261,7 @@ class Kernel:
         if self.deterministic and _adds_up(code):
             dispatcher.targetoptions["parallel"] = False
         try:
-            return compile(sig)
+            yield
         finally:
             dispatcher.targetoptions["parallel"] = parallel
 

@@ -55,7 +55,7 @@ def zeroed(nbytes: int) -> np.ndarray:
 def _compiled() -> Any:
     from ampi.kernel import cache
 
-    return cache.compiled(_copy, f"stream_{cache.fingerprint(cache.versions())}", {})
+    return cache.compiled(_copy, f"stream_{cache.key()}", {})
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def _compiled_on_threads() -> Any:
     from ampi.kernel import cache
 
     options = {"parallel": {**ONLY_PRANGE}}
-    return cache.compiled(_write_on_threads, f"stream_on_threads_{cache.fingerprint(cache.versions())}", options)
+    return cache.compiled(_write_on_threads, f"stream_on_threads_{cache.key()}", options)
 
 
 def _copy(source, target, size):

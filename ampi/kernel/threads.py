@@ -355,7 +355,7 @@ def _fingerprint(array: np.ndarray) -> int:
 def _compiled_mixing() -> Any:
     from ampi.kernel import cache
 
-    return cache.compiled(_mixed, f"mixed_{cache.fingerprint(cache.versions())}", {})
+    return cache.compiled(_mixed, f"mixed_{cache.key()}", {})
 
 
 @functools.cache
@@ -363,7 +363,7 @@ def _compiled_mixing_on_threads() -> Any:
     from ampi.kernel import cache
 
     options = {"parallel": {**ONLY_PRANGE}}
-    return cache.compiled(_mixed_on_threads, f"mixed_on_threads_{cache.fingerprint(cache.versions())}", options)
+    return cache.compiled(_mixed_on_threads, f"mixed_on_threads_{cache.key()}", options)
 
 
 def _mixed_on_threads(flat, sums):
@@ -393,16 +393,20 @@ _mixed_part = njit(_mixed)
 
 def costs() -> tuple[float, ...]:
     """What things cost on this machine, in nanoseconds (see `NAMES`): measured once and kept in the cache folder."""
-    from ampi.kernel import cache
+    from ampi.kernel import cache, files
 
-    path = cache.folder() / f"costs_{cache.fingerprint(cache.processor())}.json"
-    if not path.exists():
-        with cache.locked("costs"):
-            if not path.exists():
-                cache.write(path, json.dumps(dict(zip(NAMES, _measured()))))
-    return tuple(json.loads(path.read_text()).values())
+    path = files.folder() / f"costs_{cache.fingerprint(cache.processor())}.json"
+    text = files.read(path)
+    if text is None:
+        with files.locked("costs"):
+            text = files.read(path)
+            if text is None:
+                text = json.dumps(dict(zip(NAMES, _measured()))).encode()
+                files.write(path, text)
+    return tuple(json.loads(text).values())
 
 
+@functools.cache
 def _measured() -> tuple[float, ...]:
     size, length = 50_000, 100_000
     index = np.random.default_rng(0).integers(0, size, length).astype(np.uint64)

@@ -3,6 +3,8 @@
 import numba
 import pytest
 
+from ampi.kernel import files
+
 
 @pytest.fixture(autouse=True)
 def all_threads():
@@ -10,3 +12,13 @@ def all_threads():
     numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
     yield
     numba.set_num_threads(before)
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """An empty cache folder for this test."""
+    monkeypatch.setenv("AMPI_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(files, "_warned", set())
+    files.folder.cache_clear()
+    yield files.folder()
+    files.folder.cache_clear()

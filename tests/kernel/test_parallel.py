@@ -151,13 +151,12 @@ def rates(x, y, c):
     return low
 
 
-def test_parts_are_vectorised(monkeypatch, tmp_path):
+def test_parts_are_vectorised(cache_folder):
     """Numba's test of whether an index counts from the end must not be left in a part: see `with_unsigned_indices`."""
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
     x, y, c = np.ones(50), np.ones(50), np.ones(50)
     rates.contract(rates.types_of((x, y, c)), frozenset("xyc")).adjoint  # noqa: B018
-    (path,) = tmp_path.glob("rates_adjoint_*.py")
-    module = cache.load_module(path)
+    (path,) = cache_folder.glob("rates_adjoint_*.py")
+    module = cache.load_module(path, path.read_text())
     part = numba.njit(fastmath=True, error_model="numpy", pipeline_class=SeparateArrays)(
         getattr(module, module.PARTS[-1])
     )

@@ -19,7 +19,7 @@ import pytest
 import ampi
 from ampi import tape
 from ampi.errors import ActivityError, KernelError
-from ampi.kernel import cache, kernel, prange
+from ampi.kernel import files, kernel, prange
 from ampi.memory import TrackedArray, tracked
 
 State = namedtuple("State", "x v")
@@ -274,11 +274,11 @@ def test_damaged_files_are_made_again(tmp_path):
 
 def folder_with(monkeypatch, name, value):
     monkeypatch.setenv(name, str(value))
-    cache.folder.cache_clear()
+    files.folder.cache_clear()
     try:
-        return cache.folder()
+        return files.folder()
     finally:
-        cache.folder.cache_clear()
+        files.folder.cache_clear()
 
 
 def test_folder_is_private(tmp_path, monkeypatch):
