@@ -9,7 +9,9 @@ import pytest
 from ampi import AmpiError, checks
 
 
-@pytest.mark.parametrize(("text", "level"), [(None, ""), ("", ""), ("full", "full"), (" FULL ", "full"), ("off", "off")])
+@pytest.mark.parametrize(
+    ("text", "level"), [(None, ""), ("", ""), ("full", "full"), (" FULL ", "full"), ("off", "off")]
+)
 def test_levels(text, level):
     assert checks.read_level(text) == level
 

@@ -21,6 +21,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
+from ..memory import is_power_of_two
 from ..tape import Sweep, Tape, _recording, opened
 from .buffers import Buffer, Composite, arrive
 from .messages import (
@@ -54,6 +55,11 @@ __all__ = [
 ]
 
 _KEY = "communication"  # of the tape's sweep starts
+
+MOST_PENDING = 64
+"""So many receives that may have ended unseen are looked at before each record."""
+
+_WORLD, _Prequest = mpi.COMM_WORLD, mpi.Prequest  # mpi4py's own: the names in its module may be rebound
 
 
 class Log:
@@ -159,33 +165,65 @@ class Communication:
     pending : list
         Receives into tracked memory with all those that have not been seen to complete, whose ``request`` is not None.
         Programs can complete a request unseen, through a class of mpi4py's that they imported before ampi.
+    unwatched : list
+        The same of those that were posted while `MOST_PENDING` were pending: they must be seen to complete, for to look
+        at all of them before each record would take time that grows with their number.
     unseen : dict
         Receives that had not been seen to complete when a sweep began.
     """
 
-    __slots__ = ("logs", "pending", "tape", "unseen")
+    __slots__ = ("logs", "pending", "tape", "unseen", "unwatched")
 
     def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
         self.pending: list[Received] = []
+        self.unwatched: list[Received] = []
         self.unseen: dict[Received, None] = {}
         self.tape = weakref.ref(tape)
 
+    def enter(self, receive: Received) -> None:
+        """A receive has been posted that its request will complete."""
+        if len(self.pending) < MOST_PENDING or self.forget():
+            self.pending.append(receive)
+            return
+        if is_power_of_two(len(self.unwatched)):
+            self.unwatched = [other for other in self.unwatched if other.request is not None]
+        self.unwatched.append(receive)
+
     def look(self) -> None:
         """Record the completion of receives that ended unseen, before anything that may use what came."""
-        self.forget()
-        if not self.pending:
+        ended = Completion()
+        left = False
+        for receive in reversed(self.pending):  # of two into the same memory, the later one has its adjoint
+            request = receive.request
+            if request is None:
+                continue
+            left = True
+            if (not request or isinstance(request, _Prequest)) and receive.completed():
+                ended.append(receive)
+        if not left:
+            self.pending.clear()
             self.tape().before_append = None  # type: ignore[union-attr]
             return
-        ended = Completion([receive for receive in self.pending if receive.completed()])
         for receive in ended:
             receive.resolve(None)
         if ended:
+            self.forget()
             self.tape().append_start(ended)  # type: ignore[union-attr]
 
-    def forget(self) -> None:
-        """Drop receives that have been seen to complete."""
-        self.pending = [receive for receive in self.pending if receive.request is not None]
+    def forget(self) -> bool:
+        """Drop receives that have been seen to complete; whether some more may be pending now."""
+        self.pending[:] = [receive for receive in self.pending if receive.request is not None]
+        return len(self.pending) < MOST_PENDING
+
+    def _check_unwatched(self) -> None:
+        for receive in self.unwatched:
+            if receive.request is not None and receive.completed():
+                raise CommunicationError(
+                    f"rank {_WORLD.Get_rank()} of the world: {receive.describe()} was completed by mpi4py's own class "
+                    f"while more than {MOST_PENDING} requests were outstanding, and what was computed from it is not "
+                    "known; import Request from mpi4py.MPI after `import ampi` or from ampi.MPI"
+                )
 
     def log(self, reverse: Reverse) -> Log:
         """The log of one communicator."""
@@ -219,6 +257,7 @@ class Communication:
             log.reverse.ready()
             for call in log.collectives:
                 call.passed = False
+        self._check_unwatched()
         _agree(self)
         for receive in self.unseen:  # nothing that was recorded uses what came
             receive.begin(sweep)
@@ -249,7 +288,7 @@ def begin(tape: Tape, receive: Received) -> None:
     communication = tape.latest[2] or communication_of(tape)
     if tape.before_append is None:
         tape.before_append = communication.look
-    communication.pending.append(receive)
+    communication.enter(receive)
     buffer = receive.buffer
     if type(buffer) is Buffer and buffer.storage is not None:
         buffer.storage.arriving += 1

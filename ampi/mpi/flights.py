@@ -140,6 +140,10 @@ class Started:
             self.request = None
             arrive(self.buffer, -1)
 
+    def describe(self) -> str:
+        """For error messages."""
+        return self.performed.describe()
+
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
         request = self.request

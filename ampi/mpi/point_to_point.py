@@ -11,7 +11,7 @@ from mpi4py import MPI as mpi
 
 from ..memory import plain
 from ..tape import Tape, Undo, _recording, current, living, overwrite, recording_now
-from .agreement import log_for, log_received, log_sent
+from .agreement import MOST_PENDING, log_for, log_received, log_sent
 from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes
 from .messages import Received, Route, Sent, call_site
 from .objects import MatchedObjects
@@ -471,6 +471,8 @@ def _receive_again(
     receive.cancelled = False
     receive.dropped = False
     storage = buffer.storage
+    if start is None and storage.arriving:
+        communication.look()  # what came into the same memory has been overwritten
     receive.undo = overwrite(buf) if storage.needs else ()
     storage.tape = tape._reference
     log.messages.append(receive)
@@ -481,7 +483,11 @@ def _receive_again(
     ours._parts = (receive,)
     ours._tape = tape._reference
     storage.arriving += 1
-    communication.pending.append(receive)
+    pending = communication.pending
+    if len(pending) < MOST_PENDING:
+        pending.append(receive)
+    else:
+        communication.enter(receive)
     if tape.before_append is None:
         tape.before_append = communication.look
     return ours

@@ -154,9 +154,12 @@ def notice_of(error: BaseException) -> str:
 
 
 class Outbox:
-    """Adjoints on their way to other ranks.  Sending never blocks: the program may have leant on buffering."""
+    """Adjoints on their way to other ranks.  Sending never blocks: the program may have leant on buffering.
 
-    __slots__ = ("flights", "nbytes")
+    Those that have been delivered are forgotten whenever number or bytes have doubled since the last time.
+    """
+
+    __slots__ = ("_many", "_much", "_patient", "flights", "nbytes")
 
     _FEW = 32
     _CACHED = 1 << 18  # delivered memory is used again while it is still in the cache
@@ -165,6 +168,9 @@ class Outbox:
     def __init__(self) -> None:
         self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str]]] = []
         self.nbytes = 0
+        self._many = self._FEW
+        self._much = self._CACHED
+        self._patient = self._MUCH
 
     def send(self, comm: mpi.Comm, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
         """Send an array that nobody changes any more."""
@@ -173,13 +179,17 @@ class Outbox:
             return
         self.flights.append((request, array, describe))
         self.nbytes += array.nbytes
-        if len(self.flights) > self._FEW or self.nbytes > self._CACHED:
+        if len(self.flights) > self._many or self.nbytes > self._much:
             self._forget_delivered()
             # Memory is bounded where the receivers keep up; where they cannot, going on is better than a deadlock.
             deadline = time.monotonic() + 0.1
-            while self.nbytes > self._MUCH and time.monotonic() < deadline:
+            while self.nbytes > self._patient:
+                if time.monotonic() > deadline:
+                    self._patient = 2 * self.nbytes
                 os.sched_yield()
                 self._forget_delivered()
+            self._many = max(self._FEW, 2 * len(self.flights))
+            self._much = max(self._CACHED, 2 * self.nbytes)
 
     def _forget_delivered(self) -> None:
         self.flights = [flight for flight in self.flights if not flight[0].Test()]

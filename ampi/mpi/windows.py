@@ -614,6 +614,10 @@ class Requested:
         if self.active:
             _complete(self.access.window, self.access.target.rank)
 
+    def describe(self) -> str:
+        """For error messages."""
+        return self.access.describe()
+
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
         return not self.request

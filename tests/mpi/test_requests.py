@@ -562,3 +562,40 @@ def test_buffers_live_as_long_as_their_requests():
         return np.sum(v) * x
 
     check(program, ampi.COMM_WORLD, WORLD)
+
+
+def test_many_completed_by_the_original_class():
+    """Beyond those that are looked at before each record, it is an error in words, and not a wrong gradient."""
+    comm = ampi.COMM_WORLD.Dup()
+    after, before = around(comm)
+    n = 200
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.ones(n))
+        v = ampi.numpy.zeros(n)
+        requests = [comm.Irecv(v[i : i + 1], before) for i in range(n)]
+        requests += [comm.Isend(x[i : i + 1], after) for i in range(n)]
+        Original.Request.Waitall(requests)
+        y = v * v
+    with pytest.raises(
+        ampi.CommunicationError, match=r"Irecv from .*test_requests.py:\d+ was completed by mpi4py's own"
+    ):
+        tape.gradient(y, x, seed=numpy.ones(n))
+
+
+def test_overwritten_before_anybody_looks():
+    """Of two messages into the same memory, the first of which ended unseen, the second one counts."""
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = np.zeros(x.shape, x.dtype)
+        v[...] = x
+        for factor in (2.0, 3.0):
+            w = x * factor
+            requests = [comm.Irecv(v, before), comm.Isend(w, after)]
+            Original.Request.Waitall(requests)
+        requests = [comm.Isend(x * x, after)]
+        comm.Recv(v, before)
+        Original.Request.Waitall(requests)
+        return v * v
+
+    check(program, ampi.COMM_WORLD, WORLD)
