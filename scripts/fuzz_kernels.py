@@ -108,6 +108,7 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    from random_flow import Flow
     from random_kernels import Program
 
     from ampi import KernelError
@@ -116,7 +117,7 @@ def main():
     first = seed = random.randrange(10**8) if options.seed is None else options.seed
     refused = collections.Counter()
     while time.monotonic() < deadline:
-        text = Program(seed, wide=True).source()
+        text = (Program(seed, wide=True) if seed % 2 else Flow(seed)).source()
         error = problem(text, seed)
         if isinstance(error, KernelError):  # says so, and computes nothing wrong
             refused[str(error).partition(": ")[2]] += 1

@@ -12,11 +12,11 @@ from dataclasses import replace
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.coalesce import share_names
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ssa import (
     INT,
     Branch,
-    Carried,
     Loop,
     Names,
     blocks,
@@ -36,7 +36,7 @@ MAX_OPERATIONS = 8
 def destruct(function: ir.Function) -> ir.Function:
     """A function in single assignment form as plain statements of ``ir``."""
     body = nest(function.body)
-    body = share_names(body, {a.name for a in function.arguments})
+    body = share_names(body)
     body, names = rename(body, [a.name for a in function.arguments])
     return replace(function, body=_Plain(names).block(body))
 
@@ -134,93 +134,6 @@ def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
         if isinstance(value.args[0], (Var, Const)):
             return pending.pop(e.name)
     return e
-
-
-# --------------------------------------------------------------------------------------------- sharing names
-
-
-def share_names(body: tuple[Stmt, ...], arguments: set[str]) -> tuple[Stmt, ...]:
-    """Let a carried or joined scalar and the values it takes be one variable where their lives do not overlap."""
-    renamed: dict[str, Expr] = {}
-    _share_block(body, renamed)
-    _share_begins(body, renamed, _uses(body))
-    final = {name: _follow(name, renamed) for name in renamed}
-    return substitute(body, final)
-
-
-def _follow(name: str, renamed: dict[str, Expr]) -> Expr:
-    new = renamed[name]
-    while isinstance(new, Var) and new.name in renamed:
-        new = renamed[new.name]
-    return new
-
-
-def _share_begins(body: tuple[Stmt, ...], renamed: dict[str, Expr], uses: Counter[str]) -> None:
-    """Let a carried scalar that shares no other variable have the name of what it begins with."""
-    for k, s in enumerate(body):
-        for block in blocks(s):
-            _share_begins(block, renamed, uses)
-        for c in s.carried if isinstance(s, Loop) else ():
-            if c.var.name in renamed or not _defined_in(c.init, body[:k]) or c.init.name in renamed:
-                continue
-            shared = [name for name in renamed if _follow(name, renamed) == c.init]
-            if all(uses[name] == 1 for name in (c.init.name, *shared)) and c.init.type == c.var.type:
-                renamed[c.init.name] = c.var
-
-
-def _share_block(body: tuple[Stmt, ...], renamed: dict[str, Expr]) -> None:
-    for s in body:
-        for block in blocks(s):
-            _share_block(block, renamed)
-        if isinstance(s, Branch):
-            for block, side in ((s.then, "then"), (s.orelse, "orelse")):
-                for j in s.joins:
-                    value = getattr(j, side)
-                    if _defined_in(value, block) and value.name not in renamed and value.type == j.var.type:
-                        renamed[value.name] = j.var
-        elif isinstance(s, Loop):
-            for c in s.carried:
-                if _next_may_share(c, s, renamed):
-                    renamed[c.next.name] = c.var
-
-
-def _defined_in(value: Expr, block: tuple[Stmt, ...]) -> bool:
-    return isinstance(value, Var) and any(value in definitions(s) for s in block if not isinstance(s, ir.Alloc))
-
-
-def _next_may_share(c: Carried, loop: Loop, renamed: dict[str, Expr]) -> bool:
-    """Whether nothing reads the carried scalar any more once its next value exists."""
-    value = c.next
-    if not _defined_in(value, loop.body) or value.name in renamed or value.type != c.var.type:
-        return False
-    place = next(k for k, s in enumerate(loop.body) if value in definitions(s))
-    names = {c.var.name}
-    if any(names & names_read(s) for s in every(loop.body[place + 1 :])):
-        return False
-    s = loop.body[place]
-    if isinstance(s, Loop) and any(names & names_read(inner) for inner in every(s.body)):
-        return False
-    if isinstance(s, Loop) and any(names & {n.name for n in ir.walk(d.next) if isinstance(n, Var)} for d in s.carried):
-        return False
-    if isinstance(s, Branch):
-        shared = {j.then for j in s.joins if j.var != value} | {j.orelse for j in s.joins if j.var != value}
-        if c.var in shared:
-            return False
-        if any(_reads_after_definition(s, side, value, c.var) for side in ("then", "orelse")):
-            return False
-    others = [d.next for d in loop.carried if d is not c]
-    return c.var not in others
-
-
-def _reads_after_definition(s: Branch, side: str, joined: Var, carried: Var) -> bool:
-    """Whether an arm reads the carried scalar after it has computed the value that shares its name."""
-    block = getattr(s, side)
-    value = next(getattr(j, side) for j in s.joins if j.var == joined)
-    place = next((k for k, t in enumerate(block) if value in definitions(t)), None)
-    if place is None:
-        return False
-    nested = any(carried.name in names_read(t) for b in blocks(block[place]) for t in every(b))
-    return nested or any(carried.name in names_read(t) for t in every(block[place + 1 :]))
 
 
 # --------------------------------------------------------------------------------------------- renaming

@@ -24,6 +24,7 @@ Conventions that hold after parsing
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -376,10 +377,16 @@ class Function:
 # --------------------------------------------------------------------------------------------------- walking
 
 
+@functools.cache
+def _places(node: type) -> tuple[str, ...]:
+    """The fields of a kind of node which may hold expressions and statements."""
+    return tuple(f.name for f in fields(node) if f.name not in ("name", "type", "line"))
+
+
 def children(node: Any) -> Iterator[Any]:
     """The expressions and statements directly inside a node, in order of evaluation."""
-    for f in fields(node):
-        value = getattr(node, f.name)
+    for name in _places(type(node)):
+        value = getattr(node, name)
         if isinstance(value, (Expr, Stmt)):
             yield value
         elif isinstance(value, tuple):
@@ -392,10 +399,12 @@ def children(node: Any) -> Iterator[Any]:
 
 def walk(node: Any) -> Iterator[Any]:
     """A node and everything inside it (a tuple of statements works too), parents first."""
-    if isinstance(node, tuple):
-        for n in node:
-            yield from walk(n)
-        return
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(reversed(node))
+            continue
+        yield node
+        if not isinstance(node, (Var, Const)):
+            waiting.extend(reversed(tuple(children(node))))

@@ -772,12 +772,15 @@ class Check:
         out = self.run_reverse(*values, *shadows.values(), *seeds, *(named[n] for n in derivative.after), *kept, *flags)
         return {**shadows, **dict(zip(derivative.scalars, out))}
 
-    def compare(self, tolerance, against_differences=True):
+    def compare(self, tolerance, against_differences=True, values=None):
+        """``values``: whether the values of the first of two parts are those of the kernel; by default where tangents
+        are compared with its differences."""
+        values = against_differences if values is None else values
         direction = self.direction()
         array_seeds, result_seeds = self.seeds()
         bars = self.adjoints(array_seeds, result_seeds)
         if self.split is not None:
-            parts = self.adjoints_of_parts(array_seeds, result_seeds, tolerance if against_differences else None)
+            parts = self.adjoints_of_parts(array_seeds, result_seeds, tolerance if values else None)
             largest = max((np.max(np.abs(a), initial=0.0) for a in bars.values()), default=0.0)
             for name, bar in bars.items():
                 np.testing.assert_allclose(parts[name], bar, rtol=0, atol=tolerance * (1.0 + largest), err_msg=name)

@@ -4,7 +4,7 @@ import linecache
 
 import numba
 import numpy as np
-from kernel_cases import Check
+from kernel_cases import Check, kernel_ir
 from random_kernels import SIZE
 
 import ampi
@@ -12,7 +12,7 @@ from ampi.kernel.adjoint import Options
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
 SWITCHES = [Options(), *(Options(**{n: False}) for n in Options.__dataclass_fields__ if n != "threads")]
-HEADER = "import math\nimport numpy as np\nfrom numba import prange\n"
+HEADER = "import math\nimport numpy as np\nfrom numba import njit, prange\n"
 
 
 @numba.njit
@@ -57,17 +57,18 @@ def kernel_of(text, seed):
 def examine(text, seed):
     """Raise what is wrong with the derivatives of a program."""
     kernel, arguments = kernel_of(text, seed)
-    check = Check(kernel, arguments, PATTERNS[0])
+    code = kernel_ir(kernel, arguments)
+    check = Check(kernel, arguments, PATTERNS[0], code=code)
     direction = check.direction()
     try:
         with np.errstate(over="raise"):
             tangents = check.tangents(direction)
     except FloatingPointError:
         return  # what is infinite may go again without having been used, and its adjoint is not a number
-    tolerance = max(1e-10, 100 * rounding(kernel, arguments, direction, tangents))
+    tolerance = max(1e-10, 100 * rounding(kernel, arguments, code, direction, tangents))
     for k, active in enumerate(PATTERNS):
-        other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)])
-        other.compare(tolerance, against_differences=False)
+        other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)], code=code)
+        other.compare(tolerance, against_differences=False, values=True)
     near, far = check.differences(direction, 1e-4), check.differences(direction, 2e-4)
     for computed, a, b in zip(tangents, near, far):
         if np.allclose(a, b, rtol=1e-5, atol=1e-6):  # no kink nearby
@@ -114,11 +115,11 @@ def recorded(kernel, arguments, seed):
     return values, tape.gradient(tuple(outputs), watched, seed=tuple(seeds)), tape.kept_bytes
 
 
-def rounding(kernel, arguments, direction, tangents):
+def rounding(kernel, arguments, code, direction, tangents):
     """What a change of the arguments in their last digits makes of the tangents, relative to the largest: programs may
     let numbers grow and take their sines."""
     moved = [x * (1 + 1e-15) if np.asarray(x).dtype.kind == "f" else x for x in arguments]
-    others = Check(kernel, moved, PATTERNS[0]).tangents(direction)
+    others = Check(kernel, moved, PATTERNS[0], code=code).tangents(direction)
     sizes = [np.max(np.abs(a)) for a in tangents]
     changes = [np.max(np.abs(np.subtract(a, b))) for a, b in zip(tangents, others)]
     return max(changes) / max(sizes) if max(sizes) > 0 and np.isfinite(max(changes)) else 0.0

@@ -1,7 +1,10 @@
-"""Random kernels, narrow ones of loops and elements and wide ones with whole arrays, swaps, tuples and calls."""
+"""Random kernels: narrow ones of loops and elements, wide ones with whole arrays, swaps, tuples and calls, and those
+of control flow, with several exits and carried values that change places."""
 
 import pytest
+from kernel_cases import Check
 from random_check import examine, examine_recorded
+from random_flow import Flow
 from random_kernels import Program
 
 
@@ -18,3 +21,28 @@ def test_wide(seed):
 @pytest.mark.parametrize("seed", range(30_000, 30_008))
 def test_recorded(seed):
     examine_recorded(Program(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", range(40_000, 40_030))
+def test_flow(seed):
+    examine(Flow(seed).source(), seed)
+
+
+def two_exits(x, a):
+    q0 = x
+    q1 = x * a
+    p = x
+    for _ in range(3):
+        if x > 9.0:
+            break
+        p = p - q1 * q0
+        if p > 1e9:
+            break
+        q0 = q1
+        q1 = p * a
+    return p
+
+
+def test_copies_of_what_is_replaced_behind_two_exits():
+    """The values of the first part, the gradient and the differences agree: what was current becomes previous."""
+    Check(two_exits, [2.0, 0.7], ("x", "a")).compare(1e-12)
