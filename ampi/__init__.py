@@ -2,7 +2,8 @@
 
 __version__ = "0.1.0"
 
-from . import checks, errors, numpy, testing
+from . import errors, numpy, testing
+from . import foreign as foreign
 from .array import ndarray, value
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from . import functions, indexing, ufuncs
-from .errors import ActivityWarning, no_rule
+from .errors import no_rule
 from .memory import TrackedArray, forget_region, is_scalar, plain, set_array_type, storage_of, wrapped
-from .tape import current, opened, where_called
-
-_warned: set[str] = set()
-
-
-_KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
-
-
-def warn_lost(what: str, array: TrackedArray, instead: str = _KEEP) -> None:
-    """Say once per source line that a derivative is dropped, and what to write instead."""
-    if not indexing.is_active(current(), array):
-        return
-    place = where_called()
-    if place in _warned:
-        return
-    _warned.add(place)
-    warnings.warn(
-        f"{place}: {what} an active array drops its derivative; {instead}, "
-        "or write ampi.value(x) if a constant is meant",
-        ActivityWarning,
-        stacklevel=3,
-    )
+from .outside import lend, lose, warn_lost
+from .tape import current, opened
 
 
 class ndarray(TrackedArray):
@@ -55,7 +34,8 @@ class ndarray(TrackedArray):
         return indexing.getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not opened() and not storage_of(self).needs:
+        storage = storage_of(self)
+        if not opened() and not storage.needs and not storage.guard:
             np.ndarray.__setitem__(self, key, value)
         else:
             indexing.setitem(self, key, value)
@@ -94,6 +74,7 @@ class ndarray(TrackedArray):
     def __numba_array_subtype_dispatch__(self) -> Any:
         # Numba asks for this of every array that is not exactly NumPy's; without it, it takes it as one.
         warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
+        lend(self)
         raise AttributeError
 
     def __iter__(self) -> Iterator[Any]:
@@ -121,8 +102,44 @@ class ndarray(TrackedArray):
     @property
     def ctypes(self) -> Any:
         """`numpy.ndarray.ctypes`; what C code does with the address is not seen (which draws a warning)."""
-        warn_lost("the address of", self, "wrap the call with ampi.custom_vjp")
+        self._hand_out("the address of")
         return plain(self).ctypes
+
+    @property
+    def data(self) -> memoryview:
+        """`numpy.ndarray.data`; what is done with it is not seen (which draws a warning)."""
+        self._hand_out("the memory of")
+        return plain(self).data
+
+    @property
+    def __array_interface__(self) -> dict:
+        self._hand_out("the address of")
+        return plain(self).__array_interface__
+
+    @property
+    def __array_struct__(self) -> Any:
+        self._hand_out("the address of")
+        return plain(self).__array_struct__
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        self._hand_out("a plain numpy array of")
+        return np.array(plain(self), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self._hand_out("the memory of")
+        return plain(self).__dlpack__(**keywords)
+
+    def view(self, *arguments: Any, **keywords: Any) -> Any:
+        """`numpy.ndarray.view`; what is done with a plain view is not seen (which draws a warning)."""
+        result = np.ndarray.view(self, *arguments, **keywords)
+        if not isinstance(result, TrackedArray):
+            self._hand_out("a plain view of")
+        return result
+
+    def _hand_out(self, what: str) -> None:
+        """Code outside ampi is about to get the array's address."""
+        lose(what, self, "wrap the call with ampi.custom_vjp")
+        lend(self)
 
     def __copy__(self) -> ndarray:
         return self.copy()
@@ -249,7 +266,7 @@ class ndarray(TrackedArray):
         method = getattr(np.ndarray, name)
 
         def guarded(self, *arguments: Any, **keywords: Any) -> Any:
-            if indexing.is_active(current(), self) or indexing.must_announce(self):
+            if indexing.is_active(current(), self) or indexing.concerns_tapes(self):
                 raise no_rule(method, " (it changes memory behind the tape's back)")
             forget_region(self)
             return method(self, *arguments, **keywords)

@@ -14,10 +14,12 @@ import numpy as np
 
 from .bits import bits_in, movable
 from .errors import ActivityError, no_rule
+from .handouts import settle
 from .memory import (
     PACKED,
     Region,
     TrackedArray,
+    as_viewed,
     carries_derivatives,
     is_scalar,
     plain,
@@ -94,7 +96,7 @@ def _computed(x: np.ndarray) -> ActivityError:
 def plain_of(x: Any) -> Any:
     """A tracked array as a plain view of its memory, a tracked scalar as NumPy's; anything else as it is."""
     if isinstance(x, TrackedArray):
-        return _item(x, ()) if is_scalar(x) else x.view(np.ndarray)
+        return _item(x, ()) if is_scalar(x) else as_viewed(x, np.ndarray)
     return x
 
 
@@ -121,10 +123,16 @@ def require_arrays(outs: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- writing
 
 
-def must_announce(target: np.ndarray) -> bool:
+def concerns_tapes(target: np.ndarray) -> bool:
     """Whether a write into the array concerns any tape, open or closed."""
     storage = storage_of(target)
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
+
+
+def must_announce(target: np.ndarray) -> bool:
+    """Whether a write into the array has to be announced: it concerns a tape, or the memory is watched for others."""
+    storage = storage_of(target)
+    return storage is not None and (bool(storage.needs) or storage.tape is not None or bool(storage.guard))
 
 
 def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> tuple[Any, list[Undo]]:
@@ -137,7 +145,12 @@ def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = N
     """
     undo = overwrite(*targets, key=key)
     try:
-        return action(), undo
+        result = action()
+        for target in targets:
+            storage = storage_of(target)
+            if storage is not None and storage.guard:
+                settle(storage)
+        return result, undo
     except BaseException:
         tape = current()
         if undo and tape is not None:

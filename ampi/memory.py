@@ -17,7 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from . import checks
 from .errors import ActivityError
+
+CHECKED, LENT = 1, 2
+"""Kinds of guards (`Storage.guard`)."""
+
+
+first_guard = CHECKED if checks.is_full() else 0
+"""The guard of a new storage."""
 
 
 class Storage:
@@ -36,12 +44,29 @@ class Storage:
         Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
     arriving : int
         Number of receives into the block that have not been seen to complete.
+    guard : int
+        What is done about code outside ampi that may write to the block.  0: nothing; `CHECKED`: what was not announced
+        is found by a checksum; `LENT`: that, and values that are needed are copied at once, since the block's address
+        has been handed out.
+    baseline : tuple or None
+        For guarded blocks: tape, checksum and source line of the last write that was announced (see `handouts`).
     packed : int
         Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
         each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
     """
 
-    __slots__ = ("__weakref__", "address", "arriving", "nbytes", "needs", "packed", "tape", "volatile")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "arriving",
+        "baseline",
+        "guard",
+        "nbytes",
+        "needs",
+        "packed",
+        "tape",
+        "volatile",
+    )
     elsewhere = False
     """Whether it is another rank's memory, whose adjoint is there."""
 
@@ -52,6 +77,8 @@ class Storage:
         self.needs: dict[Any, Any] = {}
         self.volatile = False
         self.arriving = 0
+        self.guard = first_guard
+        self.baseline: Any = None
         self.packed = 0
 
     def __repr__(self) -> str:
@@ -247,7 +274,10 @@ address_of = _address_from_struct if _struct_is_known else _address_from_interfa
 
 def plain(array: np.ndarray) -> np.ndarray:
     """The same memory as a base-class `numpy.ndarray`."""
-    return array if type(array) is np.ndarray else array.view(np.ndarray)
+    return array if type(array) is np.ndarray else as_viewed(array, np.ndarray)
+
+
+as_viewed = np.ndarray.view  # which `ampi.ndarray` has another one of, for the program
 
 
 def _copied(array: np.ndarray) -> np.ndarray:

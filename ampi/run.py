@@ -78,8 +78,10 @@ def say(text, stream):
 
 def install():
     """Replace mpi4py's communicators and class names by ampi's."""
+    import ampi.checks
     import ampi.mpi
 
+    ampi.checks.strict = True  # nothing of the program says ampi: it is not looked through for warnings
     ampi.mpi.install()
 
 

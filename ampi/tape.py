@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import warnings
 import weakref
 from collections import Counter
@@ -29,8 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from . import checks, handouts
 from .errors import ActivityError, ActivityWarning, TapeError
+from .handouts import where_called as where_called  # for the floors above
 from .memory import (
+    LENT,
     SLOT,
     Extent,
     Region,
@@ -183,8 +185,11 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     undo: list[Undo] = []
     for array in arrays:
         storage = storage_of(array)
-        if storage is not None and storage.needs:
-            _save(storage, plain(array), key, undo)
+        if storage is not None:
+            if storage.guard:
+                handouts.unsettle(storage, array if key is None else None)
+            if storage.needs:
+                _save(storage, plain(array), key, undo)
     if _passive and _recording:
         _recording[-1]._passive_overwrite(arrays, key, undo)
         return []
@@ -221,6 +226,16 @@ def _first_need(storage: Storage, reference: Any) -> Needs:
             del found[dead]
     needs = found[reference] = Needs()
     return needs
+
+
+def keep_needed(array: np.ndarray) -> None:
+    """Save the values that records need of an array into which others may write unseen from now on."""
+    storage = storage_of(array)
+    if storage is not None and storage.needs:
+        undo: list[Undo] = []
+        _save(storage, plain(array), None, undo)
+        if undo:
+            _recording[-1].append(None, undo)
 
 
 class Need:
@@ -278,6 +293,10 @@ class Tape:
         self.at_refusal: Callable[[BaseException], None] | None = None
         self.before_append: Callable[[], None] | None = None
         self.append_record: Callable[[Any], None] = self._records.append
+        self._noted: list[handouts.Note] = []  # of the record that is appended next
+        self._notes: dict[int, list[handouts.Note]] = {}  # by records' ids
+        if checks.is_full():
+            self.append_record = self._noting(self._records.append)
         self.observer: Any = None
         self.latest: tuple[Any, Any, Any] = None, None, None
         self.saved_bytes = 0
@@ -342,7 +361,7 @@ class Tape:
         if place in self._watches:
             self._require_same_value(place)
             return array
-        region.storage.tape = self._reference
+        self.activate(array)
         self._watches[place] = region, len(self._records) - len(self._watches)
         self.append_record(Record(_Watch(region, array is not x), (), ()))
         return array
@@ -424,6 +443,8 @@ class Tape:
         if storage is None or storage.tape is None:
             return False
         if storage.tape is self._reference:
+            if storage.guard:
+                handouts.look(storage, array)
             return True
         if storage.tape() in _recording:
             raise TapeError(
@@ -438,6 +459,8 @@ class Tape:
         if storage is None:
             raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
         storage.tape = self._reference
+        if storage.guard:
+            handouts.settle(storage)
 
     def deactivate(self, array: np.ndarray) -> None:
         """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
@@ -458,8 +481,10 @@ class Tape:
         """
         view = plain(array)
         storage = storage_of(array)
-        if storage is None or storage.volatile:
-            return self.constant(view, place_of(view)) if _may_change(view) else view
+        if storage is None or storage.volatile or storage.guard:
+            if storage is None or storage.volatile or storage.guard == LENT:
+                return self.constant(view, place_of(view)) if _may_change(view) else view
+            self._noted.append(handouts.Note(view))
         needs = storage.needs.get(self._reference)
         if needs is None:
             needs = _first_need(storage, self._reference)
@@ -520,7 +545,18 @@ class Tape:
     def observe(self, observer: Any) -> None:
         """Have an observer append the records from now on."""
         self.observer = observer
-        self.append_record = observer.append
+        self.append_record = self._noting(observer.append) if checks.is_full() else observer.append
+
+    def _noting(self, append: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A way to append records that keeps the notes of what they need."""
+
+        def append_noted(record: Any) -> None:
+            if self._noted:
+                self._notes[id(record)] = self._noted
+                self._noted = []
+            append(record)
+
+        return append_noted
 
     def append_output(self, output: Output) -> None:
         """Append the record of something that leaves the program."""
@@ -737,6 +773,14 @@ class Sweep:
             found.append(plain(values))
         return found
 
+    def _verify(self, notes: Sequence[handouts.Note], after: Sequence[np.ndarray] | None) -> None:
+        """Compare what a record needs with what it needed; ``after``: what it needs as its operation left it."""
+        if notes:
+            self.put_back(list(self._pending))
+        for note in notes:
+            if not any(note.view is view for view in after or ()):
+                note.verify()
+
     def _defer(self, undos: Sequence[Undo]) -> None:
         """Note that these undos are to be made before memory is read."""
         for undo in reversed(undos):
@@ -851,6 +895,7 @@ class Sweep:
         self._kept = {region.storage for region in self.wanted}
         self._given_away = self._last_of_all()
         position = len(records)
+        notes = tape._notes
         _sweeping.append(self)
         global _passive
         outer, _passive = _passive, 1
@@ -866,6 +911,8 @@ class Sweep:
                     self.after = self._values_after(after, record.undo)
                 if record.undo:
                     self._defer(record.undo)
+                if notes:
+                    self._verify(notes.get(id(record), ()), after)
                 if record.adjoint is not None:
                     if self._pending and getattr(record.adjoint, "reads_memory", True):
                         for storage in list(self._pending):
@@ -1038,11 +1085,3 @@ def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
     if value.size != 1:
         raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {shape}")
     return value.reshape(shape) if value.size == size else value
-
-
-def where_called() -> str:
-    """``file:line`` of the innermost caller outside ampi and NumPy, for messages."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("ampi", "numpy"):
-        frame = frame.f_back
-    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

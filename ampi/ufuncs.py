@@ -25,7 +25,18 @@ from .indexing import (
     write,
     write_constants,
 )
-from .memory import Region, TrackedArray, carries_derivatives, is_scalar, plain, region_of, tracked, wrapped, writable
+from .memory import (
+    Region,
+    TrackedArray,
+    as_viewed,
+    carries_derivatives,
+    is_scalar,
+    plain,
+    region_of,
+    tracked,
+    wrapped,
+    writable,
+)
 from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from .tape import Sweep, Tape, current
@@ -60,7 +71,7 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
 
 
 def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
-    values = [x.view(np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]
+    values = [as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]
     run = ufunc if method == "__call__" else getattr(ufunc, method)
     if not keywords and method != "at":
         return wrapped(run(*values))
@@ -173,7 +184,7 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
         return _passively(ufunc, "__call__", inputs, keywords)
     if keywords:
         return _call_with_keywords(tape, ufunc, rule, inputs, active, keywords)
-    result = wrapped(ufunc(*[x.view(np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
+    result = wrapped(ufunc(*[as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
     if is_inexact(result):
         _record_fresh(tape, rule, inputs, active, result, None)
     return result

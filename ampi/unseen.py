@@ -15,7 +15,7 @@ import numpy as np
 
 from .array import ndarray
 from .errors import no_rule
-from .indexing import is_active, is_inexact, must_announce
+from .indexing import concerns_tapes, is_active, is_inexact
 from .memory import wrapped
 from .structures import leaves
 from .tape import current
@@ -94,6 +94,6 @@ def standing_for(origin: type) -> type:
 
 class RefusingToWrite(Refusing):
     def __call__(cls, op: Any, flags: Any = (), op_flags: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        if op_flags is not None and any(isinstance(x, ndarray) and must_announce(x) for x in leaves(op)):
+        if op_flags is not None and any(isinstance(x, ndarray) and concerns_tapes(x) for x in leaves(op)):
             raise no_rule(np.nditer, " that may write (it does so behind the tape's back)")
         return super().__call__(op, flags, op_flags, *arguments, **keywords)

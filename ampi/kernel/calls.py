@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory, tape
+from ampi import handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.indexing import is_active
 from ampi.kernel import arguments, streams, threads
@@ -48,6 +48,8 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         raise
     if plan.active:
         return finish(plan, recording, leaves, values, result, kept, undo)
+    if plan.guarded:
+        handouts.settle_all([leaves[k] for k in contract.writes])
     if undo and recording is not None:
         recording.append(None, undo)
     return arguments.like(result, args)
@@ -118,6 +120,8 @@ class Plan:
         Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
     activated : tuple of Storage
         What is active after the call.
+    guarded : bool
+        Whether code outside ampi may write to an argument: such a plan is for one call.
     on, off : tuple of Storage
         What is active before the call, and what is not: the plan is for this case only (for any if no tape records).
     """
@@ -129,6 +133,7 @@ class Plan:
         "constants",
         "contract",
         "flat",
+        "guarded",
         "needed",
         "numbers",
         "off",
@@ -151,6 +156,7 @@ class Plan:
         self.constants: Sequence[tuple[int, tuple[Any, ...]]] = ()
         self.shadows: Sequence[memory.Region] = ()
         self.outputs: Sequence[memory.Region] = ()
+        self.guarded = False
         self.activated: Sequence[memory.Storage] = ()
         self.on: Sequence[memory.Storage] = ()
         self.off: Sequence[memory.Storage] = ()
@@ -158,10 +164,10 @@ class Plan:
     def fits(self, reference: Any) -> bool:
         """Whether the same arrays are active on a tape, given by reference, as when the plan was made."""
         for storage in self.on:
-            if storage.volatile or storage.tape is not reference:
+            if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
         for storage in self.off:
-            if storage.volatile:
+            if storage.volatile or storage.guard:
                 return False
             other = storage.tape
             if other is not None and (other is reference or other() is not None):
@@ -265,6 +271,7 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
         contract = contract.split
     plan = Plan(primal, contract, leaves is bound)
     plan.on, plan.off = on, off
+    plan.guarded = any(storage is not None and storage.guard for storage in storages)
     if not active:
         return plan
     for k in contract.becomes_active:
@@ -286,7 +293,7 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
             plan.values[k] = StandIn(leaf)
         elif storage is None and type(leaf) is np.ndarray and leaf.flags.writeable:
             constants.append((k, tape.place_of(leaf)))
-        elif storage is None or storage.volatile:
+        elif storage is None or storage.volatile or storage.guard:
             needed.append(k)
         else:
             again.append((k, tape.Need(storage, leaf)))
@@ -382,6 +389,8 @@ def finish(
     contract = plan.contract
     for storage in plan.activated:
         storage.tape = recording.reference
+    if plan.guarded:
+        handouts.settle_all([leaves[k] for k in contract.writes])
     record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
     if kept:
         record.kept = kept

@@ -243,7 +243,7 @@ class Buffer:
     def overwrite(self) -> list[Undo]:
         """To be called before the message is received: saves what records need, as `tape.overwrite`."""
         storage = self.storage
-        if storage is not None and not storage.needs and not storage.elsewhere and current() is not None:
+        if storage is not None and not (storage.needs or storage.guard or storage.elsewhere) and current() is not None:
             return []
         if not self._matters():
             return []
@@ -403,7 +403,7 @@ class Buffer:
         if storage is None or self.array is None:
             return False
         self._require_own()
-        return storage.tape is not None or bool(storage.needs)
+        return storage.tape is not None or bool(storage.needs) or bool(storage.guard)
 
     def _is_whole(self) -> bool:
         """Whether the message is the array, all of it."""

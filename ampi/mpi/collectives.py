@@ -677,7 +677,7 @@ def _begin_again(tape: Tape, comm: Any, plan: Callable[..., Call], arguments: Se
         if buffer.storage.tape is not reference:
             return None
     for buffer in call.spoils:
-        if buffer.storage.needs:
+        if buffer.storage.needs or buffer.storage.guard:
             return None
     frame = _getframe(3)
     where = sites.get((id(frame.f_code), frame.f_lasti)) or call_site(4)

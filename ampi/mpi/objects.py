@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..array import ndarray, warn_lost
+from ..array import ndarray
 from ..bits import movable
 from ..errors import ActivityError
 from ..indexing import is_active
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
+from ..outside import warn_lost
 from ..scalars import scalar
 from ..tape import Sweep, Tape, _recording, current
 from .agreement import count_passive, log_collective, log_received, log_sent

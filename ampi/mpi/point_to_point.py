@@ -473,7 +473,7 @@ def _receive_again(
     storage = buffer.storage
     if start is None and storage.arriving:
         communication.look()  # what came into the same memory has been overwritten
-    receive.undo = overwrite(buf) if storage.needs else ()
+    receive.undo = overwrite(buf) if storage.needs or storage.guard else ()
     storage.tape = tape._reference
     log.messages.append(receive)
     tape.append_record(receive)

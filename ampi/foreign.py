@@ -1,0 +1,303 @@
+"""Code outside ampi that reads and writes arrays: which of it is seen, and what is done then.
+
+`interception` shows what NumPy's C code is given while a tape records; here is what follows from it.  Code that has an
+array's address only for as long as it runs, and is known to write, is a write of constants (`numpy.random.Generator`,
+h5py); whoever may keep the address is lent the array (`outside.lend`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from ctypes import py_object, pythonapi
+from typing import Any
+
+import numpy as np
+
+from . import checks, indexing, interception
+from .array import ndarray
+from .errors import ActivityError, no_rule
+from .interception import Place, arguments_at, object_at
+from .memory import carries_derivatives, plain, storage_of
+from .outside import is_called_by_ampi, lend, lose, warn_lost
+from .structures import leaves
+from .tape import Tape, at_opening, current
+
+_IN = "make that array with ampi.numpy"
+_AS = "use ampi.numpy"
+
+
+def _first_active(x: Any) -> Any:
+    """The first active array in an operand; None if there is none, or no tape records."""
+    tape = current()
+    if tape is None:
+        return None
+    return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and indexing.is_active(tape, leaf)), None)
+
+
+# ------------------------------------------------------------------------------------------------------ what is hooked
+
+
+def _store(target: int, key: int, value: int) -> Any:
+    """``target[key] = value`` of a plain array, with a value of ours or into a view of ours."""
+    array, item, given = object_at(target), object_at(key), object_at(value)
+    return None if current() is None or is_called_by_ampi(2) else _assign(array, item, given)
+
+
+def _assign(array: Any, item: Any, given: Any) -> Any:
+    if type(array) is np.ndarray and storage_of(array) is not None:
+        indexing.setitem(array, item, given)  # type: ignore[arg-type]
+        return True
+    active = _first_active(given)
+    if active is not None and _is_lost(array, item):
+        lose(f"assignment into a plain numpy array of shape {np.shape(array)} of", active, _IN)
+    return None
+
+
+def _is_lost(target: Any, key: Any) -> bool:
+    dtype = getattr(target, "dtype", None) or target.base.dtype
+    if not dtype.hasobject:
+        return carries_derivatives(dtype)
+    keys = key if type(key) is tuple else (key,)
+    return not (len(keys) == np.ndim(target) and all(isinstance(k, (int, np.integer)) for k in keys))
+
+
+def _set(name: str) -> interception.Hook:
+    def hook(target: int, value: int, _: int) -> Any:
+        array, given = object_at(target), object_at(value)
+        if current() is None or is_called_by_ampi(2):
+            return None
+        return _assign(getattr(array, name), ..., given)
+
+    return hook
+
+
+def _convert(name: str, signature: str) -> interception.Hook:
+    """``numpy.asarray(x)`` and its relatives."""
+
+    def hook(_: int, items: int, n: int, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        x = arguments[0] if arguments else next(iter(keywords.values()))
+        if name == "asanyarray" or keywords.get("subok"):
+            from . import numpy as ours
+
+            keywords.pop("subok", None)
+            return getattr(ours, name)(*arguments, **keywords)
+        active = _first_active(x)
+        if active is not None and not _keeps_arrays(x, arguments, keywords):
+            lose(f"numpy.{name}() of", active, _AS)
+        if isinstance(x, ndarray) and (name != "array" or not keywords.get("copy", True)):
+            lend(x)
+        return None
+
+    return hook
+
+
+def _keeps_arrays(x: Any, arguments: tuple, keywords: dict) -> bool:
+    """Whether what is made has no numbers with derivatives: other numbers, or the arrays themselves as objects."""
+    dtype = keywords.get("dtype", arguments[1] if len(arguments) > 1 else None)
+    if dtype is None:
+        return False
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        return isinstance(x, (tuple, list)) and len({np.shape(leaf) for leaf in x}) > 1
+    return not carries_derivatives(dtype)
+
+
+def _method(name: str, signature: str) -> interception.Hook:
+    """A method of a plain array that is given arrays of ours: the function of that name knows what to do."""
+    function = getattr(np, name)
+
+    def hook(target: int, items: int, n: int, names: int = 0) -> Any:
+        array = object_at(target)
+        if type(array) is not np.ndarray or current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        if not any(isinstance(x, ndarray) for x in leaves((arguments, keywords))):
+            return None
+        if name == "compress":
+            condition, *others = arguments
+            found = function(condition, array, *others, **keywords)
+        else:
+            found = function(array, *arguments, **keywords)
+        return _NONE if found is None else found
+
+    return hook
+
+
+_NONE = np.array(None)  # stands for a None that is a result
+_METHODS = ("choose", "compress", "dot", "take")
+
+
+def _export(array: int, _: int, __: int) -> Any:
+    """The buffer protocol: memoryview, readinto, frombuffer, Cython's views, mpi4py without ampi."""
+    x = object_at(array)
+    if current() is None or is_called_by_ampi(2):
+        return None
+    with contextlib.suppress(ActivityError):  # would be another one where it arrives, and comes up again
+        warn_lost("what is read from a buffer of", x, "messages of it keep theirs")
+    lend(x)
+    return None
+
+
+def _iterate(_: int, items: int, named: int) -> Any:
+    """``numpy.nditer``."""
+    if current() is None or is_called_by_ampi(2):
+        return None
+    arguments, keywords = arguments_at("tuple", items, named)
+    arrays = [x for x in leaves((arguments[:1], keywords.get("op"))) if isinstance(x, ndarray)]
+    for x in arrays:
+        lose("numpy.nditer of", x, "write it with functions of ampi.numpy")
+        lend(x)
+    return None
+
+
+def _places() -> list[Place]:
+    """All places that are redirected while a tape records."""
+    places = []
+    for cls in (np.ndarray, *_plain_classes()):
+        places.append(Place(*interception.mapping_slot(cls, np.ndarray), "store", _store))
+    places.append(Place(*interception.mapping_slot(np.flatiter, np.flatiter), "store flat", _store))
+    for name in ("real", "imag", "flat"):
+        places.append(Place(*interception.setter(np.ndarray, name), "set", _set(name)))
+    for name in ("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "frombuffer"):
+        address, original, signature = interception.entry_of_function(getattr(np, name))
+        places.append(Place(address, original, signature, _convert(name, signature)))
+    for name in _METHODS:
+        address, original, signature = interception.entry_of_method(np.ndarray, name)
+        places.append(Place(address, original, signature, _method(name, signature)))
+    places.append(Place(*interception.buffer_slot(ndarray), "buffer", _export))
+    places.append(Place(*interception.making_slot(np.nditer), "init", _iterate))
+    return places
+
+
+def _plain_classes() -> list[type]:
+    """NumPy's own classes of arrays that assign items as its array does."""
+    return [cls for cls in (np.memmap, np.recarray) if "__setitem__" not in vars(cls)]
+
+
+seen = interception.start(_places, ndarray)
+"""What is redirected, and why nothing is if that is so (``seen.problem``)."""
+
+
+# ----------------------------------------------------------------------------- methods of classes that C code defines
+
+
+def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
+    """Put a function in the place of a method of a class whose attributes cannot be set.
+
+    The class's own dictionary is behind a proxy; the collector knows it.
+    """
+    (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
+    original = members[name]
+    members[name] = functools.wraps(original)(made(original))
+    pythonapi.PyType_Modified(py_object(cls))
+
+
+def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callable]:
+    """What a method becomes that writes to the array which ``find`` gives of its arguments, and reads others."""
+
+    def replace(method: Callable) -> Callable:
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            out = find(arguments, keywords)
+            if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or indexing.must_announce(out)):
+                return _announced(method, self, arguments, keywords, out)
+            if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
+                raise no_rule(method, "; draw standard numbers or indices and compute with them,")
+            return method(self, *arguments, **keywords)
+
+        return call
+
+    return replace
+
+
+def _announced(method: Callable, self: Any, arguments: tuple, keywords: dict, out: np.ndarray) -> Any:
+    others = [x for x in (*arguments, *keywords.values()) if x is not out]
+    if any(_first_active(x) is not None for x in others) or (_first_active(out) is not None and _reads(method)):
+        raise no_rule(method, "; index with a permutation instead,")
+    target = plain(out)
+    arguments = tuple(target if x is out else x for x in arguments)
+    keywords = {name: target if x is out else x for name, x in keywords.items()}
+    result = indexing.write_constants([out], lambda: method(self, *arguments, **keywords))
+    return out if result is target else result
+
+
+def _reads(method: Callable) -> bool:
+    return method.__name__ in ("shuffle", "permuted")
+
+
+def _argument(name: str, position: int) -> Callable[[tuple, dict], Any]:
+    """What takes the argument of a name, which has a position as well, out of the arguments of a call."""
+    return lambda arguments, keywords: keywords.get(name, arguments[position] if len(arguments) > position else None)
+
+
+_NEVER = sys.maxsize
+_GENERATOR = {
+    "random": _argument("out", 2),
+    "standard_normal": _argument("out", 2),
+    "standard_exponential": _argument("out", 3),
+    "standard_gamma": _argument("out", 3),
+    "permuted": _argument("out", _NEVER),
+    "shuffle": _argument("x", 0),
+}
+
+
+def _replace_random() -> None:
+    for name in dir(np.random.Generator):
+        if not name.startswith("_") and name not in ("bit_generator", "spawn"):
+            replace_method(np.random.Generator, name, _writing(_GENERATOR.get(name, _argument("out", _NEVER))))
+
+
+def _replace_h5py() -> None:
+    module = sys.modules["h5py.h5d"]
+    replace_method(module.DatasetID, "read", _writing(_argument("arr_obj", 2)))
+    attributes = sys.modules.get("h5py.h5a")
+    if attributes is not None:
+        replace_method(attributes.AttrID, "read", _writing(_argument("arr", 0)))
+
+
+_LATER: dict[str, Callable[[], None]] = {"h5py.h5d": _replace_h5py, "numpy.random": _replace_random}
+"""What to do when a module is there."""
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Has the methods of a module's classes replaced when it has been imported."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """The module's own, with a loader that goes on."""
+        replace = _LATER.get(name)
+        if replace is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def run_and_replace(module: Any) -> None:
+            run(module)
+            del _LATER[name]
+            replace()
+
+        spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
+        return spec
+
+
+def _begin(tape: Tape) -> None:
+    """The first tape of the process records."""
+    at_opening.remove(_begin)
+    if checks.level == checks.OFF:
+        return
+    for name in list(_LATER):
+        if name in sys.modules:
+            _LATER.pop(name)()
+    sys.meta_path.insert(0, _WhenImported())
+
+
+at_opening.append(_begin)

@@ -1,0 +1,81 @@
+"""Arrays that leave for code outside ampi: what is lost by it is said, and what that code may write is provided for."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+from . import checks, handouts
+from .errors import ActivityError, ActivityWarning
+from .indexing import is_active
+from .memory import LENT, behind, storage_of
+from .tape import current, keep_needed, where_called
+
+_warned: set[str] = set()
+
+KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
+
+SHOWING = {"h5py", "matplotlib", "mpl_toolkits", "PIL", "netCDF4", "zarr", "pandas", "xarray", "unittest", "_pytest"}
+"""Packages that read arrays to show, to store or to compare them."""
+
+
+def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
+    """Say once per source line that a derivative is dropped, and what to write instead."""
+    if not is_active(current(), array):
+        return
+    place = where_called()
+    if place not in _warned:
+        _warned.add(place)
+        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=3)
+
+
+def _message(place: str, what: str, instead: str) -> str:
+    advice = f"{instead}, or write ampi.value(x) if a constant is meant"
+    return f"{place}: {what} an active array drops its derivative; {advice}"
+
+
+def lose(what: str, array: Any, instead: str) -> None:
+    """The same where an array becomes a plain one: an error if `checks.strict`."""
+    if checks.strict and is_active(current(), array):
+        raise ActivityError(_message(where_called(), what, instead))
+    warn_lost(what, array, instead)
+
+
+def lend(array: np.ndarray) -> None:
+    """Code outside ampi is given the address of an array's memory, and may write to it from now on.
+
+    Values that tapes need are saved; those that they will need are copied then (see `handouts`).
+    """
+    storage = storage_of(array)
+    if storage is None or storage.guard == LENT or storage.volatile or storage.elsewhere:
+        return
+    if checks.level == checks.OFF or not array.flags.writeable:
+        return
+    keep_needed(_owner(array))
+    storage.guard = LENT
+    if storage.tape is not None and storage.baseline is None:
+        handouts.settle(storage)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array that an array is a view of, or itself."""
+    while isinstance(base := behind(array.base), np.ndarray):
+        array = base
+    return array
+
+
+def is_called_by_ampi(depth: int) -> bool:
+    """Whether code of ampi, or of NumPy on its behalf, is what called NumPy or looks at an array to show it."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        package = name.partition(".")[0]
+        if package == "ampi" or package in SHOWING or name.startswith("numpy.testing"):
+            return True
+        if package != "numpy":
+            return False
+        frame = frame.f_back
+    return False

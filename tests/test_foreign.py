@@ -1,0 +1,119 @@
+"""Code outside ampi that reads and writes arrays: derivatives are right, or something is said."""
+
+import warnings
+
+import numpy
+import pytest
+from foreign_code import READERS, SEEN, UNSEEN, N, Program
+
+import ampi
+import ampi.numpy as np
+from ampi import checks, memory, outside
+
+X0 = numpy.linspace(0.6, 1.4, N)
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """As with AMPI_CHECK=full."""
+    monkeypatch.setattr(checks, "level", checks.FULL)
+    monkeypatch.setattr(checks, "strict", True)
+    monkeypatch.setattr(memory, "first_guard", memory.CHECKED)
+
+
+def differences(program, **code):
+    """The gradient by central differences, in NumPy alone."""
+    h = 1e-6
+    return numpy.array(
+        [(program(numpy, X0 + h * e, **code) - program(numpy, X0 - h * e, **code)) / (2 * h) for e in numpy.eye(N)]
+    )
+
+
+def outcome(program, **code):
+    """The gradient, or what was said."""
+    outside._warned.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with ampi.Tape() as tape:
+                x = tape.watch(X0)
+                y = program(np, x, **code)
+            found = tape.gradient(y, x)
+        except ampi.ActivityError as error:
+            return str(error)
+    said = [str(w.message) for w in caught if w.category is ampi.ActivityWarning]
+    return said[0] if said else found
+
+
+def check(program, **code):
+    found = outcome(program, **code)
+    if isinstance(found, str):
+        return found
+    numpy.testing.assert_allclose(found, differences(program, **code), rtol=1e-6, atol=1e-7, err_msg=str(program))
+    return None
+
+
+def written_between(writer, active):
+    """u is used, written by others, used again."""
+
+    def program(np, x):
+        u = np.ones(N)
+        if active:
+            u[...] = x * x
+        y = np.sum(u * x)
+        writer(u, 1)
+        y = y + np.sum(np.sin(u) * x)
+        writer(u, 2)
+        return y + np.sum(u)
+
+    return program
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_passive_arrays_that_others_write_are_right(name):
+    assert check(written_between(SEEN[name], False)) is None
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_active_arrays_that_others_write_are_right_or_an_error(name):
+    check(written_between(SEEN[name], True))
+
+
+@pytest.mark.parametrize("name", [*SEEN, *UNSEEN])
+@pytest.mark.parametrize("active", [True, False])
+def test_nothing_is_missed_in_full(full, name, active):
+    found = check(written_between({**SEEN, **UNSEEN}[name], active))
+    assert found is None if name in SEEN and not active else True
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_leaves_is_said_once_a_line_with_the_line(name):
+    found = outcome(lambda np, x: np.sum(READERS[name](x) * x))
+    if name in ("dot", "asanyarray"):
+        numpy.testing.assert_allclose(found, 2 * X0)
+    else:
+        assert "foreign_code.py:" in found or "normal has no derivative rule" in found
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_leaves_is_an_error_in_full(full, name):
+    check(lambda np, x: np.sum(READERS[name](x) * x))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_programs_with_foreign_code(seed):
+    program = Program(numpy.random.default_rng(seed), SEEN, READERS)
+    check(program, writers=SEEN, readers=READERS)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_with_any_foreign_code_in_full(full, seed):
+    writers = {**SEEN, **UNSEEN}
+    program = Program(numpy.random.default_rng(seed), writers, READERS)
+    check(program, writers=writers, readers=READERS)
+
+
+def test_random_programs_are_not_all_refused():
+    programs = [Program(numpy.random.default_rng(seed), SEEN, READERS) for seed in range(30)]
+    refused = [outcome(program, writers=SEEN, readers=READERS) for program in programs]
+    assert 3 < sum(isinstance(found, str) for found in refused) < 27
