@@ -23,12 +23,12 @@ SCRIPT = '''"""A kernel whose derivatives were found wrong."""
 import sys
 
 sys.path[:0] = [{root!r}, {tests!r}]
-from random_check import examine
+from random_check import examine_all
 
 SOURCE = """
 {source}"""
 
-examine(SOURCE, {seed})
+examine_all(SOURCE, {seed})
 '''
 
 
@@ -51,7 +51,7 @@ def limited():
 
 def problem(text, seed):
     """What is wrong with a kernel, as an exception; None if nothing is, or if it cannot be run itself."""
-    from random_check import examine, kernel_of
+    from random_check import examine_all, kernel_of
 
     try:
         with limited():
@@ -64,7 +64,7 @@ def problem(text, seed):
         return None
     try:
         with limited():
-            examine(text, seed)
+            examine_all(text, seed)
     except Exception as error:
         return error
     return None

@@ -36,6 +36,7 @@ from ampi.kernel.intrinsics import adjoint_of, arithmetic, constant, convert, is
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.kept import find_kept
 from ampi.kernel.loads import loads_before_branches
+from ampi.kernel.names import Names, stem
 from ampi.kernel.private import with_private_arrays
 from ampi.kernel.reciprocals import with_reciprocals
 from ampi.kernel.recomputed import sums_in_any_order
@@ -52,14 +53,12 @@ from ampi.kernel.ssa import (
     Custom,
     Join,
     Loop,
-    Names,
     at_line,
     construct,
     definitions,
     every,
     instance,
     reads,
-    stem,
     written,
 )
 from ampi.kernel.stages import in_stages
@@ -257,7 +256,7 @@ class _Adjoint(Builder):
     def __init__(self, primal: ir.Function, active_arguments: frozenset[str], options: Options) -> None:
         taken = {a.name for a in primal.arguments}
         taken |= {v.name for s in every(primal.body) for v in definitions(s)}
-        super().__init__(Names(list(taken)))
+        super().__init__(Names(taken))
         self.primal = primal
         self.options = options
         self.active_arguments = active_arguments
@@ -267,7 +266,6 @@ class _Adjoint(Builder):
         self.sources = tbr.find_sources(primal, self.accesses, options.sources)
         self.snapshots = find_snapshots(self.accesses, self.sources) if options.snapshots else []
         self.sources.update({name: Source.SNAPSHOT for snapshot in self.snapshots for name in snapshot.loads})
-        self.names.hints.update({n: stem(n) for n in taken})
         nests = irregular_nests(self.accesses, self.sources)
         self.primal, self.before = add_counters(primal, nests, self.names)
         if nests:
@@ -330,7 +328,7 @@ class _Adjoint(Builder):
             forward = allocate_once(forward, self.names)
         if self.options.branches:
             forward = replace(forward, body=flatten_loops(forward.body, self.names))
-        given = tuple(ir.Argument(var.name, var.type, ("kept", name)) for name, var in kept.items())
+        given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
         return Split(defined_everywhere(destruct(forward)), self.finished(backward, written, given))
 
     def write(self, in_place: bool) -> _Written:
@@ -353,7 +351,7 @@ class _Adjoint(Builder):
         adjoints: Adjoints = {}
         seeds = self.seeds(results, result_active)
         seed_arguments = [
-            ir.Argument(s.name, s.type, ("seed", k)) for k, s in enumerate(seeds) if s is not None
+            ir.Argument(s.name, s.type, role=("seed", k)) for k, s in enumerate(seeds) if s is not None
         ]  # fmt: skip
         body = tuple(s for s in self.primal.body if not isinstance(s, ir.Return))
         self.forward(body, scope, top=True)
@@ -370,7 +368,7 @@ class _Adjoint(Builder):
         self.backward(body, scope, adjoints)
         scalars = [a for a in arguments if a.name in self.active_arguments and not isinstance(a.type, types.Array)]
         values = tuple(self.value(adjoints.get(a.name, constant(0, a.type))) for a in scalars)
-        shadows = (ir.Argument(self.shadow[a.name].name, a.type, ("shadow", a.name)) for a in shadowed)
+        shadows = (ir.Argument(self.shadow[a.name].name, a.type, role=("shadow", a.name)) for a in shadowed)
         leaves = (*arguments, *shadows, *seed_arguments)
         return _Written(leaves, forward, given, values, shadowed, scalars, result_active)
 
@@ -394,7 +392,7 @@ class _Adjoint(Builder):
         needs = arrays_read(generated)
         mentioned = needs | set(taken_from_before(generated.body, set()))
         self.after = {name: var for name, var in self.after.items() if var.name in mentioned}
-        read = (ir.Argument(var.name, var.type, ("after", name)) for name, var in self.after.items())
+        read = (ir.Argument(var.name, var.type, role=("after", name)) for name, var in self.after.items())
         generated = replace(generated, arguments=(*generated.arguments, *read, *kept))
         self.facts += self.kept(generated)
         generated = self.vectorisable(generated)
@@ -436,10 +434,7 @@ class _Adjoint(Builder):
             lambda part: destruct(with_unsigned_indices(self.in_good_form(part), self.names)),
         )
         self.facts += facts
-        flags = [
-            ir.Argument(parallel.distinct_name(n), types.boolean, ("distinct", n)) for n in parallel.flags_of(generated)
-        ]
-        return self.in_good_form(replace(generated, arguments=(*generated.arguments, *flags)))
+        return self.in_good_form(generated)
 
     def in_good_form(self, generated: ir.Function) -> ir.Function:
         if self.options.allocations:
@@ -465,7 +460,7 @@ class _Adjoint(Builder):
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
         new: tuple[str, ...] = ()
         if self.options.new:
-            generated, new = with_new_shadows(generated, {a.name: self.shadow[a.name] for a in shadowed})
+            generated, new = with_new_shadows(generated, self.names, {a.name: self.shadow[a.name] for a in shadowed})
         return Derivative(
             function=destruct(generated),
             needs=needs & names,
@@ -475,11 +470,11 @@ class _Adjoint(Builder):
             result_active=result_active,
             shadows=tuple(a.name for a in shadowed),
             scalars=tuple(a.name for a in scalars),
-            distinct=parallel.flags_of(generated),
+            distinct=tuple(a.role[1] for a in generated.arguments if a.is_a("distinct")),
             after=tuple(self.after),
             ends=tuple(a.name for a in shadowed if a.name in self.ends),
             new=new,
-            facts=tuple(self.facts),
+            facts=tuple(dict.fromkeys(map(stem, self.facts))),
         )
 
     def results(self) -> tuple[Expr, ...]:
@@ -799,7 +794,7 @@ class _Adjoint(Builder):
         return found
 
     def error(self, message: str) -> KernelError:
-        return KernelError(f"{self.primal.filename}:{self.line}: {message}")
+        return KernelError(f"{self.primal.filename}:{self.line}: {stem(message)}")
 
     # backward
 
@@ -907,7 +902,7 @@ class _Adjoint(Builder):
             sides.append((tuple(block.statements), own))
         (then, after_then), (orelse, after_else) = sides
         joins = []
-        for name in sorted({*after_then, *after_else}):
+        for name in {**after_then, **after_else}:
             ty = self.type_of(name)
             a, b = after_then.get(name, constant(0, ty)), after_else.get(name, constant(0, ty))
             if a == b:

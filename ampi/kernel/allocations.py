@@ -7,7 +7,8 @@ from typing import Any
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
-from ampi.kernel.ssa import INT, ZERO, Branch, Loop, Names, definitions, every
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, ZERO, Branch, Loop, definitions, every
 
 
 def allocate_once(function: ir.Function, names: Names) -> ir.Function:

@@ -165,12 +165,12 @@ def result_type(builder: Any, node: ast.AST, function: Any, *operands: Any) -> t
     return type_
 
 
-def computed(builder: Any, value: Any, hint: str = "local") -> ir.Var:
-    """An array with a name: an expression is computed into a new local array."""
+def computed(builder: Any, value: Any, word: str = "local", variable: str | None = None) -> ir.Var:
+    """An array with a name: an expression is computed into a new local array (see ``new_array``)."""
     if not isinstance(value, Lazy):
         return value
     dtype, ndim = value.type.dtype, len(value.axes)
-    target = new_array(builder, hint, dtype, value.shape)
+    target = new_array(builder, word, dtype, value.shape, variable=variable)
     if ndim == 0:
         builder.emit(ir.Store(target, (), value.value))
     else:
@@ -178,21 +178,28 @@ def computed(builder: Any, value: Any, hint: str = "local") -> ir.Var:
     return target
 
 
-def new_array(builder: Any, hint: str, dtype: types.Type, shape: tuple[ir.Expr, ...], fill: Any = None) -> ir.Var:
-    """A new local array; ``fill`` is a scalar."""
-    target = ir.Var(builder.new_array_name(hint), types.Array(dtype, len(shape), "C"))
+def new_array(
+    builder: Any,
+    word: str,
+    dtype: types.Type,
+    shape: tuple[ir.Expr, ...],
+    fill: Any = None,
+    variable: str | None = None,
+) -> ir.Var:
+    """A new local array, called after the user's variable that is bound to it, or by a word; ``fill`` is a scalar."""
+    target = ir.Var(builder.new_array_name(variable, word), types.Array(dtype, len(shape), "C"))
     builder.emit(ir.Alloc(target, shape, fill))
     builder.extents[target.name] = shape
     builder.owned.add(target.name)
     return target
 
 
-def copied(builder: Any, value: Any, hint: str) -> ir.Var:
+def copied(builder: Any, value: Any, word: str) -> ir.Var:
     """A copy of an array."""
     if isinstance(value, Lazy):
-        return computed(builder, value, hint)
+        return computed(builder, value, word)
     axes = axes_for(builder, value.type.ndim)
-    return computed(builder, Lazy(value.type, axes, shape_of(builder, value), element_at(value, axes)), hint)
+    return computed(builder, Lazy(value.type, axes, shape_of(builder, value), element_at(value, axes)), word)
 
 
 # --------------------------------------------------------------------------------------------------- parts
@@ -200,7 +207,7 @@ def copied(builder: Any, value: Any, hint: str) -> ir.Var:
 
 def view(builder: Any, place: Place, hint: str | None) -> ir.Var:
     """A name for a part of an array."""
-    target = ir.Var(builder.new_array_name(hint or f"{place.array.name}_part"), place.type)
+    target = ir.Var(builder.new_array_name(hint, f"{place.array.name}_part"), place.type)
     builder.emit(ir.View(target, place.array, place.axes, place.shape, place.index))
     builder.extents[target.name] = place.shape
     if place.array.name in builder.owned:
@@ -301,8 +308,8 @@ def places(builder: Any, node: ast.AST, mask: Any) -> ir.Var:
     mask = computed(builder, mask, "mask")
     (size,) = shape_of(builder, mask)
     counts = []
-    for hint in ("many", "at"):
-        count = ir.Var(builder.names.fresh(hint), INT)
+    for word in ("many", "at"):
+        count = builder.names.variable(word, INT)
         counts.append((count, ir.Assign(count, ir.Op("add", (count, ONE), INT), line=builder.line)))
     (many, more), (at, step) = counts
 

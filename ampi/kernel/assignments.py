@@ -71,7 +71,7 @@ def depends(builder: Any, value: ir.Expr, names: set[str]) -> bool:
 def bind(builder: Any, node: ast.AST, name: str, value: Value) -> None:
     """``name = value`` for a local name."""
     if isinstance(value, Lazy):
-        value = array_values.computed(builder, value, name)
+        value = array_values.computed(builder, value, variable=name)
     if isinstance(value, Group):
         bind_group(builder, node, name, value)
     elif isinstance(value, (Static, Records)):

@@ -14,7 +14,8 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import Branch, Loop, Names, blocks, definitions, every, names_read, same
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import Branch, Loop, blocks, definitions, every, names_read, same
 
 MAX_COST = 80
 _TRAPPING = {"floordiv", "mod", "pow"}

@@ -17,8 +17,9 @@ from ampi.kernel import ir
 from ampi.kernel.branches import with_innermost_loops
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.names import Names
 from ampi.kernel.recomputed import exact_values
-from ampi.kernel.ssa import Carried, Loop, Names, definitions, every, names_read
+from ampi.kernel.ssa import Carried, Loop, definitions, every, names_read
 
 LEAST = 2  # operations that a chain has to have
 

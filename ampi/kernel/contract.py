@@ -62,7 +62,7 @@ class Contract:
     Attributes
     ----------
     names : tuple of str
-        The leaves, as the generated program names them.
+        The leaves, as the user names them.
     reads, writes : tuple of int
         Arrays which the kernel reads, and writes.
     needs : tuple of int
@@ -204,17 +204,19 @@ def options_for(kernel: Any, case: Case) -> adjoint.Options:
 def generate(kernel: Any, case: Case) -> str:
     """The text of the file: facts and adjoint program; the same in two parts, where the kernel's run is to save."""
     primal, derivative = derive(kernel, case)
-    names = [a.name for a in primal.arguments]
-    position = {n: k for k, n in enumerate(names)}
+    names = [a.shown for a in primal.arguments]
+    position = {a.name: k for k, a in enumerate(primal.arguments)}
 
     def positions(some: Any) -> tuple[int, ...]:
         return tuple(sorted(position[n] for n in some if n in position))
 
     split = derive_split(kernel, case, primal, derivative)
-    halves: list[ir.Function] = []
+    functions = (
+        [derivative.function] if split is None else [derivative.function, split.forward, split.derivative.function]
+    )
+    program, *halves = emit.spelled(*(without_constants(f, primal) for f in functions))
     split_facts: dict[str, Any] = {}
     if split is not None:
-        halves = [without_constants(f, primal) for f in (split.forward, split.derivative.function)]
         split_facts = {
             "needs": positions(split.derivative.needs),
             "after": tuple(position[n] for n in split.derivative.after),
@@ -239,14 +241,13 @@ def generate(kernel: Any, case: Case) -> str:
         "ends": tuple(position[n] for n in derivative.ends),
         "new": tuple(position[n] for n in derivative.new),
     }
-    program = without_constants(derivative.function, primal)
     parts = emit.parts(program)
     costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
     source = emit.source(program) if case.active else ""
     read = dict(c for f in (program, *halves) for c in f.constants)
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
-        title("Adjoint", kernel, primal, [names[k] for k in case.active], derivative.facts),
+        title("Adjoint", kernel, primal, wanted(primal, case), derivative.facts),
         emit.HEADER,
         *constants,
         "CONTRACT = {",
@@ -271,6 +272,7 @@ def disagreement(primal: ir.Function) -> list[str]:
     """A function that checks sizes before a call, as Python source (nothing if there is nothing to check)."""
     if not primal.agreeing:
         return []
+    (primal,) = emit.spelled(replace(primal, body=()))
     checks = [
         f"    if {emit.expression(s.first)} != {emit.expression(s.second)}:\n        return {s.line}"
         for s in primal.agreeing
@@ -285,7 +287,9 @@ def array_source(array: np.ndarray) -> str:
 
 def with_constants(function: ir.Function) -> ir.Function:
     """Constant arrays as further arguments: to the analyses they are arrays that nothing writes."""
-    constants = tuple(ir.Argument(name, numba.typeof(array), ("constant", name)) for name, array in function.constants)
+    constants = tuple(
+        ir.Argument(name, numba.typeof(array), role=("constant", name)) for name, array in function.constants
+    )
     return replace(function, arguments=(*function.arguments, *constants))
 
 
@@ -321,7 +325,7 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
     names = active_leaves(kernel, primal.arguments, active)
     options = replace(adjoint.ALL_ON, **{name: False for name in kernel.without if hasattr(adjoint.ALL_ON, name)})
     derivative = tangent.build(with_constants(primal), names, options)
-    program = without_constants(derivative.function, primal)
+    (program,) = emit.spelled(without_constants(derivative.function, primal))
     constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
     return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
 
@@ -330,17 +334,24 @@ def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozense
     """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
     if active is None:
         return frozenset(a.name for a in leaves if isinstance(element(a.type), (types.Float, types.Complex)))
-    named = {"_".join(map(str, a.path)): a.name for a in leaves}  # as the user wrote them
+    named: dict[str, list[str]] = {}
+    for leaf in leaves:
+        for name in {leaf.shown, "_".join(map(str, leaf.path))}:
+            named.setdefault(name, []).append(leaf.name)
+    shown = [leaf.shown for leaf in leaves]
     unknown = active - set(named)
     if unknown:
-        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {list(named)}")
-    return frozenset(named[n] for n in active)
+        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {shown}")
+    unclear = sorted(n for n in active if len(named[n]) > 1)
+    if unclear:
+        raise ValueError(f"{kernel.__name__} has several arguments that {unclear} may be; write one of {shown}")
+    return frozenset(named[n][0] for n in active)
 
 
 def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], facts: Iterable[str] = ()) -> str:
     """The docstring of a generated file."""
-    shown = ", ".join(f"{a.name}: {a.type}" for a in primal.arguments)
-    wanted = ", ".join(a.name for a in primal.arguments if a.name in set(active)) or "nothing"
+    shown = ", ".join(f"{a.shown}: {a.type}" for a in primal.arguments)
+    wanted = ", ".join(a.shown for a in primal.arguments if a.name in set(active)) or "nothing"
     lines = "".join(f"{fact}\n" for fact in facts)
     return (
         f'"""{kind} of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'

@@ -13,7 +13,8 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, ZERO, Branch, Carried, Join, Loop, Names, blocks, definitions, every
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, ZERO, Branch, Carried, Join, Loop, blocks, definitions, every
 from ampi.kernel.tbr import Accesses, Source
 
 Nest = tuple[str, str]  # the names of its innermost and outermost loop

@@ -14,19 +14,17 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.coalesce import share_names
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.names import Names
 from ampi.kernel.ssa import (
     INT,
     Branch,
     Loop,
-    Names,
     blocks,
     definitions,
     every,
     names_read,
     reads,
     rebuild,
-    stem,
-    substitute,
     written,
 )
 
@@ -37,7 +35,8 @@ def destruct(function: ir.Function) -> ir.Function:
     """A function in single assignment form as plain statements of ``ir``."""
     body = nest(function.body)
     body = share_names(body)
-    body, names = rename(body, [a.name for a in function.arguments])
+    defined = {v.name for s in every(body) for v in definitions(s)}
+    names = Names(defined | {a.name for a in function.arguments})
     return replace(function, body=_Plain(names).block(body))
 
 
@@ -134,26 +133,6 @@ def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
         if isinstance(value.args[0], (Var, Const)):
             return pending.pop(e.name)
     return e
-
-
-# --------------------------------------------------------------------------------------------- renaming
-
-
-def rename(body: tuple[Stmt, ...], arguments: list[str]) -> tuple[tuple[Stmt, ...], Names]:
-    """Number the versions of each name anew, in the order of the text."""
-    names = Names(arguments)
-    new: dict[str, Var] = {}
-
-    def visit(block: tuple[Stmt, ...]) -> None:
-        for s in block:
-            for v in definitions(s):
-                if v.name not in new:
-                    new[v.name] = Var(names.fresh(stem(v.name)), v.type)
-            for inner in blocks(s):
-                visit(inner)
-
-    visit(body)
-    return substitute(body, dict(new)), names
 
 
 # --------------------------------------------------------------------------------------------- plain statements

@@ -1,7 +1,8 @@
 """Write a kernel's IR as Python source in Numba's subset.
 
 Every line says in a comment which line of the user's source it comes from.  ``source(function)`` gives the text of one
-``def``; ``HEADER`` are the imports it stands on.
+``def``; ``HEADER`` are the imports it stands on.  Names are given identifiers first, unless they have them already
+(``spelled`` does so for several functions at once).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from numba import types
 
-from ampi.kernel import ir, matrices
+from ampi.kernel import identifiers, ir, matrices
 from ampi.kernel.intrinsics import ARGUMENTS, TABLE
 
 HEADER = """\
@@ -25,15 +26,30 @@ import math
 import numpy as np
 from numba import prange
 
-from ampi.kernel.special import digamma, fused, get_num_threads, trigamma
+from ampi.kernel.special import digamma, fused, get_num_threads, longer, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
+FACTS = ("CONTRACT", "ADJOINT", "SOURCE", "PARTS", "COSTS", "PROGRAM", "SPLIT", "SPLIT_PROGRAM", "disagreement")
+"""What a generated file defines besides its programs (see ``contract``)."""
 WORDS = {"min": "smallest", "max": "largest"}
+
+
+@functools.cache
+def reserved() -> frozenset[str]:
+    """What a generated file defines besides its programs, and their constants."""
+    imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset(FACTS)
+
+
+def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:
+    """The functions of one file with identifiers for their names."""
+    return identifiers.spelled(functions, reserved())
 
 
 def source(function: ir.Function) -> str:
     """The function as Python source, ending in a newline, after the functions that it calls on threads."""
+    (function,) = spelled(function)
     return "\n\n".join(map(_definition, (*parts(function), function)))
 
 
@@ -204,7 +220,7 @@ class _Writer:
                 self.line("continue", s.line)
             case ir.Launch():
                 self.launch(s)
-            case ir.Raise(text=text) | ir.Raw(text=text):
+            case ir.Raise(text=text):
                 for part in text.splitlines():
                     self.line(part, s.line)
             case _:
@@ -340,9 +356,7 @@ class _Writer:
         name, need = target.name, expression(size)
         self.line(f"if {name}.shape[0] < {need}:", line)
         self.depth += 1
-        self.line(f"{name}_longer = np.empty(2 * ({need}), dtype={numpy_name(target.type.dtype)})", line)
-        self.line(f"{name}_longer[:{name}.shape[0]] = {name}", line)
-        self.line(f"{name} = {name}_longer", line)
+        self.line(f"{name} = longer({name}, 2 * ({need}))", line)
         self.depth -= 1
 
     def result(self, values: tuple[ir.Expr, ...], line: int) -> None:

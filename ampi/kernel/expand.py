@@ -15,7 +15,8 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import extents, inference, ir
-from ampi.kernel.extents import INT, ONE, ZERO, Fresh, Integers, as_sum
+from ampi.kernel.extents import INT, ONE, ZERO, Integers, as_sum
+from ampi.kernel.names import Names, stem
 from ampi.kernel.simplify import mapped
 
 
@@ -28,7 +29,7 @@ class _Expansion:
     def __init__(self, function: ir.Function):
         self.function = function
         self.integers = Integers(function)
-        self.fresh = Fresh(function)
+        self.fresh = Names.of(function).variable
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
@@ -41,7 +42,7 @@ class _Expansion:
         return replace(self.function, body=body, agreeing=tuple(self.agreeing))
 
     def fail(self, problem: str) -> NoReturn:
-        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {problem}")
+        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {stem(problem)}")
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         return tuple(new for s in body for new in self.statement(s))

@@ -14,7 +14,7 @@ from numba import types
 
 from ampi.kernel import arguments, ir, threads
 from ampi.kernel.ir import Const, Expr, Op, Size, Var
-from ampi.kernel.parallel import distinct_name
+from ampi.kernel.names import stem
 
 FORMS = {
     threads.ALONE: "one thread",
@@ -40,7 +40,7 @@ def explain(
 ) -> str:
     """The text of `Kernel.explain` for arguments given by position."""
     leaves = dict(zip((a.name for a in primal.arguments), map(arguments.plain, arguments.flatten(bound))))
-    wanted = ", ".join(active) or "nothing"
+    wanted = ", ".join(a.shown for a in primal.arguments if a.name in active) or "nothing"
     lines = [f"{kernel.__qualname__} ({primal.filename}:{primal.first_line})", f"adjoint with respect to {wanted}", ""]
     lines += ["arguments", *_indented(_arguments(primal, derivative, active)), ""]
     lines += ["loops", *_indented(_loops(primal, derivative, leaves)), ""]
@@ -53,7 +53,7 @@ def _indented(lines: Iterator[str]) -> list[str]:
 
 
 def _arguments(primal: ir.Function, derivative: Any, active: list[str]) -> Iterator[str]:
-    width = max((len(a.name) for a in primal.arguments), default=0)
+    width = max((len(a.shown) for a in primal.arguments), default=0)
     for a in primal.arguments:
         words = []
         if a.name in active:
@@ -67,7 +67,7 @@ def _arguments(primal: ir.Function, derivative: Any, active: list[str]) -> Itera
                 words.append("the adjoint needs its values")
             elif a.name in active:
                 words.append("the adjoint does not need its values")
-        yield f"{a.name:{width}}  {'; '.join(words) or 'not differentiated'}"
+        yield f"{a.shown:{width}}  {'; '.join(words) or 'not differentiated'}"
 
 
 def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _kept(derivative: Any, split: Any) -> Iterator[str]:
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
     """What `threads.choose` says for these arguments, with the costs it compares."""
-    shadows = {a.name: a.path[1] for a in derivative.function.arguments if a.path and a.path[0] == "shadow"}
+    shadows = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("shadow")}
     start, stop = (_value(e, derivative.function, leaves) for e in (s.start, s.stop))
     sizes = [np.size(leaves[shadows[a.name]]) if a.name in shadows else None for a in s.shared]
     if start is None or stop is None or None in sizes:
@@ -106,7 +106,8 @@ def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[s
         return
     trips, count = max(stop - start, 0), s.count or numba.get_num_threads()
     costs = threads.TYPICAL if s.count else threads.costs()
-    flags = [n.name.removesuffix(distinct_name("")) for n in s.distinct if isinstance(n, Var)]
+    told = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("distinct")}
+    flags = [told[flag.name] for flag in s.distinct if isinstance(flag, Var)]
     apart = not s.shared
     if s.distance:
         apart = trips >= 2 * s.distance * count
@@ -114,7 +115,7 @@ def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[s
         answers = {n: threads.distinct(leaves[n]) for n in flags}
         apart = all(answers.values())
         for n, answer in answers.items():
-            yield f"here {n} names {'no element twice' if answer else 'an element more than once'}"
+            yield f"here {stem(n)} names {'no element twice' if answer else 'an element more than once'}"
     facts = (trips, s.work, sum(n or 0 for n in sizes), s.increments, count, apart, s.added and not s.distance)
     near = bool(s.reaches) and count > 1 and all(_are_apart(r, start, stop, 2 * count, leaves) for r in s.reaches)
     form = threads.choose.py_func(*facts, near, costs)

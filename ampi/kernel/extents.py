@@ -214,18 +214,3 @@ class Integers:
         if not isinstance(node, ir.Var) or isinstance(node.type, types.Array):
             return False
         return not any(node.name in names for names in (self.definition, self.counters, self.arguments))
-
-
-class Fresh:
-    """New names for a function."""
-
-    def __init__(self, function: ir.Function):
-        self.taken = {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
-        self.taken |= {a.name for a in function.arguments} | {name for name, _ in function.constants}
-
-    def __call__(self, base: str, type_: Any) -> ir.Var:
-        name, number = base, 1
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return ir.Var(name, type_)

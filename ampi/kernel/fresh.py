@@ -13,15 +13,13 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.names import Names
 from ampi.kernel.ssa import Branch, Loop, every, reads, rebuild, written
 
 
-def flag_name(shadow: str) -> str:
-    """The argument which says that a shadow is new."""
-    return f"{shadow}_is_new"
-
-
-def with_new_shadows(function: ir.Function, shadows: dict[str, Var]) -> tuple[ir.Function, tuple[str, ...]]:
+def with_new_shadows(
+    function: ir.Function, names: Names, shadows: dict[str, Var]
+) -> tuple[ir.Function, tuple[str, ...]]:
     """The function (in single assignment form), which is told of new shadows, and the arrays for which it is.
 
     ``shadows`` has the shadows of the function's arguments by the names of these.
@@ -34,7 +32,7 @@ def with_new_shadows(function: ir.Function, shadows: dict[str, Var]) -> tuple[ir
             found[shadow.name] = name
     if not found:
         return function, ()
-    flags = {shadow: Var(flag_name(shadow), types.boolean) for shadow in found}
+    flags = {shadow: names.variable(f"{shadow}_is_new", types.boolean) for shadow in found}
 
     def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(statement(s) for s in body)
@@ -45,7 +43,7 @@ def with_new_shadows(function: ir.Function, shadows: dict[str, Var]) -> tuple[ir
             return Branch(flags[s.array.name], (setting,), (s,), (), line=s.line)
         return rebuild(s, lambda e: e, lambda v: v, block)
 
-    arguments = (ir.Argument(flag.name, flag.type, ("new", found[shadow])) for shadow, flag in flags.items())
+    arguments = (ir.Argument(flag.name, flag.type, role=("new", found[shadow])) for shadow, flag in flags.items())
     changed = replace(function, arguments=(*function.arguments, *arguments), body=block(function.body))
     return changed, tuple(found.values())
 
@@ -55,7 +53,7 @@ def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
     once: set[str] = set()
     otherwise: set[str] = set()
     for s in every(body):
-        if isinstance(s, (ir.Launch, ir.Raw)):
+        if isinstance(s, ir.Launch):
             return set()
         target = written(s)
         if isinstance(s, ir.Accumulate) and s.array.name not in once:

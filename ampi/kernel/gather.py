@@ -32,7 +32,8 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.branches import flatten
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Loop, Names, names_read, substitute
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, ZERO, Block, Branch, Builder, Loop, names_read, substitute
 from ampi.kernel.stages import CALLED
 
 WORTH = 3  # operations that the detour of an increment through a buffer costs

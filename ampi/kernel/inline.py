@@ -23,7 +23,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     for name, array in callee.constants:
         names[name] = builder.constant_array(name, array)
     if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):
-        names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint)))
+        names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint, "result")))
     here = callee.filename == builder.source.filename
     start = len(builder.block)
     for statement in body:

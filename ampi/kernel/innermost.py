@@ -11,7 +11,8 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.branches import contains_loop
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, Branch, Builder, Loop, Names, rebuild
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, Branch, Builder, Loop, rebuild
 
 
 class InnermostLoops(Builder):

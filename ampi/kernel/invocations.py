@@ -253,7 +253,7 @@ def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> i
         default = fill.type
     dtype = default if bound.get("dtype") is None else builder.dtype(node, bound["dtype"])
     fill = None if fill is None else cast(fill, dtype)
-    return array_values.new_array(builder, hint or "local", dtype, shape, fill)
+    return array_values.new_array(builder, "local", dtype, shape, fill, variable=hint)
 
 
 def filling(builder: Any, node: ast.AST, function: Any, bound: dict[str, Value]) -> ir.Expr | None:
@@ -282,7 +282,7 @@ def array_of(builder: Any, node: ast.Call, value: Value, dtype: Value | None, hi
         type_ = builder.dtype(node, dtype)
     else:
         type_ = functools.reduce(inference.unify, (item.type for item in items.values()))
-    return subscripts.filled_array(builder, hint or "local", shape, items, type_)
+    return subscripts.filled_array(builder, "local", shape, items, type_, hint)
 
 
 def nested(builder: Any, node: ast.Call, value: Value) -> tuple[tuple[int, ...], dict[tuple[int, ...], ir.Expr]]:

@@ -276,16 +276,6 @@ class Raise(Stmt):
 
 
 @dataclass(frozen=True)
-class Raw(Stmt):
-    """A line of generated Python (stack handling, scratch arrays, increments of shadows): only made by the derivative
-    passes, never by the parser.  ``reads`` and ``writes`` name the variables it touches."""
-
-    text: str
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Reduced:
     """A scalar that the parts of a loop compute together; ``init`` is what it is before the loop.
 
@@ -350,11 +340,21 @@ class Launch(Stmt):
 
 @dataclass(frozen=True)
 class Argument:
-    """One leaf of the user's arguments.  ``path`` says where it was: ``("state", "x")`` for ``state.x``."""
+    """An argument: one leaf of the user's, of which ``path`` says where it was (``("state", "x")`` for ``state.x``), or
+    one that a derivative program takes besides: ``role`` says as what (``"shadow"``, ``"seed"``, …) and of what."""
 
     name: str
     type: Any
     path: tuple[Any, ...] = ()
+    role: tuple[str, Any] | None = None
+
+    @property
+    def shown(self) -> str:
+        """What the user calls it."""
+        return ".".join(map(str, self.path))
+
+    def is_a(self, role: str) -> bool:
+        return self.role is not None and self.role[0] == role
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import extents, ir
-from ampi.kernel.extents import INT, ZERO, Fresh
+from ampi.kernel.extents import INT, ZERO
 from ampi.kernel.inline import rename
+from ampi.kernel.names import Names, stem
 from ampi.kernel.references import live_around, with_live
 from ampi.kernel.ssa import live_before, used
 
@@ -40,11 +41,11 @@ def hoist(function: ir.Function) -> ir.Function:
 class _Pass:
     def __init__(self, function: ir.Function):
         self.function = function
-        self.fresh = Fresh(function)
+        self.fresh = Names.of(function).variable
         self.line = function.first_line
 
     def fail(self, problem: str) -> NoReturn:
-        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {problem}")
+        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {stem(problem)}")
 
     def assign(self, target: ir.Var, value: ir.Expr | None, line: int) -> Block:
         """All elements of an array set to those of another one, or to a number."""
@@ -272,7 +273,7 @@ class _Keep(_Pass):
                 case ir.Alias(target=target) | ir.View(target=target) if target.name in self.separate:
                     out += self.copy_apart(s, own)
                 case ir.Alloc(target=target) if target.name in own:
-                    out += self.require_size(own[target.name], s.shape, s.line)
+                    out += self.require_size(target.name, own[target.name], s.shape, s.line)
                     out += self.assign(own[target.name], s.fill, s.line)
                 case ir.If():
                     s = replace(s, then=self.copied(s.then, own), orelse=self.copied(s.orelse, own))
@@ -292,7 +293,7 @@ class _Keep(_Pass):
         """A name bound to an array: the array copied into the name's own."""
         target = own[s.target.name]
         out, source = self.named(s, own)
-        out += self.require_size(target, sizes_of(source), s.line)
+        out += self.require_size(s.target.name, target, sizes_of(source), s.line)
         return [*out, *self.assign(target, source, s.line)]
 
     def copy_apart(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
@@ -312,10 +313,10 @@ class _Keep(_Pass):
         assert isinstance(new, ir.Stmt)
         return [new], part
 
-    def require_size(self, target: ir.Var, shape: tuple[ir.Expr, ...], line: int) -> list[ir.Stmt]:
-        name = target.name.rpartition("_own")[0]
+    def require_size(self, name: str, target: ir.Var, shape: tuple[ir.Expr, ...], line: int) -> list[ir.Stmt]:
         text = (
-            f"the array '{name}' changes its size in a loop; make one of the largest size before, and use parts of it"
+            f"the array '{stem(name)}' changes its size in a loop; make one of the largest size before, and use parts "
+            "of it"
         )
         return [ir.Agree(a, b, text, line=line) for a, b in zip(sizes_of(target), shape, strict=True)]
 
@@ -344,7 +345,7 @@ class _Keep(_Pass):
     def require_no_other_name(self) -> None:
         """No array is changed under one name while another one is used for it, if one of them has a copy."""
         copied = self.carried | self.separate
-        paths = {a.name: ".".join(map(str, a.path)) for a in self.function.arguments}
+        paths = {a.name: a.shown for a in self.function.arguments}
         for s, environment, live in _Sharing(self.function).changes:
             name = s.array.name
             self.line = s.line or self.line

@@ -13,6 +13,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import inference, ir
+from ampi.kernel.names import Names
 
 TRUE, FALSE = ir.Const(True, types.boolean), ir.Const(False, types.boolean)
 
@@ -30,17 +31,9 @@ def lower(function: ir.Function) -> ir.Function:
 class _Lowering:
     def __init__(self, function: ir.Function):
         self.function = function
-        self.taken = {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
-        self.taken |= {a.name for a in function.arguments} | {name for name, _ in function.constants}
+        self.fresh = Names.of(function).fresh
         self.results: tuple[ir.Var, ...] | None = None
         self.returned: ir.Var | None = None  # set inside of a loop that a return leaves
-
-    def fresh(self, base: str) -> str:
-        name, number = base, 1
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name
 
     def flag(self, base: str) -> ir.Var:
         return ir.Var(self.fresh(base), types.boolean)

@@ -36,20 +36,8 @@ from ampi.kernel import ir, tbr
 from ampi.kernel.carried import combined
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
-from ampi.kernel.ssa import (
-    INT,
-    ZERO,
-    Branch,
-    Loop,
-    Names,
-    blocks,
-    definitions,
-    every,
-    reads,
-    rebuild,
-    stem,
-    written,
-)
+from ampi.kernel.names import Names, stem
+from ampi.kernel.ssa import INT, ZERO, Branch, Loop, blocks, definitions, every, reads, rebuild, written
 
 PARTS = 16  # of a loop in a deterministic program
 LENGTH_OF_AN_INNER_LOOP = 32
@@ -67,7 +55,9 @@ def decide(
     if not threads:
         return replace(function, body=_all_serial(function.body)), []
     deciding = _Deciding(function, names, deterministic, finish)
-    return replace(function, body=deciding.block(function.body)), deciding.facts
+    body = deciding.block(function.body)
+    flags = (ir.Argument(flag.name, flag.type, role=("distinct", n)) for n, flag in deciding.flags.items())
+    return replace(function, body=body, arguments=(*function.arguments, *flags)), deciding.facts
 
 
 def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -105,9 +95,16 @@ class _Deciding:
         self.index_arrays = {
             a.name
             for a in function.arguments
-            if isinstance(a.type, types.Array) and a.name not in changed and a.path[:1] != ("constant",)
+            if isinstance(a.type, types.Array) and a.name not in changed and not a.is_a("constant")
         }
         self.facts: list[str] = []
+        self.flags: dict[str, Var] = {}  # arguments that say whether the elements of an index array differ
+
+    def flag(self, array: str) -> Var:
+        """The argument that says whether the elements of an index array differ."""
+        if array not in self.flags:
+            self.flags[array] = self.names.variable(f"{array}_is_distinct", types.boolean)
+        return self.flags[array]
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -160,7 +157,7 @@ class _Deciding:
     def met(self, s: Loop) -> list[Meeting]:
         """The arrays in whose elements iterations meet."""
         arrays = self.changed(s)
-        found = [self.meeting(arrays[name], s) for name in sorted(arrays)]
+        found = [self.meeting(array, s) for array in arrays.values()]
         return [m for m in found if m is not None]
 
     def meeting(self, array: Var, s: Loop) -> Meeting | None:
@@ -250,7 +247,8 @@ class _Outlining:
         atomic = None
         if added and not near and not self.deciding.deterministic:
             atomic, _ = self.part(replace(s, body=_atomic(s.body, shared)), "atomic_line")
-        flags = sorted({n for m in met for n in m.distinct or ()}) if known and not near else []
+        wanted = {n for m in met for n in m.distinct or ()} if known and not near else set()
+        flags = [a.name for a in self.deciding.function.arguments if a.name in wanted]
         reaches = self.reaches() if added and not near else ()
         hints = ["thread", "threads", "begin", "end", "form"]
         hints += ["phase"] if near else ["phase", "phases"] if reaches else []
@@ -270,7 +268,7 @@ class _Outlining:
             reduced=reduced,
             shared=tuple(m.array for m in met),
             added=added,
-            distinct=tuple(Var(distinct_name(n), types.boolean) for n in flags),
+            distinct=tuple(map(self.deciding.flag, flags)),
             distance=max(m.distance or 0 for m in met) if near else 0,
             reaches=reaches,
             atomic=atomic,
@@ -404,18 +402,6 @@ def _is_plain(value: Op) -> bool:
     )
 
 
-def distinct_name(array: str) -> str:
-    """The name of the argument that says whether the elements of an index array differ."""
-    return f"{array}_is_distinct"
-
-
-def flags_of(function: ir.Function) -> tuple[str, ...]:
-    """The index arrays whose elements a program wants to know to differ."""
-    suffix = distinct_name("")
-    found = {f.name for s in every(function.body) if isinstance(s, ir.Launch) for f in s.distinct}
-    return tuple(sorted(name.removesuffix(suffix) for name in found))
-
-
 def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
     """What was chosen and why, in words."""
     if not writes:
@@ -428,7 +414,7 @@ def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
         return f"on threads in alternating blocks: iterations up to {launch.distance} apart meet in {arrays}"
     text = ""
     if launch.distinct:
-        wanted = ", ".join(f.name.removesuffix(distinct_name("")) for f in launch.distinct)
+        wanted = ", ".join(dict.fromkeys(n for m in met for n in m.distinct or ()))
         text = f"on threads if {wanted} names no element twice; otherwise "
     if not launch.added:
         return f"{text}on one thread: iterations meet in {arrays}"

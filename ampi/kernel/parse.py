@@ -39,13 +39,14 @@ from ampi.kernel import (
     subscripts,
 )
 from ampi.kernel.array_values import Lazy
+from ampi.kernel.names import Names
 from ampi.kernel.operators import BINARY, COMPARE, fold
 from ampi.kernel.records import Records
 from ampi.kernel.reductions import find_reductions
 from ampi.kernel.references import references
 from ampi.kernel.refusals import advice_for, describe
 from ampi.kernel.source import Source, read_source
-from ampi.kernel.spelling import spell_out
+from ampi.kernel.spelling import bound_names, spell_out
 from ampi.kernel.values import Group, Leaf, Named, Single, Static, Unknown, Value, cast, structure_of
 from ampi.kernel.webs import Webs, split_webs
 
@@ -56,7 +57,6 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
 }
-RESERVED = frozenset(dir(builtins)) | {"np", "numpy", "math", "numba", "ampi", "prange", "_", "cmath"}
 
 
 def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
@@ -84,20 +84,6 @@ def _parse(
 
 
 @dataclass
-class _Names:
-    """Names in use, and new ones."""
-
-    taken: set[str]
-
-    def fresh(self, base: str) -> str:
-        name, number = base, 1
-        while name in self.taken or name in RESERVED:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name
-
-
-@dataclass
 class _Scope:
     """What the parser knows about the names of one function while it builds it."""
 
@@ -122,7 +108,8 @@ class _Builder:
         self.globals = _free_names(function)
         self.given = self.bind_arguments(argument_types)
         self.globals |= spell_out(source, self.globals)
-        self.webs: Webs = split_webs(self.definition, self.static_test, RESERVED)
+        self.local_names = bound_names(self.definition)
+        self.webs: Webs = split_webs(self.definition, self.static_test, self.is_prange)
         self.scope = _Scope()
         self.callees: dict[Any, ir.Function] = {}
         self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy
@@ -168,6 +155,21 @@ class _Builder:
                 return (self.given[name] == Static(None)) == isinstance(op, ast.Is)
         return None
 
+    def is_prange(self, node: ast.expr) -> bool:
+        """Whether an expression is a call of ``numba.prange``, whatever it is called here."""
+        if not isinstance(node, ast.Call):
+            return False
+        function, path = node.func, []
+        while isinstance(function, ast.Attribute):
+            path.append(function.attr)
+            function = function.value
+        if not isinstance(function, ast.Name) or function.id in self.local_names:
+            return False
+        value = self.globals.get(function.id)
+        for attribute in reversed(path):
+            value = getattr(value, attribute, None)
+        return value is numba.prange
+
     def declare_arguments(self) -> tuple[ir.Argument, ...]:
         """One argument per leaf; parameters that the body assigns again get a local copy."""
         arguments: list[ir.Argument] = []
@@ -203,7 +205,7 @@ class _Builder:
             return Records(type_, type_.ndim, fields)
         if inference.is_scalar(type_) or inference.is_array(type_):
             own_name = len(path) == 1 and self.webs.definitions[name] == 1
-            leaf = name if own_name else self.names.fresh(f"{name}_0" if len(path) == 1 else name)
+            leaf = name if own_name else self.names.fresh(name)
             self.single |= {(leaf, axis) for number, axis in self.single_axes if number == len(arguments)}
             arguments.append(ir.Argument(leaf, type_, path))
             return ir.Var(leaf, type_)
@@ -226,7 +228,7 @@ class _Builder:
         return dict(self.scope.kinds), self.scope.results
 
     def build(self) -> ir.Function:
-        self.names = _Names(set(self.webs.definitions))
+        self.names = Names(self.webs.definitions)
         self.pending = []
         self.constants: dict[str, np.ndarray] = {}
         self.references: set[str] = set()  # names that stand for one array or another
@@ -323,7 +325,7 @@ class _Builder:
     # ------------------------------------------------------------------------------------------- expressions
 
     def value(self, node: ast.expr, hint: str | None = None) -> Value:
-        """The value of an expression; a new array or view is named ``hint``."""
+        """The value of an expression; a new array or view is named after ``hint``, the variable that is bound to it."""
         parse_expression = EXPRESSIONS.get(type(node))
         if parse_expression is None:
             self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
@@ -487,7 +489,7 @@ class _Builder:
         if not index:
             return array
         view = inference.element_view(array.type, len(index))
-        target = ir.Var(self.new_array_name(hint or f"{array.name}_part"), view)
+        target = ir.Var(self.new_array_name(hint, f"{array.name}_part"), view)
         self.emit(ir.Alias(target, array, index))
         self.describe_part(target, array, len(index))
         return target
@@ -498,10 +500,12 @@ class _Builder:
         if array.name in self.owned | self.parts:
             self.parts.add(target.name)
 
-    def new_array_name(self, hint: str) -> str:
-        if hint in self.webs.definitions and self.webs.definitions[hint] == 1 and not self.unrolling:
-            return hint
-        return self.names.fresh(hint)
+    def new_array_name(self, variable: str | None, word: str) -> str:
+        """A name for a new array or view: that of the user's variable which is bound to it, if it can have it."""
+        if variable is None:
+            return self.names.fresh(word)
+        alone = self.webs.definitions.get(variable) == 1 and not self.unrolling
+        return variable if alone else self.names.fresh(variable)
 
     def index(self, node: ast.Subscript, array: ir.Var, items: list[Any]) -> tuple[ir.Expr, ...]:
         """The index of an element, or the leading indices of a part."""

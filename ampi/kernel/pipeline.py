@@ -237,7 +237,15 @@ class Kernel:
 
     @property
     def has_parallel_loop(self) -> bool:
-        return "prange" in self.py_func.__code__.co_names
+        """Whether ``numba.prange`` is named in it, whatever it is called there."""
+        named = cache.names_in(self.py_func.__code__)
+        spaces = [self.py_func.__globals__]
+        spaces += [vars(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
+        known = [space.get(name) for space in spaces for name in named]
+        for cell in self.py_func.__closure__ or ():
+            with contextlib.suppress(ValueError):  # not assigned yet
+                known.append(cell.cell_contents)
+        return any(value is numba.prange for value in known)
 
     def _dispatcher(self, options: dict[str, Any]) -> Any:
         if config.DISABLE_JIT:
@@ -311,12 +319,11 @@ class Kernel:
         argument_types : tuple of numba types
             One per parameter.
         active : frozenset of str
-            The arguments that carry derivatives: names of ``ir.Argument`` (``"x"``, or ``"state_x"`` for ``state.x``).
+            The arguments that carry derivatives (``"x"``, or ``"state.x"``).
         """
-        from ampi.kernel.contract import Case, make_contract
+        from ampi.kernel.contract import Case, make_contract, positions_of
 
-        names = [a.name for a in self.ir_of(argument_types).arguments]
-        return make_contract(self, Case(argument_types, frozenset(map(names.index, active))))
+        return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
 
     def explain(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
         """What the adjoint does for these arguments, and why: printed, and returned as text.
@@ -353,7 +360,7 @@ class Kernel:
         *args, **kwargs
             As in a call.
         active : iterable of str, optional
-            Names of the arguments to differentiate (``"x"``, or ``"state_x"`` for ``state.x``); by default all that are
+            Names of the arguments to differentiate (``"x"``, or ``"state.x"``); by default all that are
             floating-point or complex.
         """
         from ampi.kernel.contract import adjoint_source

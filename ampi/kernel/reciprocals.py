@@ -16,8 +16,9 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.names import Names
 from ampi.kernel.recomputed import exact_values
-from ampi.kernel.ssa import Branch, Loop, Names, definitions
+from ampi.kernel.ssa import Branch, Loop, definitions
 
 SHARED = 2  # quotients by one number for which a reciprocal pays
 

@@ -51,7 +51,7 @@ def _reductions(loop: ir.For, everywhere: Counter[str], fail: Any) -> tuple[tupl
         updates = sum(isinstance(s, ir.Assign) and s.target.name == name for s in ir.walk(loop.body))
         if inside[name] != 2 * updates:
             fail(loop.line, f"'{name}' is reduced in prange and read there too", "read it after the loop")
-    return tuple(sorted(found.items()))
+    return tuple(found.items())
 
 
 def _operation(statement: ir.Assign) -> str | None:

@@ -20,6 +20,7 @@ from numba import types
 from ampi.errors import KernelError
 from ampi.kernel import inference, ir
 from ampi.kernel.inline import rename
+from ampi.kernel.names import Names, stem
 from ampi.kernel.simplify import mapped
 from ampi.kernel.ssa import live_before, used
 
@@ -54,7 +55,7 @@ class _Resolve:
         self.references = names
         self.arrays = {a.name: ir.Var(a.name, a.type) for a in function.arguments}
         self.arrays |= {n.name: n for n in ir.walk(function.body) if isinstance(n, ir.Var)}
-        self.taken = set(self.arrays) | {name for name, _ in function.constants}
+        self.fresh = Names.of(function).fresh
         self.uses = self.count(function.body)
         self.which = ir.Var(self.fresh("buffers"), types.int64)
         self.numbers: dict[State, int] = {}
@@ -66,13 +67,6 @@ class _Resolve:
 
     # small things
 
-    def fresh(self, base: str) -> str:
-        name, number = base, 1
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name
-
     def count(self, node: Any) -> dict[str, int]:
         found: dict[str, int] = {}
         for n in ir.walk(node):
@@ -81,7 +75,7 @@ class _Resolve:
         return found
 
     def fail(self, s: ir.Stmt, problem: str) -> NoReturn:
-        raise KernelError(f"{self.function.filename}:{s.line}: in kernel '{self.function.name}': {problem}")
+        raise KernelError(f"{self.function.filename}:{s.line}: in kernel '{self.function.name}': {stem(problem)}")
 
     def rebinds(self, s: ir.Stmt) -> bool:
         return isinstance(s, ir.Alias) and s.target.name in self.references

@@ -24,12 +24,12 @@ from ampi.errors import KernelError
 from ampi.kernel import adjoint, array_values, inference, ir
 from ampi.kernel.custom import custom_jvp
 from ampi.kernel.expand import expand
-from ampi.kernel.extents import Fresh
 from ampi.kernel.inline import inline
 from ampi.kernel.intrinsics import constant, is_differentiable
 from ampi.kernel.invocations import bound_values
 from ampi.kernel.lasting import hoist, keep
 from ampi.kernel.linear import departure
+from ampi.kernel.names import Names, stem
 from ampi.kernel.references import resolve
 from ampi.kernel.simplify import mapped
 from ampi.kernel.ssa import assigned, construct, stored
@@ -66,7 +66,7 @@ class Tangent:
     def error(self, line: int, problem: str) -> KernelError:
         return KernelError(
             f"{self.function.filename}:{line}: the tangent of '{self.name}' has no transpose, for it is not linear as "
-            f"it is written: {problem}\n  write it with sums and products of tangents and other values, or make "
+            f"it is written: {stem(problem)}\n  write it with sums and products of tangents and other values, or make "
             f"'{self.name}' a custom_vjp, whose adjoint is given as well"
         )
 
@@ -171,7 +171,7 @@ def _adjoint_rule(
 
 
 def _constant_arguments(function: ir.Function) -> tuple[ir.Argument, ...]:
-    return tuple(ir.Argument(n, numba.typeof(array), ("constant", n)) for n, array in function.constants)
+    return tuple(ir.Argument(n, numba.typeof(array), role=("constant", n)) for n, array in function.constants)
 
 
 def _constants(builder: Any, function: ir.Function) -> list[ir.Expr]:
@@ -402,8 +402,9 @@ def transpose(tangent: Tangent) -> Rule:
     *adjoint_body, last = made.function.body
     assert isinstance(last, ir.Return)
     like = dict(zip(names, (a for a in tangent.primals if is_differentiable(a.type))))
-    shadow = {a.path[1]: ir.Var(a.name, a.type) for a in made.function.arguments if a.path[0] == "shadow"}
-    seeds = {a.path[1]: a for a in made.function.arguments if a.path[0] == "seed"}
+    shadow = {a.role[1]: ir.Var(a.name, a.type) for a in made.function.arguments if a.is_a("shadow")}
+    seeds = {a.role[1]: a for a in made.function.arguments if a.is_a("seed")}
+    fresh = Names.of(made.function).fresh
     begin = []
     for n, array in shadow.items():
         of = ir.Var(like[n].name, like[n].type)
@@ -419,7 +420,7 @@ def transpose(tangent: Tangent) -> Rule:
         type_ = tangent.results[at].type
         if is_differentiable(type_):
             plain = type_.copy(layout="C", readonly=False) if inference.is_array(type_) else type_
-            given.append(seeds.get(dot, ir.Argument(f"unused_{at}", plain, ("unused", at))))
+            given.append(seeds.get(dot, ir.Argument(fresh("unused"), plain, role=("unused", at))))
     sizes = {n: ir.Var(a.name, a.type) for n, a in like.items()}
     resized = lambda e: replace(e, array=sizes[e.array.name]) if isinstance(e, ir.Size) and e.array.name in sizes else e
     whole = tuple(mapped(s, resized) for s in (*begin, *adjoint_body, ir.Return(values)))
@@ -442,16 +443,16 @@ def with_given_results(tangent: Tangent) -> tuple[tuple[ir.Stmt, ...], tuple[ir.
     before, after = tuple(body[:begin]), tuple(body[begin:])
     changed = assigned(after) | stored(after) | {s.array.name for s in ir.walk(after) if isinstance(s, ir.Alias)}
     complete = (assigned(before) | stored(before)) - changed
-    fresh = Fresh(function)
+    fresh = Names.of(function).variable
     known: dict[str, ir.Expr] = {}
     given = []
     for at in tangent.values:
         value = tangent.results[at]
-        name = value.name if isinstance(value, ir.Var) else "result"
+        name = value.name if isinstance(value, ir.Var) else None
         type_ = value.type.copy(layout="C", readonly=False) if inference.is_array(value.type) else value.type
-        argument = fresh(f"{name}_given", type_)
-        given.append(ir.Argument(argument.name, type_, ("result", at)))
-        if name in complete:
+        argument = fresh(f"{name or 'result'}_given", type_)
+        given.append(ir.Argument(argument.name, type_, role=("result", at)))
+        if name is not None and name in complete:
             known[name] = argument
     known_or_same = lambda e: known.get(e.name, e) if isinstance(e, ir.Var) else e
     put = lambda e: mapped(e, known_or_same)

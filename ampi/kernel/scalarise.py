@@ -11,6 +11,7 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.inference import result_type
+from ampi.kernel.names import Names
 from ampi.kernel.simplify import mapped
 from ampi.kernel.values import cast
 
@@ -34,8 +35,6 @@ class _Scalarise:
             if (shape := _constant_shape(alloc)) is not None and _count(shape) <= max_elements
         }
         self.views: dict[str, Place] = {name: (name, ()) for name in self.shapes}
-        self.taken = {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
-        self.taken |= {a.name for a in function.arguments} | {name for name, _ in function.constants}
 
     def run(self) -> ir.Function:
         self.follow_views()
@@ -45,8 +44,9 @@ class _Scalarise:
         self.views = {n: place for n, place in self.views.items() if place[0] in self.shapes}
         if not self.shapes:
             return self.function
+        names = Names.of(self.function)
         self.scalars = {
-            (name, index): ir.Var(self.fresh("_".join(map(str, (name, *index)))), self.dtype(name))
+            (name, index): names.variable("_".join(map(str, (name, *index))), self.dtype(name))
             for name, shape in self.shapes.items()
             for index in itertools.product(*map(range, shape))
         }
@@ -54,12 +54,6 @@ class _Scalarise:
 
     def dtype(self, name: str) -> types.Type:
         return self.allocations[name].target.type.dtype
-
-    def fresh(self, base: str) -> str:
-        while base in self.taken:
-            base += "_"
-        self.taken.add(base)
-        return base
 
     # which arrays
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ampi.errors import KernelError
+from ampi.kernel.names import stem
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Source:
         offset = line - self.first_line
         text = self.lines[offset].rstrip("\n") if 0 <= offset < len(self.lines) else ""
         place = f"{self.filename}:{line}" + (f":{column + 1}" if column is not None else "")
-        parts = [f"{place}: in kernel '{self.name}': {problem}", f"    {text}"]
+        parts = [f"{place}: in kernel '{self.name}': {stem(problem)}", f"    {text}"]
         if column is not None:
             parts.append("    " + "".join("\t" if c == "\t" else " " for c in text[:column]) + "^")
         if advice:
-            parts.append(f"  {advice}")
+            parts.append(f"  {stem(advice)}")
         return KernelError("\n".join(parts))
 
     def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -53,6 +54,14 @@ def _overload_fused(x, y, z):  # Numba compares the arguments with those of the 
     if x == y == z and x in (types.float32, types.float64):
         return lambda x, y, z: _fused(x, y, z)
     return lambda x, y, z: x * y + z
+
+
+@njit
+def longer(array, size):
+    """A new array of one dimension and this size, which begins with the elements of ``array``."""
+    new = np.empty(size, array.dtype)
+    new[: array.shape[0]] = array
+    return new
 
 
 @njit

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from ampi.kernel.names import Names
 from ampi.kernel.source import Source
 
 
@@ -32,14 +33,17 @@ def spell_out(source: Source, names: dict[str, Any]) -> dict[str, Nested]:
     ``names`` are the built-ins, globals and closure variables that the functions inside see besides.
     """
     nested = _Lifting(source, names).run()
-    _SpellOut(all_names(source.definition)).visit(source.definition)
+    _SpellOut(in_order(source.definition)).visit(source.definition)
     return nested
 
 
-def all_names(definition: ast.AST) -> set[str]:
-    """Every name that occurs, parameters included."""
-    names = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
-    return names | {n.arg for n in ast.walk(definition) if isinstance(n, ast.arg)}
+def in_order(definition: ast.AST) -> list[str]:
+    """Every name that occurs, parameters included, once, in an order that does not depend on how they are spelled."""
+    found = (n.id if isinstance(n, ast.Name) else n.arg for n in ast.walk(definition) if isinstance(n, _NAMING))
+    return list(dict.fromkeys(found))
+
+
+_NAMING = (ast.Name, ast.arg)
 
 
 def bound_names(definition: ast.AST) -> set[str]:
@@ -64,10 +68,11 @@ class _Lifting:
         self.inside = {f.name: f for f in found}
         _Remove(self.inside).visit(definition)
         self.check(found, bound_names(definition))
+        self.place = {name: number for number, name in enumerate(in_order(definition))}
         self.free = self.free_variables(bound_names(definition))
         for function in found:
-            self.pass_on(function, set(self.free[function.name]))
-        self.pass_on(definition, set())
+            self.pass_on(function, self.free[function.name])
+        self.pass_on(definition, [])
         space = dict(self.names)
         nested = {f.name: Nested(self.function(f, space)) for f in found}
         space.update(nested)
@@ -99,9 +104,9 @@ class _Lifting:
             if hidden:
                 variable = min(hidden)
                 self.source.fail(function, f"'{variable}' is a variable in here and around it", "use two names")
-        return {name: sorted(variables) for name, variables in free.items()}
+        return {name: sorted(variables, key=self.place.__getitem__) for name, variables in free.items()}
 
-    def pass_on(self, function: ast.FunctionDef, given: set[str]) -> None:
+    def pass_on(self, function: ast.FunctionDef, given: list[str]) -> None:
         """Give the functions inside what they use, wherever they are called."""
         called = set()
         for node in ast.walk(function):
@@ -115,7 +120,7 @@ class _Lifting:
         for node in ast.walk(function):
             if isinstance(node, ast.Name) and node.id in self.inside and id(node) not in called:
                 self.source.fail(node, f"'{node.id}' is a function defined inside", "call it, or pass an @ampi.kernel")
-        for name in sorted(given):
+        for name in given:
             function.args.kwonlyargs.append(ast.copy_location(ast.arg(name), function))
             function.args.kw_defaults.append(None)
 
@@ -176,15 +181,8 @@ class Augmented(ast.BinOp):
 
 
 class _SpellOut(ast.NodeTransformer):
-    def __init__(self, taken: set[str]):
-        self.taken = taken
-
-    def flag(self) -> str:
-        name, number = "finished", 1
-        while name in self.taken:
-            name, number = f"finished_{number}", number + 1
-        self.taken.add(name)
-        return name
+    def __init__(self, taken: list[str]):
+        self.names = Names(taken)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         if not isinstance(node.target, ast.Name):
@@ -206,7 +204,7 @@ class _SpellOut(ast.NodeTransformer):
         orelse, node.orelse = node.orelse, []
         if not orelse:
             return [node]
-        flag = self.flag()
+        flag = self.names.fresh("finished")
         if not _flag_breaks(node.body, flag):
             return [node, *orelse]
         start = _placed(ast.Assign([ast.Name(flag, ast.Store())], ast.Constant(True)), node)

@@ -13,9 +13,7 @@ leaves out what has been computed before.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import keyword
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +25,7 @@ from ampi.errors import KernelError
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import TABLE, constant, convert, is_differentiable, join_types
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.names import Names, stem
 
 INT = types.int64
 ZERO, ONE = Const(0, INT), Const(1, INT)
@@ -284,63 +283,6 @@ def at_line(body: tuple[Stmt, ...], line: int) -> tuple[Stmt, ...]:
 def _with_loop_names(s: Stmt) -> Stmt:
     s = rebuild(s, lambda e: e, lambda v: v, lambda body: tuple(map(_with_loop_names, body)))
     return replace(s, name=s.var.name) if isinstance(s, Loop) else s
-
-
-# --------------------------------------------------------------------------------------------- names
-
-
-def stem(name: str) -> str:
-    """A name without the number of its version."""
-    stem, _, number = name.rpartition("_")
-    return stem if stem and number.isdigit() else name
-
-
-class Names:
-    """Fresh names after the model of given ones."""
-
-    _RESERVED = {
-        *keyword.kwlist,
-        *dir(builtins),
-        "np",
-        "math",
-        "cmath",
-        "prange",
-        "ALONE",
-        "APART",
-        "ATOMIC",
-        "COSTS",
-        "NEAR",
-        "OWN",
-        "add_own",
-        "atomic_add",
-        "blocks_are_apart",
-        "choose",
-        "get_num_threads",
-        "largest_of_parts",
-        "piece",
-        "place_of_largest",
-        "place_of_smallest",
-        "smallest_of_parts",
-        "digamma",
-        "trigamma",
-        "ampi",
-    }
-
-    def __init__(self, taken: Iterator[str] | list[str] = ()) -> None:
-        self.taken = {*self._RESERVED, *taken}
-        self.count: dict[str, int] = {}
-        self.hints: dict[str, str] = {}
-
-    def fresh(self, hint: str) -> str:
-        """A new name, made from the name that ``hint`` was itself made from."""
-        base = self.hints.get(hint, hint)
-        name = base
-        while name in self.taken:
-            self.count[base] = self.count.get(base, 0) + 1
-            name = f"{base}_{self.count[base]}"
-        self.taken.add(name)
-        self.hints[name] = base
-        return name
 
 
 # --------------------------------------------------------------------------------------------- building
@@ -665,6 +607,7 @@ class _Construction(Builder):
         super().__init__(Names(a.name for a in function.arguments))
         self.function = function
         self.types = _variable_types(function)
+        self.place = {name: number for number, name in enumerate(self.types)}
         self.shapes: dict[str, tuple[Expr, ...]] = {}
         self.current: dict[str, Expr | _View] = {}
         for a in function.arguments:
@@ -677,7 +620,7 @@ class _Construction(Builder):
         return replace(self.function, body=tuple(self.block.statements))
 
     def error(self, message: str) -> KernelError:
-        return KernelError(f"{self.function.filename}:{self.line}: {message}")
+        return KernelError(f"{self.function.filename}:{self.line}: {stem(message)}")
 
     # expressions
 
@@ -838,7 +781,7 @@ class _Construction(Builder):
             self.statements(s.orelse, live)
         after_else, self.current = self.current, dict(before)
         joins = []
-        for name in sorted(assigned(s.then) | assigned(s.orelse)):
+        for name in self.in_order(assigned(s.then) | assigned(s.orelse)):
             a, b = after_then.get(name), after_else.get(name)
             if name not in live or a == b:
                 if a is not None:
@@ -873,6 +816,10 @@ class _Construction(Builder):
             return ir.Load(view.array, view.index, e.type)
         return self.atom(e)
 
+    def in_order(self, names: set[str]) -> list[str]:
+        """Variables in the order of their first assignments, however they are spelled."""
+        return sorted(names, key=self.place.__getitem__)
+
     def join(self, name: str, a: Expr | _View | None, b: Expr | _View | None) -> Join:
         if isinstance(a, _View) or isinstance(b, _View):
             raise self.error(f"{name!r} is one array or another, depending on a condition")
@@ -885,7 +832,7 @@ class _Construction(Builder):
     def carry(self, names: set[str]) -> list[tuple[str, Var, Expr]]:
         """Begin a loop: a fresh variable for every scalar that is carried from one iteration to the next."""
         begun = []
-        for name in sorted(names):
+        for name in self.in_order(names):
             value = self.current.get(name)
             ty = self.types.get(name)
             if isinstance(value, _View) or isinstance(ty, types.Array):

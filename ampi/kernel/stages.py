@@ -24,7 +24,8 @@ from ampi.kernel.carried import addition
 from ampi.kernel.innermost import InnermostLoops, array_of
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, Names, names_read, substitute, written
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, names_read, substitute, written
 
 LOOKED_AHEAD = 190  # operations
 PER_CYCLE = 4

@@ -26,7 +26,8 @@ from ampi.kernel.carried import addition
 from ampi.kernel.innermost import InnermostLoops, array_of, index_of
 from ampi.kernel.intrinsics import TABLE, constant
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, Names, names_read, substitute, written
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import INT, ZERO, Block, Carried, Loop, names_read, substitute, written
 
 BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip

@@ -140,9 +140,15 @@ def as_array(builder: Any, node: ast.AST, group: Group) -> ir.Var:
 
 
 def filled_array(
-    builder: Any, name: str, shape: tuple[int, ...], items: dict[tuple[int, ...], ir.Expr], dtype: types.Type
+    builder: Any,
+    word: str,
+    shape: tuple[int, ...],
+    items: dict[tuple[int, ...], ir.Expr],
+    dtype: types.Type,
+    variable: str | None = None,
 ) -> ir.Var:
-    target = array_values.new_array(builder, name, dtype, tuple(ir.Const(n, types.intp) for n in shape))
+    sizes = tuple(ir.Const(n, types.intp) for n in shape)
+    target = array_values.new_array(builder, word, dtype, sizes, variable=variable)
     for index, item in items.items():
         builder.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
     return target

@@ -13,7 +13,8 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.intrinsics import constant
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ssa import Branch, Carried, Loop, Names, definitions, every, reads, written
+from ampi.kernel.names import Names
+from ampi.kernel.ssa import Branch, Carried, Loop, definitions, every, reads, written
 
 
 def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
@@ -33,33 +34,36 @@ def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
 
 def _without_fixed_increments(s: Loop, names: Names) -> tuple[Loop, list[Stmt]]:
     inside = {v.name for t in every((s,)) for v in definitions(t)}
+    values = {t.target.name: t.value for t in s.body if isinstance(t, ir.Assign)}
     body: list[Stmt] = []
     carried = list(s.carried)
     after: list[Stmt] = []
     for t in s.body:
-        increment = _increment(t)
+        increment = _increment(t, values)
         if increment is None or not _is_fixed(increment, s, inside):
             body.append(t)
             continue
         ty = increment.array.type.dtype
-        total, following = (Var(names.fresh("total"), ty) for _ in range(2))
+        total, following = names.variable("total", ty), names.variable("total", ty)
         body.append(ir.Assign(following, Op("add", (total, increment.value), ty), line=t.line))
         carried.append(Carried(total, constant(0, ty), following))
-        any_, zero = Var(names.fresh("any"), types.boolean), constant(0, ty)
+        any_, zero = names.variable("any", types.boolean), constant(0, ty)
         after.append(ir.Assign(any_, Op("ne", (total, zero), types.boolean), line=t.line))
         after.append(Branch(any_, (replace(increment, value=total),), line=t.line))
     return replace(s, body=tuple(body), carried=tuple(carried)), after
 
 
-def _increment(t: Stmt) -> ir.Accumulate | None:
-    """The increment that a statement is, or that is left of an inner loop's."""
+def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
+    """The increment that a statement is, or that it makes unless it is one by zero (as is left of an inner loop's).
+
+    ``values`` are those of the variables that are assigned in the same block.
+    """
     match t:
         case ir.Accumulate(value=value) if value.type == t.array.type.dtype:
             return t
-        case Branch(
-            then=(ir.Accumulate(value=Var() as total) as only,), orelse=(), joins=(), condition=Var() as condition
-        ):
-            return only if condition.name.startswith("any") and total.name.startswith("total") else None
+        case Branch(then=(ir.Accumulate(value=Var() as total) as only,), orelse=(), joins=(), condition=Var() as any_):
+            nonzero = Op("ne", (total, constant(0, total.type)), types.boolean)
+            return only if values.get(any_.name) == nonzero and total.type == only.array.type.dtype else None
         case _:
             return None
 

@@ -14,6 +14,7 @@ from ampi.kernel.adjoint import ALL_ON, Derivative, Options, arrays_read
 from ampi.kernel.destruct import destruct
 from ampi.kernel.intrinsics import arithmetic, constant, convert, is_differentiable, tangent_of
 from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
+from ampi.kernel.names import Names, stem
 from ampi.kernel.slice import live_part
 from ampi.kernel.ssa import (
     INT,
@@ -23,13 +24,11 @@ from ampi.kernel.ssa import (
     Custom,
     Join,
     Loop,
-    Names,
     at_line,
     construct,
     definitions,
     every,
     instance,
-    stem,
     written,
 )
 
@@ -48,7 +47,6 @@ class _Tangent(Builder):
     def __init__(self, primal: ir.Function, active_arguments: frozenset[str], options: Options) -> None:
         taken = {a.name for a in primal.arguments} | {v.name for s in every(primal.body) for v in definitions(s)}
         super().__init__(Names(list(taken)))
-        self.names.hints.update({n: stem(n) for n in taken})
         self.primal = primal
         self.options = options
         self.active_arguments = active_arguments
@@ -69,8 +67,8 @@ class _Tangent(Builder):
         self.emit(ir.Return(values, line=self.primal.body[-1].line if results else self.primal.first_line))
         leaves = (
             *arguments,
-            *(ir.Argument(self.dot[a.name].name, a.type, ("shadow", a.name)) for a in shadowed),
-            *(ir.Argument(self.dot[a.name].name, a.type, ("tangent", a.name)) for a in scalars),
+            *(ir.Argument(self.dot[a.name].name, a.type, role=("shadow", a.name)) for a in shadowed),
+            *(ir.Argument(self.dot[a.name].name, a.type, role=("tangent", a.name)) for a in scalars),
         )
         name, count = f"{self.primal.name}_tangent", len(results) + sum(result_active)
         generated = replace(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ampi.kernel import ir
 from ampi.kernel.inline import rename
+from ampi.kernel.names import Names
 from ampi.kernel.simplify import trip_count
 
 MAX_TRIPS = 16
@@ -22,8 +23,7 @@ class _Unroll:
     def __init__(self, function: ir.Function, max_trips: int, max_size: int):
         self.max_trips = max_trips
         self.max_size = max_size
-        self.taken = {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
-        self.taken |= {a.name for a in function.arguments} | {name for name, _ in function.constants}
+        self.fresh = Names.of(function).fresh
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         return tuple(s for statement in body for s in self.statement(statement))
@@ -60,10 +60,3 @@ class _Unroll:
             keep = lambda name, renamed=renamed: renamed.get(name, name)
             for statement in loop.body:
                 yield rename(statement, names, keep, None)
-
-    def fresh(self, base: str) -> str:
-        name, number = base, 1
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name

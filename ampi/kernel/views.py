@@ -9,7 +9,8 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import extents, ir
-from ampi.kernel.extents import INT, ZERO, Fresh, Integers
+from ampi.kernel.extents import INT, ZERO, Integers
+from ampi.kernel.names import Names, stem
 from ampi.kernel.references import references
 from ampi.kernel.simplify import mapped
 
@@ -38,7 +39,7 @@ class _Views:
         self.function = function
         self.captured = captured  # views of what a name stands for, whatever it does later
         self.integers = Integers(function)
-        self.fresh = Fresh(function)
+        self.fresh = Names.of(function).variable
         self.references = references(function)
         aliases = [n for n in ir.walk(function.body) if isinstance(n, ir.Alias)]
         self.meant = {n.array.name for n in aliases if n.target.name in self.references}
@@ -50,7 +51,7 @@ class _Views:
         return replace(self.function, body=self.block(self.function.body))
 
     def fail(self, problem: str) -> NoReturn:
-        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {problem}")
+        raise KernelError(f"{self.function.filename}:{self.line}: in kernel '{self.function.name}': {stem(problem)}")
 
     # statements
 

@@ -2,7 +2,7 @@
 
 A *web* is a largest set of assignments and uses of one variable that are connected: an assignment belongs with every
 use that it may reach.  ``t`` used for one thing in a first loop and for another in a second is two webs, which get two
-names (``t`` and ``t_1``).  So a variable can change its type half-way as in Numba, and the analyses see fewer
+names.  So a variable can change its type half-way as in Numba, and the analyses see fewer
 overwritten values.
 """
 
@@ -12,6 +12,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ampi.kernel.names import Names
 from ampi.kernel.spelling import bound_names
 
 Environment = dict[str, frozenset[int]]
@@ -34,14 +35,13 @@ class Webs:
     falls_through: bool = False
 
 
-def split_webs(definition: ast.FunctionDef, static_test: StaticTest, reserved: frozenset[str]) -> Webs:
+def split_webs(definition: ast.FunctionDef, static_test: StaticTest, is_prange: Callable[[ast.expr], bool]) -> Webs:
     """Rename the variables in ``definition`` (in place) so that every web has a name of its own.
 
     ``static_test(test, is_parameter)`` says how a condition comes out if that is known beforehand; the branch that is
-    not taken is removed.  Names in ``reserved`` are not given to variables.
+    not taken is removed.  ``is_prange`` says whether the iterations of what a loop goes through are independent.
     """
-    flow = _Flow(definition, static_test)
-    return flow.rename(reserved)
+    return _Flow(definition, static_test, is_prange).rename()
 
 
 @dataclass
@@ -53,9 +53,10 @@ class _Loop:
 class _Flow:
     """Which assignments reach which uses, over structured control flow."""
 
-    def __init__(self, definition: ast.FunctionDef, static_test: StaticTest):
+    def __init__(self, definition: ast.FunctionDef, static_test: StaticTest, is_prange: Callable[[ast.expr], bool]):
         self.definition = definition
         self.static_test = static_test
+        self.is_prange = is_prange
         self.locals = bound_names(definition)
         self.sites: list[tuple[str, ast.AST | None]] = []  # a definition: its variable, and the node that is renamed
         self.site_of: dict[int, int] = {}
@@ -165,7 +166,7 @@ class _Flow:
 
     def for_loop(self, node: ast.For, env: Environment) -> Environment | None:
         self.read(node.iter, env)
-        parallel = _is_prange(node.iter)
+        parallel = self.is_prange(node.iter)
         self.parallel += parallel
         after = self.loop(node, env, None, node.target, node.body)
         self.parallel -= parallel
@@ -198,16 +199,18 @@ class _Flow:
 
     # -- renaming
 
-    def rename(self, reserved: frozenset[str]) -> Webs:
+    def rename(self) -> Webs:
         webs = Webs(falls_through=self.falls_through)
-        taken = self.locals | reserved
+        fresh = Names(self.locals).fresh
         names: dict[int, str] = {}
         seen: set[str] = set()
         order = sorted(range(len(self.sites)), key=lambda s: (not isinstance(self.sites[s][1], ast.arg), s))
         for site in order:
             root = self.root(site)
             if root not in names:
-                names[root] = self.new_name(self.sites[site][0], seen, taken, reserved)
+                name = self.sites[site][0]
+                names[root] = fresh(name) if name in seen else name
+                seen.add(name)
             name = names[root]
             webs.definitions[name] = webs.definitions.get(name, 0) + 1
             node = self.sites[site][1]
@@ -221,22 +224,6 @@ class _Flow:
         webs.maybe_undefined = list(self.unreached.values())
         webs.loop_variables = _pure_loop_variables(self.definition, webs)
         return webs
-
-    @staticmethod
-    def new_name(base: str, seen: set[str], taken: set[str], reserved: frozenset[str]) -> str:
-        if base not in seen and base not in reserved:
-            seen.add(base)
-            return base
-        number = 1
-        while f"{base}_{number}" in taken:
-            number += 1
-        taken.add(f"{base}_{number}")
-        return f"{base}_{number}"
-
-
-def _is_prange(node: ast.expr) -> bool:
-    called = node.func if isinstance(node, ast.Call) else None
-    return getattr(called, "id", getattr(called, "attr", None)) == "prange"
 
 
 def _merge(*environments: Environment | None) -> Environment | None:

@@ -617,6 +617,7 @@ def kernel_ir(function, arguments):
 
 def load(function, jit=False, **options):
     """The callable that a generated function is, compiled or as plain Python."""
+    (function,) = emit.spelled(function)
     namespace = {**dict(function.constants), "COSTS": COSTS}
     text = emit.HEADER + "\n" + emit.source(function)
     exec(compile(text, "<generated>", "exec"), namespace)

@@ -4,6 +4,7 @@ import linecache
 
 import numba
 import numpy as np
+from hostile_names import draw, require_the_same
 from kernel_cases import Check, kernel_ir
 from random_kernels import SIZE
 
@@ -73,6 +74,13 @@ def examine(text, seed):
     for computed, a, b in zip(tangents, near, far):
         if np.allclose(a, b, rtol=1e-5, atol=1e-6):  # no kink nearby
             np.testing.assert_allclose(computed, a, rtol=1e-4, atol=1e-5)
+
+
+def examine_all(text, seed):
+    """The same, and that the programs do not depend on what things are called."""
+    examine(text, seed)
+    kernel, arguments = kernel_of(text, seed)
+    require_the_same(kernel, arguments, draw(kernel, seed), "other")
 
 
 BY_TAPES = "split,ends,new,chains"

@@ -82,7 +82,7 @@ def of_fields(function):
     """The kernel as a function of plain arrays, one for each field, with its program and arguments."""
     atoms = points()
     code = kernel_cases.kernel_ir(function, (atoms, 0.7))
-    names = [a.name for a in code.arguments]
+    names = ["_".join(map(str, a.path)) for a in code.arguments]
 
     def call(*leaves):
         made = points()

@@ -67,7 +67,7 @@ def test_every_line_says_where_it_comes_from(name, kind):
 def test_active_arguments_are_chosen_by_name():
     function, arguments = CASES["swapped_buffers"]
     kernel = ampi.kernel(function)
-    assert "def swapped_buffers_tangent(u_0, v_0, n, u_0_dot" in kernel.tangent_source(*arguments, active=["u"])
+    assert "def swapped_buffers_tangent(u, v, n, u_dot" in kernel.tangent_source(*arguments, active=["u"])
     with pytest.raises(ValueError, match="has no argument"):
         kernel.tangent_source(*arguments, active=["w"])
 

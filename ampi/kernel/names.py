@@ -1,0 +1,55 @@
+"""Hygienic names: those that the user wrote and those that are made for generated programs cannot meet.
+
+A name in the IR that the user wrote is an identifier of Python.  One that is made ends in a mark, which no identifier
+has, and a number (``x@2``, ``x_bar@1``), whatever it was modelled after; `Names` is the only maker.  What stands before
+the mark is for readers alone: nothing is ever recognised by how a name is spelled.  `identifiers` gives all of them
+identifiers when a program is written out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ampi.kernel import ir
+
+_MARK = re.compile(r"@\d+")
+
+
+def stem(name: str) -> str:
+    """A name, or a text with names in it, without marks: what a user is shown."""
+    return _MARK.sub("", name)
+
+
+def all_names(function: ir.Function) -> set[str]:
+    """The names of a function's arguments, constants and variables."""
+    names = {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
+    return names | {a.name for a in function.arguments} | {name for name, _ in function.constants}
+
+
+class Names:
+    """Makes names that differ from those in ``taken`` and from one another."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.taken = set(taken)
+        self.count: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, function: ir.Function) -> Names:
+        """A maker of further names for a function."""
+        return cls(all_names(function))
+
+    def fresh(self, hint: str) -> str:
+        """A new name after the model of ``hint``: a word, a name, or both (``x@2_bar``)."""
+        base = stem(hint)
+        while True:
+            self.count[base] += 1
+            name = f"{base}@{self.count[base]}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
+
+    def variable(self, hint: str, type_: Any) -> ir.Var:
+        return ir.Var(self.fresh(hint), type_)
