@@ -172,7 +172,7 @@ class ndarray(TrackedArray):
     def ravel(self, order: Any = "C") -> Any:
         """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
         result = np.ndarray.ravel(self, order)
-        return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, order=order)
+        return result if indexing.looks_into(result, self) else self._in_new_order(result, None, order=order)
 
     def _in_new_order(self, result: ndarray, function: Any, order: Any = "C", **keywords: Any) -> Any:
         moved = indexing.movable(current(), self)
@@ -181,7 +181,7 @@ class ndarray(TrackedArray):
         source = self if moved is None else moved
         if order == "C":
             return indexing.copied(source, plain(result))
-        return function(source, result.shape, order=order, **keywords) if order != "K" else np.ravel(source, "K")
+        return np.ravel(source, order) if function is None else function(source, result.shape, order=order, **keywords)
 
     def flatten(self, order: Any = "C") -> Any:
         """A 1-d copy."""
@@ -206,6 +206,24 @@ class ndarray(TrackedArray):
     std = _by_function("std")
     take = _by_function("take")
     del _by_function
+
+    def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """`numpy.cumsum` of this array."""
+        return self._accumulated(np.add, axis, dtype, out)
+
+    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """`numpy.cumprod` of this array."""
+        return self._accumulated(np.multiply, axis, dtype, out)
+
+    def _accumulated(self, ufunc: np.ufunc, axis: Any, dtype: Any, out: Any) -> Any:
+        # NumPy's methods flatten into memory that nobody tracks.
+        flat = axis is None or not self.ndim
+        return ufunc.accumulate(self.ravel() if flat else self, 0 if axis is None else axis, dtype, out)
+
+    def var(self, *arguments: Any, **keywords: Any) -> Any:
+        """`numpy.var` of this array."""
+        # NumPy computes in place in what it takes for an array of its own.
+        return np.ndarray.var(self if self.ndim else self.reshape(1), *arguments, **keywords)
 
     def compress(self, condition: Any, axis: Any = None, out: Any = None) -> ndarray:
         """`numpy.compress` of this array."""
@@ -308,7 +326,8 @@ class FlatView:
         return np.arange(self.base.size)[indexing.plain_of(key)]
 
     def __getitem__(self, key: Any) -> Any:
-        return self.base[np.unravel_index(self._places(key), self.base.shape)]
+        base = self.base if self.base.ndim else self.base[None]
+        return base[np.unravel_index(self._places(key), base.shape)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         places = np.asarray(self._places(key))
@@ -317,7 +336,8 @@ class FlatView:
             return
         # A shorter value is repeated, as NumPy does.
         taken = np.arange(places.size).reshape(places.shape) % len(values)
-        self.base[np.unravel_index(places, self.base.shape)] = values[taken]
+        base = self.base if self.base.ndim else self.base[None]
+        base[np.unravel_index(places, base.shape)] = values[taken]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.array(plain(self.base).ravel(), dtype=dtype)

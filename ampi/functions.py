@@ -22,7 +22,7 @@ import numpy as np
 
 from .bits import movable
 from .errors import no_rule
-from .indexing import assign, is_active, is_inexact, plain_of, require_arrays
+from .indexing import assign, is_active, is_inexact, plain_of, require_arrays, write_constants
 from .memory import storage_of, wrapped
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
@@ -146,9 +146,17 @@ def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[
 def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
     tape = current()
     active = any(is_active(tape, leaf) for leaf in leaves(_without_out(function, arguments, keywords)))
-    if not active and storage_of(out) is None:
-        function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+    if not active:
+        run = lambda: function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+        if storage_of(out) is None:
+            run()
+        else:
+            write_constants([out], run)
         return out
+    if function in (np.concatenate, np.stack) and any(
+        isinstance(leaf, np.ndarray) and np.may_share_memory(leaf, out) for leaf in leaves(arguments[0])
+    ):
+        raise no_rule(function, " with an argument out that overlaps what is joined")
     if function in COMPOSITE:
         function._implementation(*arguments, **keywords)
         if active and is_inexact(out) and not is_active(tape, out):

@@ -183,6 +183,15 @@ def require_tracked(target: np.ndarray, what: str) -> None:
             f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative "
             "would be lost; make that array with ampi.numpy, or pass ampi.value(...) of the active operands"
         )
+    if (
+        0 in target.strides
+        and target.size
+        and any(n > 1 and not stride for n, stride in zip(target.shape, target.strides))
+    ):
+        raise ActivityError(
+            f"{what} writes active values into an array of shape {target.shape} whose elements share memory (it was "
+            "broadcast); write into a copy of it"
+        )
 
 
 class _Assign:
@@ -327,9 +336,12 @@ def frozen_key(tape: Tape, key: Any) -> Any:
         return tuple(frozen_key(tape, k) for k in key)
     if isinstance(key, np.ndarray):
         return tape.need(key)
-    if isinstance(key, list):
-        return np.asarray(key)
-    return key
+    return _index_array(key) if isinstance(key, list) else key
+
+
+def _index_array(key: list) -> np.ndarray:
+    found = np.asarray(key)
+    return found if found.size else found.astype(np.intp)  # an empty list has no dtype
 
 
 def plain_key(key: Any) -> Any:
@@ -343,7 +355,9 @@ def copied_key(key: Any) -> Any:
     """A key whose arrays nobody else sees."""
     if type(key) is tuple:
         return tuple(copied_key(k) for k in key)
-    return np.array(key) if isinstance(key, (np.ndarray, list)) else key
+    if isinstance(key, list):
+        return _index_array(key)
+    return np.array(key) if isinstance(key, np.ndarray) else key
 
 
 def _may_repeat(key: Any) -> bool:

@@ -197,7 +197,13 @@ class _Getter:
         self._origin = origin
 
     def __getitem__(self, key: Any) -> Any:
-        return _memory.wrapped(self._origin[key])
+        if _current() is None or not isinstance(key, tuple):
+            return _memory.wrapped(self._origin[key])
+        # NumPy changes dtypes behind the back of our class.
+        items = [_from_nested(item) for item in key]
+        dtype = self._origin[tuple([_plain_of(item) for item in items])].dtype
+        items = [item.astype(dtype, copy=False) if isinstance(item, ndarray) else item for item in items]
+        return _memory.wrapped(self._origin[tuple(items)])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._origin, name)

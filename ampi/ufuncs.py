@@ -373,8 +373,14 @@ def _axes(axis: Any, ndim: int) -> tuple:
     return tuple(int(k) % ndim for k in (axis if isinstance(axis, tuple) else (axis,))) if ndim else ()
 
 
+def _in_real_dtype(x: Any, keywords: dict) -> Any:
+    """What is reduced: the real parts of complex numbers, where a real dtype is asked for."""
+    dtype = keywords.get("dtype")
+    return x if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind == "c" else tracked(x).astype(dtype)
+
+
 def _reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    (x,) = inputs
+    x = _in_real_dtype(inputs[0], keywords)
     if is_active(tape, keywords.get("initial")):
         raise no_rule(ufunc, ".reduce for an active `initial`")
     keywords = {name: plain_of(value) for name, value in keywords.items()}
@@ -475,7 +481,7 @@ class _Accumulation:
 
 
 def _accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    (x,) = inputs
+    x = _in_real_dtype(inputs[0], keywords)
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
     result = wrapped(ufunc.accumulate(plain(x), **keywords))
@@ -536,6 +542,7 @@ def _at(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dic
         require_tracked(target, f"np.{ufunc.__name__}.at")
     target = tracked(target)
     places = np.arange(target.size).reshape(target.shape)[_plain_index(key)]
+    operand = [b.copy() if isinstance(b, np.ndarray) and np.may_share_memory(b, target) else b for b in operand]
     values = [np.broadcast_to(b, places.shape) if np.ndim(b) else b for b in operand]
     for turn in _turns(places.ravel()):
         chosen = np.unravel_index(places.ravel()[turn], target.shape)

@@ -90,7 +90,8 @@ PARTIALS: dict[str, tuple] = {
 }
 
 ADJOINTS: dict[str, tuple] = {
-    "absolute": (lambda g, x, z: g * (_unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
+    # The absolute value is real, also where it is written into complex memory.
+    "absolute": (lambda g, x, z: np.real(g) * (_unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
     "conjugate": (lambda g: np.conj(g),),
     # The bounds take the adjoint where they act.
     "clip": (

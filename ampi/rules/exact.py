@@ -21,6 +21,8 @@ def exactly(function: Callable) -> Callable:
         def rewritten(*arguments: Any, **keywords: Any) -> Any:
             result = formula(*arguments, **keywords)
             exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+            if isinstance(exact, (np.ndarray, np.inexact)) and result.dtype != exact.dtype:
+                result = result.astype(exact.dtype)
             for made, wanted in zip(leaves(result), leaves(exact)):
                 writable(made)[...] = wanted
                 if isinstance(wanted, np.inexact) and not is_scalar(made):

@@ -42,6 +42,13 @@ def _chosen(values: np.ndarray, places: Any) -> Any:
     return getitem(tracked(values), places)
 
 
+def _set_flat(a: Any, places: np.ndarray, values: Any) -> None:
+    """Set the elements at some places in C order."""
+    if not a.ndim:
+        a = a[None]
+    setitem(a, np.unravel_index(places, a.shape), values)
+
+
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     src = from_nested(src)
     if where is True:
@@ -68,7 +75,7 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
     places = np.flatnonzero(plain_of(mask))
     source = _values(values).reshape(-1)
     if len(places) and len(source):
-        setitem(a, np.unravel_index(places, a.shape), _chosen(source, places % len(source)))
+        _set_flat(a, places, _chosen(source, places % len(source)))
 
 
 def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
@@ -82,7 +89,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
         places = places % a.size
     else:
         places = np.clip(places, 0, a.size - 1) if mode == "clip" else places % a.size
-    setitem(a, np.unravel_index(places, a.shape), _chosen(source, np.arange(len(places)) % len(source)))
+    _set_flat(a, places, _chosen(source, np.arange(len(places)) % len(source)))
 
 
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:

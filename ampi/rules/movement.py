@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import no_rule
 from ..indexing import carries, carry, from_nested, plain_of
-from ..memory import Region, looks_at, region_of, wrapped
+from ..memory import Region, is_scalar, looks_at, region_of, wrapped
 from ..structures import bound, leaves, mapped
 from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
@@ -100,6 +100,9 @@ def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:
     return np.bincount(place, values, n)
 
 
+_SPREADING = (np.broadcast_to, np.broadcast_arrays)
+
+
 def _moving(function: Callable, parameters: str, data: str, check: Callable | None = None) -> Callable:
     """The rule of a function that moves elements of its parameters ``data``; the others say where to."""
     moved = data.split()
@@ -108,6 +111,8 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
         tape = current()
         assert tape is not None
         given = bound(parameters, arguments, keywords)
+        if function in _SPREADING:  # one number in many places: views, which take no record
+            given = mapped(lambda x: x[...] if is_scalar(x) else x, given)
         if check is not None:
             check(given)
         result = wrapped(_run(function, parameters, {name: mapped(plain_of, x) for name, x in given.items()}))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import no_rule
 from ..indexing import from_nested, is_active, plain_of
-from ..memory import plain, region_of, tracked, wrapped
+from ..memory import is_scalar, plain, region_of, tracked, wrapped
 from ..tape import Sweep, current
 from .exact import exactly
 from .roots import root, std
@@ -43,17 +43,19 @@ def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", orde
 
 
 def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    if x.dtype.kind not in "fc":
+        return wrapped(np.nan_to_num(plain_of(x), copy, nan, posinf, neginf))
     numbers = np.nan_to_num(plain(x), nan=nan, posinf=posinf, neginf=neginf)
-    if not copy:
+    if not copy and not is_scalar(x):
         replaced = ~np.isfinite(plain(x))
         x[replaced] = numbers[replaced]
-        return x
+        return x if x.ndim else x[()]
     if x.dtype.kind != "c":
-        return np.where(np.isfinite(plain(x)), x, numbers)
-    result = x.copy()
+        return np.where(np.isfinite(plain(x)), x, numbers)[()]
+    result = x[...].copy()
     result.real = np.where(np.isfinite(plain(x).real), x.real, numbers.real)
     result.imag = np.where(np.isfinite(plain(x).imag), x.imag, numbers.imag)
-    return result
+    return result[()]
 
 
 def _real_if_close(a: Any, tol: Any = 100) -> Any:
