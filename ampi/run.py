@@ -8,7 +8,6 @@ tracebacks on a board in shared memory, and the lowest of those that failed prin
 
 import re
 import runpy
-import signal
 import sys
 import tempfile
 import time
@@ -17,6 +16,9 @@ import traceback
 import mpi4py.run
 import numpy as np
 from mpi4py import MPI
+
+import ampi.checks
+import ampi.mpi
 
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
 RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
@@ -48,10 +50,8 @@ def main():
     except SystemExit as exit:
         mpi4py.run.set_abort_status(exit)
         raise
-    except KeyboardInterrupt as error:
-        fail(board, error, 128 + signal.SIGINT)
     except BaseException as error:
-        fail(board, error, 1)
+        fail(board, error)
 
 
 def parse(arguments):
@@ -78,15 +78,13 @@ def say(text, stream):
 
 def install():
     """Replace mpi4py's communicators and class names by ampi's."""
-    import ampi.checks
-    import ampi.mpi
-
     ampi.checks.strict = True  # nothing of the program says ampi: it is not looked through for warnings
     ampi.mpi.install()
 
 
-def fail(board, error, status):
-    """Show `error` and end all ranks with `status`."""
+def fail(board, error):
+    """Show `error` and end all ranks with its status."""
+    status = ampi.mpi.waiting.status_of(error)
     sys.stdout.flush()
     board.post(render(error))
     board.wait_for_turn()

@@ -270,7 +270,7 @@ class Communication:
             if reverse.broken or reverse.pending:
                 continue
             reverse.count(log.concerned())
-            _tell_all(log, notice_of(error))
+            _tell_all(log, error)
 
 
 def communication_of(tape: Tape) -> Communication:
@@ -805,14 +805,14 @@ def _finish(communication: Communication, sweep: Sweep, error: BaseException | N
     for reverse, log in communication.logs.items():
         reverse.broken = reverse.broken or text
         stranded.extend(message.flight for message in log.messages if isinstance(message, Sent) and message.flight)
-        _tell_all(log, text)
+        _tell_all(log, error)
 
 
-def _tell_all(log: Log, text: str) -> None:
+def _tell_all(log: Log, error: BaseException) -> None:
     reverse = log.reverse
     partners = log.concerned()
     if partners is None:
         partners = set(range(reverse.partners))
     if not reverse.comm.Is_inter():
         partners.discard(reverse.rank)
-    tell(reverse, partners, text)
+    tell(reverse, partners, error)

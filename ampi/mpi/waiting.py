@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -113,11 +114,12 @@ def wait(request: mpi.Request, describe: Callable[[], str]) -> None:
         raise
 
 
-def tell(reverse: Any, partners: Iterable[int], text: str) -> None:
-    """Tell partners, who may be waiting for this rank, that it has stopped and why."""
+def tell(reverse: Any, partners: Iterable[int], error: BaseException) -> None:
+    """Tell partners, who may be waiting for this rank, that it has stopped, why, and with which status it may end."""
     reverse.keep()
+    stopped = f"{status_of(error)} {notice_of(error)}"
     for partner in partners:
-        notice = f"{reverse.identity} {reverse.sweep_with(partner)} {text}".encode()[:_TEXT]
+        notice = f"{reverse.identity} {reverse.sweep_with(partner)} {stopped}".encode()[:_TEXT]
         stranded.append(reverse.comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
 
 
@@ -129,20 +131,22 @@ def _look_for_notices(describe: Callable[[], str]) -> None:
         while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
             notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
             reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
-            identity, number, text = notice.decode(errors="replace").split(" ", 2)
+            identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
             if int(identity) == reverse.identity:
-                reverse.notices.append((source, int(number), text))
+                reverse.notices.append((source, int(number), stopped))
         for notice in reverse.notices.copy():
-            source, number, text = notice
+            source, number, stopped = notice
             if number > reverse.sweep_with(source):
                 continue  # of a later sweep: that rank has done its part of this one
             reverse.notices.remove(notice)
             if number < reverse.sweep_with(source):
                 continue  # of a sweep that this rank refused as well
+            ending, text = stopped.split(" ", 1)
             error = CommunicationError(
                 f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {describe()}, because {text}"
             )
             error.notice = text  # type: ignore[attr-defined]
+            error.ending = int(ending)  # type: ignore[attr-defined]
             raise error
 
 
@@ -151,6 +155,18 @@ def notice_of(error: BaseException) -> str:
     return getattr(error, "notice", None) or (
         f"rank {_WORLD.Get_rank()} of the world stopped its sweep with {type(error).__name__}: {error}"
     )
+
+
+def status_of(error: BaseException) -> int:
+    """The status with which a program ends that does not catch an error: that of the rank where it began."""
+    match error:
+        case SystemExit(code=int() as status):
+            return int(status)
+        case SystemExit(code=code):
+            return int(code is not None)
+        case KeyboardInterrupt():
+            return 128 + signal.SIGINT
+    return getattr(error, "ending", 0) or 1
 
 
 class Outbox:

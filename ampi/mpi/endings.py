@@ -1,0 +1,179 @@
+"""How a program ends on one of several ranks: the others do not wait for it for ever, or it is said that they may.
+
+Without a runner, an exception that nobody catches, or ``sys.exit(3)``, ends one process while the others wait in MPI.
+``import ampi`` has it end all of them, as ``python -m ampi.run`` does, where there are several and nobody types
+commands; ``AMPI_ABORT=0`` leaves things as mpi4py has them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+import mpi4py.run
+from mpi4py import MPI as mpi
+
+from ..errors import AmpiError
+from .reverse import LEAVING_TAG
+from .waiting import status_of, stranded
+
+TOGETHER = 1.0
+"""Seconds in which ranks that end with a status other than zero are believed to end together."""
+
+SOON, LATE = 10.0, 60.0
+"""Seconds after which a rank that has ended says that another has not: after `sys.exit`, and after its last line."""
+
+_exits: dict[int, tuple[weakref.ref[Any], int]] = {}  # exceptions of `sys.exit` that are on their way, and their status
+_ended: list[int] = []  # the status with which the interpreter has ended the program, if it was by `sys.exit`
+
+
+def install(world: mpi.Comm, comm: mpi.Comm) -> None:
+    """Have the end of this rank's program end the others, or be seen by them.
+
+    Parameters
+    ----------
+    world : mpi4py.MPI.Comm
+    comm : mpi4py.MPI.Comm
+        The same ranks in a communication context that the program does not use.
+
+    Raises
+    ------
+    AmpiError
+        The value of AMPI_ABORT is none of those that there are.
+    """
+    text = os.environ.get("AMPI_ABORT", "").strip()
+    if text != "0" and world.size > 1 and "pytest" not in sys.modules and not _is_interactive():
+        sys.excepthook = _hook(sys.excepthook, world, os.getpid())
+        sys.exit = _exit  # type: ignore[assignment]
+        for name in ("exit", "quit"):
+            if hasattr(builtins, name):
+                setattr(builtins, name, _exit)
+        atexit.register(_end, comm, os.getpid())
+    if text not in ("", "0", "1"):
+        raise AmpiError(
+            f"the environment variable AMPI_ABORT is {text!r}; it can be 0 (an error ends only its own rank), or 1 or "
+            "not be set (it ends all ranks)"
+        )
+
+
+def _is_interactive() -> bool:
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "IPython" in sys.modules
+
+
+def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callable[..., None]:
+    rank, size = world.rank, world.size  # a program may fail after Finalize
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Show an exception that nobody has caught, with the rank, and end all ranks."""
+        if os.getpid() != process or mpi.Is_finalized() or not _is_over(sys._getframe()):
+            previous(kind, error, trace)
+            return
+        sys.stdout.flush()
+        sys.stderr.write(f"Rank {rank} of {size} failed, which ends all ranks (with AMPI_ABORT=0 it ends alone):\n")
+        previous(kind, error, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # mpiexec may drop what it has not read yet; where an error began, more is known of it.
+        time.sleep(TOGETHER if hasattr(error, "notice") else 0.05)
+        world.Abort(status_of(error))
+
+    return excepthook
+
+
+def _is_over(frame: FrameType | None) -> bool:
+    """Whether a hook has been called by the interpreter at the end of the program, and not by the program itself (a
+    console in it, say) or for a thread."""
+    if threading.current_thread() is not threading.main_thread() or _is_interactive():
+        return False
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            return False
+        frame = frame.f_back
+    return True
+
+
+class _Exit(SystemExit):
+    """What `sys.exit` raises: unlike its base it can have weak references."""
+
+    def __reduce__(self) -> Any:
+        return SystemExit, self.args
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_Exit.__module__ = "builtins"
+
+
+def _exit(status: Any = None, /) -> None:
+    """Exit the interpreter by raising SystemExit(status)."""
+    raise _make_exit(status)  # no name refers to it here: its traceback would keep it alive
+
+
+def _make_exit(status: Any) -> SystemExit:
+    error = _Exit() if status is None else _Exit(*status) if isinstance(status, tuple) else _Exit(status)
+    if threading.current_thread() is threading.main_thread():
+        key, code = id(error), status_of(error)
+
+        def gone(_: Any) -> None:
+            del _exits[key]
+            try:
+                sys._getframe(1)
+            except ValueError:  # no Python is running: the interpreter has dropped it to end the program
+                _ended.append(code)
+
+        _exits[key] = weakref.ref(error, gone), code
+    return error
+
+
+def _end(comm: mpi.Comm, process: int) -> None:
+    """The program has ended on this rank."""
+    if os.getpid() != process or mpi.Is_finalized():
+        return
+    sys.stdout.flush()
+    status = _ended[-1] if _ended else 0
+    if status:
+        if _await_all(comm, TOGETHER):
+            mpi4py.run.set_abort_status(status)
+        return
+    if _await_all(comm, SOON if _ended or hasattr(sys, "last_type") else LATE) == 1:
+        rank, size = comm.rank, comm.size
+        sys.stderr.write(
+            f"ampi: rank {rank} of {size} has ended and rank {(rank - 1) % size} has not: if that one waits for rank "
+            f"{rank}, in a collective or a receive, it will for ever\n"
+        )
+        sys.stderr.flush()
+
+
+def _await_all(comm: mpi.Comm, seconds: float) -> int:
+    """Wait until all ranks have ended, but no longer than so many seconds.
+
+    Returns
+    -------
+    int
+        0 if all have ended.  Otherwise how far below this rank those begin of which that is not known: 1 on at least
+        one rank that has ended, with one below it that has not.
+    """
+    rank, size = comm.rank, comm.size
+    start = time.monotonic()
+    missing, distance = 0, 1
+    while distance < size:  # dissemination, in which a rank that gives up says so, and no other waits for it
+        stranded.append(comm.Isend([bytes([not missing]), mpi.BYTE], (rank + distance) % size, LEAVING_TAG))
+        source = (rank - distance) % size
+        while not missing and not comm.Iprobe(source, LEAVING_TAG):
+            waited = time.monotonic() - start
+            if waited > seconds:
+                missing = distance
+            time.sleep(min(1e-2, waited / 10))
+        if not missing:
+            all_below = bytearray(1)
+            comm.Recv([all_below, mpi.BYTE], source, LEAVING_TAG)
+            missing = 0 if all_below[0] else 2 * distance
+        distance *= 2
+    return missing
