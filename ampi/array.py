@@ -11,7 +11,7 @@ from . import functions, indexing, ufuncs
 from .errors import no_rule
 from .memory import TrackedArray, forget_region, is_scalar, plain, set_array_type, storage_of, wrapped
 from .outside import lend, lose, warn_lost
-from .tape import current, opened
+from .tape import current, open_tapes
 
 
 class ndarray(TrackedArray):
@@ -35,7 +35,7 @@ class ndarray(TrackedArray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         storage = storage_of(self)
-        if not opened() and not storage.needs and not storage.guard:
+        if not open_tapes and not storage.needs and not storage.guard:
             np.ndarray.__setitem__(self, key, value)
         else:
             indexing.setitem(self, key, value)

@@ -12,7 +12,7 @@ from .errors import TapeError
 from .indexing import is_active
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, tracked_copy
 from .structures import leaves, mapped
-from .tape import Sweep, Tape, Undo, current, passive
+from .tape import Sweep, Tape, Undo, passive, recording
 
 
 class custom_vjp:
@@ -58,7 +58,7 @@ class custom_vjp:
         return tangent
 
     def __call__(self, *arguments: Any) -> Any:
-        tape = current()
+        tape = recording()
         if tape is None:
             return self.f(*arguments)
         if self.forward is None or self.backward is None:

@@ -13,6 +13,7 @@ import gc
 import importlib.abc
 import importlib.machinery
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import py_object, pythonapi
 from typing import Any
@@ -24,7 +25,7 @@ from .array import ndarray
 from .errors import ActivityError, no_rule
 from .interception import Place, arguments_at, object_at
 from .memory import carries_derivatives, plain, storage_of
-from .outside import is_called_by_ampi, lend, lose, warn_lost
+from .outside import is_called_by_ampi, lend, lose, warn_lost, would_be_lost
 from .structures import leaves
 from .tape import Tape, at_opening, current
 
@@ -34,10 +35,9 @@ _AS = "use ampi.numpy"
 
 def _first_active(x: Any) -> Any:
     """The first active array in an operand; None if there is none, or no tape records."""
-    tape = current()
-    if tape is None:
+    if current() is None:
         return None
-    return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and indexing.is_active(tape, leaf)), None)
+    return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
 
 
 # ------------------------------------------------------------------------------------------------------ what is hooked
@@ -289,15 +289,20 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         return spec
 
 
+_beginning = threading.Lock()
+
+
 def _begin(tape: Tape) -> None:
     """The first tape of the process records."""
-    at_opening.remove(_begin)
-    if checks.level == checks.OFF:
-        return
-    for name in list(_LATER):
-        if name in sys.modules:
-            _LATER.pop(name)()
-    sys.meta_path.insert(0, _WhenImported())
+    with _beginning:
+        if _begin not in at_opening:
+            return  # another thread's was the first
+        if checks.level != checks.OFF:
+            for name in list(_LATER):
+                if name in sys.modules:
+                    _LATER.pop(name)()
+            sys.meta_path.insert(0, _WhenImported())
+        at_opening.remove(_begin)
 
 
 at_opening.append(_begin)

@@ -160,10 +160,10 @@ def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = N
 
 def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> Any:
     """Run an action that overwrites arrays with values that carry no derivative."""
-    result, undo = write(targets, action, key)
     tape = current()
+    zeroed = [] if tape is None else [region_of(target) for target in targets if tape.is_active(target)]
+    result, undo = write(targets, action, key)
     if tape is not None:
-        zeroed = [region_of(target) for target in targets if tape.is_active(target)]
         if zeroed or undo:
             tape.append(Zero(zeroed, key) if zeroed else None, undo)
         if key is None:

@@ -402,7 +402,7 @@ class Interception:
         self._cls = cls
         self._places: list[Place] | None = None
         self._users = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
         self.problem = ""
 
     def begin(self, tape: Tape) -> None:

@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import ctypes
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,6 +51,8 @@ class Storage:
         has been handed out.
     baseline : tuple or None
         For guarded blocks: tape, checksum and source line of the last write that was announced (see `handouts`).
+    swapped_by : tuple of Sweep
+        Those that have put earlier values into the block.
     packed : int
         Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
         each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
@@ -64,6 +67,7 @@ class Storage:
         "nbytes",
         "needs",
         "packed",
+        "swapped_by",
         "tape",
         "volatile",
     )
@@ -80,6 +84,7 @@ class Storage:
         self.guard = first_guard
         self.baseline: Any = None
         self.packed = 0
+        self.swapped_by: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
@@ -366,10 +371,26 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
         try:
             return array._storage
         except AttributeError:
-            storage = Storage(*_block(array)) if array.base is None else _find(array, True)
+            if array.base is None:
+                return _seen_first(array)
+            storage = _find(array, True)
             _set_storage(array, storage)
             return storage
     return _find(array, create)
+
+
+_lock = threading.RLock()  # of what is known of memory: two threads that see some for the first time find one storage
+
+
+def _seen_first(owner: TrackedArray) -> Storage:
+    """The storage of an array that owns its memory and has none yet, or had none a moment ago."""
+    with _lock:
+        try:
+            return owner._storage
+        except AttributeError:
+            storage = Storage(*_block(owner))
+            _set_storage(owner, storage)
+            return storage
 
 
 def _find(array: np.ndarray, create: bool) -> Storage | None:
@@ -388,12 +409,11 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
             except AttributeError:
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
-        storage = Storage(*_block(owner))
-        _set_storage(owner, storage)
-        return storage
+        return _seen_first(owner)
     if owner.base is None and owner.flags.owndata:
         return _find_owned(owner, create)
-    return _find_foreign(array, owner, create)
+    with _lock:
+        return _find_foreign(array, owner, create)
 
 
 def behind(base: Any) -> Any:
@@ -415,9 +435,8 @@ def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
         return found[0]
     if not create:
         return None
-    storage = Storage(*_block(owner))
-    _owned[key] = storage, weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
-    return storage
+    made = Storage(*_block(owner)), weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
+    return _owned.setdefault(key, made)[0]  # another thread may have been first
 
 
 def _block(owner: np.ndarray) -> tuple[int, int]:
@@ -445,7 +464,8 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
 def arrays_of_blocks() -> list[np.ndarray]:
     """An array on each block of tracked memory that no tracked array owns."""
     owned = [owner() for _, owner in list(_owned.values())]
-    foreign = [memory_at(storage.address, storage.nbytes) for storage, alive in _foreign if alive() is not None]
+    with _lock:
+        foreign = [memory_at(storage.address, storage.nbytes) for storage, alive in _foreign if alive() is not None]
     return [array for array in owned if array is not None] + foreign
 
 
@@ -457,7 +477,8 @@ def memory_at(address: int, nbytes: int) -> np.ndarray:
 
 def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
     """Track a block of memory that no array owns; until ``alive()`` is None."""
-    _insert_foreign(storage, alive)
+    with _lock:
+        _insert_foreign(storage, alive)
     return storage
 
 

@@ -12,7 +12,7 @@ from . import checks, handouts
 from .errors import ActivityError, ActivityWarning
 from .indexing import is_active
 from .memory import LENT, behind, storage_of
-from .tape import current, keep_needed, where_called
+from .tape import Bystander, current, keep_needed, where_called
 
 _warned: set[str] = set()
 
@@ -22,9 +22,15 @@ SHOWING = {"h5py", "matplotlib", "mpl_toolkits", "PIL", "netCDF4", "zarr", "pand
 """Packages that read arrays to show, to store or to compare them."""
 
 
+def would_be_lost(array: Any) -> bool:
+    """Whether an array carries derivatives, be it on a tape of another thread if this one has none."""
+    tape = current()
+    return tape.watches_over(array) if isinstance(tape, Bystander) else is_active(tape, array)
+
+
 def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
     """Say once per source line that a derivative is dropped, and what to write instead."""
-    if not is_active(current(), array):
+    if not would_be_lost(array):
         return
     place = where_called()
     if place not in _warned:
@@ -39,7 +45,7 @@ def _message(place: str, what: str, instead: str) -> str:
 
 def lose(what: str, array: Any, instead: str) -> None:
     """The same where an array becomes a plain one: an error if `checks.strict`."""
-    if checks.strict and is_active(current(), array):
+    if checks.strict and would_be_lost(array):
         raise ActivityError(_message(where_called(), what, instead))
     warn_lost(what, array, instead)
 

@@ -18,18 +18,19 @@ in reverse-mode automatic differentiation" (2005), done here at run time by regi
 
 from __future__ import annotations
 
-import contextlib
 import math
+import threading
 import warnings
 import weakref
+from _thread import get_ident
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import checks, handouts
-from .errors import ActivityError, ActivityWarning, TapeError
+from .errors import ActivityError, ActivityWarning, AmpiError, TapeError
 from .handouts import where_called as where_called  # for the floors above
 from .memory import (
     LENT,
@@ -50,49 +51,37 @@ from .memory import (
     zeroed,
 )
 from .needs import Needs
+from .recording import (
+    PARENT,
+    Scope,
+    actively,
+    current,
+    enter,
+    is_around,
+    is_passive,
+    leave,
+    open_tapes,
+    opened,
+    passive,
+    passively,
+    recording,
+    set_bystander,
+    this_thread,
+    would_lose,
+)
 
-_recording: list[Tape] = []  # innermost last
+__all__ = ["Tape", "current", "living", "open_tapes", "opened", "overwrite", "passive", "recording"]
+
+_needs_lock = threading.RLock()  # of all storages: threads may use parts of one
+_swap_lock = threading.RLock()  # of what sweeps do to memory
+
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
-_passive = 0
-recording_now: list[Tape | None] = [None]
-"""Its only element is what `current` returns (for those who look at it before each message)."""
 at_opening: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape begins to record."""
 at_closing: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape ends to record."""
 
 MOST_PENDING = 16  # undos of one storage that a sweep puts off
-
-
-def current() -> Tape | None:
-    """The tape that records now on this rank, or None (none is open, or inside `ampi.passive`)."""
-    return recording_now[0]
-
-
-def _note_current() -> None:
-    recording_now[0] = _recording[-1] if _recording and not _passive else None
-
-
-def opened() -> Tape | None:
-    """The innermost open tape, even inside `ampi.passive`."""
-    return _recording[-1] if _recording else None
-
-
-@contextlib.contextmanager
-def passive() -> Iterator[None]:
-    """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
-
-    Memory that is overwritten inside loses its derivative (by a kernel: all of every array that it may write to).
-    Messages sent inside carry none either; a collective call must be inside on all ranks or on none.
-    """
-    global _passive
-    _passive += 1
-    _note_current()
-    try:
-        yield
-    finally:
-        _passive -= 1
-        _note_current()
 
 
 class Undo:
@@ -185,20 +174,43 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     undo: list[Undo] = []
     for array in arrays:
         storage = storage_of(array)
-        if storage is not None:
-            if storage.guard:
-                handouts.unsettle(storage, array if key is None else None)
-            if storage.needs:
+        if storage is None:
+            continue
+        if storage.swapped_by:
+            _refuse_swapped(storage, array)
+        if storage.guard:
+            handouts.unsettle(storage, array if key is None else None)
+        if storage.needs:
+            with _needs_lock:
                 _save(storage, plain(array), key, undo)
-    if _passive and _recording:
-        _recording[-1]._passive_overwrite(arrays, key, undo)
+    if open_tapes and is_passive():
+        _passive_overwrite(arrays, key, undo)
         return []
     return undo
 
 
+def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
+    """Inside `passive`: whatever tape the arrays carry derivatives on, they do not any more."""
+    inner = opened()
+    lost: dict[Tape | None, list[Region]] = {}
+    for array in arrays:
+        storage = storage_of(array)
+        tape = None if storage is None or storage.tape is None else storage.tape()
+        if tape is not None and not tape.closed:
+            lost.setdefault(tape, []).append(region_of(array))
+    for tape, regions in lost.items():
+        if tape is not inner:
+            tape._records.append(Record(Zero(regions, key), (), ()))  # type: ignore[union-attr]
+    zeroed = lost.get(inner)
+    if inner is not None and (undo or zeroed):
+        if inner.before_append is not None:
+            inner.before_append()
+        inner.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
+
+
 def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> None:
     extent = Extent(array)
-    inner = _recording[-1] if _recording else None
+    inner = opened()
     for reference, needs in list(storage.needs.items()):
         tape = reference()
         if tape is None:
@@ -233,9 +245,22 @@ def keep_needed(array: np.ndarray) -> None:
     storage = storage_of(array)
     if storage is not None and storage.needs:
         undo: list[Undo] = []
-        _save(storage, plain(array), None, undo)
+        with _needs_lock:
+            _save(storage, plain(array), None, undo)
         if undo:
-            _recording[-1].append(None, undo)
+            opened().append(None, undo)
+
+
+def _refuse_swapped(storage: Storage, array: np.ndarray) -> None:
+    """Raise if a sweep of another thread has put earlier values into an array."""
+    extent = Extent(array)
+    for sweep in storage.swapped_by:
+        if sweep.thread != get_ident() and sweep.has_swapped(storage, (extent,)):
+            raise TapeError(
+                f"{where_called()}: an array of shape {array.shape} is used by thread "
+                f"'{threading.current_thread().name}', while a sweep of another thread has put it back to earlier "
+                "values; wait until that gradient is there, or let the threads work on copies"
+            )
 
 
 class Need:
@@ -279,6 +304,11 @@ class Tape:
         For the floors above: has ``append(record)``, which takes the place of the tape's own.
     latest : tuple
         For the floors above: the communicator of the latest message, its log, and all logs.
+    closed : bool
+    thread, thread_name, owner
+        Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
+    scope, inner_scopes : Scope or None, set of Scope
+        Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
     """
 
     def __init__(self) -> None:
@@ -289,7 +319,13 @@ class Tape:
         self._copies: dict[tuple, np.ndarray] = {}
         self.outputs: list[Output] = []
         self._sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
-        self._closed = False
+        self.closed = False
+        self.thread = 0
+        self.thread_name = ""
+        self.owner: object = None
+        self.scope: Scope | None = None
+        self.inner_scopes: Collection[Scope] = ()
+        self._sweep_lock = threading.Lock()
         self.at_refusal: Callable[[BaseException], None] | None = None
         self.before_append: Callable[[], None] | None = None
         self.append_record: Callable[[Any], None] = self._records.append
@@ -303,22 +339,40 @@ class Tape:
         self.kept_bytes = 0
 
     def __enter__(self) -> Tape:
-        if self._closed or self in _recording:
+        if self.thread:
             raise TapeError("a tape records once; make a new ampi.Tape()")
-        _recording.append(self)
-        _note_current()
-        for callback in at_opening:
+        self.thread, self.owner = get_ident(), this_thread()
+        self.thread_name = threading.current_thread().name
+        enter(self)
+        for callback in tuple(at_opening):  # one may take itself away
             callback(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if _recording[-1] is not self:
-            raise TapeError("tapes must be closed in the reverse order of their opening")
-        for callback in at_closing:
-            callback(self)
-        _recording.pop()
-        _note_current()
-        self._closed = True
+        if self.closed or not self.thread:
+            raise TapeError("a tape is closed once, by the end of its `with` block")
+        if self.thread == PARENT:
+            return
+        try:
+            for callback in at_closing:
+                callback(self)
+        finally:
+            self.closed = True
+            in_order = leave(self)
+        if not in_order and self.thread != get_ident():
+            raise TapeError(
+                f"a tape of thread '{self.thread_name}' was closed by thread '{threading.current_thread().name}'; let "
+                "the thread that opens a tape close it"
+            )
+        if not in_order:
+            raise TapeError(
+                "tapes must be closed in the reverse order of their opening, and by the task that opened them"
+            )
+
+    def leave_to_parent(self) -> None:
+        """This is a child process: what it does is no part of what the tape records."""
+        self.thread, self.owner = PARENT, None
+        self.thread_name = f"{self.thread_name} of the parent process"
 
     def __len__(self) -> int:
         return len(self._records)
@@ -446,11 +500,9 @@ class Tape:
             if storage.guard:
                 handouts.look(storage, array)
             return True
-        if storage.tape() in _recording:
-            raise TapeError(
-                "an array that carries derivatives on an outer tape is used inside an inner tape, where they would be "
-                "lost; pass ampi.value(x) if it is a constant there"
-            )
+        other = storage.tape()
+        if other is not None and not other.closed and would_lose(other):
+            raise _lost(array, other)
         return False
 
     def activate(self, array: np.ndarray) -> None:
@@ -485,11 +537,14 @@ class Tape:
             if storage is None or storage.volatile or storage.guard == LENT:
                 return self.constant(view, place_of(view)) if _may_change(view) else view
             self._noted.append(handouts.Note(view))
-        needs = storage.needs.get(self._reference)
-        if needs is None:
-            needs = _first_need(storage, self._reference)
+        if storage.swapped_by:
+            _refuse_swapped(storage, view)
         extent = Extent(view)
-        needs.setdefault(extent.pattern, extent)
+        with _needs_lock:
+            needs = storage.needs.get(self._reference)
+            if needs is None:
+                needs = _first_need(storage, self._reference)
+            needs.setdefault(extent.pattern, extent)
         return view
 
     def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
@@ -505,11 +560,12 @@ class Tape:
         reference, extent = self._reference, need.extent
         if extent.listed is reference:
             return
-        needs = need.storage.needs.get(reference)
-        if needs is None:
-            needs = _first_need(need.storage, reference)
-        need.extent = listed = needs.setdefault(extent.pattern, extent)
-        listed.listed = reference
+        with _needs_lock:
+            needs = need.storage.needs.get(reference)
+            if needs is None:
+                needs = _first_need(need.storage, reference)
+            need.extent = listed = needs.setdefault(extent.pattern, extent)
+            listed.listed = reference
 
     @property
     def reference(self) -> Any:
@@ -584,13 +640,6 @@ class Tape:
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _passive_overwrite(self, arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
-        zeroed = [region_of(a) for a in arrays if self.is_active(a)]
-        if undo or zeroed:
-            if self.before_append is not None:
-                self.before_append()
-            self.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
-
     def _watched(self, x: Any) -> Region:
         if isinstance(x, TrackedArray):
             found = self._watches.get(region_of(x).place)
@@ -600,6 +649,56 @@ class Tape:
             "tape.gradient(y, x): x is not an array that tape.watch returned; "
             "write `x = tape.watch(x0)` inside the tape and pass that x"
         )
+
+
+class Bystander(Tape):
+    """What `current` is in a thread that has no tape while another thread, or another task, has one.
+
+    It records nothing, and on it nothing is active: to use what carries derivatives on the other's tape is an error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        living.discard(self._reference)
+
+    def append(self, *arguments: Any, **keywords: Any) -> None:
+        """Nothing is recorded."""
+
+    append_start = append
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Nothing is needed."""
+        return array
+
+    def watches_over(self, array: np.ndarray) -> bool:
+        """Whether an array carries derivatives on the tape of somebody else."""
+        storage = storage_of(array)
+        tape = None if storage is None or storage.tape is None else storage.tape()
+        return tape is not None and not tape.closed
+
+
+set_bystander(Bystander())
+
+
+def _lost(array: np.ndarray, tape: Tape) -> AmpiError:
+    """The error for an array that carries derivatives on an open tape which does not record here."""
+    what = f"an array of shape {array.shape} and dtype {array.dtype}"
+    if is_around(tape):
+        return TapeError(
+            f"{what} that carries derivatives on an outer tape is used inside an inner tape, where they would be lost; "
+            "pass ampi.value(x) if it is a constant there"
+        )
+    here = threading.current_thread().name
+    if tape.thread == get_ident():
+        who, instead = "another task of this thread", "start this task inside of the tape"
+    else:
+        who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
+    return ActivityError(
+        f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "
+        f"would be lost; {instead}, or differentiate here what this thread does (`y, pullback = ampi.vjp(f, "
+        "ampi.value(x))`, which ampi.custom_vjp makes a part of the other tape), or pass ampi.value(x) if it is a "
+        "constant here"
+    )
 
 
 class Output:
@@ -652,6 +751,7 @@ class Sweep:
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
+        self.thread = get_ident()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
         self.after: list[np.ndarray] = []
@@ -663,6 +763,7 @@ class Sweep:
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
         self._swapped: list[Undo] = []
+        self._claimed: list[Storage] = []  # of the undos that are swapped
         self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
 
@@ -800,9 +901,58 @@ class Sweep:
 
     def _undo(self, storage: Storage) -> None:
         """Put a storage's memory back to what it was when the operation of the present record ran."""
-        for undo in self._pending.pop(storage):
-            undo.swap()
-            self._swapped.append(undo)
+        with _swap_lock:
+            if storage.swapped_by != (self,):
+                self._claim(storage)
+            for undo in self._pending.pop(storage):
+                undo.swap()
+                self._swapped.append(undo)
+
+    def _claim(self, storage: Storage) -> None:
+        """This sweep is about to put earlier values into memory: no other one may have done so."""
+        extents = [undo.extent for undo in self._pending[storage]]
+        for other in storage.swapped_by:
+            if other.thread != self.thread and other.has_swapped(storage, extents):
+                raise _at_once()
+        for other in _sweeping:
+            if other.thread != self.thread and other.wants(storage, extents):
+                raise _at_once()
+        if self not in storage.swapped_by:
+            storage.swapped_by = (*storage.swapped_by, self)
+            self._claimed.append(storage)
+
+    def has_swapped(self, storage: Storage, extents: Sequence[Extent]) -> bool:
+        """Whether this sweep has put earlier values into memory that overlaps any of these parts of a storage."""
+        mine = [undo.extent for undo in self._swapped if undo.storage is storage]
+        return any(extent.overlaps(other) for extent in extents for other in mine)
+
+    def wants(self, storage: Storage, extents: Sequence[Extent]) -> bool:
+        """Whether this sweep may read the present values of any of these parts of a storage."""
+        with _needs_lock:
+            needs = storage.needs.get(self.tape._reference)
+            return needs is not None and any(needs.meets(extent) for extent in extents)
+
+    def _begin(self) -> None:
+        """From here on no sweep of another thread may put earlier values into what this one reads."""
+        with _swap_lock:
+            for other in _sweeping:
+                for undo in other._swapped if other.thread != self.thread else ():
+                    if self.wants(undo.storage, (undo.extent,)):
+                        error = _at_once()
+                        self.tape.refuse(error)
+                        raise error
+            _sweeping.append(self)
+
+    def _restore(self) -> None:
+        """Put all memory back to what it was before the sweep."""
+        while self._swapped:
+            self._swapped.pop().swap()
+        with _swap_lock:
+            while self._claimed:
+                storage = self._claimed.pop()
+                storage.swapped_by = tuple(other for other in storage.swapped_by if other is not self)
+            if self in _sweeping:
+                _sweeping.remove(self)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have the adjoint of a storage in a given block of bytes."""
@@ -896,11 +1046,15 @@ class Sweep:
         self._given_away = self._last_of_all()
         position = len(records)
         notes = tape._notes
-        _sweeping.append(self)
-        global _passive
-        outer, _passive = _passive, 1
-        _note_current()
+        if not tape.closed and not is_around(tape):
+            error = TapeError(f"tape.gradient: the tape is still open in thread '{tape.thread_name}'; close it first")
+            tape.refuse(error)
+            raise error
+        if not tape._sweep_lock.acquire(blocking=False):
+            raise TapeError("tape.gradient: this tape is being swept already; ask for one gradient of it at a time")
+        scope = passively()
         try:
+            self._begin()
             for callback in tape._sweep_starts.values():
                 callback(self)
             while position:
@@ -928,12 +1082,10 @@ class Sweep:
                 callback(error)
             raise
         finally:
-            while self._swapped:
-                self._swapped.pop().swap()
+            self._restore()
             self._pending.clear()
-            _sweeping.pop()
-            _passive = outer
-            _note_current()
+            tape._sweep_lock.release()
+            actively(scope)
             self._ends.clear()  # they refer to the sweep, which holds the shadows
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
@@ -942,7 +1094,15 @@ class Sweep:
         self._views.clear()
 
 
-_sweeping: list[Sweep] = []
+_sweeping: list[Sweep] = []  # all sweeps that run, in any thread
+
+
+def _at_once() -> TapeError:
+    return TapeError(
+        "tape.gradient: an array that the programs of two tapes used, and that was overwritten since, would be put "
+        "back to earlier values by the sweeps of two threads at this moment; ask for one gradient after the other, "
+        "or let the threads work on copies"
+    )
 
 
 class _Watch:

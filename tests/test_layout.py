@@ -15,6 +15,7 @@ FLOORS = {
     "census": 0,
     "checks": 0,
     "handouts": 0,
+    "recording": 0,
     "tape": 0,
     "array": 1,
     "bits": 1,

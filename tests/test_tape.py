@@ -393,3 +393,19 @@ def test_extent_of_needs_is_by_region():
     expected[:, 1] = 2 * np.array([1.0, 5.0, 9.0])
     np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(3)), expected)
     assert Extent(np.zeros(3)).dense
+
+
+def test_what_is_called_when_a_tape_opens_may_take_itself_away(monkeypatch):
+    from ampi import tape
+
+    seen = []
+
+    def once(_):
+        tape.at_opening.remove(once)
+        seen.append("once")
+
+    monkeypatch.setattr(tape, "at_opening", [*tape.at_opening, once, lambda _: seen.append("always")])
+    for _ in range(2):
+        with ampi.Tape():
+            pass
+    assert seen == ["once", "always", "always"]

@@ -25,7 +25,7 @@ memory.set_ways(streams.copied, streams.zeroed)
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
-    recording = tape.recording_now[0]
+    recording = tape.current()
     bound = kernel.bind(args)
     if recording is None:
         leaves = arguments.leaves_of(bound)

@@ -22,7 +22,8 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..memory import is_power_of_two
-from ..tape import Sweep, Tape, _recording, opened
+from ..recording import opened
+from ..tape import Sweep, Tape
 from .buffers import Buffer, Composite, arrive
 from .messages import (
     ALL,
@@ -39,8 +40,9 @@ from .messages import (
 )
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, FIRST_TAG, Reverse, name_of, reverse_of
 from .rules import TABLE
+from .sharing import claim, release, require_alone
 from .slots import Slots
-from .waiting import Patience, listening, notice_of, outbox_of, stranded, tell, underway, wait
+from .waiting import Patience, notice_of, outbox_of, running, stranded, tell, wait
 
 __all__ = [
     "begin",
@@ -229,6 +231,7 @@ class Communication:
         """The log of one communicator."""
         log = self.logs.get(reverse)
         if log is None:
+            require_alone(self.tape(), reverse)
             log = self.logs[reverse] = Log(reverse)
         return log
 
@@ -236,12 +239,12 @@ class Communication:
         """Agree with the other ranks."""
         if all(log.says_nothing() for log in self.logs.values()):
             return  # a gradient of local work must not wait for ranks of a window that it has not touched
-        if sweep.tape in _recording:
+        if not sweep.tape.closed:
             self.look()
         self.unseen.update((receive, None) for receive in self.pending if receive.request is not None)
-        sweep.at_end(lambda error: _finish(self, sweep, error))
-        underway.clear()
-        listening[:] = self.logs
+        claim(sweep, self.logs)
+        end = running.begin(self.logs)
+        sweep.at_end(lambda error: _finish(self, sweep, end, error))
         for log in self.logs.values():
             log.reverse.count(log.concerned())
         for log in self.logs.values():
@@ -790,16 +793,15 @@ def _name_of(code: int) -> str:
     return next((name for name in names if _code(name) == code), "another operation")
 
 
-def _finish(communication: Communication, sweep: Sweep, error: BaseException | None) -> None:
+def _finish(communication: Communication, sweep: Sweep, end: Callable[[], list], error: BaseException | None) -> None:
     """At the end of a sweep: deliver everything, or tell everybody who might wait that this rank has stopped."""
     if error is None:
         outbox_of(sweep).flush()
-        listening.clear()
-        underway.clear()
+        end()
+        release(sweep)
         return
-    listening.clear()
-    stranded.extend(underway)
-    underway.clear()
+    stranded.extend(end())
+    release(sweep)
     text = notice_of(error)
     stranded.append(outbox_of(sweep).flights)
     for reverse, log in communication.logs.items():

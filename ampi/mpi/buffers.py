@@ -33,7 +33,8 @@ from ..memory import (
     set_message,
     storage_of,
 )
-from ..tape import Sweep, Tape, Undo, current, overwrite
+from ..recording import current, open_tapes, recording
+from ..tape import Sweep, Tape, Undo, overwrite
 from .datatypes import Layout, Piece, Typemap, datatype_named, reach, regrouped, repeated, typemap_at, typemap_of
 from .slots import SLOT, Slots
 
@@ -243,7 +244,8 @@ class Buffer:
     def overwrite(self) -> list[Undo]:
         """To be called before the message is received: saves what records need, as `tape.overwrite`."""
         storage = self.storage
-        if storage is not None and not (storage.needs or storage.guard or storage.elsewhere) and current() is not None:
+        unneeded = storage is not None and not (storage.needs or storage.guard or storage.elsewhere)
+        if unneeded and recording() is not None:
             return []
         if not self._matters():
             return []
@@ -709,6 +711,14 @@ def _is_plain_sequence(array: np.ndarray) -> bool:
 def parse_bytes(spec: Any) -> Buffer:
     """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
     return as_packed(parse(spec))
+
+
+def refuse_others(*buffers: Any) -> None:
+    """Raise if memory of a message, that no tape of this thread records, carries derivatives on one of another's."""
+    tape = current() if open_tapes else None
+    if tape is not None:
+        for buffer in buffers:
+            buffer.active(tape)
 
 
 def keep_message(array: Any, buffer: Buffer) -> None:

@@ -20,10 +20,21 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..memory import Storage, TrackedArray, region_of
-from ..tape import IsRecord, Sweep, Tape, Undo, _recording, current, living
+from ..recording import opened, recording
+from ..tape import IsRecord, Sweep, Tape, Undo, living
 from .agreement import count_passive, line_of, log_collective
 from .between import exchanged, split
-from .buffers import NOTHING, Buffer, is_in_place, lasting, parse, parse_moved, parse_types_moved, parse_vector_moved
+from .buffers import (
+    NOTHING,
+    Buffer,
+    is_in_place,
+    lasting,
+    parse,
+    parse_moved,
+    parse_types_moved,
+    parse_vector_moved,
+    refuse_others,
+)
 from .flights import Started, fly
 from .messages import Collective, call_site, sites
 from .reductions import PREDEFINED, Reduction, Steps, known, pair_of, unscan
@@ -702,7 +713,7 @@ _NOT_KNOWN = None, None, False
 
 def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
-    tape = current()
+    tape = recording()
     performed = None if tape is None else _begin_again(tape, comm, plan, arguments)
     if performed is not None:
         primal(comm, *arguments)
@@ -714,7 +725,9 @@ def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: 
         return
     if tape is None:
         count_passive(comm)
-        _planned(comm, plan, arguments, {}).overwrite()
+        call = _planned(comm, plan, arguments, {})
+        refuse_others(*call.reads, *call.writes)
+        call.overwrite()
         primal(comm, *arguments)
         return
     call = _call_of(comm, plan, arguments)
@@ -733,11 +746,12 @@ def perform(comm: Any, plan: Callable[..., Call], primal: Callable, *arguments: 
 
 def _start(name: str, comm: Any, plan: Callable[..., Call], arguments: Sequence[Any], keywords: dict) -> Started | None:
     """Before a collective with a request starts, while some tape exists: check, log and record it."""
-    tape = current()
+    tape = recording()
     call = _planned(comm, plan, arguments, keywords)
     call.name = name
     if tape is None:
         count_passive(comm)
+        refuse_others(*call.reads, *call.writes)
         call.overwrite()
         return None
     if tape.before_append is not None:  # something that this one reads may have come unseen
@@ -760,7 +774,7 @@ def _nonblocking(name: str, plan: Callable[..., Call], primal: Callable[..., mpi
             return primal(self, *arguments, **keywords)
         started = _start(name, self, plan, arguments, keywords)
         request = primal(self, *arguments, **keywords)
-        return request if started is None else recorded(_recording[-1], request, started)
+        return request if started is None else recorded(opened(), request, started)
 
     method.__name__ = name
     return method

@@ -17,7 +17,7 @@ from .neighborhoods import Neighborhoods
 from .objects import IntracommObjects, Objects, TopocommObjects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
-from .reverse import forget, register, register_duplicate, reverse_of
+from .reverse import forgetting, register, register_duplicate, reverse_of
 
 # mpi4py's own classes: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm
@@ -137,9 +137,8 @@ class Communicator(PointToPoint, Collectives, Objects):
 
     def Free(self) -> None:
         """Free a communicator; collective.  A tape that recorded on it can still be swept."""
-        handle = self.handle
-        _Comm.Free(self)
-        forget(self, handle)
+        with forgetting(self):
+            _Comm.Free(self)
 
     def free(self) -> None:
         """Free a communicator; collective.  Nothing happens to constants and null communicators."""
@@ -148,9 +147,8 @@ class Communicator(PointToPoint, Collectives, Objects):
 
     def Disconnect(self) -> None:
         """Disconnect from a communicator; collective."""
-        handle = self.handle
-        _Comm.Disconnect(self)
-        forget(self, handle)
+        with forgetting(self):
+            _Comm.Disconnect(self)
 
 
 def _registered(comm: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning
-from ..tape import Output, Sweep, Tape, _recording, current, living
-from .buffers import Buffer, parse
+from ..recording import current, opened, recording
+from ..tape import Output, Sweep, Tape, living
+from .buffers import Buffer, parse, refuse_others
 from .messages import call_site, line_of
 from .requests import AcceptsBase, Handles, recorded
 from .rules import Operation, Treatment, enter
@@ -75,7 +76,7 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
         if reading is None:
             return primal(self, *arguments, **keywords)
         if operation.startswith("I"):
-            return recorded(_recording[-1], primal(self, *arguments, **keywords), reading)
+            return recorded(opened(), primal(self, *arguments, **keywords), reading)
         if operation.endswith("_begin"):
             self._reading = reading
             return primal(self, *arguments, **keywords)
@@ -84,7 +85,7 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
         primal(self, *arguments[: position + 1], **{**keywords, "status": status})
         reading.resolve(status)
         if reading.buffer is buffer and array is not None and buffer.nbytes == array.nbytes:
-            _recording[-1].deactivate(array)
+            opened().deactivate(array)
         return None
 
     return read
@@ -103,8 +104,10 @@ def _read_end(operation: str, primal: Callable, position: int) -> Callable:
 
 def _begin_reading(file: Any, operation: str, buffer: Buffer) -> Reading | None:
     """Before a read: save what records need, and log it if it overwrites active memory."""
+    tape = recording()
+    if tape is None:
+        refuse_others(buffer)
     undo = buffer.overwrite()
-    tape = current()
     if tape is None or buffer.storage is None:
         return None
     _warn_if_written(tape, file, operation)

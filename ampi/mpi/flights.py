@@ -20,7 +20,7 @@ from .agreement import communication_of
 from .buffers import NOTHING, arrive
 from .messages import Collective
 from .reductions import Steps
-from .waiting import stranded, underway, wait
+from .waiting import running, stranded, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 
@@ -102,7 +102,7 @@ def _schedule(sweep: Sweep, call: Collective) -> Schedule:
     if schedule is None:
         calls = communication_of(sweep.tape).log(call.reverse).collectives
         schedule = sweep.state[call.reverse] = Schedule(calls)
-        underway.append(schedule.proceed)
+        running.underway.append(schedule.proceed)
     return schedule
 
 

@@ -14,7 +14,8 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..memory import storage_of
-from ..tape import _recording, current, living, overwrite
+from ..recording import current, opened
+from ..tape import living, overwrite
 from .requests import persistent
 from .rules import TABLE, Operation, Treatment, enter
 
@@ -76,8 +77,8 @@ def _check(operation: Operation, given: Any, written: bool) -> None:
             )
         if written:
             undo = overwrite(array)
-            if undo and _recording:
-                _recording[-1].append(None, undo)
+            if undo:
+                opened().append(None, undo)
 
 
 def _arrays(given: Any) -> Iterator[np.ndarray]:

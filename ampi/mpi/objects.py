@@ -14,6 +14,7 @@ from __future__ import annotations
 import copyreg
 import numbers
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -27,8 +28,9 @@ from ..errors import ActivityError
 from ..indexing import is_active
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
 from ..outside import warn_lost
+from ..recording import current, open_tapes, opened, recording
 from ..scalars import scalar
-from ..tape import Sweep, Tape, _recording, current
+from ..tape import Sweep, Tape
 from .agreement import count_passive, log_collective, log_received, log_sent
 from .between import exchanged, gathered, scattered, split
 from .flights import fly
@@ -144,7 +146,7 @@ _arrived: dict[int, tuple[Any, list[TrackedArray]]] = {}
 
 
 def _open(contents: Any, arrays: list[TrackedArray]) -> Any:
-    if current() is not None:
+    if recording() is not None:
         _arrived[id(contents)] = contents, arrays
     return contents
 
@@ -154,7 +156,15 @@ def _arrays_of(message: Any) -> list[TrackedArray]:
 
 
 _ATOMS = (numbers.Number, str, bytes, type(None))
-_noted: list[TrackedArray] | None = None
+
+
+class _Noting(threading.local):
+    """Arrays that this thread pickles; None if nobody asks."""
+
+    arrays: list[TrackedArray] | None = None
+
+
+_noting = _Noting()
 
 
 def _reduced(array: TrackedArray) -> Any:
@@ -162,8 +172,8 @@ def _reduced(array: TrackedArray) -> Any:
 
     A pickle that is no message (compiled code has no frame, so whoever called it is next) loses derivatives.
     """
-    if _noted is not None:
-        _noted.append(array)
+    if _noting.arrays is not None:
+        _noting.arrays.append(array)
     elif sys._getframe(1).f_globals.get("__name__", "").split(".")[0] not in ("ampi", "mpi4py"):
         warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
@@ -175,7 +185,6 @@ copyreg.pickle(scalar, _reduced)
 
 def _arrays_in(obj: Any) -> list[TrackedArray]:
     """All arrays of ours that pickling an object would meet."""
-    global _noted
     if isinstance(obj, _ATOMS):
         return []
     if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
@@ -183,12 +192,12 @@ def _arrays_in(obj: Any) -> list[TrackedArray]:
     found: dict[int, TrackedArray] = {}
     if _walk(obj, found, set()):
         return list(found.values())
-    outer, _noted = _noted, []
+    outer, _noting.arrays = _noting.arrays, []
     try:
         mpi.pickle.dumps(obj)
-        return _noted
+        return _noting.arrays
     finally:
-        _noted = outer
+        _noting.arrays = outer
 
 
 def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
@@ -247,8 +256,11 @@ def _unpacked(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
 
 def _send(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest: int, tag: int) -> Any:
     """Send an object, blocking or not, while a tape is open."""
-    tape = _recording[-1]
-    payload, bundle = (obj, _EMPTY) if current() is None else _packed(tape, obj)
+    tape = opened()
+    if tape is None:
+        _refuse_others(obj)
+        return primal(comm, obj, dest, tag)
+    payload, bundle = (obj, _EMPTY) if recording() is None else _packed(tape, obj)
     sent = log_sent(tape, name, comm, bundle, bundle.count > 0, dest, tag)
     if sent.active:
         tape.append(sent)
@@ -258,8 +270,8 @@ def _send(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest: int,
 
 def posted(name: str, comm: Any, source: int, tag: int) -> Received:
     """Log the receive of an object."""
-    passive = current() is None
-    receive = log_received(_recording[-1], name, comm, Bundle(), not passive, source, tag)
+    passive = recording() is None
+    receive = log_received(opened(), name, comm, Bundle(), not passive, source, tag)
     receive.dropped = passive
     return receive
 
@@ -286,37 +298,37 @@ class Objects:
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in standard mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.send(self, obj, dest, tag)
         return _send("send", self._primal.send, self, obj, dest, tag)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in buffered mode.  With active arrays in it, it takes some hundred bytes more than pickled."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.bsend(self, obj, dest, tag)
         return _send("bsend", self._primal.bsend, self, obj, dest, tag)
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in synchronous mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.ssend(self, obj, dest, tag)
         return _send("ssend", self._primal.ssend, self, obj, dest, tag)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.isend(self, obj, dest, tag)
         return _send("isend", self._primal.isend, self, obj, dest, tag)
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object in buffered mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.ibsend(self, obj, dest, tag)
         return _send("ibsend", self._primal.ibsend, self, obj, dest, tag)
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send of an object in synchronous mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return self._primal.issend(self, obj, dest, tag)
         return _send("issend", self._primal.issend, self, obj, dest, tag)
 
@@ -328,9 +340,9 @@ class Objects:
         status: mpi.Status | None = None,
     ) -> Any:
         """Receive an object."""
-        if not _recording or source == _PROC_NULL:
+        tape = opened() if open_tapes else None
+        if tape is None or source == _PROC_NULL:
             return self._primal.recv(self, buf, source, tag, status)
-        tape = _recording[-1]
         receive = posted("recv", self, source, tag)
         status = _status_for(receive, status)
         message = received(tape, receive, self._primal.recv(self, buf, source, tag, status))
@@ -341,9 +353,9 @@ class Objects:
 
     def irecv(self, buf: Any = None, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
         """Nonblocking receive of an object."""
-        if not _recording or source == _PROC_NULL:
+        tape = opened() if open_tapes else None
+        if tape is None or source == _PROC_NULL:
             return self._primal.irecv(self, buf, source, tag)
-        tape = _recording[-1]
         receive = posted("irecv", self, source, tag)
         if not receive.dropped:
             tape.append(receive)
@@ -361,7 +373,7 @@ class Objects:
         status: mpi.Status | None = None,
     ) -> Any:
         """Send and receive an object."""
-        if not _recording:
+        if not open_tapes:
             return self._primal.sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         going = self.isend(sendobj, dest, sendtag)
         message = self.recv(recvbuf, source, recvtag, status)
@@ -372,14 +384,14 @@ class Objects:
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast an object."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, obj)
         if tape is None:
             return self._primal.bcast(self, obj, root)
         return _bcast(tape, self, obj, root, partial(self._primal.bcast, self))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather objects."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         if tape is None:
             return self._primal.gather(self, sendobj, root)
         receives_only = root in _OF_ROOTS_GROUP
@@ -401,7 +413,7 @@ class Objects:
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter objects."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         sends = _is_root(self, root)
         if tape is None or (sends and sendobj is None):
             return self._primal.scatter(self, sendobj, root)
@@ -425,7 +437,7 @@ class Objects:
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects on all ranks."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         if tape is None:
             return self._primal.allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
@@ -450,7 +462,7 @@ class Objects:
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Send an object from each rank to each."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         if tape is None or sendobj is None:
             return self._primal.alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
@@ -540,7 +552,7 @@ class IntracommObjects:
 
 def record_matched(receive: Received, message: Any) -> Any:
     """Record what a blocking receive of a matched message gave; the object for the user."""
-    tape = _recording[-1]
+    tape = opened()
     message = received(tape, receive, message)
     if receive.active and receive.buffer.count:
         tape.append(receive)
@@ -566,7 +578,7 @@ class MatchedObjects:
         request = _Message.irecv(self)
         if receive is None:
             return request
-        tape = _recording[-1]
+        tape = opened()
         if not receive.dropped:
             tape.append(receive)
         return recorded(tape, request, receive, unpack=lambda message: received(tape, receive, message))
@@ -575,11 +587,11 @@ class MatchedObjects:
 def matched(message: Any, name: str) -> Received | None:
     """The probe's entry in the log, made that of the receive of an object."""
     receive = getattr(message, "_receive", None)
-    if not _recording or receive is None:
+    if opened() is None or receive is None:
         return None
     message._receive = None
     receive.rename(name)
-    receive.dropped = current() is None
+    receive.dropped = recording() is None
     receive.buffer = None if receive.dropped else Bundle()
     return receive
 
@@ -591,7 +603,7 @@ class TopocommObjects:
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects from the neighbors."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         if tape is None:
             return _Topocomm.neighbor_allgather(self, sendobj)
         payload, sent = _packed(tape, sendobj)
@@ -606,7 +618,7 @@ class TopocommObjects:
 
     def neighbor_alltoall(self, sendobj: Any) -> list[Any]:
         """Send an object to each neighbor."""
-        tape = _tape_or_passive(self)
+        tape = _tape_or_passive(self, sendobj)
         if tape is None:
             return _Topocomm.neighbor_alltoall(self, sendobj)
         packed = [_packed(tape, item) for item in sendobj]
@@ -715,7 +727,7 @@ def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
 
     Its messages are logged one by one; that all ranks take part in it is agreed upon as for other collectives.
     """
-    tape = _tape_or_passive(comm)
+    tape = _tape_or_passive(comm, obj)
     if tape is None:
         return None
     if comm.Is_inter() and reverse_of(comm) is None:
@@ -725,12 +737,20 @@ def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
     return tape
 
 
-def _tape_or_passive(comm: Any) -> Tape | None:
+def _tape_or_passive(comm: Any, obj: Any = None) -> Tape | None:
     """The tape that records a collective; inside `ampi.passive` it is counted only."""
-    tape = current()
-    if tape is None and _recording:
+    tape = recording()
+    if tape is None and open_tapes:
         count_passive(comm)
+        _refuse_others(obj)
     return tape
+
+
+def _refuse_others(obj: Any) -> None:
+    """Raise if an object that no tape of this thread records holds what is active on one of another thread's."""
+    tape = current()
+    if tape is not None:
+        _packed(tape, obj)
 
 
 _OF_ROOTS_GROUP = (mpi.ROOT, mpi.PROC_NULL)
@@ -742,7 +762,7 @@ def _is_root(comm: Any, root: int) -> bool:
 
 
 def _refuse(name: str, obj: Any) -> None:
-    tape = current()
+    tape = recording()
     if tape is not None and _packed(tape, obj)[1].count:
         raise ActivityError(
             f"{name} has no derivative rule, and the object has active arrays in it; send ampi.value(...) or use Dup"
@@ -798,7 +818,7 @@ def _on_rank_0(messages: _Messages, sendobj: Any, op: Callable[[Any, Any], Any])
 
 def _copied(obj: Any) -> Any:
     """What would arrive of an object."""
-    tape = _recording[-1]
+    tape = opened()
     payload, sent = _packed(tape, obj)
     copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
     came, arrays = _unpacked(tape, copy)
@@ -892,7 +912,7 @@ class _Messages:
             request.Wait()
 
     def _receive(self, source: int, going: Iterable[mpi.Request]) -> Any:
-        tape = _recording[-1]
+        tape = opened()
         receive = posted(self.name, self.logged, source, _INNER_TAG)
         length = np.empty(1, np.int64)
         self.comm.Recv([length, 1, mpi.COUNT], source, self.tag)

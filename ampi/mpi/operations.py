@@ -15,7 +15,7 @@ from ..tape import Sweep, current, living
 from .buffers import Buffer, parse
 from .collectives import refusal, values_of
 from .datatypes import typemap_of
-from .reductions import Reduction, forget, known, learn
+from .reductions import PREDEFINED, Reduction, forget, known, learn
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
 
@@ -48,9 +48,9 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
 
     def Free(self) -> None:
         """Free a user-defined reduction operation.  A tape that recorded with it can still be swept."""
-        handle = self.handle
+        if self.handle not in PREDEFINED:
+            forget(self.handle)  # before it is the handle of another one, that another thread makes
         _Op.Free(self)
-        forget(handle)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """Apply a reduction operation to local data."""

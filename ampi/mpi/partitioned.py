@@ -16,9 +16,10 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
-from ..tape import Sweep, _recording, current, opened
+from ..recording import opened, recording
+from ..tape import Sweep
 from .agreement import log_received, log_sent
-from .buffers import Buffer, arrive, as_packed, parse
+from .buffers import Buffer, arrive, as_packed, parse, refuse_others
 from .messages import Received, Sent, line_of
 from .requests import persistent
 from .reverse import reverse_of
@@ -180,21 +181,21 @@ class _Sending(_Partitioned):
     def __call__(self) -> tuple[PartitionedSent, ...]:
         """Log the message."""
         self.message = None
-        if not _recording:
+        tape = opened()
+        if tape is None:
             return ()
-        sent = log_sent(
-            _recording[-1], self.name, self.comm, self.buffer(), False, self.partner, self.key, PartitionedSent
-        )
+        sent = log_sent(tape, self.name, self.comm, self.buffer(), False, self.partner, self.key, PartitionedSent)
         sent.parts, sent.parts_there, sent.user_tag = self.partitions, 1, self.user_tag
-        self.message = sent, _recording[-1]._reference
+        self.message = sent, tape._reference
         return (sent,)
 
     def ready(self, parts: Iterable[int]) -> None:
         """What partitions hold now is sent."""
-        tape = current()
-        if tape is None:
-            return
+        tape = recording()
         buffer = self.buffer()
+        if tape is None:
+            refuse_others(buffer)
+            return
         if not buffer.active(tape):
             return
         if self.message is None or self.message[1] is not tape._reference:
@@ -216,13 +217,15 @@ class _Receiving(_Partitioned):
         """Log the message, and save what it overwrites."""
         self.message = None
         buffer = self.buffer()
-        undo = buffer.overwrite()
         tape = opened()
         if tape is None:
+            refuse_others(buffer)
+        undo = buffer.overwrite()
+        if tape is None:
             return ()
-        active = buffer.tracked and current() is not None
+        active = buffer.tracked and recording() is not None
         received = log_received(tape, self.name, self.comm, buffer, active, self.partner, self.key, PartitionedReceived)
-        received.dropped = current() is None
+        received.dropped = recording() is None
         received.parts, received.user_tag, received.early = self.partitions, self.user_tag, set()
         if active:
             buffer.activate(tape)
@@ -235,7 +238,7 @@ class _Receiving(_Partitioned):
 
     def arrived(self, part: int) -> None:
         """A partition has arrived."""
-        tape = current()
+        tape = recording()
         if tape is None or self.message is None or self.message[1] is not tape._reference:
             return
         received = self.message[0]

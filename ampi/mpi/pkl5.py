@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 from mpi4py.util import pkl5
 
-from ..tape import _recording, current
+from ..recording import opened, recording
 from .agreement import log_received
 from .buffers import NOTHING
 from .comm import Communicator, Intracommunicator
@@ -75,18 +75,19 @@ class Message(pkl5.Message):
         request = super().irecv()
         if receive is not None:
             if not receive.dropped:
-                _recording[-1].append(receive)
+                opened().append(receive)
             receive.request = request
-            request._received = receive, _recording[-1]
+            request._received = receive, opened()
         return request
 
 
 def _logged(name: str, comm: Any, message: Any, status: mpi.Status) -> Any:
     """A matched message, in the log from here on if a tape records."""
-    if message is None or not _recording or message[0] == mpi.MESSAGE_NO_PROC:
+    tape = opened()
+    if message is None or tape is None or message[0] == mpi.MESSAGE_NO_PROC:
         return message
     ours = Message(message)
-    ours._receive = log_received(_recording[-1], name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
+    ours._receive = log_received(tape, name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
     return ours
 
 
@@ -95,7 +96,7 @@ def _loaded(request: Any) -> Any:
     message = _load(request)
     receive, tape = request.__dict__.pop("_received", (None, None))
     if receive is not None:
-        if current() is not None or receive.dropped:
+        if recording() is not None or receive.dropped:
             message = received(tape, receive, message)
         receive.resolve(None)
     return message

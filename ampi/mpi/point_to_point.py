@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections.abc import Callable
 from sys import _getframe
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..memory import plain
-from ..tape import Tape, Undo, _recording, current, living, overwrite, recording_now
+from ..recording import open_tapes, opened, recording, scope_now
+from ..tape import Tape, Undo, living, overwrite
 from .agreement import MOST_PENDING, log_for, log_received, log_sent
-from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes
+from .buffers import NOTHING, Buffer, keep_message, lasting, parse_bytes, refuse_others
 from .messages import Received, Route, Sent, call_site
 from .objects import MatchedObjects
 from .partitioned import Partitioned
@@ -43,7 +45,7 @@ class PointToPoint(Partitioned):
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Send(self, buf, dest, tag)
         sent = _send_again("Send", self, buf, dest, tag, _Isend, _LARGE)
         if sent is None:
@@ -55,7 +57,7 @@ class PointToPoint(Partitioned):
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in synchronous mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Ssend(self, buf, dest, tag)
         if _send_again("Ssend", self, buf, dest, tag) is None:
             _log_send("Ssend", self, buf, dest, tag)
@@ -63,7 +65,7 @@ class PointToPoint(Partitioned):
 
     def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Bsend(self, buf, dest, tag)
         if _send_again("Bsend", self, buf, dest, tag) is None:
             _log_send("Bsend", self, buf, dest, tag)
@@ -71,7 +73,7 @@ class PointToPoint(Partitioned):
 
     def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Blocking send in ready mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Rsend(self, buf, dest, tag)
         if _send_again("Rsend", self, buf, dest, tag) is None:
             _log_send("Rsend", self, buf, dest, tag)
@@ -79,28 +81,28 @@ class PointToPoint(Partitioned):
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Isend(self, buf, dest, tag)
         request = _send_again("Isend", self, buf, dest, tag, _Isend)
         return _begin_send("Isend", self, buf, dest, tag, _Isend) if request is None else request
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in synchronous mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Issend(self, buf, dest, tag)
         request = _send_again("Issend", self, buf, dest, tag, _Issend)
         return _begin_send("Issend", self, buf, dest, tag, _Issend) if request is None else request
 
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in buffered mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Ibsend(self, buf, dest, tag)
         request = _send_again("Ibsend", self, buf, dest, tag, _Ibsend)
         return _begin_send("Ibsend", self, buf, dest, tag, _Ibsend) if request is None else request
 
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         """Nonblocking send in ready mode."""
-        if not _recording or dest == _PROC_NULL:
+        if not open_tapes or dest == _PROC_NULL:
             return _Irsend(self, buf, dest, tag)
         request = _send_again("Irsend", self, buf, dest, tag, _Irsend)
         return _begin_send("Irsend", self, buf, dest, tag, _Irsend) if request is None else request
@@ -131,7 +133,7 @@ class PointToPoint(Partitioned):
             return request
         receive = _post("Irecv", self, buf, source, tag)
         request = _Irecv(self, buf, source, tag)
-        return request if receive is None else recorded(_recording[-1], request, receive)
+        return request if receive is None else recorded(opened(), request, receive)
 
     def Sendrecv(
         self,
@@ -147,7 +149,7 @@ class PointToPoint(Partitioned):
         if not living:
             return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         # The send's record comes first: the receive overwrites what it has read.
-        if _recording and dest != _PROC_NULL and not _send_again("Sendrecv", self, sendbuf, dest, sendtag):
+        if open_tapes and dest != _PROC_NULL and not _send_again("Sendrecv", self, sendbuf, dest, sendtag):
             _log_send("Sendrecv", self, sendbuf, dest, sendtag)
         receive = None
         if source != _PROC_NULL:
@@ -243,7 +245,7 @@ class PointToPoint(Partitioned):
         self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
     ) -> mpi.Message:
         """Blocking test for a matched message."""
-        if not _recording:
+        if not open_tapes:
             return _Mprobe(self, source, tag, status)
         status = mpi.Status() if status is None else status
         return _matched("Mprobe", self, _Mprobe(self, source, tag, status), status)
@@ -252,7 +254,7 @@ class PointToPoint(Partitioned):
         self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
     ) -> mpi.Message | None:
         """Nonblocking test for a matched message."""
-        if not _recording:
+        if not open_tapes:
             return _Improbe(self, source, tag, status)
         status = mpi.Status() if status is None else status
         message = _Improbe(self, source, tag, status)
@@ -262,7 +264,7 @@ class PointToPoint(Partitioned):
         self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
     ) -> mpi.Message:
         """Blocking test for a matched message with an object."""
-        if not _recording:
+        if not open_tapes:
             return _Comm.mprobe(self, source, tag, status)
         status = mpi.Status() if status is None else status
         return _matched("mprobe", self, _Comm.mprobe(self, source, tag, status), status)
@@ -271,7 +273,7 @@ class PointToPoint(Partitioned):
         self, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
     ) -> mpi.Message | None:
         """Nonblocking test for a matched message with an object."""
-        if not _recording:
+        if not open_tapes:
             return _Comm.improbe(self, source, tag, status)
         status = mpi.Status() if status is None else status
         message = _Comm.improbe(self, source, tag, status)
@@ -323,19 +325,19 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
         """Nonblocking receive of the matched message."""
         receive = _post_matched("Imrecv", self, buf) if living else None
         request = _Message.Irecv(self, buf)
-        return request if receive is None else recorded(_recording[-1], request, receive)
+        return request if receive is None else recorded(opened(), request, receive)
 
 
 def _nothing_to_learn(receive: Received) -> bool:
     """Whether a blocking receive that has been recorded needs nothing more when it has ended."""
-    return not receive.wild and _recording[-1].observer is None
+    return not receive.wild and opened().observer is None
 
 
 def _received(receive: Received, status: mpi.Status | None) -> None:
     """A blocking receive has ended."""
     if receive.wild:
         receive.resolve(status)
-    observer = _recording[-1].observer
+    observer = opened().observer
     if observer is not None:
         observer.look()
 
@@ -346,7 +348,7 @@ def _begin_send(
     """A nonblocking send, of anything."""
     sent = _log_send(name, comm, buf, dest, tag)
     request = start(comm, buf, dest, tag)
-    return request if sent.buffer is None else recorded(_recording[-1], request, sent)
+    return request if sent is None or sent.buffer is None else recorded(opened(), request, sent)
 
 
 def _send_init(
@@ -356,7 +358,7 @@ def _send_init(
     if dest == _PROC_NULL:
         return request
     buf = lasting(buf)
-    return persistent(request, lambda: _some(_sent(name, comm, buf, dest, tag) if _recording else None))
+    return persistent(request, lambda: _some(_sent(name, comm, buf, dest, tag) if open_tapes else None))
 
 
 def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
@@ -390,9 +392,10 @@ def _send_again(
     Sent, Request or None
         The request, if the message has been begun.  None for other arrays, of which nothing has been recorded.
     """
-    tape = recording_now[0]
+    scope = scope_now()
+    tape = scope.tape
     buffer = getattr(buf, "_message", None)
-    if buffer is None or tape is None:
+    if buffer is None or tape is None or scope.thread != get_ident():
         return None
     storage = buffer.storage
     if storage.tape is not tape._reference or storage.arriving:
@@ -441,9 +444,10 @@ def _receive_again(
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
 ) -> Any:
     """The same before a receive into an array that was in a message before: saves what it overwrites."""
-    tape = recording_now[0]
+    scope = scope_now()
+    tape = scope.tape
     buffer = getattr(buf, "_message", None)
-    if buffer is None or tape is None:
+    if buffer is None or tape is None or scope.thread != get_ident():
         return None
     latest, log, communication = tape.latest
     if latest is not comm:
@@ -493,7 +497,7 @@ def _receive_again(
     return ours
 
 
-def _sent(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
+def _sent(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent | None:
     return _send_again(name, comm, buf, dest, tag) or _log_send(name, comm, buf, dest, tag)
 
 
@@ -501,11 +505,14 @@ def _posted(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received |
     return _receive_again(name, comm, buf, source, tag) or _post(name, comm, buf, source, tag)
 
 
-def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
-    """Log and record any send."""
-    tape = _recording[-1]
+def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent | None:
+    """Log and record any send, if this thread has a tape."""
+    tape = opened()
     buffer = parse_bytes(buf)
-    active = buffer.active(tape) and current() is not None
+    if tape is None:
+        refuse_others(buffer)
+        return None
+    active = buffer.active(tape) and recording() is not None
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
         keep_message(buf, buffer.detach())
@@ -516,11 +523,13 @@ def _log_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent:
 def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
     """Before any receive: save what it overwrites, and log it if a tape is open."""
     buffer = parse_bytes(buf)
+    tape = opened()
+    if tape is None:
+        refuse_others(buffer)
     undo = overwrite(*buffer.overwritten())
-    if not _recording:
+    if tape is None:
         return None
-    tape = _recording[-1]
-    receive = log_received(tape, name, comm, buffer, buffer.tracked and current() is not None, source, tag)
+    receive = log_received(tape, name, comm, buffer, buffer.tracked and recording() is not None, source, tag)
     _record_receive(tape, receive, buffer, undo)
     if receive.active:
         keep_message(buf, buffer)
@@ -529,7 +538,7 @@ def _post(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | N
 
 def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Undo]) -> None:
     """What a receive does to memory: overwrites it, with what may be active."""
-    receive.dropped = current() is None
+    receive.dropped = recording() is None
     receive.buffer = buffer if buffer.tracked and not receive.dropped else None
     if receive.active:
         buffer.activate(tape)
@@ -542,10 +551,11 @@ def _record_receive(tape: Tape, receive: Received, buffer: Buffer, undo: list[Un
 
 def _matched(name: str, comm: Any, message: mpi.Message, status: mpi.Status) -> mpi.Message:
     """A message that was matched while a tape records: it is in the log from here on."""
-    if message == mpi.MESSAGE_NO_PROC:
+    tape = opened()
+    if tape is None or message == mpi.MESSAGE_NO_PROC:
         return message
     ours = Message.__new__(Message, message)
-    ours._receive = log_received(_recording[-1], name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
+    ours._receive = log_received(tape, name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
     return ours
 
 
@@ -554,13 +564,16 @@ def _post_matched(name: str, message: Any, buf: Any) -> Received | None:
     if message == mpi.MESSAGE_NO_PROC:
         return None
     buffer = parse_bytes(buf)
+    tape = opened()
+    if tape is None:
+        refuse_others(buffer)
     undo = overwrite(*buffer.overwritten())
     receive = getattr(message, "_receive", None)
-    if not _recording or receive is None:
+    if tape is None or receive is None:
         return None
     message._receive = None
     receive.rename(name)
-    _record_receive(_recording[-1], receive, buffer, undo)
+    _record_receive(tape, receive, buffer, undo)
     return receive
 
 
@@ -568,7 +581,7 @@ def _exchange(
     name: str, comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
 ) -> tuple[Sent | None, Received | None]:
     """Log a send and a receive of one call.  The send's record comes first: the receive overwrites what it has read."""
-    sent = _sent(name, comm, sendbuf, dest, sendtag) if _recording and dest != _PROC_NULL else None
+    sent = _sent(name, comm, sendbuf, dest, sendtag) if open_tapes and dest != _PROC_NULL else None
     receive = _posted(name, comm, recvbuf, source, recvtag) if source != _PROC_NULL else None
     return sent, receive
 
@@ -607,4 +620,4 @@ def _status_for(receive: Received | None, status: mpi.Status | None) -> mpi.Stat
 
 def _recorded(request: mpi.Request, parts: tuple[Sent | None, Received | None]) -> mpi.Request:
     logged = [part for part in parts if part is not None]
-    return recorded(_recording[-1], request, *logged) if logged else request
+    return recorded(opened(), request, *logged) if logged else request

@@ -11,7 +11,8 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..tape import Tape, living, opened
+from ..recording import opened
+from ..tape import Tape, living
 from .agreement import begin
 from .buffers import Buffer
 from .messages import Completion, Received, Sent

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any
@@ -74,6 +76,10 @@ class Reverse:
         What collective calls with the same arguments have in common.
     comms : list of mpi4py.MPI.Comm
         ``comm``, and ``local`` where there is one.
+    tapes : list of weakref.ref
+        That have logged messages on it, and may be open.
+    by_thread : int or None
+        Whose sweep is using it.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
@@ -81,6 +87,7 @@ class Reverse:
     __slots__ = (
         "__weakref__",
         "_broken",
+        "by_thread",
         "calls",
         "comm",
         "comms",
@@ -99,6 +106,7 @@ class Reverse:
         "sweeps",
         "sweeps_with",
         "tags",
+        "tapes",
     )
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None) -> None:
@@ -117,6 +125,8 @@ class Reverse:
         self.notices: list[tuple[int, int, str]] = []
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.calls: dict[Any, Any] = {}
+        self.tapes: list[weakref.ref] = []
+        self.by_thread: int | None = None
         self.slots: list[int] | None = None
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
@@ -167,6 +177,8 @@ _duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
 _unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
 _left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # of which other ranks are being told, and asked
 _kept: set[int] = set()  # handles of those on which messages may be under way for ever
+
+_leaving = threading.Lock()
 
 MOST_LEFT = 256
 """So many reverse sides may wait until all ranks have left them; others are never given back to MPI."""
@@ -290,11 +302,25 @@ def _is_symmetric(index: list[int], edges: list[int]) -> bool:
     return sorted(pairs) == sorted((other, rank) for rank, other in pairs)
 
 
-def forget(comm: Any, handle: int) -> None:
-    """The user has freed a communicator.  Its reverse communicator is freed when no tape refers to it any more."""
-    _reverses.pop(handle, None)
+@contextlib.contextmanager
+def forgetting(comm: Any) -> Iterator[None]:
+    """The user frees a communicator inside.  Its reverse communicator is freed when no tape refers to it any more.
+
+    It is forgotten before: its handle may at once be that of a communicator which another thread makes.
+    """
+    handle = comm.handle
+    reverse = _reverses.pop(handle, None)
+    own = comm.__dict__.pop("_reverse", None)
     _duplicates[:] = [other for other in _duplicates if other is not comm and other.handle != handle]
-    comm.__dict__.pop("_reverse", None)
+    try:
+        yield
+    except BaseException:
+        if reverse is not None:
+            _reverses[handle] = reverse
+        if own is not None:
+            comm._reverse = own
+        raise
+    reverse = own = None
     _free_unused()
 
 
@@ -304,6 +330,15 @@ def _free_unused() -> None:
     Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits
     here: garbage is collected at another time on each rank.  (Finalizers may run in the middle of anything: not there.)
     """
+    if not _leaving.acquire(blocking=False):
+        return  # another thread does so
+    try:
+        _free_what_all_have_left()
+    finally:
+        _leaving.release()
+
+
+def _free_what_all_have_left() -> None:
     while _unused:
         comms, pending = _unused.pop()
         if any(comm.handle in _kept for comm in comms):

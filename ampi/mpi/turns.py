@@ -29,7 +29,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..tape import Record, Sweep, Tape
-from .waiting import Patience, underway
+from .waiting import Patience, running
 
 _Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
 
@@ -364,7 +364,7 @@ class Turns:
         self._held = 0
         self._settled = False
         self.cells = Cells(comm, [len(self._drawn), self._limit])
-        underway.append(self.release)
+        running.underway.append(self.release)
         problem = ""
         if late and touched:
             problem = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,11 +24,42 @@ LONGEST = 1.0
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 _TEXT = 2000  # bytes of a notice
 
-listening: list[Any] = []
-"""Reverse sides of the communicators of the sweep that runs: where notices may come from."""
 
-underway: list[Callable[[], None]] = []
-"""What the sweep that runs has begun and goes on with whenever it waits."""
+class Running(threading.local):
+    """The sweep that a thread runs.
+
+    Attributes
+    ----------
+    listening : list
+        Reverse sides of its communicators: where notices may come from.
+    underway : list of callable
+        What it has begun, and goes on with whenever it waits.
+    """
+
+    def __init__(self) -> None:
+        self.listening: list[Any] = []
+        self.underway: list[Callable[[], None]] = []
+
+    def begin(self, listening: Iterable[Any]) -> Callable[[], list[Callable[[], None]]]:
+        """A sweep begins, perhaps inside of another one.
+
+        Returns
+        -------
+        callable
+            To be called at its end; returns what it had underway.
+        """
+        outer = self.listening, self.underway
+        self.listening, self.underway = list(listening), []
+
+        def end() -> list[Callable[[], None]]:
+            underway = self.underway
+            self.listening, self.underway = outer
+            return underway
+
+        return end
+
+
+running = Running()
 
 stranded: list[Any] = []
 """Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them."""
@@ -65,7 +97,7 @@ class Patience:
             AMPI_TIMEOUT seconds have passed, or a partner stopped its sweep with an error.
         """
         self.turns += 1
-        for proceed in underway:
+        for proceed in running.underway:
             proceed()
         if self.turns < 2:
             return
@@ -125,7 +157,7 @@ def tell(reverse: Any, partners: Iterable[int], error: BaseException) -> None:
 
 def _look_for_notices(describe: Callable[[], str]) -> None:
     status = mpi.Status()
-    for reverse in listening:
+    for reverse in running.listening:
         if reverse.pending:
             continue  # MPI has not made it yet
         while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):

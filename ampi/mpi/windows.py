@@ -15,6 +15,7 @@ mirrored epoch, when the rank does not touch its shadow.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,9 +26,10 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of, carries_derivatives, plain, storage_of, track_block
-from ..tape import Sweep, Tape, at_closing, at_opening, current, living, opened, overwrite
+from ..recording import open_tapes, opened, recording, this_thread
+from ..tape import Sweep, Tape, at_closing, at_opening, living, overwrite, where_called
 from .agreement import call_site, communication_of, line_of, wait
-from .buffers import Buffer, arrive, as_array, parse
+from .buffers import Buffer, arrive, as_array, parse, refuse_others
 from .datatypes import datatype_named
 from .messages import Collective
 from .requests import AcceptsBase, Handles, recorded
@@ -73,6 +75,8 @@ class Window:
     attached : dict or None
         Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
     freed : bool
+    thread : object
+        That made it (`this_thread`): only tapes of this thread see what is done with it.
     """
 
     __slots__ = (
@@ -92,6 +96,7 @@ class Window:
         "started",
         "starts",
         "storage",
+        "thread",
         "tracked",
         "units",
     )
@@ -117,6 +122,7 @@ class Window:
         self.segments: dict[int, Elsewhere] | None = None
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.freed = False
+        self.thread = this_thread()
 
     def is_locked(self, rank: int) -> bool:
         """Whether this rank has an epoch of Lock or Lock_all at the target."""
@@ -421,11 +427,27 @@ def _trace(tape: Tape, window: Window) -> Trace:
         tape.at_sweep_start("windows", traces)
     trace = traces.of.get(window)  # type: ignore[attr-defined]
     if trace is None:
+        _require_own(window)
         trace = traces.of[window] = Trace(tape, window)  # type: ignore[attr-defined]
         traces.observer.watch(window)  # type: ignore[attr-defined]
         for storage in trace.attached if window.storage is None else (window.storage,):
             _activate(storage, tape)
     return trace
+
+
+def _require_own(window: Window) -> None:
+    """Raise unless this is the thread that made the window, or no tape can see what is done.
+
+    Other ranks use a window without a call of this one: which of two threads' tapes is concerned must be known before.
+    """
+    if window.thread is this_thread():
+        return
+    if opened() is None and not any(tape.owner is window.thread for tape in open_tapes):
+        return
+    raise CommunicationError(
+        f"{where_called()}: {window.reverse.name} is used by thread '{threading.current_thread().name}', but a tape "
+        "sees what is done with a window only in the thread that made it; make the window in the thread that uses it"
+    )
 
 
 def _activate(storage: Storage, tape: Tape) -> None:
@@ -435,8 +457,8 @@ def _activate(storage: Storage, tape: Tape) -> None:
 
 def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
-    for window in _windows.values():
-        if not window.reverse.broken:
+    for window in list(_windows.values()):
+        if window.thread is tape.owner and not window.reverse.broken:
             _trace(tape, window)
 
 
@@ -479,6 +501,10 @@ def _record(
     sink = None if writes is None else parse(writes)
     if tape is not None and window is None:
         _refuse_unknown(name, tape, source, sink)
+    if tape is None:
+        if window is not None:
+            _require_own(window)
+        refuse_others(*(buffer for buffer in (source, sink) if buffer is not None))
     undo = [] if sink is None else sink.overwrite()
     if tape is None:
         return None
@@ -525,8 +551,8 @@ def _access(
     window, token = trace.window, trace.token
     dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
     updates = op is not None and op != mpi.NO_OP
-    recording = current() is not None
-    active = updates and recording and source.active(tape)  # type: ignore[union-attr]
+    records = recording() is not None
+    active = updates and records and source.active(tape)  # type: ignore[union-attr]
     if not window.tracked[rank]:
         if active:
             raise ActivityError(
@@ -544,17 +570,17 @@ def _access(
     if not carries_derivatives(dtype):
         if dtype.itemsize > 1:
             return None
-        if sink is not None and recording:
+        if sink is not None and records:
             token.loses = True  # bytes of what may be floating-point numbers
         if op != mpi.REPLACE:
             return None
-    elif sink is not None and recording:
+    elif sink is not None and records:
         token.reads_active = True
         if sink.tracked:
             token.writes_tracked = True
         if sink.loses and sink.nbytes:
             token.loses = True
-    result = sink if sink is not None and sink.tracked and recording else None
+    result = sink if sink is not None and sink.tracked and records else None
     nonlinear = op in NONLINEAR and not source.raw and source.mixed == (op in LOCATED)  # type: ignore[union-attr]
     if updates and not nonlinear and op not in (mpi.SUM, mpi.REPLACE):
         text = f"{name} has no derivative rule for this operation and datatype"
@@ -727,7 +753,7 @@ def _in_order(win: Any, recorded_access: tuple[Trace, Access] | None) -> Iterato
 
 
 def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer | None) -> None:
-    if current() is None:
+    if recording() is None:
         return
     if (source is not None and source.active(tape)) or (sink is not None and sink.tracked):
         raise ActivityError(
@@ -746,6 +772,8 @@ def _ranks_of(win: Any, group: mpi.Group) -> list[int]:
 
 def _handshake(win: Any, name: str, partners: list[int]) -> None:
     tape, window = opened(), _windows.get(win.handle)
+    if tape is None and window is not None and open_tapes:
+        _require_own(window)
     if tape is None or window is None:
         return
     trace = _trace(tape, window)
@@ -957,6 +985,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             return _Win.Fence(self, assertion)
         window.fences += 1
         tape = opened()
+        if tape is None and open_tapes:
+            _require_own(window)
         if tape is not None:
             _note_fence(tape, window)
         if window.put_off:

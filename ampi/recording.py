@@ -1,0 +1,214 @@
+"""Which tape records here: a context variable, which each thread and each task of asyncio has for itself.
+
+A tape records what the thread that opened it does.  Another thread knows nothing of it, even if it runs in a copy of
+the context; there `current` is a `Bystander` as long as any tape is open, so that what it does with arrays that carry
+derivatives is an error and no loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from _thread import get_ident
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
+
+
+class Scope:
+    """What a block of the program says about recording; copies of a context share it.
+
+    Attributes
+    ----------
+    tape : Tape, Bystander or None
+        What records in the thread; None inside `ampi.passive`, and where no tape is open in any thread.  A `Bystander`
+        in contexts that have outlived their tapes.
+    opened : Tape or None
+        The innermost tape that was opened around it.
+    thread : int or None
+        Who may record; None where no tape is open around it.
+    outer : Scope or None
+    """
+
+    __slots__ = ("__weakref__", "opened", "outer", "tape", "thread")
+
+    def __init__(self, tape: Any, opened: Any, thread: int | None, outer: Scope | None) -> None:
+        self.tape = tape
+        self.opened = opened
+        self.thread = thread
+        self.outer = outer
+
+
+open_tapes: list[Any] = []
+"""All tapes that are open, in any thread: while it is empty, nothing records and nothing can be lost."""
+
+_nowhere = Scope(None, None, None, None)
+_scope: ContextVar[Scope] = ContextVar("ampi_recording", default=_nowhere)
+_lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
+_bystander: list[Any] = [None]
+
+scope_now = _scope.get
+"""The scope of this context."""
+
+
+class _Thread(threading.local):
+    """A thread, which its identifier does not tell from one that has ended."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+
+
+def this_thread() -> object:
+    """Stands for this thread, and for no other before or after it."""
+    return _thread.token
+
+
+def set_bystander(bystander: Any) -> None:
+    """Tell this module what `current` is for those who have no tape while others have."""
+    _bystander[0] = bystander
+
+
+def current() -> Any:
+    """The tape that records what this thread does now.
+
+    None if none is open in any thread, or inside `ampi.passive`; a `Bystander` if only others have a tape.
+    """
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or scope.thread == get_ident():
+        return tape
+    return _bystander[0] if open_tapes else None
+
+
+def recording() -> Any:
+    """The tape that records what this thread does now, or None."""
+    scope = scope_now()
+    tape = scope.tape
+    return tape if tape is not None and scope.thread == get_ident() else None
+
+
+def opened() -> Any:
+    """The innermost open tape of this thread, even inside `ampi.passive`, or None."""
+    scope = scope_now()
+    tape = scope.opened
+    return tape if tape is not None and scope.thread == get_ident() and not tape.closed else None
+
+
+def is_around(tape: Any) -> bool:
+    """Whether a tape was opened by this thread around what is being done now."""
+    scope: Scope | None = scope_now()
+    while scope is not None:
+        if scope.opened is tape and scope.thread == get_ident():
+            return True
+        scope = scope.outer
+    return False
+
+
+def would_lose(tape: Any) -> bool:
+    """Whether what carries derivatives on an open tape, that does not record here, would lose them here.
+
+    It is taken as constant inside of a block of `ampi.passive` that is not itself around the tape.
+    """
+    scope: Scope | None = scope_now()
+    while scope is not None:
+        if scope.tape is tape:
+            return True
+        if scope.tape is None and scope.thread is not None:
+            return False
+        scope = scope.outer
+    return True
+
+
+def enter(tape: Any) -> None:
+    """A tape begins to record."""
+    scope = Scope(tape, tape, get_ident(), scope_now())
+    with _lock:
+        open_tapes.append(tape)
+        _nowhere.tape = _bystander[0]
+    tape.scope = scope
+    _scope.set(scope)
+
+
+def leave(tape: Any) -> bool:
+    """A tape ends to record, in whatever context: those that still have its scopes go on as it is around these.
+
+    Returns
+    -------
+    bool
+        Whether this is the thread and the place where it was to end.
+    """
+    here = scope_now()
+    in_order = here is tape.scope and here.thread == get_ident()
+    if here is tape.scope:
+        _scope.set(here.outer)  # type: ignore[arg-type]
+    with _lock:
+        open_tapes.remove(tape)
+        if not open_tapes:
+            _nowhere.tape = None
+        for scope in (tape.scope, *tape.inner_scopes):
+            outer = scope.outer
+            scope.tape, scope.opened, scope.thread = outer.tape, outer.opened, outer.thread
+            if outer.thread is None:
+                scope.tape = _bystander[0]
+            elif outer.opened is not None and outer.opened is not tape:
+                outer.opened.inner_scopes = outer.opened.inner_scopes or WeakSet()
+                outer.opened.inner_scopes.add(scope)
+    tape.scope, tape.inner_scopes = None, ()
+    return in_order
+
+
+@contextlib.contextmanager
+def passive() -> Iterator[None]:
+    """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
+
+    It says so for the thread (and the task of asyncio) that runs it, and for tapes that are open there.  Memory that is
+    overwritten inside loses its derivative (by a kernel: all of every array that it may write to).  Messages sent
+    inside carry none either; a collective call must be inside on all ranks or on none.
+    """
+    scope = passively()
+    try:
+        yield
+    finally:
+        actively(scope)
+
+
+def passively() -> Scope:
+    """Begin what `passive` is around, which ends with `actively`."""
+    outer = scope_now()
+    scope = Scope(None, opened(), get_ident(), outer)
+    _scope.set(scope)
+    return scope
+
+
+def actively(scope: Scope) -> None:
+    """End what `passively` began."""
+    if scope_now() is scope:  # or a generator ends it elsewhere, where it did not begin
+        _scope.set(scope.outer)  # type: ignore[arg-type]
+
+
+def is_passive() -> bool:
+    """Whether this is inside `ampi.passive`."""
+    scope = scope_now()
+    return scope.tape is None and scope.thread is not None
+
+
+def _after_fork() -> None:
+    """In a child process the parent's tapes record nothing, and its active arrays are those of somebody else."""
+    global _lock
+    _lock = threading.RLock()
+    for tape in open_tapes:
+        tape.leave_to_parent()
+        for scope in (tape.scope, *tape.inner_scopes):
+            scope.thread = PARENT
+
+
+PARENT = -1
+"""In the place of a thread: one of the process of which this one is a child."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
