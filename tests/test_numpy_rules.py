@@ -484,6 +484,10 @@ CASES = {
         case(lambda a, b: np.linalg.solve(_regular(a), b), (3, 3), (3,)),
         case(lambda a, b: np.linalg.solve(_regular(a), b), (3, 3), (3, 2)),
         case(lambda a, b: np.linalg.solve(_regular(a), b), (2, 3, 3), (2, 3, 2)),
+        case(lambda a, b: np.linalg.solve(_regular(a), b), (2, 3, 3), (3,)),
+        case(lambda a, b: np.linalg.solve(_regular(a), b), (2, 3, 3), (3, 2)),
+        case(lambda a, b: np.linalg.solve(_regular(a), b), (3, 3), (2, 3, 2)),
+        case(lambda a, b: np.linalg.solve(_regular(a), b), (2, 1, 3, 3), (4, 3, 1)),
     ],
     "linalg.svd": [
         case(lambda x: np.linalg.svd(x + np.diag(np.arange(1.0, 5.0))[:, :3], full_matrices=False)[1], (4, 3)),

@@ -411,6 +411,17 @@ def _cholesky(a: Any, *, upper: bool = False) -> Any:
     return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
 
 
+@exactly(_LINALG.solve)
+def _solve(a: Any, b: Any) -> Any:
+    """autograd's rule, for columns and as many matrices as there are right-hand sides: it knows no others."""
+    a, b = _array(a), _array(b)
+    column = b[:, None] if b.ndim == 1 else b
+    stack = np.broadcast_shapes(a.shape[:-2], column.shape[:-2])
+    matrices, columns = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, column))
+    x = by_autograd(_LINALG.solve, (matrices, columns), {})
+    return x[..., 0] if b.ndim == 1 else x
+
+
 def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     if hermitian:
         raise no_rule(np.linalg.svd, " for hermitian=True")
@@ -445,7 +456,7 @@ RULES: dict[Callable, Callable] = {
     _LINALG.norm: _norm,
     _LINALG.pinv: _pinv,
     _LINALG.slogdet: _autograd_rule(_LINALG.slogdet, "a", 1, complex_too=False),
-    _LINALG.solve: _autograd_rule(_LINALG.solve, "a b", 2),
+    _LINALG.solve: _solve,
     _LINALG.svd: _svd,
 }
 for _name, _rule in {
