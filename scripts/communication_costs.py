@@ -17,6 +17,8 @@ from mpi4py import MPI
 PLAIN = MPI.Intracomm(MPI.COMM_WORLD)  # mpi4py's own: importing ampi rebinds the names of classes
 PLAIN_REQUEST = MPI.Request
 
+import growth  # noqa: E402
+
 import ampi  # noqa: E402
 import ampi.numpy as np  # noqa: E402
 
@@ -152,18 +154,24 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/bench_mpi", allow_abbrev=False)
     parser.add_argument("--rounds", type=int, default=15, help="medians are taken over this many (15)")
     parser.add_argument("--json", help="write the table to this file as well")
+    parser.add_argument("--growth", action="store_true", help="only how the costs of items grow with their number")
     options = parser.parse_args()
     if PLAIN.size != 2:
         parser.error("runs on 2 ranks")
+    if options.growth:
+        growth.report(COMM, PARTNER)
+        return
 
     small = [measure(name, 1, 1000, options.rounds) for name in WAYS]
     large = [measure(name, 1 << 17, 60, options.rounds) for name in WAYS]
     memory = {name: tape_bytes(name) for name in WAYS}
     if PLAIN.rank == 0:
         report(small, large, memory)
-        if options.json:
-            with open(options.json, "w") as file:
-                json.dump({"small": small, "large": large, "tape_bytes": memory, "bars": BARS}, file, indent=1)
+    grown = growth.report(COMM, PARTNER)
+    if PLAIN.rank == 0 and options.json:
+        found = {"small": small, "large": large, "tape_bytes": memory, "growth": grown, "bars": BARS}
+        with open(options.json, "w") as file:
+            json.dump(found, file, indent=1)
 
 
 def report(small, large, memory):
