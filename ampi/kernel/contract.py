@@ -16,6 +16,7 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import adjoint, cache, emit, ir, tangent, threads
+from ampi.kernel.bounds import checking
 from ampi.kernel.inference import is_array
 from ampi.kernel.separate import SeparateArrays
 
@@ -132,7 +133,9 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     module = cache.load_or_make(name, lambda: generate(kernel, case))
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, bool(module.PARTS))
-    if case.separate:
+    if kernel.checked:
+        options = checking(options)
+    elif case.separate:
         options["pipeline_class"] = SeparateArrays
     for part in module.PARTS:
         serial = numba.njit(**{**options, "parallel": False})
@@ -189,14 +192,14 @@ def options_for(kernel: Any, case: Case) -> adjoint.Options:
     options = adjoint.Options(
         strips=case.separate,
         stages=case.separate,
-        threads=case.threaded and bool(kernel.options.get("parallel")),
+        threads=case.threaded and bool(kernel.options.get("parallel")) and not kernel.checked,
         deterministic=kernel.deterministic,
         after=case.after,
         ends=case.plain,
         new=case.plain,
         reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
         # Statements in another order may raise what the kernel does not.
-        split=kernel.options.get("error_model") == "numpy" and not kernel.options.get("boundscheck"),
+        split=kernel.options.get("error_model") == "numpy" and not kernel.checked,
     )
     return replace(options, **{name: False for name in kernel.without if hasattr(options, name)})
 

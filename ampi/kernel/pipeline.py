@@ -25,6 +25,7 @@ from ampi import memory, tape
 from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel import arguments, cache, ir
+from ampi.kernel.bounds import are_checked, checking
 from ampi.kernel.copies import without_copies
 from ampi.kernel.custom import custom_jvp
 from ampi.kernel.expand import expand
@@ -90,6 +91,11 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
         Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
         dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
         never in its derivatives.
+
+        With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
+        array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.
+        Without, the kernel reads what lies there, as with Numba, and its adjoint adds to what lies there: it may
+        overwrite other memory.
 
         With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
         compiled without threads.  The same number of threads gives the same results, bit by bit, except where an
@@ -162,6 +168,8 @@ class Kernel:
         Analyses that are switched off.
     deterministic : bool
         Whether results are the same, bit by bit, on any number of threads.
+    checked : bool
+        Whether indices that are out of bounds raise, in the kernel and in its derivatives.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
@@ -169,6 +177,7 @@ class Kernel:
         self.py_func = function
         self.deterministic = bool(options.pop("deterministic", False))
         self.options = options
+        self.checked = are_checked(options)
         self.without = without
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
@@ -250,13 +259,15 @@ class Kernel:
     def _dispatcher(self, options: dict[str, Any]) -> Any:
         if config.DISABLE_JIT:
             return without_kernels(self)
+        if self.checked:
+            options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
         return cache.compiled(with_names(self.py_func, numpys_own), name, options, self._checked)
 
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
-        return self.deterministic, cache.identity(self.py_func, self.options), sorted(self.without)
+        return self.deterministic, self.checked, cache.identity(self.py_func, self.options), sorted(self.without)
 
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
@@ -278,7 +289,8 @@ class Kernel:
     def is_threaded(self) -> bool:
         """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
         deterministic kernel runs the same program on any number."""
-        return bool(self.options.get("parallel")) and (self.deterministic or thread_count() > 1)
+        on_threads = bool(self.options.get("parallel")) and not self.checked
+        return on_threads and (self.deterministic or thread_count() > 1)
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
         """The Numba types of the arguments of a call (all of them)."""
