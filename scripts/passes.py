@@ -1,5 +1,8 @@
 """The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
 
+All tests of one rank are shared out to as many processes as there are cores (four at most); those of one file stay
+together, since they share what they compile.
+
 Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the
 totals.
 """
@@ -15,25 +18,42 @@ import tempfile
 import time
 
 RANKS = (1, 2, 3, 4, 8)
-PATIENCE = 600  # seconds in which no test begins; a single test has its own limit, in pyproject.toml
+ALONE = 0.6  # the part of the time for the tests on one rank, if the time is limited
+GRACE = 600  # seconds for the tests that have begun when the time is over
+LATE = -1000  # in the place of an exit status: the time was over, and no test hung
+PATIENCE = 600 * float(os.environ.get("AMPI_TEST_PATIENCE", "1"))
+"""Seconds in which no test begins; a single test has its own limit, in pyproject.toml."""
 NO_TESTS = 5  # pytest's exit status when nothing was selected
 
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/test", allow_abbrev=False, add_help=False)
     parser.add_argument("-n", dest="ranks", type=int, action="append")
+    parser.add_argument("--within", type=float, metavar="MINUTES", help="leave out what does not begin by then")
     options, pytest_args = parser.parse_known_args()
 
     totals = collections.Counter()
     wanted = None
-    for ranks in options.ranks or RANKS:
+    end = time.time() + 60 * options.within if options.within else None
+    passes = options.ranks or RANKS
+    for number, ranks in enumerate(passes):
         if ranks > 1 and wanted is not None and not any(size <= ranks for size in wanted):
             continue
         with tempfile.TemporaryDirectory(prefix="ampi-test-") as folder:
-            counts = run_pass(ranks, pytest_args, pathlib.Path(folder))
+            until = None
+            if end is not None and time.time() > end:
+                print(f"##### {ranks} ranks: left out, the time is over", flush=True)
+                continue
+            if end is not None:
+                left = len(passes) - number
+                part = 1 if left == 1 else ALONE if ranks == 1 else 1 / left
+                until = time.time() + part * (end - time.time())
+            counts = run_pass(ranks, pytest_args, pathlib.Path(folder), until, end)
             if ranks == 1:
                 wanted = read_sizes(pathlib.Path(folder))
         totals += counts
+    if totals["late"]:
+        print(f"{totals['late']} of those skipped were left out: they did not begin within {options.within:g} minutes")
     line = f"{totals['passed']} passed, {totals['failed']} failed"
     if totals["skipped"]:
         line += f", {totals['skipped']} skipped"
@@ -41,13 +61,18 @@ def main():
     return 1 if totals["failed"] or not totals else 0  # nothing ran: a misspelt -k, most likely
 
 
-def run_pass(ranks, pytest_args, folder):
-    """Run pytest on `ranks` ranks; how many tests ``passed``, ``failed`` and were ``skipped``."""
+def run_pass(ranks, pytest_args, folder, until=None, end=None):
+    """Run pytest on `ranks` ranks; how many tests ``passed``, ``failed`` and were ``skipped``, and how many of the last
+    because they would have begun after ``until`` (``late``).  What still runs at ``end`` has `GRACE`."""
     print(f"\n##### {ranks} rank{'s' * (ranks > 1)}", flush=True)
     command = [sys.executable, "-m", "pytest", *pytest_args]
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
+    if until is not None:
+        environment["AMPI_TEST_UNTIL"] = str(until)
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
+        if not set(pytest_args) - {"--slow"}:
+            command += ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile"]
     else:
         mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
         command = [str(mpiexec), "-n", str(ranks), *command, "-p", "no:cacheprovider"]
@@ -56,9 +81,11 @@ def run_pass(ranks, pytest_args, folder):
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
             environment.setdefault(name, "1")
 
-    status, ending = run_patiently(command, environment, folder / "running")
+    status, ending = run_patiently(command, environment, folder / "running", end)
     counts = read_outcomes(folder)
-    if status in (0, NO_TESTS):
+    if status == LATE:
+        print(f"##### {ranks} ranks: stopped, the time is over", flush=True)
+    if status in (0, NO_TESTS, LATE) and not (status == LATE and counts["failed"]):
         return counts
     if not (folder / "finished").exists():
         show(folder / "failures", "failed before")
@@ -73,8 +100,8 @@ def run_pass(ranks, pytest_args, folder):
     return counts
 
 
-def run_patiently(command, environment, running):
-    """Run `command` until it ends or hangs; its exit status, and in words how it ended."""
+def run_patiently(command, environment, running, end=None):
+    """Run `command` until it ends or hangs, or the time is over; its exit status, and in words how it ended."""
     process = subprocess.Popen(command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL)
     begin = time.time()
     try:
@@ -86,6 +113,9 @@ def run_patiently(command, environment, running):
                 last = running.stat().st_mtime if running.exists() else begin
                 if time.time() - last > PATIENCE:
                     return stop(process), f"no progress for {PATIENCE} s"
+                if end is not None and time.time() > end + GRACE:
+                    stop(process)
+                    return LATE, "the time was over"
     except KeyboardInterrupt:
         stop(process)
         raise
@@ -108,7 +138,9 @@ def stop(process):
 
 def read_outcomes(folder):
     file = folder / "outcomes"
-    return collections.Counter(file.read_text().split() if file.exists() else ())
+    late = folder / "late"
+    found = collections.Counter(file.read_text().split() if file.exists() else ())
+    return found + collections.Counter(late=len(late.read_text().splitlines()) if late.exists() else 0)
 
 
 def read_sizes(folder):

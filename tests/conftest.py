@@ -14,11 +14,14 @@ import time
 
 import pytest
 from mpi4py import MPI
+from patience import FACTOR, patience
 
 WORLD = MPI.COMM_WORLD  # mpi4py's own, whatever a test puts in its place
 FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outcomes and logs
-PATIENCE = 20.0  # seconds a rank that failed waits for the others to leave the test
+PATIENCE = patience(20.0)  # seconds a rank that failed waits for the others to leave the test
 OUTCOMES = ("passed", "skipped", "failed")
+UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
 
 try:
     import hypothesis
@@ -45,13 +48,29 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     slow = config.getoption("--slow")
+    if FACTOR != 1:
+        for item in items:
+            mark = item.get_closest_marker("timeout")
+            limit = mark.args[0] if mark else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(patience(limit)), append=False)
     selected = [item for item in items if bool(item.get_closest_marker("slow")) == slow]
-    if WORLD.rank == 0:
+    if WORLD.rank == 0 and WORKER in ("", "gw0"):
         note("sizes", " ".join(str(least_size(item)) for item in selected if item.get_closest_marker("mpi")))
     selected = [item for item in selected if fits(item)]
     chosen = set(selected)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = selected
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    late = time.time() > UNTIL
+    if WORLD.size > 1 and UNTIL != float("inf"):
+        late = item.config.pluginmanager.get_plugin("ranks-agree").comm.bcast(late)  # all leave out the same
+    if late:
+        if WORLD.rank == 0:
+            note("late", item.nodeid + "\n", "a")
+        pytest.skip("left out: the time given to scripts/test --within is over")
 
 
 def least_size(item):
@@ -74,19 +93,19 @@ def note(name, text, mode="w"):
 
 
 def pytest_runtest_logstart(nodeid):
-    if WORLD.rank == 0:
+    if WORLD.rank == 0 and not WORKER:
         note("running", nodeid)
 
 
 def pytest_runtest_logreport(report):
-    if WORLD.rank == 0 and (report.when == "call" or not report.passed):
+    if WORLD.rank == 0 and not WORKER and (report.when == "call" or not report.passed):
         note("outcomes", report.outcome + "\n", "a")
         if report.failed:
             note("failures", f"\n{report.nodeid}\n{text_of(report)}\n", "a")
 
 
 def pytest_sessionfinish():
-    if WORLD.rank == 0:
+    if WORLD.rank == 0 and not WORKER:
         note("finished", "")
 
 
@@ -159,7 +178,7 @@ def mpiexec():
         pytest.skip("no mpiexec")
 
     def run(ranks, *arguments, timeout=100):
-        command = ["timeout", str(timeout), program, "-n", str(ranks), sys.executable, *map(str, arguments)]
+        command = ["timeout", str(patience(timeout)), program, "-n", str(ranks), sys.executable, *map(str, arguments)]
         # Buffered, so that a short line arrives whole among those of other ranks.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         return subprocess.run(

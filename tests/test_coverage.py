@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import patience
 
 import ampi
 from ampi import coverage
@@ -73,7 +74,7 @@ def test_table_is_put_between_its_marks(tmp_path):
 
 def test_command():
     run = subprocess.run(
-        [sys.executable, "-m", "ampi.coverage"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "ampi.coverage"], capture_output=True, text=True, timeout=patience(60), check=True
     )
     assert "methods that move data" in run.stdout
 

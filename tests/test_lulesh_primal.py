@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
+from patience import patience
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = ROOT / "examples" / "lulesh" / "lulesh.py"
@@ -208,7 +209,7 @@ def run_program(ranks, *arguments, timeout=100):
     if ranks > 1:
         mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
         command = [str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(ranks), *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(timeout))
 
 
 def test_program_prints_the_originals_closing_lines():

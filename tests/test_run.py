@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from patience import patience
 
 RUNNERS = ("mpi4py.run", "ampi.run")
 
@@ -24,7 +25,9 @@ def program(tmp_path):
 
 def run_alone(*arguments, stdin=None, cwd=None):
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=patience(60), cwd=cwd, check=False
+    )
 
 
 SURROUNDINGS = """

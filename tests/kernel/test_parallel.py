@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
+from patience import patience
 
 import ampi
 from ampi.kernel import adjoint, cache, emit, threads
@@ -210,7 +211,11 @@ def test_every_form_holds_under_eight_threads():
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}
     here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, str(here / "hammer.py")], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, str(here / "hammer.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(300),
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

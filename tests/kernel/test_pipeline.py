@@ -15,6 +15,7 @@ from collections import namedtuple
 import numba
 import numpy as np
 import pytest
+from patience import patience
 
 import ampi
 from ampi import tape
@@ -176,7 +177,9 @@ def test_without_compilation(tmp_path):
     )
     script.write_text(text)
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "AMPI_CACHE_DIR": str(tmp_path)}
-    answer = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=100)
+    answer = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=patience(100)
+    )
     assert answer.stdout.strip() == "[2.0, 2.0, 2.0, 2.0]", answer.stderr
 
 
@@ -246,7 +249,7 @@ def run(folder, tmp_path, number=1, **changes):
         subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(number)
     ]
-    answers = [p.communicate(timeout=100)[0].split() for p in started]
+    answers = [p.communicate(timeout=patience(100))[0].split() for p in started]
     assert all(p.returncode == 0 for p in started)
     return [(float(value), int(misses), int(hits)) for value, misses, hits in answers]
 

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from patience import patience
 
 PROGRAM = """
 import json, os, random, signal, sys, time
@@ -91,7 +92,9 @@ def run(tmp_path, count, *arguments):
     script.write_text(textwrap.dedent(PROGRAM))
     environment = {**os.environ, "AMPI_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_NUM_THREADS": "1"}
     command = [sys.executable, str(script), str(count), *arguments]
-    answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    answer = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=patience(250)
+    )
     assert answer.returncode == 0, answer.stderr
     assert "Warning" not in answer.stderr, answer.stderr
     answers = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("answer-*"))]

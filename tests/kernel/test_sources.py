@@ -8,6 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 from language_cases import CASES
+from patience import patience
 
 import ampi
 from ampi.kernel.__main__ import main
@@ -88,7 +89,7 @@ def test_types_can_be_given(script, capsys):
 
 def test_types_are_those_of_the_calls_in_the_script(script):
     command = [sys.executable, "-m", "ampi.kernel", f"{script}:energy", "first", "second"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=patience(120))
     assert run.returncode == 0, run.stderr
     assert "def energy_adjoint(x, x_bar, s_bar, x_bar_is_new):" in run.stdout
     assert "6.0 ['first', 'second']" in run.stderr and "first" not in run.stdout
