@@ -6,7 +6,10 @@ instructions first: where none of our arrays is among the operands they go on as
 otherwise they ask a function in Python.
 
 Which places there are is read from the layout of CPython's objects.  Each one is compared with what is known to lie
-there in another way before it is touched; where that fails nothing is redirected, and ``python -m ampi`` says so.
+there in another way before it is touched; where that fails nothing is redirected.
+
+Built-in functions hash and compare by their entry points, so tables keyed by functions do not find a redirected one.
+Numba has such tables: nothing is redirected while it compiles, in any thread (its compiler lock tells when).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numba.core import event
 
 from . import checks, memory
 from .tape import Tape, at_closing, at_opening
@@ -394,35 +398,50 @@ def compile_trampolines(places: Sequence[Place], cls: type) -> None:
 # ----------------------------------------------------------------------------------------- while tapes record
 
 
-class Interception:
-    """The places that are redirected while at least one tape of the process records."""
+class Interception(event.Listener):
+    """The places that are redirected while at least one tape of the process records, and Numba does not compile."""
 
     def __init__(self, find: Callable[[], list[Place]], cls: type) -> None:
         self._find = find
         self._cls = cls
         self._places: list[Place] | None = None
         self._users = 0
+        self._compiling = 0
         self._lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
         self.problem = ""
 
     def begin(self, tape: Tape) -> None:
         """A tape begins to record."""
         with self._lock:
-            self._users += 1
-            if self._users > 1:
-                return
             if self._places is None:
                 self._places = self._prepared()
-            for place in self._places:
-                place.pointer.value = place.trampoline
+                event.register("numba:compiler_lock", self)
+            self._count(users=1)
 
     def end(self, tape: Tape) -> None:
         """A tape ends to record."""
+        self._count(users=-1)
+
+    def on_start(self, _: Any) -> None:
+        """Numba begins to compile."""
+        self._count(compiling=1)
+
+    def on_end(self, _: Any) -> None:
+        """Numba ends to compile."""
+        self._count(compiling=-1)
+
+    def _count(self, users: int = 0, compiling: int = 0) -> None:
         with self._lock:
-            self._users -= 1
-            if not self._users:
+            was_on = self._is_on
+            self._users += users
+            self._compiling = max(self._compiling + compiling, 0)
+            if self._is_on != was_on:
                 for place in self._places or ():
-                    place.pointer.value = place.original
+                    place.pointer.value = place.original if was_on else place.trampoline
+
+    @property
+    def _is_on(self) -> bool:
+        return self._users > 0 and not self._compiling
 
     def _prepared(self) -> list[Place]:
         if checks.level == checks.OFF:

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numba
 import numpy
 import pytest
 from foreign_code import READERS, SEEN, UNSEEN, N, Program
@@ -117,3 +118,26 @@ def test_random_programs_are_not_all_refused():
     programs = [Program(numpy.random.default_rng(seed), SEEN, READERS) for seed in range(30)]
     refused = [outcome(program, writers=SEEN, readers=READERS) for program in programs]
     assert 3 < sum(isinstance(found, str) for found in refused) < 27
+
+
+def test_numba_compiles_as_ever_while_a_tape_records():
+    """Its tables are keyed by functions, which hash by what is redirected."""
+
+    @numba.njit
+    def chosen(x):
+        return numpy.where(x > 0.5, x, 0.0), numpy.asarray(x)
+
+    @ampi.kernel
+    def halves(x, y):
+        y[:] = np.where(x > 0.5, 0.5 * x, 0.25)
+
+    with ampi.Tape() as tape:
+        found = chosen(numpy.arange(3.0))
+        x = tape.watch(numpy.arange(3.0))
+        y = np.zeros(3)
+        halves(x, y)
+        plain = numpy.zeros(3)
+        with pytest.warns(ampi.ActivityWarning, match="assignment into a plain"):
+            plain[:] = x
+    numpy.testing.assert_array_equal(found[0], [0.0, 1.0, 2.0])
+    numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(3)), [0.0, 0.5, 0.5])

@@ -131,8 +131,8 @@ def _subscript(statement: Any) -> tuple[Any, Any] | None:
 
 def _spelling(code: Any, variable: Any) -> str:
     """An array as it is written."""
-    if not variable.name.startswith("$"):
-        return variable.name.split(".")[0]
+    if not variable.is_temp:
+        return variable.unversioned_name
     try:
         made = code.get_definition(variable)
     except KeyError:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import numba
 import numpy as np
 from numba import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
@@ -59,6 +60,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
 }
 
 
+@global_compiler_lock
 def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
     """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out), whose
     axes in ``single`` are known to have size one, so that they stretch where they meet longer ones.

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from programs import broken_in
 
 import ampi
-from ampi.memory import tracked_copy
+from ampi.memory import plain, storage_of, tracked_copy
 from ampi.mpi import buffers
 from ampi.mpi.buffers import parse, parse_types, parse_vector
 from ampi.mpi.datatypes import Layout, Piece, made_of, reach, typemap_of
@@ -30,9 +30,11 @@ def field(dtype="float64", order="C"):
 
 
 def sent(spec, dtype, count):
-    """What MPI sends for a message argument."""
+    """What MPI sends for a message argument; of plain arrays, since memory that others have been given is copied."""
     came = np.empty(count, dtype)
-    SELF.Sendrecv(spec, 0, 0, [came, MPI.BYTE], 0, 0)
+    parts = spec if isinstance(spec, (list, tuple)) else [spec]
+    parts = [plain(part) if isinstance(part, np.ndarray) else part for part in parts]
+    SELF.Sendrecv(parts if isinstance(spec, (list, tuple)) else parts[0], 0, 0, [came, MPI.BYTE], 0, 0)
     return came
 
 
@@ -158,15 +160,15 @@ def check(spec, memory, buffer):
 
 def in_memory(memory):
     """A plain array on the elements as they lie in memory."""
-    plain = memory.view(np.ndarray)
-    return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)
+    found = plain(memory)
+    return (found if found.flags.c_contiguous else found.T).reshape(-1)
 
 
 def check_overwritten(memory, buffer, positions):
     elements = in_memory(memory)
     before = elements.copy()
     with ampi.Tape() as tape:
-        tape.need(memory)
+        needed = tape.need(memory)
         touched = buffer.overwritten()
         undo = buffer.overwrite()
     saved = sum(np.size(u.saved) for u in undo)
@@ -175,8 +177,11 @@ def check_overwritten(memory, buffer, positions):
     assert set(np.flatnonzero(elements != before)) == set(positions)
     for u in undo:
         u.swap()
-    assert np.array_equal(elements, before)
-    assert saved == len(positions)
+    assert np.array_equal(in_memory(needed), before)
+    if storage_of(memory).guard:  # others may write to it: what is needed was copied
+        elements[...] = before
+    else:
+        assert saved == len(positions)
 
 
 def check_adjoints(memory, buffer, positions):
@@ -333,7 +338,7 @@ def test_structs_with_integers_and_floats():
     )
     item = one.Create_resized(0, dtype.itemsize).Commit()
     memory = tracked_copy(np.zeros(5, dtype))
-    memory.view(np.ndarray)["x"] = np.arange(15).reshape(5, 3)
+    plain(memory)["x"] = np.arange(15).reshape(5, 3)
     buffer = parse([memory, (3, 1), item])
     assert buffer.tracked and buffer.mixed
     assert np.array_equal(buffer.values(), np.arange(3.0, 12.0))
