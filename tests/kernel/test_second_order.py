@@ -18,7 +18,10 @@ def first_order(name, kind):
         shadows = [direction.get(n, np.zeros_like(check.value[n])) for n in check.tangent.shadows]
         arguments = [*arguments, *shadows, *(direction[n] for n in check.tangent.scalars)]
     code = getattr(check, kind).function
-    return code, load(code), [a.copy() if isinstance(a, np.ndarray) else a for a in arguments], check.active
+    function = load(code)
+    written = dict(zip((a.name for a in code.arguments), function.__code__.co_varnames))
+    arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    return code, function, arguments, [written[name] for name in check.active]
 
 
 # The second derivative of these is too rough for differences of the given step, or the kernel has no second order.
