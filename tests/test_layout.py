@@ -128,3 +128,9 @@ def test_examples_use_public_names_only():
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ampi":
                 assert not any(alias.name.startswith("_") for alias in node.names), path
                 assert node.module in ("ampi", "ampi.numpy", "ampi.testing", "ampi.report"), f"{path}: {node.module}"
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by their names."""
+    names = [path.name for path in pathlib.Path(__file__).parent.rglob("test_*.py")]
+    assert len(set(names)) == len(names), sorted(name for name in set(names) if names.count(name) > 1)
