@@ -67,6 +67,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     print(f"\n##### {ranks} rank{'s' * (ranks > 1)}", flush=True)
     command = [sys.executable, "-m", "pytest", *pytest_args]
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
+    environment.setdefault("AMPI_TIMEOUT", str(PATIENCE / 10))  # of sweeps; 60 by default
     if until is not None:
         environment["AMPI_TEST_UNTIL"] = str(until)
     if ranks == 1:

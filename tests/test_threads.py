@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
+from patience import patience
 
 import ampi
 import ampi.numpy as np
@@ -45,13 +46,13 @@ def test_passivity_in_one_thread_does_not_concern_another():
     def worker():
         with ampi.passive():
             inside.set()
-            assert done.wait(100)
+            assert done.wait(patience(100))
 
     thread = threading.Thread(target=worker)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([1.0, 2.0, 3.0]))
         thread.start()
-        assert inside.wait(100)
+        assert inside.wait(patience(100))
         y = np.sum(x * x)
         done.set()
         thread.join()
@@ -67,7 +68,7 @@ def test_a_sweep_in_one_thread_does_not_stop_the_recording_of_another():
 
     def backward(_, g):
         reached.set()
-        assert done.wait(100)
+        assert done.wait(patience(100))
         return (g,)
 
     slow.defvjp(lambda x: (x * 1.0, None), backward)
@@ -75,7 +76,7 @@ def test_a_sweep_in_one_thread_does_not_stop_the_recording_of_another():
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([1.0, 2.0]))
         thread.start()
-        assert reached.wait(100)
+        assert reached.wait(patience(100))
         y = np.sum(x**3)
         done.set()
         thread.join()
@@ -348,7 +349,7 @@ def test_a_tape_is_swept_by_one_thread_at_a_time():
 
     def backward(_, g):
         reached.set()
-        assert done.wait(100)
+        assert done.wait(patience(100))
         return (g,)
 
     slow.defvjp(lambda x: (x * 1.0, None), backward)
@@ -357,7 +358,7 @@ def test_a_tape_is_swept_by_one_thread_at_a_time():
         y = np.sum(slow(x))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(tape.gradient, y, x)
-        assert reached.wait(100)
+        assert reached.wait(patience(100))
         with pytest.raises(ampi.TapeError, match="being swept already"):
             tape.gradient(y, x)
         done.set()
@@ -376,7 +377,7 @@ def test_sweeps_that_would_put_back_the_same_memory_do_not_mix():
 
     def backward(_, g):
         reached.set()
-        assert done.wait(100)
+        assert done.wait(patience(100))
         return (g,)
 
     slow.defvjp(lambda x: (x * 1.0, None), backward)
@@ -392,7 +393,7 @@ def test_sweeps_that_would_put_back_the_same_memory_do_not_mix():
     third = record(lambda x: x)  # which needs the present values
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(first[0].gradient, first[1], first[2])
-        assert reached.wait(100)
+        assert reached.wait(patience(100))
         for tape, y, x in (second, third):
             with pytest.raises(ampi.TapeError, match="sweeps of two threads"):
                 tape.gradient(y, x)

@@ -67,7 +67,16 @@ stranded: list[Any] = []
 
 def timeout() -> float:
     """Seconds without progress after which a sweep gives up: AMPI_TIMEOUT."""
-    return float(os.environ.get("AMPI_TIMEOUT", "60"))
+    text = os.environ.get("AMPI_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise CommunicationError(
+            f"the environment variable AMPI_TIMEOUT is {text!r}; it takes a number of seconds, for example 600"
+        )
+    return seconds
 
 
 class Patience:

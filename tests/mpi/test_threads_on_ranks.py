@@ -8,6 +8,7 @@ import time
 import numpy
 import pytest
 from mpi4py import MPI
+from patience import patience
 from programs import WORLD
 
 import ampi
@@ -22,9 +23,9 @@ SIZE = 3  # elements of a rank's state
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch):
+def limit(monkeypatch):
     """What hangs ends before the test does."""
-    monkeypatch.setenv("AMPI_TIMEOUT", "40")
+    monkeypatch.setenv("AMPI_TIMEOUT", str(patience(40)))
 
 
 # ------------------------------------------------------------------------- programs, and what they are compared with
@@ -126,7 +127,7 @@ def in_threads(*functions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(patience(90))
         assert not thread.is_alive()
     return errors
 
@@ -235,7 +236,7 @@ def test_a_sweep_is_of_its_communicators_alone():
             with ampi.Tape() as tape:
                 x = tape.watch(starts_of(2, WORLD.size)[WORLD.rank])
                 y = run(comms[1], steps, x, time.perf_counter)
-                assert swept.wait(80)
+                assert swept.wait(patience(80))
                 y = np.sum(run(comms[1], steps, y, time.perf_counter))
             found[1] = tape.gradient(y, x)
 
@@ -256,10 +257,10 @@ def test_two_threads_on_one_communicator_are_refused_when_they_record():
                 x = tape.watch(numpy.ones(2))
                 run_once(comm, x)
                 recorded.set()
-                done.wait(80)
+                done.wait(patience(80))
 
         def second():
-            assert recorded.wait(80)
+            assert recorded.wait(patience(80))
             try:
                 with ampi.Tape() as tape:
                     run_once(comm, tape.watch(numpy.ones(2)))
@@ -270,7 +271,7 @@ def test_two_threads_on_one_communicator_are_refused_when_they_record():
     assert errors[0] is None
     assert isinstance(errors[1], ampi.CommunicationError)
     assert "'worker 1' communicates on a communicator of" in str(errors[1]) or "a duplicate of" in str(errors[1])
-    assert "comm.Dup()" in str(errors[1]) and "test_threads.py" in str(errors[1])
+    assert "comm.Dup()" in str(errors[1]) and "test_threads_on_ranks.py" in str(errors[1])
 
 
 def run_once(comm, x):
@@ -291,14 +292,14 @@ def test_two_sweeps_at_once_on_one_communicator_are_refused():
         REACHED.clear()
         first = threading.Thread(target=lambda: tapes[0][0].gradient(tapes[0][1], tapes[0][2]))
         first.start()
-        assert REACHED.wait(80)
+        assert REACHED.wait(patience(80))
         with pytest.raises(ampi.CommunicationError, match="two threads sweep"):
             tapes[1][0].gradient(tapes[1][1], tapes[1][2])
         with pytest.raises(ampi.TapeError, match="being swept already"):
             tapes[0][0].gradient(tapes[0][1], tapes[0][2])
         WORLD.Barrier()
         HOLD.set()
-        first.join(80)
+        first.join(patience(80))
         assert not first.is_alive()
 
 
@@ -312,7 +313,7 @@ def within_the_sweep(x):
 
 def _hold(_, g):
     REACHED.set()
-    HOLD.wait(80)
+    HOLD.wait(patience(80))
     return (g,)
 
 
