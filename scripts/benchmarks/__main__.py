@@ -18,7 +18,6 @@ import reproducible
 from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
-CALIBRATION = ROOT.parent / "shared" / "calibrate.py"
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
 SECTIONS = ("programs", "lulesh", "threads", "deterministic", "first", "minibude")
 
@@ -43,10 +42,9 @@ def parse_arguments():
 
 
 def calibration() -> dict[str, float]:
-    """By what factors this machine differs from the one that the bars of times are for; empty if that is unknown."""
-    if not CALIBRATION.exists():
-        return {}
-    done = subprocess.run([sys.executable, CALIBRATION], stdout=subprocess.PIPE, text=True, check=True)
+    """By what factors this machine differs from the one that the bars of times are for."""
+    command = [sys.executable, Path(__file__).with_name("calibrate.py")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return {kind: float(factor) for kind, factor in re.findall(r"(\w+): .* ms, ([\d.]+) x", done.stdout)}
 
 
