@@ -13,8 +13,9 @@ from typing import Any
 from numba.core import sigutils, types
 
 from ampi.errors import KernelError
-from ampi.kernel.contract import adjoint_source, tangent_source
-from ampi.kernel.pipeline import Kernel
+from ampi.kernel.dispatcher import Kernel
+from ampi.kernel.pipeline import listing
+from ampi.kernel.programs import adjoint_source, tangent_source
 
 DESCRIPTION = """\
 Print the adjoint program of a kernel as Python source; every line says which line of the script it comes from.
@@ -22,11 +23,18 @@ Print the adjoint program of a kernel as Python source; every line says which li
 The arguments' types are given by --types. Without it the script is run, and the programs are printed for the types with
 which it has called the kernel."""
 
+PASSES = """\
+The passes of a kernel on its way to the programs, by stages. AMPI_WITHOUT=gather,strips leaves out such with a star,
+AMPI_PRINT_AFTER=gather prints the program after one, AMPI_VERIFY=1 checks it after each."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m ampi.kernel", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m ampi.kernel",
+        description=DESCRIPTION,
+        epilog=f"{PASSES}\n\n{listing()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kernel", metavar="script.py:function", help="or package.module:function")
     parser.add_argument("--types", metavar="TYPES", help='Numba\'s names, such as "float64[::1], float64"')

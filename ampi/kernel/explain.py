@@ -5,16 +5,17 @@ from __future__ import annotations
 import linecache
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from ampi.kernel import arguments, ir, threads
+from ampi.kernel import arguments, ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Var
-from ampi.kernel.names import stem
+from ampi.kernel.ir.names import stem
+from ampi.kernel.runtime import threads
 
 FORMS = {
     threads.ALONE: "one thread",
@@ -45,6 +46,18 @@ def explain(
     lines += ["arguments", *_indented(_arguments(primal, derivative, active)), ""]
     lines += ["loops", *_indented(_loops(primal, derivative, leaves)), ""]
     lines += ["kept", *_indented(_kept(derivative, split))]
+    return "\n".join(lines)
+
+
+def explain_passes(seen: Iterable[Any]) -> str:
+    """A table of the passes that were made: how often, how long they took, the statements behind the last one."""
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for observation in seen:
+        rows.setdefault((observation.stage, observation.name), []).append(observation)
+    lines = ["passes", f"    {'stage':14}{'pass':14}{'times':>6}{'ms':>9}{'statements':>12}"]
+    for (stage, name), found in rows.items():
+        total = 1e3 * sum(o.seconds for o in found)
+        lines.append(f"    {stage:14}{name:14}{len(found):6}{total:9.2f}{found[-1].statements:12}")
     return "\n".join(lines)
 
 

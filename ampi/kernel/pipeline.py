@@ -1,398 +1,493 @@
-"""The ``@ampi.kernel`` decorator: compile, call, differentiate.
+"""The way of a kernel: a table of passes, read from top to bottom.
 
-The way of a kernel is ``parse -> lower -> as_loops -> simplify, unroll, scalarise -> adjoint.build -> emit ->
-numba.njit``; see `Kernel.lower_ir` for what ``adjoint`` is given and `Kernel.adjoint_source` for what Numba is given.
+A Python function is parsed into the intermediate representation (``ir``), brought into loops over elements, written in
+single assignment form (``ssa``), analysed, differentiated, and optimised; ``emit`` writes what comes out as Python
+source, for Numba.  Each row of `PASSES` is one step of this way.  A pass takes a program and gives another one; those
+of the stage ``analyse`` take and give what is known of a kernel (`Facts`).
+
+The adjoint is plain and correct when it leaves the stage ``differentiate``.  What comes before and behind can be
+switched off, one pass at a time, and no result changes: ``kernel(without="gather,strips")``, ``AMPI_WITHOUT``.
+
+A running pass can be watched:
+
+* ``AMPI_VERIFY=1`` checks the program after each pass (see ``verifier``); tests set it;
+* ``AMPI_PRINT_AFTER=gather,slice`` prints the program after these passes;
+* ``kernel.explain(..., passes=True)`` says how long each pass takes and how long the program is then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
-from collections.abc import Callable, Iterator
-from types import CellType, FunctionType, ModuleType
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numba
-import numpy as np
 from numba import types
-from numba.core import config
-from numba.core.errors import NumbaError
-from numba.extending import typeof_impl
 
-from ampi import memory, tape
-from ampi.custom import custom_vjp
 from ampi.errors import KernelError
-from ampi.kernel import arguments, cache, ir
-from ampi.kernel.bounds import are_checked, checking
-from ampi.kernel.copies import without_copies
-from ampi.kernel.custom import custom_jvp
-from ampi.kernel.expand import expand
-from ampi.kernel.inline import substitute
-from ampi.kernel.lasting import hoist, keep
-from ampi.kernel.lower import lower
-from ampi.kernel.parse import parse
-from ampi.kernel.references import resolve
-from ampi.kernel.scalarise import scalarise
-from ampi.kernel.simplify import simplify
-from ampi.kernel.threads import thread_count
-from ampi.kernel.unroll import unroll
-from ampi.kernel.views import resolve_views
-
-PASSES = {"simplify": simplify, "unroll": unroll, "scalarise": scalarise}
-ANALYSES = (
-    *PASSES,
-    *(
-        "activity",
-        "sources",
-        "snapshots",
-        "stored",
-        "private",
-        "kept",
-        "slice",
-        "independence",
-        "sums",
-        "allocations",
-        "loads",
-        "branches",
-        "gather",
-        "behind",
-        "reciprocals",
-        "chains",
-        "strips",
-        "stages",
-        "split",
-        "ends",
-        "new",
-    ),
-    "separate",
+from ampi.kernel import ir
+from ampi.kernel.analysis import activity
+from ampi.kernel.analysis.activity import Activity
+from ampi.kernel.analysis.exactness import sums_in_any_order
+from ampi.kernel.codegen.destruct import destruct
+from ampi.kernel.differentiate import adjoint, facts, tangent, transpose
+from ampi.kernel.differentiate.array_privatization import with_private_arrays
+from ampi.kernel.differentiate.dead_code import live_part
+from ampi.kernel.differentiate.derivative import Derivative, Split, arrays_read
+from ampi.kernel.differentiate.draft import Draft
+from ampi.kernel.differentiate.facts import Facts
+from ampi.kernel.differentiate.load_hoisting import loads_before_branches
+from ampi.kernel.differentiate.split_reversal import (
+    defined_everywhere,
+    has_loop,
+    raises,
+    taken_from_before,
+    writes_into,
 )
+from ampi.kernel.frontend.parse import parse
+from ampi.kernel.ir.construct import construct
+from ampi.kernel.ir.custom_rules import Rule, Tangent
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.printer import printed
+from ampi.kernel.ir.rewrite import substitute
+from ampi.kernel.ir.ssa import definitions, every
+from ampi.kernel.ir.verifier import verify
+from ampi.kernel.normalise.array_phi import resolve
+from ampi.kernel.normalise.carried_arrays import hoist, keep
+from ampi.kernel.normalise.copy_elision import without_copies
+from ampi.kernel.normalise.expand import expand
+from ampi.kernel.normalise.lower import lower
+from ampi.kernel.normalise.scalar_replacement import scalarise
+from ampi.kernel.normalise.simplify import simplify
+from ampi.kernel.normalise.unroll import unroll
+from ampi.kernel.normalise.views import resolve_views
+from ampi.kernel.optimise import parallel
+from ampi.kernel.optimise.allocations import allocate_once
+from ampi.kernel.optimise.gather import in_gather_form
+from ampi.kernel.optimise.if_conversion import flatten_loops
+from ampi.kernel.optimise.loop_distribution import in_stages
+from ampi.kernel.optimise.reciprocals import with_reciprocals
+from ampi.kernel.optimise.recurrence_reassociation import with_short_chains
+from ampi.kernel.optimise.scalar_promotion import sum_in_registers
+from ampi.kernel.optimise.shadow_overwrite import with_new_shadows
+from ampi.kernel.optimise.strip_mining import in_strips
+from ampi.kernel.optimise.unsigned_indices import with_unsigned_indices
+from ampi.kernel.options import ALL_ON, Options
 
-_OPTIONS = frozenset(
-    "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
-    "no_cpython_wrapper no_cfunc_wrapper no_rewrites".split()
-)
+STAGES = {
+    "read": "Python source -> IR",
+    "normalise": "IR -> IR in which each name stands for one array and there are loops over elements only",
+    "simplify": "the same, with less to do",
+    "construct": "IR -> single assignment form",
+    "prepare": "the kernel in a form that is better to differentiate",
+    "analyse": "what is known of the kernel",
+    "differentiate": "the kernel -> its plain adjoint",
+    "tangent": "the kernel -> its tangent",
+    "prune": "the part of a derivative program that something depends on",
+    "optimise": "the loops of an adjoint",
+    "vectorise": "innermost loops, of a whole program and of each part that runs on threads",
+    "part": "what runs on threads, as functions of their own",
+    "finish": "back to statements that read well",
+    "compile": "what is told to the compiler",
+}
 
 
-def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, **options: Any) -> Any:
-    """Compile a function with Numba, and differentiate it where a tape records.
+PLAIN = {"read", "normalise", "simplify"}
+"""The stages before single assignment form."""
 
-    Use it as ``@ampi.kernel`` or ``@ampi.kernel(parallel=True, fastmath=True)``.
+
+@dataclass(frozen=True)
+class Pass:
+    """One step of the way.
+
+    Attributes
+    ----------
+    name : str
+        What it is called where passes are switched off or printed; a pass that is made twice has two rows.
+    stage : str
+        One of `STAGES`.
+    run : callable or None
+        ``run(program, way)`` is the program after it.  None: it changes how another step works.
+    default : str
+        `ALWAYS` (it cannot be switched off), `ON`, or the option (see `Options`) under which it is on.
+    doc : str
+        What it does.
+    """
+
+    name: str
+    stage: str
+    run: Callable[[Any, Way], Any] | None
+    default: str
+    doc: str
+
+
+ALWAYS, ON = "always", "on"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A pass that was made: how long it took, and how many statements the program had then."""
+
+    name: str
+    stage: str
+    seconds: float
+    statements: int
+
+
+_watching: ContextVar[list[Observation] | None] = ContextVar("watching", default=None)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Observation]]:
+    """The list of the passes that are made inside."""
+    found: list[Observation] = []
+    token = _watching.set(found)
+    try:
+        yield found
+    finally:
+        _watching.reset(token)
+
+
+@dataclass
+class Way:
+    """One program on its way: what it is made for, and what passes need besides the program.
+
+    Attributes
+    ----------
+    options : Options
+        What the program is made for, and which passes are switched off.
+    argument_types, single, same
+        Of the arguments: their types, axes of size one, and arrays that are one and the same (see `primal`).
+    active : frozenset of str
+        The arguments with respect to which the kernel is differentiated.
+    in_place : bool
+        Whether the forward part of an adjoint takes the place of the kernel's own run.
+    names : Names
+        The maker of names for derivative programs.
+    shadows : dict
+        The shadows of the arguments, by the names of these.
+    shadow_names : set of str
+        The names of all shadows, also of local arrays.
+    writable : set of str or None
+        The arguments that the program may write; None if the types of arrays say it.
+    given : set of str
+        What becomes an argument when it is known to be used: arrays as they were after the call, and what the forward
+        part keeps.
+    partial : bool
+        Whether the program may return what only some branches define.
+    remarks : list of str
+        What passes have to say about what they did.
+    """
+
+    options: Options = ALL_ON
+    argument_types: tuple[types.Type, ...] = ()
+    single: frozenset[tuple[int, int]] = frozenset()
+    same: tuple[tuple[int, int], ...] = ()
+    active: frozenset[str] = frozenset()
+    in_place: bool = False
+    names: Names = field(default_factory=Names)
+    shadows: dict[str, ir.Var] = field(default_factory=dict)
+    shadow_names: set[str] = field(default_factory=set)
+    writable: Collection[str] | None = None
+    given: set[str] = field(default_factory=set)
+    partial: bool = False
+    remarks: list[str] = field(default_factory=list)
+
+    def is_on(self, step: Pass) -> bool:
+        """Whether a pass is made."""
+        if step.default == ALWAYS:
+            return True
+        wanted = step.default == ON or getattr(self.options, step.default)
+        return bool(wanted) and self.options.has(step.name)
+
+    def run(self, stage: str, program: Any, only: Collection[str] | None = None) -> Any:
+        """A program after a stage, or after some of its passes."""
+        for step in PASSES:
+            if step.stage == stage and step.run is not None and (only is None or step.name in only):
+                if self.is_on(step):
+                    program = self.observe(step, program)
+        return program
+
+    def observe(self, step: Pass, program: Any) -> Any:
+        """A program after a pass, which is verified, printed and timed where somebody asked for it."""
+        assert step.run is not None
+        watching = _watching.get()
+        begin = time.perf_counter()
+        program = step.run(program, self)
+        if watching is not None:
+            seconds = time.perf_counter() - begin
+            watching.append(Observation(step.name, step.stage, seconds, _length(_function(program))))
+        if step.name in _to_print(os.environ.get("AMPI_PRINT_AFTER", "")):
+            print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
+        if os.environ.get("AMPI_VERIFY", "0") not in ("", "0"):
+            plain = step.stage in PLAIN or step.name == "destruct"
+            verify(_function(program), plain, f"after {step.name}", self.writable, self.given, self.partial)
+        return program
+
+    def remarking(self, changed: tuple[ir.Function, list[str]]) -> ir.Function:
+        """The program that a pass gives, whose remarks are noted."""
+        self.remarks += changed[1]
+        return changed[0]
+
+    def activity_in(self, function: ir.Function) -> Activity:
+        """What depends on the active arguments."""
+        return activity.analyse(function, self.active, self.options.has("activity"))
+
+    def part(self, function: ir.Function) -> ir.Function:
+        """The function that becomes of the body of a loop on threads, in its final form."""
+        around, self.writable = self.writable, None
+        found = self.run("part", self.run("vectorise", function))
+        self.writable = around
+        return found
+
+    def transposed(self, rule: Tangent) -> Rule:
+        """The adjoint that follows from a tangent which its author has written."""
+        return transpose.transpose(rule, lambda function, active: build_adjoint(function, active, SERIAL))
+
+
+@functools.cache
+def _to_print(given: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in given.split(",") if name.strip())
+    unknown = sorted(names - {step.name for step in PASSES})
+    if unknown:
+        there = ", ".join(dict.fromkeys(step.name for step in PASSES))
+        raise KernelError(f"AMPI_PRINT_AFTER: no pass is called {', '.join(unknown)}; there are {there}")
+    return names
+
+
+def listing() -> str:
+    """All passes in their order, for people; a star stands before those that can be switched off."""
+    lines: list[str] = []
+    for name, doc in STAGES.items():
+        lines += ["", f"{name}: {doc}"]
+        lines += [
+            f"  {'*' if step.name in ANALYSES else ' '} {step.name:14}{step.doc}"
+            for step in PASSES
+            if step.stage == name
+        ]
+    return "\n".join(lines[1:])
+
+
+def _function(program: Any) -> ir.Function:
+    """The function that a program is, or that something is known of."""
+    match program:
+        case Facts(primal=primal):
+            return primal
+        case Draft():
+            after = (ir.Argument(var.name, var.type, role=("after", name)) for name, var in program.after.items())
+            whole = program.whole()
+            return replace(whole, arguments=(*whole.arguments, *after))
+        case tangent.Draft(function=function):
+            return function
+    return program
+
+
+def _length(function: ir.Function) -> int:
+    return sum(isinstance(n, ir.Stmt) for n in ir.walk(function.body))
+
+
+def _each(change: Callable[[Any], Any]) -> Callable[[Any, Way], Any]:
+    """A pass that needs the program alone."""
+    return lambda program, way: change(program)
+
+
+def _blocks(change: Callable[[Any, Names], Any]) -> Callable[[Any, Way], Any]:
+    """A pass on the statements of a function."""
+    return lambda program, way: replace(program, body=change(program.body, way.names))
+
+
+PASSES = (
+    Pass("parse", "read", lambda f, w: parse(f, w.argument_types, w.single), ALWAYS,
+         "Python source becomes typed IR; calls of other kernels are inlined"),
+    Pass("lower", "read", _each(lower), ALWAYS, "break, continue and early returns become conditions"),
+    Pass("merge", "normalise", lambda f, w: merge(f, w.same), ALWAYS, "arguments that are one array have one name"),
+    Pass("keep", "normalise", _each(keep), ALWAYS, "arrays that live from one iteration to the next"),
+    Pass("views", "normalise", _each(resolve_views), ALWAYS, "indices of views become those of the arrays"),
+    Pass("references", "normalise", _each(resolve), ALWAYS, "names that stand for one array or another"),
+    Pass("views", "normalise", _each(resolve_views), ALWAYS, "the views that references have uncovered"),
+    Pass("hoist", "normalise", _each(hoist), ALWAYS, "arrays that outlive the block in which they are made"),
+    Pass("copies", "normalise", _each(without_copies), ALWAYS, "arrays that are only copied once more"),
+    Pass("expand", "normalise", _each(expand), ALWAYS, "operations on whole arrays become loops over elements"),
+    Pass("simplify", "simplify", _each(simplify), ON, "fold constants, drop what is not used"),
+    Pass("unroll", "simplify", _each(unroll), ON, "short loops of constant length are written out"),
+    Pass("simplify", "simplify", _each(simplify), ON, "what constant indices allow"),
+    Pass("scalarise", "simplify", _each(scalarise), ON, "small local arrays with constant indices become scalars"),
+    Pass("ssa", "construct", _each(construct), ALWAYS, "static single assignment form"),
+    Pass("private", "prepare", _each(with_private_arrays), ON, "scratch arrays belong to iterations that fill them"),
+    Pass("loads", "prepare", _each(loads_before_branches), ON, "loads on both sides of a branch are made before it"),
+    Pass("begin", "analyse", lambda f, w: facts.begin(f, w.active), ALWAYS, "what is safe without any analysis"),
+    Pass("activity", "analyse", _each(facts.find_activity), ON, "what depends on active arguments, and results on it"),
+    Pass("sources", "analyse", _each(facts.find_sources), ON, "loads that need not be saved (TBR)"),
+    Pass("snapshots", "analyse", _each(facts.share_snapshots), ON, "what several loads share is saved once"),
+    Pass("counters", "analyse", _each(facts.number_iterations), ALWAYS, "iterations of irregular nests are numbered"),
+    Pass("kept", "analyse", _each(facts.reload_computed), ON, "what is costly is read from an array that holds it"),
+    Pass("stored", "analyse", _each(facts.recover_carried), ON, "carried scalars are read from where they were stored"),
+    Pass("independence", "analyse", _each(facts.find_independence), ON, "loops whose iterations are independent"),
+    Pass("ends", "analyse", _each(facts.find_ends), "plain", "shadows of what is only written need not become zero"),
+    Pass("adjoint", "differentiate",
+         lambda f, w: adjoint.build(f, w.in_place, w.options.threads, w.options.after, w.transposed), ALWAYS,
+         "the plain adjoint: recompute and reverse, scope by scope"),
+    Pass("split", "differentiate", None, "after", "the kernel's own run saves what the adjoint needs"),
+    Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
+         "a derivative beside every active value"),
+    Pass("slice", "prune", _each(live_part), ON, "what no derivative depends on is left out (dead code)"),
+    Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
+    Pass("gather", "optimise",
+         lambda f, w: w.remarking(in_gather_form(f, w.names, w.options.has("behind"), w.options.threads)), ON,
+         "adjoints of stencils gather where they would scatter"),
+    Pass("behind", "optimise", None, ON, "what else an adjoint in gather form does follows row by row"),
+    Pass("reciprocals", "optimise", lambda f, w: with_reciprocals(f, w.names, w.shadow_names), ON,
+         "several divisions by one number become one"),
+    Pass("strips", "optimise", lambda f, w: sums_in_any_order(f, w.shadow_names), "separate",
+         "loops that only add up what need not be exact are independent"),
+    Pass("chains", "optimise", lambda f, w: with_short_chains(f, w.names, w.shadow_names), ON,
+         "an iteration waits for less of the one before"),
+    Pass("parallel", "optimise",
+         lambda f, w: w.remarking(
+             parallel.decide(f, w.names, w.options.threads, w.options.deterministic, w.part)
+         ), ALWAYS, "loops on threads, and in which form; the others are serial"),
+    Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations are taken out of loops"),
+    Pass("branches", "vectorise", _blocks(flatten_loops), ON, "branches become selections (if-conversion)"),
+    Pass("strips", "vectorise", lambda f, w: w.remarking(in_strips(f, w.names, w.options.reassociate)), "separate",
+         "loops with indirect or carried parts are cut into strips (strip mining)"),
+    Pass("stages", "vectorise", lambda f, w: w.remarking(in_stages(f, w.names, w.options.reassociate)), "separate",
+         "long loops are cut in two (loop distribution)"),
+    Pass("unsigned", "part", lambda f, w: with_unsigned_indices(f), ALWAYS,
+         "indices that are not negative are unsigned, so that Numba does not wrap them around"),
+    Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
+    Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
+         "a new shadow is set where it would be added to"),
+    Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
+    Pass("separate", "compile", None, ON, "arrays are compiled as not overlapping where they do not"),
+)  # fmt: skip
+
+ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
+"""The names of what can be switched off."""
+
+SERIAL = Options(without=frozenset({"strips", "stages", "gather", "branches"}))
+"""For adjoints that become part of others, which are optimised as a whole."""
+
+
+# --------------------------------------------------------------------------------------------- programs
+
+
+def parsed(
+    function: Any, argument_types: Iterable[types.Type], single: frozenset[tuple[int, int]] = frozenset()
+) -> ir.Function:
+    """A Python function as IR."""
+    return Way(argument_types=tuple(argument_types), single=single).run("read", function)
+
+
+def as_loops(function: ir.Function, same: tuple[tuple[int, int], ...] = ()) -> ir.Function:
+    """A function whose names each stand for one array, and which does nothing but loop over elements."""
+    return Way(same=same).run("normalise", function)
+
+
+def primal(
+    function: Any,
+    argument_types: Iterable[types.Type],
+    same: tuple[tuple[int, int], ...] = (),
+    single: frozenset[tuple[int, int]] = frozenset(),
+    without: frozenset[str] = frozenset(),
+) -> ir.Function:
+    """A kernel for arguments of these types, ready to be differentiated.
 
     Parameters
     ----------
     function : callable
-        Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
-    without : str or iterable of str, optional
-        Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
-        names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
-    **options
-        Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
-        dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
-        never in its derivatives.
-
-        With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
-        array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.
-        Without, the kernel reads what lies there, as with Numba, and its adjoint adds to what lies there: it may
-        overwrite other memory.
-
-        With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
-        compiled without threads.  The same number of threads gives the same results, bit by bit, except where an
-        adjoint adds atomically (see `Kernel.explain`).  With ``deterministic=True`` besides, any number gives the same:
-        sums and products over a parallel loop of the kernel itself then run on one thread.
-
-    Returns
-    -------
-    Kernel
-        Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through: a
-        result that depends on them is then an `ampi.ndarray`, without dimensions for a number, of the dtype that it has
-        in the kernel.  Other results are what Numba gives (a Python float for a ``float32``).
-
-    Notes
-    -----
-    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
-    ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps (``floor``, ``sign``,
-    comparisons, conversion to integers) have derivative zero.  Where a derivative is infinite (``sqrt`` at zero) it is
-    infinite, but nothing that does not depend on it becomes nan: zero times it is zero.
-
-    Raises
-    ------
-    KernelError
-        At the first call with arguments of new types: the function uses what the differentiator does not know.
-    """
-    if function is None:
-        return functools.partial(kernel, without=without, **options)
-    if isinstance(function, Kernel):
-        function = function.py_func
-    function = getattr(function, "py_func", function)
-    if not inspect.isfunction(function):
-        raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")
-    unknown = sorted(set(options) - _OPTIONS - {"deterministic"})
-    if unknown:
-        raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
-    options.pop("cache", None)
-    options.pop("nopython", None)
-    return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
-
-
-@functools.cache
-def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
-    """`calls.record`; what differentiates is imported when it is first needed."""
-    from ampi.kernel.calls import record
-
-    return record
-
-
-def switched_off(without: Any) -> frozenset[str]:
-    """The names of the analyses to leave out."""
-    given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
-    names = frozenset(n.strip() for n in (given.split(",") if isinstance(given, str) else given) if n.strip())
-    unknown = sorted(names - set(ANALYSES))
-    if unknown:
-        where = "AMPI_WITHOUT" if without is None else "without"
-        raise KernelError(f"{where}: no analysis is called {', '.join(unknown)}; there are {', '.join(ANALYSES)}")
-    return names
-
-
-class Kernel:
-    """A compiled function that can be differentiated; made by `kernel`.
-
-    Attributes
-    ----------
-    py_func : function
         The Python function.
-    options : dict
-        Options of ``numba.njit``.
+    argument_types : iterable of numba types
+        One per parameter.
+    same : tuple of (int, int)
+        Array leaves that are one and the same memory (later, first).
+    single : frozenset of (int, int)
+        Axes (leaf, axis) that have size one and stretch.
     without : frozenset of str
-        Analyses that are switched off.
-    deterministic : bool
-        Whether results are the same, bit by bit, on any number of threads.
-    checked : bool
-        Whether indices that are out of bounds raise, in the kernel and in its derivatives.
+        Passes that are switched off.
     """
-
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
-        functools.update_wrapper(self, function)
-        self.py_func = function
-        self.deterministic = bool(options.pop("deterministic", False))
-        self.options = options
-        self.checked = are_checked(options)
-        self.without = without
-        self._signature = inspect.signature(function)
-        self._count = len(self._signature.parameters)
-        self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
-        self.primals: dict[Any, Any] = {}  # what `calls.record` has found for arguments of which types
-        self.contracts: dict[Any, Any] = {}  # for which of them active
-        self.plans: dict[Any, Any] = {}  # and for which arrays
-
-    def __repr__(self) -> str:
-        return f"<ampi kernel {self.__qualname__}>"
-
-    def __reduce__(self) -> Any:
-        return _rebuild, (self.__module__, self.__qualname__)
-
-    def __copy__(self) -> Kernel:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Kernel:
-        return self
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-    # ------------------------------------------------------------------------------------------------- calls
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or self._keyword_only:
-            args = self.bind(args, kwargs)
-        if tape.living:
-            return recorder()(self, args)
-        for a in args:
-            if isinstance(a, (memory.TrackedArray, tuple)):
-                return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
-        return self.dispatcher(*args)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
-        """All arguments by position, defaults filled in."""
-        if not kwargs and len(args) == self._count:
-            return args
-        try:
-            bound = self._signature.bind(*args, **(kwargs or {}))
-        except TypeError as problem:
-            raise TypeError(f"{self.__name__}(): {problem}") from None
-        bound.apply_defaults()
-        return tuple(bound.arguments.values())
-
-    @property
-    def dispatcher(self) -> Any:
-        """Numba's dispatcher of the primal; on one thread that of a serial program."""
-        return self.dispatcher_for(self.is_threaded())
-
-    def dispatcher_for(self, threaded: bool) -> Any:
-        """Numba's dispatcher of the primal, on threads or not."""
-        return self._on_threads if threaded else self.serial
-
-    @functools.cached_property
-    def _on_threads(self) -> Any:
-        parallel = self.options["parallel"]
-        if self.deterministic:
-            parallel = {**(parallel if isinstance(parallel, dict) else {}), "reduction": False}
-        return self._dispatcher({**self.options, "parallel": parallel})
-
-    @functools.cached_property
-    def serial(self) -> Any:
-        return self._dispatcher({**self.options, "parallel": False})
-
-    @property
-    def has_parallel_loop(self) -> bool:
-        """Whether ``numba.prange`` is named in it, whatever it is called there."""
-        named = cache.names_in(self.py_func.__code__)
-        spaces = [self.py_func.__globals__]
-        spaces += [vars(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
-        known = [space.get(name) for space in spaces for name in named]
-        for cell in self.py_func.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not assigned yet
-                known.append(cell.cell_contents)
-        return any(value is numba.prange for value in known)
-
-    def _dispatcher(self, options: dict[str, Any]) -> Any:
-        if config.DISABLE_JIT:
-            return without_kernels(self)
-        if self.checked:
-            options = checking(options)
-        name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
-        return cache.compiled(with_names(self.py_func, numpys_own), name, options, self._checked)
-
-    @functools.cached_property
-    def identity(self) -> Any:
-        """What this kernel's code depends on."""
-        return self.deterministic, self.checked, cache.identity(self.py_func, self.options), sorted(self.without)
-
-    @contextlib.contextmanager
-    def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
-        """Compile the primal for one signature in here; refuses what could not be differentiated."""
-        try:
-            code = self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
-        except KernelError as problem:
-            raise problem.with_traceback(None) from None
-        parallel = dispatcher.targetoptions.get("parallel")
-        if self.deterministic and _adds_up(code):
-            dispatcher.targetoptions["parallel"] = False
-        try:
-            yield
-        finally:
-            dispatcher.targetoptions["parallel"] = parallel
-
-    # ------------------------------------------------------------------------------------------------- differentiation
-
-    def is_threaded(self) -> bool:
-        """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
-        deterministic kernel runs the same program on any number."""
-        on_threads = bool(self.options.get("parallel")) and not self.checked
-        return on_threads and (self.deterministic or thread_count() > 1)
-
-    def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
-        """The Numba types of the arguments of a call (all of them)."""
-        return tuple(self._type_of(name, a) for name, a in zip(self._signature.parameters, args, strict=True))
-
-    def _type_of(self, name: str, value: Any) -> types.Type:
-        try:
-            return numba.typeof(value)
-        except (NumbaError, ValueError) as problem:
-            raise KernelError(
-                f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which kernels do not take; "
-                "pass numbers, arrays, and (named) tuples of these"
-            ) from problem
-
-    def ir_of(
-        self,
-        argument_types: tuple[types.Type, ...],
-        same: tuple[tuple[int, int], ...] = (),
-        single: frozenset[tuple[int, int]] = frozenset(),
-    ) -> ir.Function:
-        """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
-        are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
-        function = as_loops(merge(lower(parse(self.py_func, argument_types, single)), same))
-        for name in ("simplify", "unroll", "simplify", "scalarise"):
-            if name not in self.without:
-                function = PASSES[name](function)
-        return function
-
-    def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
-        """The kernel's IR for these arguments."""
-        return self.ir_of(self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs)))
-
-    def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
-        """What a tape knows of the kernel: an `ampi.kernel.contract.Contract`.
-
-        Parameters
-        ----------
-        argument_types : tuple of numba types
-            One per parameter.
-        active : frozenset of str
-            The arguments that carry derivatives (``"x"``, or ``"state.x"``).
-        """
-        from ampi.kernel.contract import Case, make_contract, positions_of
-
-        return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
-
-    def explain(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
-        """What the adjoint does for these arguments, and why: printed, and returned as text.
-
-        For each argument, whether it is differentiated and whether the adjoint needs its values; for each loop, whether
-        it runs on threads and in which form (see `ampi.kernel.parallel`), with the estimates that decide, and what was
-        done to vectorise it; and what is saved instead of computed again.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As in a call.
-        active : iterable of str, optional
-            As for `adjoint_source`.
-        """
-        from ampi.kernel import contract
-        from ampi.kernel.explain import explain
-
-        bound = self.bind(args, kwargs)
-        argument_types = self.types_of(tuple(map(arguments.plain, bound)))
-        case = contract.whole_case(self, argument_types, None if active is None else frozenset(active))
-        primal, derivative = contract.derive(self, case)
-        wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
-        split = contract.derive_split(self, case, primal, derivative)
-        text = explain(self, bound, primal, derivative, split, wanted)
-        print(text)
-        return text
-
-    def adjoint_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
-        """The adjoint program for these arguments, as Python source.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As in a call.
-        active : iterable of str, optional
-            Names of the arguments to differentiate (``"x"``, or ``"state.x"``); by default all that are
-            floating-point or complex.
-        """
-        from ampi.kernel.contract import adjoint_source
-
-        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
-        return adjoint_source(self, argument_types, None if active is None else frozenset(active))
-
-    def tangent_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
-        """The tangent program for these arguments, as Python source; parameters as of `adjoint_source`."""
-        from ampi.kernel.contract import tangent_source
-
-        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
-        return tangent_source(self, argument_types, None if active is None else frozenset(active))
+    way = Way(Options(without=without), tuple(argument_types), single, same)
+    return way.run("simplify", way.run("normalise", way.run("read", function)))
 
 
-def as_loops(function: ir.Function) -> ir.Function:
-    """A function whose names each stand for one array, and which does nothing but loop over elements."""
-    for change in (keep, resolve_views, resolve, resolve_views, hoist, without_copies, expand):
-        function = change(function)
-    return function
+def build_adjoint(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
+    """The adjoint of a kernel with respect to the arguments named in ``active`` (see `adjoint.build`)."""
+    way = Way(options, active=frozenset(active))
+    draft = _draft(function, way)
+    generated = way.run("prune", draft.whole())
+    saves = any(isinstance(s, ir.Alloc) and draft.is_saving(s) for s in generated.body)
+    return _finished(generated, draft, way, (), saves)
+
+
+def build_split(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Split | None:
+    """The adjoint of a kernel in two parts, the first of which takes the place of the kernel's own run.
+
+    None where that cannot be done, or where the adjoint has nothing to compute before it goes backwards.  The arguments
+    are as of `build_adjoint`; the caller must be able to give the arrays as they were after the call.
+    """
+    way = Way(options, active=frozenset(active), in_place=True)
+    is_on = all(way.is_on(step) for step in PASSES if step.name == "split")
+    if not is_on or options.threads or function.result not in (None, "scalar"):
+        return None
+    draft = _draft(function, way)
+    if raises(draft.primal.body):
+        return None
+    way.given |= {v.name for s in every(draft.before) for v in definitions(s)}
+    backward = way.run("prune", draft.reverse())
+    known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
+    kept = taken_from_before(backward.body, known)
+    forward = draft.forward(tuple(kept.values()))
+    if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
+        return None
+    writable, way.writable, way.given, way.partial = way.writable, draft.written, set(), True
+    forward = way.run("prune", draft.forward((*draft.results, *kept.values())))
+    way.remarks += draft.kept(forward, draft.after)
+    forward = way.run("vectorise", forward, only=("allocations", "branches"))
+    forward = defined_everywhere(way.run("finish", forward, only=("destruct",)))
+    way.writable, way.partial = writable, False
+    given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
+    return Split(forward, _finished(backward, draft, way, given, saves=False))
+
+
+def build_tangent(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
+    """The tangent of a kernel with respect to the arguments named in ``active`` (see `tangent.build`)."""
+    way = Way(options, active=frozenset(active))
+    draft = way.run("tangent", way.run("construct", function))
+    generated = way.run("prune", draft.function)
+    return draft.derivative(way.run("finish", generated, only=("destruct",)), arrays_read(generated))
+
+
+def _draft(function: ir.Function, way: Way) -> Draft:
+    """The plain adjoint of a kernel."""
+    known = way.run("analyse", way.run("prepare", way.run("construct", function)))
+    draft = way.run("differentiate", known)
+    way.names = draft.names
+    way.shadows = {a.name: draft.shadow[a.name] for a in draft.shadowed}
+    way.shadow_names = {shadow.name for shadow in draft.shadow.values()}
+    way.writable = {shadow.name for shadow in way.shadows.values()}
+    way.given = {var.name for var in draft.after.values()}
+    return draft
+
+
+def _after(generated: ir.Function, draft: Draft) -> dict[str, ir.Var]:
+    """The arrays that a program reads as they were after the call."""
+    mentioned = arrays_read(generated) | set(taken_from_before(generated.body, set()))
+    return {name: var for name, var in draft.after.items() if var.name in mentioned}
+
+
+def _finished(generated: ir.Function, draft: Draft, way: Way, kept: tuple[ir.Argument, ...], saves: bool) -> Derivative:
+    """The program that goes backward in the form that is compiled, and what is to be known of it."""
+    needs, after = arrays_read(generated), _after(generated, draft)
+    read = (ir.Argument(var.name, var.type, role=("after", name)) for name, var in after.items())
+    generated = replace(generated, arguments=(*generated.arguments, *read, *kept))
+    way.given = set()
+    way.remarks += draft.kept(generated, after)
+    generated = way.run("finish", way.run("vectorise", way.run("optimise", generated)))
+    return draft.derivative(generated, needs, after, way.remarks, saves)
 
 
 def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
@@ -404,64 +499,7 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
     return substitute(function, one)
 
 
-def _adds_up(code: ir.Function) -> bool:
+def adds_up(code: ir.Function) -> bool:
     """Whether a parallel loop has a sum or a product, whose value depends on the number of threads that share it."""
     loops = (s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel)
     return any(operation in ("add", "mul") for s in loops for _, operation in s.reductions)
-
-
-def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
-    """The function, or a copy of it where its globals and closure variables are changed like this."""
-    cells = function.__closure__ or ()
-    named = cache.names_in(function.__code__)
-    used = {name: function.__globals__[name] for name in named if name in function.__globals__}
-    new = {name: change(value) for name, value in used.items()}
-    new_cells = tuple(CellType(change(c.cell_contents)) for c in cells)
-    same = all(new[name] is used[name] for name in used)
-    if same and all(n.cell_contents is c.cell_contents for n, c in zip(new_cells, cells)):
-        return function
-    names = {**function.__globals__, **new}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, new_cells or None)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-    return copy
-
-
-def without_kernels(value: Any) -> Any:
-    """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
-    return with_names(value.py_func, without_kernels) if isinstance(value, Kernel) else value
-
-
-def numpys_own(value: Any) -> Any:
-    """NumPy itself for ``ampi.numpy``, and its function for what ``ampi.numpy`` puts around it: Numba knows these."""
-    if isinstance(value, ModuleType) and value.__name__ == "ampi":
-        module = ModuleType("ampi")
-        vars(module).update(vars(value), numpy=np)
-        return module
-    if isinstance(value, ModuleType):
-        return np if value.__name__ == "ampi.numpy" else value
-    return getattr(value, "numpy_function", value)
-
-
-def _rebuild(module: str, qualname: str) -> Kernel:
-    """The kernel of this name (kernels are pickled by reference)."""
-    import importlib
-
-    value: Any = importlib.import_module(module)
-    for part in qualname.split("."):
-        value = getattr(value, part)
-    return value
-
-
-@typeof_impl.register(custom_vjp)
-@typeof_impl.register(custom_jvp)
-def _typeof_rule(value: custom_vjp | custom_jvp, context: Any) -> types.Type:
-    """Inside of a kernel, a function with a rule of its own is the function."""
-    return numba.typeof(value.f)
-
-
-@typeof_impl.register(Kernel)
-def _typeof_kernel(value: Kernel, context: Any) -> types.Type:
-    """Inside of another kernel, a kernel is its dispatcher.  One that has no parallel loop is compiled without threads:
-    its caller's loops are what runs on these, and compiling for them takes several times as long."""
-    return types.Dispatcher(value.dispatcher if value.has_parallel_loop else value.serial)

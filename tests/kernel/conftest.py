@@ -3,7 +3,7 @@
 import numba
 import pytest
 
-from ampi.kernel import files
+from ampi.kernel.runtime import files
 
 
 @pytest.fixture(autouse=True)

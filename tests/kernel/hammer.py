@@ -8,11 +8,10 @@ import sys
 import kernel_cases
 import numba
 import numpy as np
-from kernel_cases import Check
+from kernel_cases import Check, without
 from numba import prange
 
 import ampi
-from ampi.kernel import adjoint
 
 SIZE = 3000
 REPEATS = 150
@@ -103,7 +102,7 @@ def hammer(name, kernel, arguments, costs):
     serial = Check(kernel, arguments, active, jit=True)
     array_seeds, result_seeds = serial.seeds()
     expected = serial.adjoints(array_seeds, result_seeds)
-    check = Check(kernel, arguments, active, adjoint.Options(threads=True, gather=False))
+    check = Check(kernel, arguments, active, without("gather", threads=True))
     check.run_adjoint = kernel_cases.load(check.adjoint.function, jit=True, parallel=True)
     tolerance = 1e-3 if arguments[0].dtype == np.float32 else 1e-11
     first = None

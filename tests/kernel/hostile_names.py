@@ -10,13 +10,18 @@ import functools
 import keyword
 import linecache
 import random
+import re
 from pathlib import Path
 
 from kernel_cases import kernel_ir
 
-from ampi.kernel import adjoint, contract, emit, matrices, tangent
-from ampi.kernel.intrinsics import TABLE, is_differentiable
-from ampi.kernel.source import read_source
+from ampi.kernel import pipeline
+from ampi.kernel.codegen import emit
+from ampi.kernel.frontend.source import read_source
+from ampi.kernel.ir import matrices
+from ampi.kernel.ir.intrinsics import TABLE, is_differentiable
+from ampi.kernel.options import Options
+from ampi.kernel.programs import with_constants
 
 FOREIGN = "ä ß λ ẋ Ω_1 数 _é ª x̄ ﬁ"
 ALIKE = "t t_1 t_01 t1 t_1_1 _t t_ x_1 x_2 x_11 i_0 x_0 x_0_dot _ _1 __ _1_2 O l I x__1 x_bar_1 x_bar_bar s i_1 j_2"
@@ -35,7 +40,7 @@ def unlucky():
 
 def of_the_generator():
     """All words in the texts of which the generator makes names, and ``x`` with what it appends to names."""
-    for path in Path(emit.__file__).parent.rglob("*.py"):
+    for path in Path(pipeline.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield from (f"x{v.value}" for v in node.values if isinstance(v, ast.Constant) and v.value[0] == "_")
@@ -124,11 +129,11 @@ def draw(function, seed):
 
 def programs(function, arguments):
     """What is made of a kernel: its tangent, its adjoint, on threads and not, and the two parts of that."""
-    code = contract.with_constants(kernel_ir(function, arguments))
+    code = with_constants(kernel_ir(function, arguments))
     active = [a.name for a in code.arguments if is_differentiable(a.type) and a.role is None]
-    made = [tangent.build(code, active), adjoint.build(code, active)]
-    made.append(adjoint.build(code, active, adjoint.Options(threads=True, after=True)))
-    split = adjoint.build_split(code, active, adjoint.Options(after=True))
+    made = [pipeline.build_tangent(code, active), pipeline.build_adjoint(code, active)]
+    made.append(pipeline.build_adjoint(code, active, Options(threads=True, after=True)))
+    split = pipeline.build_split(code, active, Options(after=True))
     if split is not None:
         made.append(split.derivative)
     return [f.function for f in made] + ([] if split is None else [split.forward])
@@ -210,8 +215,11 @@ def require(a, b, names):
 
 
 def without_places(value):
-    """A literal; of a message what it says after the place and the name of the kernel."""
-    return value.partition(": in kernel '")[2].partition("'")[2] or value if isinstance(value, str) else value
+    """A literal; of a message what it says after the place and the name of the kernel, and not of which names."""
+    if not isinstance(value, str):
+        return value
+    said = value.partition(": in kernel '")[2].partition("'")[2]
+    return re.sub("'[^']*'", "''", said) if said else value
 
 
 def show(node):

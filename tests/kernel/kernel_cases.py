@@ -14,11 +14,15 @@ import numpy as np
 from numba import prange
 
 import ampi
-from ampi.kernel import adjoint, contract, emit, lower, parse, pipeline, tangent, threads
+from ampi.kernel import pipeline, programs
+from ampi.kernel.codegen import emit
+from ampi.kernel.differentiate.derivative import Derivative
+from ampi.kernel.options import ALL_ON, Options
+from ampi.kernel.runtime import threads
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
 CASES = {}
-COSTS = (1.0, 0.0, 0.1, 0.1)  # of `ampi.kernel.threads.choose`: threads pay for the shortest loop
+COSTS = (1.0, 0.0, 0.1, 0.1)  # of `ampi.kernel.runtime.threads.choose`: threads pay for the shortest loop
 
 
 def case(*arguments, complex_too=True):
@@ -602,7 +606,7 @@ class Program:
     """A kernel and one derivative of it, ready to call."""
 
     call: object
-    derivative: adjoint.Derivative
+    derivative: Derivative
     source: str
 
 
@@ -611,8 +615,13 @@ def make_arguments(name, dtype=np.float64, seed=1):
     return [a(rng, dtype) if callable(a) else a for a in CASES[name].arguments]
 
 
+def without(*names, **options):
+    """Options with these analyses switched off."""
+    return Options(without=frozenset(names), **options)
+
+
 def kernel_ir(function, arguments):
-    return pipeline.as_loops(lower.lower(parse.parse(function, tuple(numba.typeof(a) for a in arguments))))
+    return pipeline.as_loops(pipeline.parsed(function, map(numba.typeof, arguments)))
 
 
 def load(function, jit=False, **options):
@@ -667,19 +676,19 @@ def pairing(a, b):
 
 def derivative(build, code, active, options):
     """A derivative of a kernel whose constant arrays are globals again."""
-    built = build(contract.with_constants(code), active, options)
-    return replace(built, function=contract.without_constants(built.function, code))
+    built = build(programs.with_constants(code), active, options)
+    return replace(built, function=programs.without_constants(built.function, code))
 
 
 def split(code, active, options):
     """The adjoint in two parts, or None."""
-    built = adjoint.build_split(contract.with_constants(code), active, replace(options, after=True))
+    built = pipeline.build_split(programs.with_constants(code), active, replace(options, after=True))
     if built is None:
         return None
-    function = contract.without_constants(built.derivative.function, code)
+    function = programs.without_constants(built.derivative.function, code)
     return replace(
         built,
-        forward=contract.without_constants(built.forward, code),
+        forward=programs.without_constants(built.forward, code),
         derivative=replace(built.derivative, function=function),
     )
 
@@ -687,7 +696,7 @@ def split(code, active, options):
 class Check:
     """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled."""
 
-    def __init__(self, function, arguments, active, options=adjoint.ALL_ON, jit=False, code=None):
+    def __init__(self, function, arguments, active, options=ALL_ON, jit=False, code=None):
         self.function, self.arguments, self.active = function, arguments, active
         self.rng = np.random.default_rng(5)
         self.names = function.__code__.co_varnames[: len(arguments)]
@@ -695,8 +704,8 @@ class Check:
         renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
         self.names = tuple(renamed[n] for n in self.names)
         self.active = active = tuple(renamed[n] for n in active)
-        self.adjoint = derivative(adjoint.build, code, active, options)
-        self.tangent = derivative(tangent.build, code, active, options)
+        self.adjoint = derivative(pipeline.build_adjoint, code, active, options)
+        self.tangent = derivative(pipeline.build_tangent, code, active, options)
         self.run_adjoint = load(self.adjoint.function, jit)
         self.run_tangent = load(self.tangent.function, jit)
         self.split = split(code, active, options)
@@ -749,7 +758,10 @@ class Check:
         arguments = copies(self.arguments)
         seeds = [np.array(s) if np.ndim(s) else s for s in result_seeds]
         flags = [threads.distinct(self.value[n]) for n in self.adjoint.distinct]
-        out = self.run_adjoint(*arguments, *shadows.values(), *seeds, *flags)
+        flags += [False for _ in self.adjoint.new]
+        changed = dict(zip(self.names, run(self.function, self.arguments)[0])) if self.adjoint.after else {}
+        after = [changed[n] for n in self.adjoint.after]
+        out = self.run_adjoint(*arguments, *shadows.values(), *seeds, *after, *flags)
         for name, a, b in zip(self.names, arguments, before):
             np.testing.assert_array_equal(a, b, err_msg=f"the adjoint changed {name}")
         return {**shadows, **dict(zip(self.adjoint.scalars, out))}
@@ -767,6 +779,7 @@ class Check:
         shadows = {n: np.array(s) for n, s in array_seeds.items()}
         seeds = [np.array(s) if np.ndim(s) else s for s in result_seeds]
         flags = [threads.distinct(self.value[n]) for n in derivative.distinct]
+        flags += [False for _ in derivative.new]
         values = [a if n in derivative.needs else unknown(a) for n, a in zip(self.names, copies(self.arguments))]
         named = dict(zip(self.names, after))
         kept = found[len(results) :]

@@ -9,10 +9,11 @@ from kernel_cases import Check, kernel_ir
 from random_kernels import SIZE
 
 import ampi
-from ampi.kernel.adjoint import Options
+from ampi.kernel import ANALYSES
+from ampi.kernel.options import Options
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
-SWITCHES = [Options(), *(Options(**{n: False}) for n in Options.__dataclass_fields__ if n != "threads")]
+SWITCHES = [Options(), *(Options(without=frozenset({n})) for n in ANALYSES)]
 HEADER = "import math\nimport numpy as np\nfrom numba import njit, prange\n"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ampi
-from ampi.kernel import files as cached
+from ampi.kernel.runtime import files as cached
 
 GROUPS = ["square_1a.py", "square_1a.lock", "square_1a.code", "square_1a.1.nbc"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ampi
-from ampi.kernel import cache, files
+from ampi.kernel.runtime import cache, files
 
 # ------------------------------------------------------------------------------------------------ damage
 

@@ -15,7 +15,8 @@ from patience import patience
 
 import ampi
 from ampi import checks
-from ampi.kernel import ANALYSES, cache, pipeline
+from ampi.kernel import ANALYSES, dispatcher
+from ampi.kernel.runtime import cache
 
 SETTINGS = sorted(n for n in vars(config) if n.isupper() and not n.startswith("CUDA_"))
 
@@ -54,7 +55,7 @@ VARIABLES = [
 
 def test_the_environment_is_in_the_key():
     program = (
-        "import ampi; from ampi.kernel import cache\n@ampi.kernel\ndef f(x):\n    return x\n"
+        "import ampi; from ampi.kernel.runtime import cache\n@ampi.kernel\ndef f(x):\n    return x\n"
         "print(cache.key(f.identity))"
     )
 
@@ -87,7 +88,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted((pipeline._OPTIONS | {"deterministic", "without"}) - {"cache", "nopython"}))
+@pytest.mark.parametrize("name", sorted((dispatcher._OPTIONS | {"deterministic", "without"}) - {"cache", "nopython"}))
 def test_every_option_of_a_kernel_is_in_the_key(name):
     values = CHOICES.get(name, [True])
     assert len({of_options(), *(of_options(**{name: v}) for v in values)}) == 1 + len(values)

@@ -19,7 +19,8 @@ import pytest
 import test_arrays
 from kernel_cases import Check, activity_patterns, copies, float_arguments, load, random_array
 
-from ampi.kernel import adjoint, arguments
+from ampi.kernel import arguments
+from ampi.kernel.options import Options
 
 Entry = namedtuple("Entry", "function arguments dtypes differences", defaults=(True,))
 REAL = (np.float64, np.float32)
@@ -287,7 +288,7 @@ def test_single_precision(name):
 def on_threads(name, dtype, pattern=0):
     """The compiled adjoint on threads against the serial one that is plain Python."""
     serial = make_check(name, dtype, pattern)
-    check = make_check(name, dtype, pattern, options=adjoint.Options(threads=True))
+    check = make_check(name, dtype, pattern, options=Options(threads=True))
     array_seeds, result_seeds = serial.seeds()
     expected = serial.adjoints(array_seeds, result_seeds)
     check.run_adjoint = load(check.adjoint.function, jit=True, parallel=True)

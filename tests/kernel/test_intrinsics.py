@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numba import types
 
-from ampi.kernel import emit, ir
-from ampi.kernel.intrinsics import TABLE, adjoint_of, is_differentiable, lookup, tangent_of
+from ampi.kernel import ir
+from ampi.kernel.codegen import emit
+from ampi.kernel.ir.intrinsics import TABLE, adjoint_of, is_differentiable, lookup, tangent_of
 
 OF_THEIR_OWN = ("select", "cast", "real", "imag", "conj", "complex")
 SMOOTH = [name for name, entry in TABLE.items() if any(entry.partials) and name not in OF_THEIR_OWN]

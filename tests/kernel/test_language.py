@@ -10,9 +10,7 @@ from numba import types
 import ampi
 from ampi import KernelError
 from ampi.kernel import prange
-from ampi.kernel.lower import lower
-from ampi.kernel.parse import parse
-from ampi.kernel.pipeline import as_loops
+from ampi.kernel.pipeline import as_loops, parsed
 
 
 def flat(value):
@@ -360,7 +358,7 @@ def test_refused(function, count, problem, advice):
     if "n" in function.__code__.co_varnames:
         arguments = (*arguments, types.int64)
     with pytest.raises(KernelError) as raised:
-        as_loops(lower(parse(function, arguments)))
+        as_loops(parsed(function, arguments))
     text = str(raised.value)
     assert text.startswith(f"{__file__}:")
     assert problem in text and advice in text

@@ -6,12 +6,13 @@ import pytest
 from numba import prange, typeof
 
 from ampi import tape
-from ampi.kernel import emit, ir, kernel
-from ampi.kernel.lower import lower
-from ampi.kernel.parse import parse
-from ampi.kernel.scalarise import scalarise
-from ampi.kernel.simplify import simplify
-from ampi.kernel.unroll import unroll
+from ampi.kernel import ir, kernel
+from ampi.kernel.codegen import emit
+from ampi.kernel.frontend.parse import parse
+from ampi.kernel.normalise.lower import lower
+from ampi.kernel.normalise.scalar_replacement import scalarise
+from ampi.kernel.normalise.simplify import simplify
+from ampi.kernel.normalise.unroll import unroll
 
 LEVI_CIVITA = np.zeros((3, 3, 3))
 LEVI_CIVITA[0, 1, 2] = LEVI_CIVITA[1, 2, 0] = LEVI_CIVITA[2, 0, 1] = 1.0
@@ -111,6 +112,7 @@ def test_results_are_the_same(function, arguments, left, passes):
     if len(passes) == 3:
         assert allocations(result) == left
         assert not trips(result)
+    (result,) = emit.spelled(result)
     namespace = dict(result.constants)
     exec(emit.HEADER + emit.source(result), namespace)
     mine, theirs = ([a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2))

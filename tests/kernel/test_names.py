@@ -18,10 +18,13 @@ from random_kernels import Program
 from test_corpus import CORPUS, points
 
 import ampi
-from ampi.kernel import adjoint, contract, emit, matrices
-from ampi.kernel.intrinsics import ARGUMENTS, TABLE, is_differentiable
-from ampi.kernel.names import all_names
-from ampi.kernel.source import read_source
+from ampi.kernel import pipeline
+from ampi.kernel.codegen import emit
+from ampi.kernel.frontend.source import read_source
+from ampi.kernel.ir import matrices
+from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE, is_differentiable
+from ampi.kernel.ir.names import all_names
+from ampi.kernel.programs import with_constants
 
 NAMES = list(CORPUS)
 
@@ -104,9 +107,9 @@ def test_every_unlucky_name_in_every_role(role):
 
 def gradients(function, arguments):
     """What the adjoint, as plain Python, makes of shadows and seeds of one."""
-    code = contract.with_constants(kernel_ir(function, arguments))
+    code = with_constants(kernel_ir(function, arguments))
     active = [a.name for a in code.arguments if is_differentiable(a.type) and a.role is None]
-    made = adjoint.build(code, active, adjoint.ALL_ON)
+    made = pipeline.build_adjoint(code, active)
     constants = dict(kernel_ir(function, arguments).constants)
     values = [*copies(arguments), *constants.values()]
     assert len(values) == len(code.arguments)
@@ -217,7 +220,7 @@ def test_a_condition_called_as_the_guards_of_sums():
 def test_a_scalar_called_as_a_function_of_the_header():
     x, y = np.array([0.3, 0.5, 0.7, 1.1]), np.zeros(4)
     code = kernel_ir(scalar_called_fused, [x, y])
-    assert " fused(" in emit.source(adjoint.build(code, ["x", "y"], adjoint.Options()).function)
+    assert " fused(" in emit.source(pipeline.build_adjoint(code, ["x", "y"]).function)
     x_bar, _ = gradients(scalar_called_fused, [x, y])
     for k in range(4):
         moved, out = x + 1e-20j * np.eye(4)[k], np.zeros(4, complex)
@@ -338,7 +341,7 @@ SPELLING = {"startswith", "endswith", "removeprefix", "removesuffix", "partition
 
 def test_nothing_is_recognised_by_how_its_name_is_spelled():
     """No method that looks into a string is called on the name of a node."""
-    for path in Path(emit.__file__).parent.rglob("*.py"):
+    for path in Path(pipeline.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SPELLING:
                 on = node.func.value

@@ -1,6 +1,7 @@
 """Adjoints on several threads: the same results in every form that a loop can take, and the reasons for the forms."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -9,12 +10,15 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
+from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments, without
 from patience import patience
 
 import ampi
-from ampi.kernel import adjoint, cache, emit, threads
-from ampi.kernel.separate import SeparateArrays
+from ampi.kernel import pipeline
+from ampi.kernel.codegen import emit
+from ampi.kernel.options import Options
+from ampi.kernel.runtime import cache, threads
+from ampi.kernel.runtime.noalias import SeparateArrays
 
 APART = "on threads: no two"
 DISTINCT = "on threads if"
@@ -27,7 +31,7 @@ LOOPS = {"axpy": APART, "guarded": APART, "gather": DISTINCT, "scatter_add": APA
 def threaded(name, **options):
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
-    return Check(CASES[name].function, arguments, active, adjoint.Options(threads=True, **options))
+    return Check(CASES[name].function, arguments, active, Options(threads=True, **options))
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -122,7 +126,7 @@ def whole_arrays(u, new):
 def test_the_form_of_a_loop_of_its_own_kind(kernel, more, form):
     x = np.random.default_rng(5).uniform(0.5, 1.5, 24)
     names = kernel.__code__.co_varnames
-    check = Check(kernel, [x, *more], names[:2], adjoint.Options(threads=True, gather=False))
+    check = Check(kernel, [x, *more], names[:2], without("gather", threads=True))
     on_threads = [f for f in check.adjoint.facts if "threads" in f or SHARED in f]
     assert on_threads and all(form in f or "blocks" in f for f in on_threads), check.adjoint.facts
     check.compare(1e-10)
@@ -165,12 +169,12 @@ def test_parts_are_vectorised(cache_folder):
     numbers = {"begin": 0, "end": 50}
     part(*(numbers.get(n.rstrip("_0123456789"), -1 if "from" in n else 0.5 if n == "low_bar" else x) for n in names))
     (text,) = part.inspect_llvm().values()
-    assert "fdiv fast <" in text
+    assert re.search(r"fdiv [a-z ]*<", text)
 
 
 def test_without_threads_nothing_is_parallel():
     arguments = make_arguments("axpy")
-    derivative = adjoint.build(kernel_ir(CASES["axpy"].function, arguments), {"x"})
+    derivative = pipeline.build_adjoint(kernel_ir(CASES["axpy"].function, arguments), {"x"})
     assert "prange" not in emit.source(derivative.function)
 
 

@@ -9,11 +9,12 @@ import pytest
 from numba import prange, typeof, types
 
 from ampi.errors import KernelError
-from ampi.kernel import emit, ir, kernel
-from ampi.kernel.lower import lower
-from ampi.kernel.names import stem
-from ampi.kernel.parse import parse
-from ampi.kernel.references import resolve
+from ampi.kernel import ir, kernel
+from ampi.kernel.codegen import emit
+from ampi.kernel.frontend.parse import parse
+from ampi.kernel.ir.names import stem
+from ampi.kernel.normalise.array_phi import resolve
+from ampi.kernel.normalise.lower import lower
 
 State = namedtuple("State", "x v n")
 Pair = namedtuple("Pair", "left right")

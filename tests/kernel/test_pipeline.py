@@ -20,7 +20,8 @@ from patience import patience
 import ampi
 from ampi import tape
 from ampi.errors import ActivityError, KernelError
-from ampi.kernel import files, kernel, prange
+from ampi.kernel import kernel, prange
+from ampi.kernel.runtime import files
 from ampi.memory import TrackedArray, tracked
 
 State = namedtuple("State", "x v")

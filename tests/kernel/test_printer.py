@@ -7,9 +7,10 @@ import pytest
 from numba import types
 
 import ampi
-from ampi.kernel import ir, prange, ssa
-from ampi.kernel.printer import expression, printed, statement
-from ampi.kernel.ssa import construct
+from ampi.kernel import ir, prange
+from ampi.kernel.ir import ssa
+from ampi.kernel.ir.construct import construct
+from ampi.kernel.ir.printer import expression, printed, statement
 
 
 def smooth(u, v, c):

@@ -13,7 +13,7 @@ PROGRAM = """
 import json, os, random, signal, sys, time
 import numpy as np
 import ampi
-from ampi.kernel import cache, files
+from ampi.kernel.runtime import cache, files
 
 COUNT = int(sys.argv[1])
 KILLED = sys.argv[2:]

@@ -8,7 +8,7 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi.kernel import calls
+from ampi.kernel import recording
 from ampi.kernel.__main__ import called
 
 RNG = numpy.random.default_rng(11)
@@ -129,13 +129,14 @@ def runs_forward(kernel):
 @pytest.mark.parametrize("without", ["", "split"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients(name, without):
+    rng = numpy.random.default_rng(11)
     kernel = ampi.kernel(KERNELS[name], without=without)
     with ampi.Tape() as tape:
         x = tape.watch(X)
         y = program(ampi.numpy, kernel, x)
     assert any(runs_forward(kernel)) == (not without)
     assert (tape.kept_bytes > 0) == (not without)
-    seed = RNG.standard_normal(y.shape)
+    seed = rng.standard_normal(y.shape)
     expected = complex_step(KERNELS[name], X, seed)
     for _ in range(2):  # a sweep leaves everything as it was, what was kept included
         numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), expected, rtol=1e-10, atol=1e-12)
@@ -156,10 +157,11 @@ def test_as_plain_python(name, monkeypatch):
 
 def test_a_full_tape_runs_forward_once_more(monkeypatch):
     """Beginning with the call for which there is no room, whether or not the arrays have been seen before."""
+    rng = numpy.random.default_rng(11)
     kernel, gradients, kept = ampi.kernel(upwind), [], []
-    seed = RNG.standard_normal(X.shape)
-    for room in (0, 1, calls.MOST_KEPT):
-        monkeypatch.setattr(calls, "MOST_KEPT", room)
+    seed = rng.standard_normal(X.shape)
+    for room in (0, 1, recording.MOST_KEPT):
+        monkeypatch.setattr(recording, "MOST_KEPT", room)
         with ampi.Tape() as tape:
             x = tape.watch(X)
             y, new = x * 1.0, ampi.numpy.ones(X.shape)
@@ -193,12 +195,13 @@ def test_a_kernel_that_raises_runs_itself():
 
 @pytest.mark.parametrize("options", [{"error_model": "python"}, {"boundscheck": True}])
 def test_kernels_with_checks_run_themselves(options):
+    rng = numpy.random.default_rng(11)
     kernel = ampi.kernel(upwind, **options)
     with ampi.Tape() as tape:
         x = tape.watch(X)
         y = program(ampi.numpy, kernel, x)
     assert not any(runs_forward(kernel))
-    seed = RNG.standard_normal(X.shape)
+    seed = rng.standard_normal(X.shape)
     numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), complex_step(upwind, X, seed), rtol=1e-10)
 
 

@@ -8,9 +8,10 @@ import pytest
 from kernel_cases import Check
 from numba import prange
 
-from ampi.kernel import adjoint, stages
+from ampi.kernel.optimise import loop_distribution
+from ampi.kernel.options import Options
 
-OPTIONS = adjoint.Options(reassociate=True)
+OPTIONS = Options(reassociate=True)
 DIVIDED = {"of pairs", "of a chain", "in parallel"}
 
 
@@ -58,8 +59,8 @@ KERNELS = {"of pairs": of_pairs, "of a chain": of_a_chain, "in parallel": in_par
 @pytest.fixture(autouse=True)
 def quick_divisions(monkeypatch):
     """Long arithmetic in few lines."""
-    monkeypatch.setattr(stages, "CYCLES_OF_A_DIVISION", 1)
-    monkeypatch.setattr(stages, "MOST_TAKEN", 100)
+    monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
+    monkeypatch.setattr(loop_distribution, "MOST_TAKEN", 100)
 
 
 def check(name, size, options=OPTIONS):
@@ -75,14 +76,14 @@ def number_of_loops(made):
 @pytest.mark.parametrize("name", KERNELS)
 def test_long_arithmetic_is_divided(name):
     assert bool(number_of_loops(check(name, 3))) == (name in DIVIDED)
-    assert not number_of_loops(check(name, 3, replace(OPTIONS, stages=False)))
+    assert not number_of_loops(check(name, 3, replace(OPTIONS, without=frozenset({"stages"}))))
 
 
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 7, 260])
 @pytest.mark.parametrize("name", sorted(DIVIDED))
 def test_derivatives_are_the_same(name, size, threads, monkeypatch):
-    monkeypatch.setattr(stages, "LONGEST", 128)  # several strips
+    monkeypatch.setattr(loop_distribution, "LONGEST", 128)  # several strips
     made = check(name, size, replace(OPTIONS, threads=threads))
     assert number_of_loops(made)
     made.compare(1e-13, against_differences=size == 7)
@@ -90,8 +91,8 @@ def test_derivatives_are_the_same(name, size, threads, monkeypatch):
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_any_number_of_cuts_will_do(most, monkeypatch):
-    monkeypatch.setattr(stages, "MOST_STAGES", most)
-    monkeypatch.setattr(stages, "WORTH_IT", 1.1)
+    monkeypatch.setattr(loop_distribution, "MOST_STAGES", most)
+    monkeypatch.setattr(loop_distribution, "WORTH_IT", 1.1)
     made = check("of pairs", 9)
     (fact,) = number_of_loops(made) or ["in 1 loops"]
     assert f"in {most} loops" in fact

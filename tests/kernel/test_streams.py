@@ -6,15 +6,15 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi.kernel import streams, threads
+from ampi.kernel.runtime import nontemporal_copy, threads
 
 
 @pytest.mark.parametrize("offset", [0, 1, 8, 60])
 @pytest.mark.parametrize("more", [0, 1, 63, 64, 1000])
 def test_all_bytes_are_copied(offset, more):
-    block = numpy.random.default_rng(0).integers(0, 256, streams.LARGE + 2000, dtype=numpy.uint8)
-    array = block[offset : offset + streams.LARGE + more]
-    copy = streams.copied(array)
+    block = numpy.random.default_rng(0).integers(0, 256, nontemporal_copy.LARGE + 2000, dtype=numpy.uint8)
+    array = block[offset : offset + nontemporal_copy.LARGE + more]
+    copy = nontemporal_copy.copied(array)
     assert copy is not array and not numpy.shares_memory(copy, array)
     numpy.testing.assert_array_equal(copy, array)
 
@@ -23,10 +23,10 @@ def test_all_bytes_are_copied(offset, more):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
 def test_order_is_kept(order, dtype):
     array = numpy.asarray(numpy.random.default_rng(0).random((300, 3000)).astype(dtype), order=order)
-    copy = streams.copied(array)
+    copy = nontemporal_copy.copied(array)
     assert copy.strides == array.strides and copy.dtype == array.dtype
     numpy.testing.assert_array_equal(copy, array)
-    numpy.testing.assert_array_equal(streams.copied(array[:, ::2]), array[:, ::2])
+    numpy.testing.assert_array_equal(nontemporal_copy.copied(array[:, ::2]), array[:, ::2])
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def two_threads(monkeypatch):
 
 @pytest.mark.parametrize("more", [0, 1, 63, 5000])
 def test_threads_copy_and_clear_all_bytes(two_threads, more):
-    array = numpy.random.default_rng(0).integers(1, 256, streams.LARGE + more, dtype=numpy.uint8)
-    numpy.testing.assert_array_equal(streams.copied(array), array)
+    array = numpy.random.default_rng(0).integers(1, 256, nontemporal_copy.LARGE + more, dtype=numpy.uint8)
+    numpy.testing.assert_array_equal(nontemporal_copy.copied(array), array)
     del array  # for the next block to have its memory
-    zeros = streams.zeroed(streams.LARGE + more)
-    assert zeros.nbytes == streams.LARGE + more and not zeros.any()
+    zeros = nontemporal_copy.zeroed(nontemporal_copy.LARGE + more)
+    assert zeros.nbytes == nontemporal_copy.LARGE + more and not zeros.any()
 
 
 def square(x, y):
@@ -57,7 +57,7 @@ def square(x, y):
 def test_large_march():
     """(x^2)^2 ..., back and forth between two arrays: the gradient is n x^(n - 1)."""
     kernel = ampi.kernel(square)
-    x0 = numpy.random.default_rng(0).uniform(0.9, 1.1, streams.LARGE // 8 + 5)
+    x0 = numpy.random.default_rng(0).uniform(0.9, 1.1, nontemporal_copy.LARGE // 8 + 5)
     with ampi.Tape() as tape:
         x = tape.watch(x0)
         u, v = x * 1.0, ampi.numpy.empty(x.shape)

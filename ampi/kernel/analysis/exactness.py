@@ -1,0 +1,120 @@
+"""Exactness: what is computed again for adjoints alone need not be computed in the same way.
+
+A value is *exact* if a condition, an index or a value that is kept depends on it: it has to be that of the kernel, bit
+by bit.  Rounding others differently changes derivatives by rounding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.analysis import tbr
+from ampi.kernel.analysis.reduction_recognition import addition
+from ampi.kernel.ir import Const, Expr, Op, Var
+from ampi.kernel.ir.ssa import Branch, Loop, every, names_read, with_innermost_loops
+
+
+def sums_in_any_order(function: ir.Function, shadows: set[str]) -> ir.Function:
+    """The function (in single assignment form) with those innermost loops marked as independent whose iterations have
+    nothing in common but sums that are not exact; ``shadows`` are the arrays of adjoints."""
+    return replace(function, body=with_innermost_loops(function.body, _Sums(function, shadows).marked))
+
+
+class _Sums:
+    def __init__(self, function: ir.Function, shadows: set[str]) -> None:
+        self.exact = exact_values(function, shadows)
+        self.accesses = tbr.collect(function)
+
+    def marked(self, s: Loop) -> Loop:
+        return replace(s, independent=True) if self.is_sum(s) else s
+
+    def is_sum(self, s: Loop) -> bool:
+        """Whether a loop only adds up."""
+        if s.condition is not None or not s.carried:
+            return False
+        for c in s.carried:
+            numbers = isinstance(c.var.type, (types.Float, types.Complex))
+            if not numbers or c.var.name in self.exact or addition(c, s.body) is None:
+                return False
+        return tbr.are_independent(s, self.accesses)
+
+
+def exact_values(function: ir.Function, shadows: set[str], zero_stays: bool = False) -> set[str]:
+    """The names of the exact values of a function; ``shadows`` are the arrays of adjoints.
+
+    ``zero_stays``: nothing becomes zero, or ceases to be, by being computed in another way.  What keeps an adjoint from
+    being divided by zero, or added, where it is zero itself does then not count as a condition.
+    """
+    needs: dict[str, set[str]] = defaultdict(set)
+    guards = _guards(function, shadows) if zero_stays else set()
+    exact: set[str] = set()
+    for s in every(function.body):
+        match s:
+            case ir.Assign(target=target, value=value):
+                needs[target.name] |= names_read(s)
+                if target.name not in guards:
+                    exact |= _discrete(value) - guards
+            case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
+                exact |= _names(index if array.name in shadows else (*index, value))
+            case Loop(start=start, stop=stop, carried=carried):
+                exact |= _names((start, stop))
+                for c in carried:
+                    needs[c.var.name] |= _names((c.init, c.next))
+            case Branch(condition=condition, joins=joins):
+                exact |= _names((condition,)) - guards
+                for j in joins:
+                    needs[j.var.name] |= _names((j.then, j.orelse))
+            case ir.Return():
+                pass
+            case _:
+                exact |= names_read(s)
+    waiting = list(exact)
+    while waiting:
+        for name in needs[waiting.pop()] - exact:
+            exact.add(name)
+            waiting.append(name)
+    return exact
+
+
+def _guards(function: ir.Function, shadows: set[str]) -> set[str]:
+    """Comparisons of numbers with zero that only choose between a value and zero, or whether to add to adjoints."""
+    compared: set[str] = set()
+    uses: Counter[str] = Counter()
+    for s in every(function.body):
+        uses.update(names_read(s))
+        match s:
+            case ir.Assign(target=target, value=Op(name="ne", args=(Var(type=types.Float()), Const(value=0)))):
+                compared.add(target.name)
+            case ir.Assign(value=Op(name="select", args=(Var(name=name), _, Const(value=0)))):
+                uses[name] -= 1
+            case Branch(condition=Var(name=name)) if _adds_zero_otherwise(s, shadows):
+                uses[name] -= 1
+    return {name for name in compared if not uses[name]}
+
+
+def _adds_zero_otherwise(s: Branch, shadows: set[str]) -> bool:
+    """Whether a branch only computes and adds to adjoints, and stands for zeros where its condition is not met."""
+    for t in s.then:
+        if not isinstance(t, ir.Assign) and not (isinstance(t, ir.Accumulate) and t.array.name in shadows):
+            return False
+    return not s.orelse and all(isinstance(j.orelse, Const) and j.orelse.value == 0 for j in s.joins)
+
+
+def _discrete(value: Expr) -> set[str]:
+    """What conditions, indices and integers in an expression are made of."""
+    match value:
+        case ir.Load(index=index):
+            return _names(index)
+        case Op(name="select", args=(condition, *_)):
+            return _names((condition,))
+        case Op(type=ty, args=args) if not isinstance(ty, (types.Float, types.Complex)):
+            return _names(args)
+    return set()
+
+
+def _names(expressions: tuple[Expr, ...]) -> set[str]:
+    return {n.name for e in expressions for n in ir.walk(e) if isinstance(n, Var)}

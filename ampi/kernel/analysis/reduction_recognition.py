@@ -1,0 +1,190 @@
+"""Reduction recognition: sums and extremes need not be carried by the adjoint.
+
+The adjoint of a sum is the same in all iterations.  That of a smallest or largest value belongs to one iteration, the
+one which the value came from; it is found by a search, if the adjoint is not zero.  The iterations of a loop with
+nothing else to carry can be reversed in any order.  Sums, extremes and the places of extremes can also be computed in
+parts, by several threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.ssa import Branch, Carried, Loop, every, names_read, reads
+
+_FIRST_IF = {"min": "le", "minimum": "le", "fmin": "le", "max": "ge", "maximum": "ge", "fmax": "ge"}
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """A carried scalar that each iteration keeps or replaces by ``value``: it does so where ``replaces`` holds
+    (``negated``: where it does not)."""
+
+    carried: Carried
+    value: Expr
+    replaces: Expr
+    negated: bool
+
+
+def is_sum(c: Carried, loop: Loop) -> bool:
+    """Whether the iterations only add to a carried scalar."""
+    members = {c.var.name}
+    return _only_added(loop.body, members) and isinstance(c.next, Var) and c.next.name in members
+
+
+def _only_added(body: tuple[Stmt, ...], members: set[str]) -> bool:
+    for s in body:
+        match s:
+            case ir.Assign(target=target, value=Op(name="add" | "sub" as name, args=(a, b), type=ty)) if _one(
+                a, b, members
+            ):
+                if (name == "sub" and _is(b, members)) or ty != target.type:
+                    return False
+                members.add(target.name)
+            case Branch(condition=condition):
+                if _is(condition, members) or not all(_only_added(block, members) for block in (s.then, s.orelse)):
+                    return False
+                for j in s.joins:
+                    if _is(j.then, members) != _is(j.orelse, members):
+                        return False
+                    if _is(j.then, members):
+                        members.add(j.var.name)
+            case Loop():
+                inner = [d for d in s.carried if _is(d.init, members)]
+                members |= {d.var.name for d in inner}
+                if any(_is(e, members) for e in (s.start, s.stop)) or not _only_added(s.body, members):
+                    return False
+                if any(_is(d.next, members) != (d in inner) for d in s.carried):
+                    return False
+            case _:
+                if not members.isdisjoint(names_read(s)):
+                    return False
+    return True
+
+
+def _is(e: Expr, members: set[str]) -> bool:
+    return isinstance(e, Var) and e.name in members
+
+
+def _one(a: Expr, b: Expr, members: set[str]) -> bool:
+    return _is(a, members) != _is(b, members)
+
+
+def extreme(c: Carried, loop: Loop) -> Extreme | None:
+    """How a carried scalar is a smallest, largest or otherwise chosen value, if it is one."""
+    if not isinstance(c.next, Var):
+        return None
+    uses = [s for s in every(loop.body) if c.var.name in names_read(s)]
+    if sum(c.next.name in names_read(s) for s in every(loop.body)) or any(d.next == c.var for d in loop.carried):
+        return None
+    if sum(d.next == c.next for d in loop.carried) > 1:
+        return None
+    for s in loop.body:
+        match s:
+            case ir.Assign(target=target, value=Op(name=name, args=(a, b))) if target == c.next and name in _FIRST_IF:
+                if uses != [s] or a == b or a.type != b.type:
+                    return None
+                first = Op(_FIRST_IF[name], (a, b), types.boolean)
+                return Extreme(c, a if b == c.var else b, first, negated=a == c.var)
+            case Branch(joins=joins) if any(j.var == c.next for j in joins):
+                return _chosen(c, s, uses, loop)
+    return None
+
+
+@dataclass(frozen=True)
+class Combined:
+    """How a carried scalar is put together from what parts of a loop make of it: see `ir.Reduced`."""
+
+    operation: str
+    of: int = -1
+    last: bool = False
+
+
+def combined(loop: Loop) -> list[Combined | None]:
+    """For each carried scalar: how it comes of its values in parts of the loop, if it does."""
+    found: list[Combined | None] = []
+    for c in loop.carried:
+        operation = "add" if addition(c, loop.body) is not None else _compared(c, loop)
+        found.append(None if operation is None else Combined(operation))
+    for k, c in enumerate(loop.carried):
+        if found[k] is None:
+            found[k] = _place(c, loop, found)
+    return found
+
+
+def addition(c: Carried, body: tuple[Stmt, ...]) -> Expr | None:
+    """The amount that each iteration adds to a carried scalar, if that is all that happens to it."""
+    uses = sum(isinstance(n, Var) and n == c.var for t in every(body) for e in reads(t) for n in ir.walk(e))
+    if uses != 1 or any(c.next.name in names_read(t) for t in every(body) if isinstance(c.next, Var)):
+        return None
+    for t in body:
+        match t:
+            case ir.Assign(target=target, value=Op(name="add", args=(a, b))) if target == c.next and c.var in (a, b):
+                return (b if a == c.var else a) if a.type == b.type else None
+    return None
+
+
+def _compared(c: Carried, loop: Loop) -> str | None:
+    """``min`` or ``max`` for a scalar that is compared with one value of each iteration, and not used otherwise but to
+    keep the place of the extreme."""
+    value = _value_of(c.next, loop.body)
+    match value:
+        case Op(name="min" | "max" as name, args=(a, b)) if (a == c.var) != (b == c.var) and a.type == b.type:
+            comparison = Op(_FIRST_IF[name], (a, b), types.boolean)
+        case _:
+            return None
+    for t in every(loop.body):
+        if c.next.name in names_read(t) or (
+            c.var.name in names_read(t) and not (isinstance(t, ir.Assign) and t.value in (value, comparison))
+        ):
+            return None
+    others = [d for d in loop.carried if d is not c]
+    return None if any(d.next in (c.var, c.next) for d in others) else name
+
+
+def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | None:
+    """A scalar that keeps the iteration from which an extreme comes: minus one, if from before the loop."""
+    value = _value_of(c.next, loop.body)
+    uses = [t for t in every(loop.body) if c.var.name in names_read(t)]
+    match value:
+        case Op(name="select", args=(Var() as condition, a, b)) if (a == c.var) != (b == c.var):
+            comparison = _value_of(condition, loop.body)
+        case _:
+            return None
+    if len(uses) != 1 or c.init != Const(-1, c.var.type) or any(c.next.name in names_read(t) for t in every(loop.body)):
+        return None
+    for k, (extreme_, how) in enumerate(zip(loop.carried, found)):
+        extremum = _value_of(extreme_.next, loop.body)
+        if how is None or how.operation not in ("min", "max") or not isinstance(extremum, Op):
+            continue
+        kept_first = extremum.args[0] == extreme_.var
+        if comparison == Op(_FIRST_IF[extremum.name], extremum.args, types.boolean) and kept_first == (a == c.var):
+            return Combined("place", k, last=not kept_first)
+    return None
+
+
+def _value_of(e: Expr, body: tuple[Stmt, ...]) -> Expr | None:
+    """What a variable is assigned in a block itself."""
+    return next((t.value for t in body if isinstance(t, ir.Assign) and t.target == e), None)
+
+
+def _chosen(c: Carried, s: Branch, uses: list[Stmt], loop: Loop) -> Extreme | None:
+    """``if condition: carried = value``, where nothing but the condition compares the carried scalar."""
+    j = next(j for j in s.joins if j.var == c.next)
+    if (j.then == c.var) == (j.orelse == c.var):
+        return None
+    if any(c.var in (k.then, k.orelse) for k in s.joins if k is not j):
+        return None
+    condition = next((t for t in loop.body if isinstance(t, ir.Assign) and t.target == s.condition), None)
+    if any(u is not s and u is not condition for u in uses):
+        return None
+    negated = j.then == c.var
+    value = j.orelse if negated else j.then
+    inside = s.orelse if negated else s.then
+    if any(value == t.target for t in inside if isinstance(t, ir.Assign)):
+        return None
+    return Extreme(c, value, s.condition, negated)

@@ -1,0 +1,62 @@
+"""Reloading instead of recomputation: costly values that stand in a local array are read from there.
+
+The adjoint computes an iteration again.  If its values went into an array that the iteration around it, recomputed as a
+whole, has filled, and nothing has overwritten them, then a load takes the place of a function or of a whole loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ampi.kernel import ir
+from ampi.kernel.analysis import tbr
+from ampi.kernel.analysis.tbr import Access, Accesses
+from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.ir.intrinsics import TABLE
+from ampi.kernel.ir.ssa import Loop, blocks, definitions, names_read
+
+COSTLY = 20  # cost of an operation that is worth a load
+
+
+def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, tuple[Var, tuple[Expr, ...]]]:
+    """For values, by name, the array and the index where they are found."""
+    access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
+    found: dict[str, tuple[Var, tuple[Expr, ...]]] = {}
+    for block in _all_blocks(body):
+        costly = _costly(block)
+        for s in block:
+            if not isinstance(s, ir.Store) or not isinstance(s.value, Var) or s.value.name not in costly:
+                continue
+            if s.array.name in accesses.home and s.array.type.dtype == s.value.type and _stays(access[id(s)], accesses):
+                found.setdefault(s.value.name, (s.array, s.index))
+    return found
+
+
+def _all_blocks(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
+    yield body
+    for s in body:
+        for block in blocks(s):
+            yield from _all_blocks(block)
+
+
+def _costly(block: tuple[Stmt, ...]) -> set[str]:
+    """The values of operations in a block that need a costly function, or the results of a loop in it."""
+    sources: set[str] = set()
+    found: set[str] = set()
+    for s in block:
+        if isinstance(s, Loop):
+            sources |= {v.name for v in definitions(s)}
+        elif isinstance(s, ir.Assign) and isinstance(s.value, Op):
+            if TABLE[s.value.name].cost >= COSTLY or names_read(s) & sources:
+                sources.add(s.target.name)
+                found.add(s.target.name)
+    return found
+
+
+def _stays(store: Access, accesses: Accesses) -> bool:
+    """Whether the element still holds the value when the iteration that is the array's home has run."""
+    name = store.array.name
+    depth = len(accesses.home[name])
+    if len(store.loops) <= depth:
+        return False
+    return not any(tbr.may_reach(store, w, depth, accesses) for w in accesses.writes(name))

@@ -1,0 +1,1 @@
+"""From single assignment form to Python source."""

@@ -1,0 +1,179 @@
+"""Out of single assignment form: plain statements that read well.
+
+Three steps: values that are used once move into the expression that uses them; names that can share a variable do
+(``s = s + f`` again, which is also how Numba recognises a reduction); joined and carried scalars become assignments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.codegen.coalesce import share_names
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import rebuild
+from ampi.kernel.ir.ssa import INT, Branch, Loop, blocks, definitions, every, names_read, reads, written
+
+MAX_OPERATIONS = 8
+
+
+def destruct(function: ir.Function) -> ir.Function:
+    """A function in single assignment form as plain statements of ``ir``."""
+    body = nest(function.body)
+    body = share_names(body)
+    defined = {v.name for s in every(body) for v in definitions(s)}
+    names = Names(defined | {a.name for a in function.arguments})
+    return replace(function, body=_Plain(names).block(body))
+
+
+# --------------------------------------------------------------------------------------------- nesting
+
+
+def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Put values that are used once, later in the same block, into the expression that uses them."""
+    return _nest_block(body, _uses(body))
+
+
+def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How often each name is read."""
+    uses = Counter(n.name for s in every(body) for e in reads(s) for n in ir.walk(e) if isinstance(n, Var))
+    uses.update(s.condition.name for s in every(body) if isinstance(s, Loop) and s.condition is not None)
+    return uses
+
+
+def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
+    pending: dict[str, Expr] = {}
+    origin: dict[str, ir.Assign] = {}
+    kept: list[Stmt] = []
+
+    def settle(names: set[str]) -> None:
+        """Write out values that cannot move on."""
+        for name in [n for n in pending if n in names]:
+            kept.append(replace(origin[name], value=pending.pop(name)))
+
+    for s in body:
+        array = written(s)
+        changed = {array.name} if array is not None else set()
+        for block in blocks(s):
+            changed |= {w.name for inner in every(block) if (w := written(inner)) is not None}
+        for inner in every((s,)):
+            if isinstance(inner, ir.Launch):
+                changed |= {a.name for a in inner.arguments if isinstance(a, Var)}
+        s = _absorb(s, pending)
+        if blocks(s):
+            inside = {n for block in blocks(s) for inner in every(block) for n in names_read(inner)}
+            settle(inside)
+        settle(names_read(s))
+        settle({n for n, e in pending.items() if _arrays(e) & changed})
+        if isinstance(s, ir.Assign) and uses[s.target.name] == 1 and _may_move(s.value):
+            pending[s.target.name] = s.value
+            origin[s.target.name] = s
+            continue
+        kept.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _nest_block(b, uses)))
+    settle(set(pending))
+    return tuple(kept)
+
+
+def _may_move(value: Expr) -> bool:
+    return isinstance(value, (Op, ir.Load)) and _operations(value) <= MAX_OPERATIONS
+
+
+def _operations(e: Expr) -> int:
+    return sum(isinstance(n, (Op, ir.Load)) for n in ir.walk(e))
+
+
+def _arrays(e: Expr) -> set[str]:
+    return {n.array.name for n in ir.walk(e) if isinstance(n, ir.Load)}
+
+
+def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
+    """The statement with pending values in place of their names, while expressions stay short."""
+
+    def change(e: Expr, room: list[int]) -> Expr:
+        match e:
+            case Var(name=name) if name in pending and _operations(pending[name]) <= room[0]:
+                room[0] -= _operations(pending[name])
+                return pending.pop(name)
+            case Op(name="select", args=(condition, a, b)):
+                return replace(e, args=(change(condition, room), _cheap(a, pending), _cheap(b, pending)))
+            case Op():
+                return replace(e, args=tuple(change(a, room) for a in e.args))
+            case ir.Load():
+                return replace(e, index=tuple(change(i, room) for i in e.index))
+            case _:
+                return e
+
+    room = [MAX_OPERATIONS]
+    if isinstance(s, ir.Launch):
+        return s  # its text names an operand more than once
+    if isinstance(s, Loop):
+        return replace(s, start=change(s.start, room), stop=change(s.stop, room))
+    if isinstance(s, Branch):
+        return replace(s, condition=change(s.condition, room))
+    return rebuild(s, lambda e: change(e, room), lambda v: v, lambda b: b)
+
+
+def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
+    """Only a sign moves into the sides of a conditional expression: they are computed beforehand, without a branch."""
+    if isinstance(e, Var) and isinstance(value := pending.get(e.name), Op) and value.name == "neg":
+        if isinstance(value.args[0], (Var, Const)):
+            return pending.pop(e.name)
+    return e
+
+
+# --------------------------------------------------------------------------------------------- plain statements
+
+
+class _Plain:
+    """Writes carried and joined scalars as assignments."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop():
+                    out += self.loop(s)
+                case Branch():
+                    out.append(self.branch(s))
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    def loop(self, s: Loop) -> list[Stmt]:
+        begin = self.moves([(c.var, c.init) for c in s.carried], s.line)
+        body = self.block(s.body) + tuple(self.moves([(c.var, c.next) for c in s.carried], s.line))
+        if s.condition is not None:
+            return [*begin, ir.While(s.condition, body, line=s.line)]
+        return [*begin, ir.For(s.var, s.start, s.stop, Const(s.step, INT), body, parallel=s.parallel, line=s.line)]
+
+    def branch(self, s: Branch) -> Stmt:
+        then = self.block(s.then) + tuple(self.moves([(j.var, j.then) for j in s.joins], s.line))
+        orelse = self.block(s.orelse) + tuple(self.moves([(j.var, j.orelse) for j in s.joins], s.line))
+        condition = s.condition
+        if not then and orelse:
+            condition, then, orelse = Op("not", (condition,), types.boolean), orelse, ()
+        return ir.If(condition, then, orelse, line=s.line)
+
+    def moves(self, pairs: list[tuple[Var, Expr]], line: int) -> list[Stmt]:
+        """Assignments that happen at once, in an order (with copies where needed) that has the same effect."""
+        pairs = [(v, e) for v, e in pairs if v != e]
+        out: list[Stmt] = []
+        while pairs:
+            read = {e.name for _, e in pairs if isinstance(e, Var)}
+            free = next((p for p in pairs if p[0].name not in read), None)
+            if free is not None:
+                pairs.remove(free)
+                out.append(ir.Assign(*free, line=line))
+                continue
+            v = pairs[0][0]
+            copy = Var(self.names.fresh(f"{v.name}_old"), v.type)
+            out.append(ir.Assign(copy, v, line=line))
+            pairs = [(w, copy if e == v else e) for w, e in pairs]
+        return out

@@ -1,0 +1,396 @@
+"""Source emission: a kernel's IR as Python source in Numba's subset.
+
+Every line says in a comment which line of the user's source it comes from.  ``source(function)`` gives the text of one
+``def``; ``HEADER`` are the imports it stands on.  Names are given identifiers first, unless they have them already
+(``spelled`` does so for several functions at once).
+"""
+
+from __future__ import annotations
+
+import ast
+import cmath
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.codegen import identifiers
+from ampi.kernel.ir import matrices
+from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE
+
+HEADER = """\
+import cmath
+import math
+
+import numpy as np
+from numba import prange
+
+from ampi.kernel.special import digamma, fused, get_num_threads, longer, trigamma
+from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
+from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
+"""
+FACTS = ("CONTRACT", "ADJOINT", "SOURCE", "PARTS", "COSTS", "PROGRAM", "SPLIT", "SPLIT_PROGRAM", "disagreement")
+"""What a generated file defines besides its programs (see ``programs``)."""
+WORDS = {"min": "smallest", "max": "largest"}
+
+
+@functools.cache
+def reserved() -> frozenset[str]:
+    """What a generated file defines besides its programs, and their constants."""
+    imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset(FACTS)
+
+
+def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:
+    """The functions of one file with identifiers for their names."""
+    return identifiers.spelled(functions, reserved())
+
+
+def source(function: ir.Function) -> str:
+    """The function as Python source, ending in a newline, after the functions that it calls on threads."""
+    (function,) = spelled(function)
+    return "\n\n".join(map(_definition, (*parts(function), function)))
+
+
+def parts(function: ir.Function) -> list[ir.Function]:
+    """The functions that a function calls on threads."""
+    launches = [s for s in ir.walk(function.body) if isinstance(s, ir.Launch)]
+    return [p for s in launches for p in (s.part, s.atomic) if p is not None]
+
+
+def _definition(function: ir.Function) -> str:
+    writer = _Writer()
+    arguments = ", ".join(a.name for a in function.arguments)
+    writer.line(f"def {function.name}({arguments}):", 0)
+    writer.flat_result = function.result != "scalar"
+    writer.block(function.body)
+    return "\n".join(writer.lines) + "\n"
+
+
+def expression(value: ir.Expr) -> str:
+    """An expression as Python source."""
+    return ast.unparse(ast.fix_missing_locations(_tree(value)))
+
+
+def numpy_name(ty: Any) -> str:
+    """The NumPy name of a scalar type: ``np.float64`` and so on."""
+    return "np.bool_" if isinstance(ty, types.Boolean) else f"np.{ty.name}"
+
+
+# --------------------------------------------------------------------------------------------- expressions
+
+
+@functools.cache
+def _template(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts trees in the place of the names in a template."""
+
+    def __init__(self, names: dict[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.names.get(node.id, node)
+
+
+def _fill(text: str, *trees: ast.expr) -> ast.expr:
+    template = ast.parse(text, mode="eval").body
+    return _Fill(dict(zip(ARGUMENTS, trees))).visit(template)
+
+
+def _tree(value: ir.Expr) -> ast.expr:
+    match value:
+        case ir.Const():
+            return _template(_literal(value.value, value.type))
+        case ir.Var(name=name):
+            return ast.Name(name)
+        case ir.Size(array=array, axis=axis):
+            return _template(f"{array.name}.shape[{axis}]")
+        case ir.Load(array=array, index=index):
+            return ast.Subscript(ast.Name(array.name), _index(index))
+        case ir.Op(name="cast", args=(x,)):
+            return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
+        case ir.Op(name=name, args=args):
+            entry = TABLE[name]
+            text = entry.source
+            if entry.source_int is not None and isinstance(value.type, types.Integer):
+                text = entry.source_int
+            if args and isinstance(args[0].type, types.Complex):
+                text = text.replace("math.", "cmath.")
+            return _fill(text, *map(_tree, args))
+    raise AssertionError(value)
+
+
+def _index(index: tuple[ir.Expr, ...]) -> ast.expr:
+    trees = [_tree(i) for i in index]
+    return trees[0] if len(trees) == 1 else ast.Tuple(trees)
+
+
+def _literal(value: Any, ty: Any) -> str:
+    if isinstance(ty, types.Boolean):
+        return repr(bool(value))
+    if isinstance(ty, types.Integer):
+        return repr(int(value)) if ty in (types.int64, types.intp) else f"{numpy_name(ty)}({int(value)})"
+    text = _complex_text(complex(value)) if isinstance(ty, types.Complex) else _float_text(float(value))
+    return text if ty in (types.float64, types.complex128) else f"{numpy_name(ty)}({text})"
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "math.nan"
+    if math.isinf(value):
+        return "math.inf" if value > 0 else "-math.inf"
+    return repr(value)
+
+
+def _complex_text(value: complex) -> str:
+    plain = cmath.isfinite(value) and value.real == 0 and math.copysign(1, value.real) > 0
+    return repr(value) if plain else f"complex({_float_text(value.real)}, {_float_text(value.imag)})"
+
+
+# --------------------------------------------------------------------------------------------- statements
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.flat_result = True
+
+    def line(self, text: str, number: int) -> None:
+        comment = f"  # line {number}" if number else ""
+        self.lines.append("    " * self.depth + text + comment)
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> None:
+        self.depth += 1
+        for statement in body:
+            self.statement(statement)
+        if not body:
+            self.line("pass", 0)
+        self.depth -= 1
+
+    def statement(self, s: ir.Stmt) -> None:
+        match s:
+            case ir.Assign(target=target, value=ir.Op(name="add", args=(ir.Var(name=name), value))) if (
+                name == target.name
+            ):
+                self.line(f"{name} += {expression(value)}", s.line)
+            case ir.Assign(target=target, value=value):
+                self.line(f"{target.name} = {expression(value)}", s.line)
+            case ir.Store(array=array, index=index, value=value):
+                self.line(f"{array.name}[{self.index(index)}] = {expression(value)}", s.line)
+            case ir.Accumulate(array=array, index=index, value=value, atomic=True):
+                comma = "," if len(index) == 1 else ""
+                self.line(f"atomic_add({array.name}, ({self.index(index)}{comma}), {expression(value)})", s.line)
+            case ir.Accumulate(array=array, index=index, value=ir.Op(name="neg", args=(value,))):
+                self.line(f"{array.name}[{self.index(index)}] -= {expression(value)}", s.line)
+            case ir.Accumulate(array=array, index=index, value=value):
+                self.line(f"{array.name}[{self.index(index)}] += {expression(value)}", s.line)
+            case ir.Alloc(target=target, shape=shape, fill=fill):
+                self.line(f"{target.name} = {_allocation(target.type, shape, fill)}", s.line)
+            case ir.Fill():
+                self.line(matrices.source(s), s.line)
+            case ir.Grow(target=target, size=size):
+                self.grow(target, size, s.line)
+            case ir.Alias(target=target, array=array, index=index):
+                subscript = f"[{self.index(index)}]" if index else ""
+                self.line(f"{target.name} = {array.name}{subscript}", s.line)
+            case ir.For(body=body):
+                self.line(f"for {s.var.name} in {_range(s)}:", s.line)
+                self.block(body)
+            case ir.While(condition=condition, body=body):
+                self.line(f"while {expression(condition)}:", s.line)
+                self.block(body)
+            case ir.If():
+                self.branch(s, "if")
+            case ir.Custom():
+                for inner in s.body:
+                    self.statement(inner)
+                for output, value in zip(s.outputs, s.results):
+                    if output != value:
+                        self.line(f"{output.name} = {expression(value)}", s.line)
+            case ir.Return(values=values):
+                self.result(values, s.line)
+            case ir.Break():
+                self.line("break", s.line)
+            case ir.Continue():
+                self.line("continue", s.line)
+            case ir.Launch():
+                self.launch(s)
+            case ir.Raise(text=text):
+                for part in text.splitlines():
+                    self.line(part, s.line)
+            case _:
+                raise AssertionError(s)
+
+    def index(self, index: tuple[ir.Expr, ...]) -> str:
+        return ", ".join(map(expression, index))
+
+    def branch(self, s: ir.If, word: str) -> None:
+        self.line(f"{word} {expression(s.condition)}:", s.line)
+        self.block(s.then)
+        match s.orelse:
+            case ():
+                pass
+            case (ir.If() as nested,):
+                self.branch(nested, "elif")
+            case _:
+                self.line("else:", 0)
+                self.block(s.orelse)
+
+    def launch(self, s: ir.Launch) -> None:
+        """The call of a part on threads; see `ampi.kernel.runtime.threads` for the forms."""
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        start, stop = expression(s.start), expression(s.stop)
+        count, form = name["threads"], name["form"]
+        own = {a.name: name[f"own {k}"] for k, a in enumerate(s.shared) if f"own {k}" in name}
+        self.line(f"{count} = {s.count or 'get_num_threads()'}", s.line)
+        extent = f"{stop} - {start}" if start != "0" else stop
+        sizes = " + ".join(f"{a.name}.size" for a in s.shared) if own else "0"
+        apart = "True"
+        if s.distance:
+            apart = f"{extent} >= {2 * s.distance} * {count}"
+        elif s.shared:
+            apart = " and ".join(map(expression, s.distinct)) or "False"
+        facts = ", ".join((extent, str(s.work), sizes, str(s.increments), count, apart, str(bool(own))))
+        self.line(f"{form} = choose({facts}, {bool(s.reaches)}, COSTS)", s.line)
+        if s.reaches:
+            found = " and ".join(self.apart(r, start, stop, count) for r in s.reaches)
+            self.line(f"if {form} == NEAR and not ({found}):", s.line)
+            self.inside(lambda: self.line(f"{form} = choose({facts}, False, COSTS)", s.line))
+        for k, r in enumerate(s.reduced):
+            dtype = numpy_name(r.var.type)
+            several = f"2 * {count}" if s.distance or s.reaches else count
+            filled = f"np.zeros({several}" if r.operation == "add" else f"np.full({several}, {expression(r.init)}"
+            self.line(f"{name[f'parts {k}']} = {filled}, {dtype})", s.line)
+        for array, many in own.items():
+            dtype = numpy_name(next(a for a in s.shared if a.name == array).type.dtype)
+            self.line(f"{many} = np.empty(({count} - 1 if {form} == OWN else 0, *{array}.shape), {dtype})", s.line)
+        self.line(f"if {form} == ALONE:", s.line)
+        self.inside(lambda: self.call(s, s.part, start, stop, "0"))
+        self.line("else:", s.line)
+        self.inside(lambda: self.blocks(s, start, stop) if s.distance else self.on_threads(s, start, stop, own))
+        for k, r in enumerate(s.reduced):
+            several, begin = name[f"parts {k}"], expression(r.init)
+            if r.operation == "add":
+                self.line(f"{r.var.name} = {begin}", s.line)
+                self.line(f"for {name['thread']} in range({several}.shape[0]):", s.line)
+                self.inside(lambda v=r.var.name, m=several: self.line(f"{v} += {m}[{name['thread']}]", s.line))
+            elif r.operation == "place":
+                extreme = s.reduced[r.of]
+                given = f"{expression(extreme.init)}, {name[f'parts {r.of}']}, {several}, {r.last}"
+                self.line(f"{r.var.name} = place_of_{WORDS[extreme.operation]}({given})", s.line)
+            else:
+                self.line(f"{r.var.name} = {WORDS[r.operation]}_of_parts({begin}, {several})", s.line)
+
+    def apart(self, r: ir.Reach, start: str, stop: str, count: str) -> str:
+        """The call that finds out whether blocks of one kind meet."""
+        facts = (r.first, r.last, r.own, r.low, r.high, start, stop, f"2 * {count}")
+        return f"blocks_are_apart({r.index.name}.reshape(-1), {r.index.name}.shape[0], {', '.join(map(str, facts))})"
+
+    def inside(self, write: Callable[[], None]) -> None:
+        self.depth += 1
+        write()
+        self.depth -= 1
+
+    def call(self, s: ir.Launch, part: ir.Function, begin: str, end: str, place: str, **instead: str) -> None:
+        """Call a part, with other arrays in place of some arguments, and put its results into place."""
+        given = [expression(a) for a in s.arguments]
+        arguments = ", ".join([begin, end, *(instead.get(a, a) for a in given)])
+        targets = ", ".join(f"{s.temporaries[f'parts {k}'].name}[{place}]" for k in range(len(s.reduced)))
+        self.line(f"{targets}{' = ' if targets else ''}{part.name}({arguments})", s.line)
+
+    def on_threads(self, s: ir.Launch, start: str, stop: str, own: dict[str, str]) -> None:
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        thread, count, form, begin, end = (name[n] for n in ("thread", "threads", "form", "begin", "end"))
+        part, parts = thread, count
+        if s.reaches:
+            phase, phases = name["phase"], name["phases"]
+            self.line(f"{phases} = 2 if {form} == NEAR else 1", s.line)
+            self.line(f"for {phase} in range({phases}):", s.line)
+            self.depth += 1
+            part, parts = f"{phases} * {thread} + {phase}", f"{phases} * {count}"
+        self.line(f"for {thread} in prange({count}):", s.line)
+        self.depth += 1
+        self.line(f"{begin}, {end} = piece({start}, {stop}, {part}, {parts})", s.line)
+        word = "if"
+        if s.atomic is not None:
+            self.line(f"{word} {form} == ATOMIC:", s.line)
+            self.inside(lambda: self.call(s, s.atomic, begin, end, part))
+            word = "elif"
+        if own:
+            self.line(f"{word} {form} == OWN and {thread} > 0:", s.line)
+            self.depth += 1
+            for many in own.values():
+                self.line(f"{many}[{thread} - 1] = 0", s.line)
+            self.call(s, s.part, begin, end, part, **{a: f"{m}[{thread} - 1]" for a, m in own.items()})
+            self.depth -= 1
+            self.line("else:", s.line)
+            self.inside(lambda: self.call(s, s.part, begin, end, part))
+        else:
+            self.call(s, s.part, begin, end, part)
+        self.depth -= 2 if s.reaches else 1
+        if own:
+            self.line(f"if {form} == OWN:", s.line)
+            self.depth += 1
+            self.line(f"for {thread} in prange({count}):", s.line)
+            for array, many in own.items():
+                self.inside(lambda a=array, m=many: self.line(f"add_own({a}, {m}, {thread}, {count})", s.line))
+            self.depth -= 1
+
+    def blocks(self, s: ir.Launch, start: str, stop: str) -> None:
+        name = {hint: v.name for hint, v in s.temporaries.items()}
+        thread, count, phase, begin, end = (name[n] for n in ("thread", "threads", "phase", "begin", "end"))
+        self.line(f"for {phase} in range(2):", s.line)
+        self.depth += 1
+        self.line(f"for {thread} in prange({count}):", s.line)
+        self.depth += 1
+        self.line(f"{begin}, {end} = piece({start}, {stop}, 2 * {thread} + {phase}, 2 * {count})", s.line)
+        self.call(s, s.part, begin, end, f"2 * {thread} + {phase}")
+        self.depth -= 2
+
+    def grow(self, target: ir.Var, size: ir.Expr, line: int) -> None:
+        name, need = target.name, expression(size)
+        self.line(f"if {name}.shape[0] < {need}:", line)
+        self.depth += 1
+        self.line(f"{name} = longer({name}, 2 * ({need}))", line)
+        self.depth -= 1
+
+    def result(self, values: tuple[ir.Expr, ...], line: int) -> None:
+        texts = [expression(v) for v in values]
+        if not self.flat_result:
+            self.line(f"return {texts[0]}", line)
+        elif texts:
+            comma = "," if len(texts) == 1 else ""
+            self.line(f"return ({', '.join(texts)}{comma})", line)
+        else:
+            self.line("return ()", line)
+
+
+def _allocation(ty: Any, shape: tuple[ir.Expr, ...], fill: ir.Expr | None) -> str:
+    if fill is not None and isinstance(fill.type, types.Array):
+        return f"{expression(fill)}.copy()"
+    extents = ", ".join(map(expression, shape))
+    extents = extents if len(shape) == 1 else f"({extents})"
+    dtype = f"dtype={numpy_name(ty.dtype)}"
+    if fill is None:
+        return f"np.empty({extents}, {dtype})"
+    if isinstance(fill, ir.Const) and fill.value == 0:
+        return f"np.zeros({extents}, {dtype})"
+    return f"np.full({extents}, {expression(fill)}, {dtype})"
+
+
+def _range(s: ir.For) -> str:
+    word = "prange" if s.parallel else "range"
+    is_one = isinstance(s.step, ir.Const) and s.step.value == 1
+    is_zero = isinstance(s.start, ir.Const) and s.start.value == 0
+    if not is_one:
+        bounds = (s.start, s.stop, s.step)
+    else:
+        bounds = (s.stop,) if is_zero else (s.start, s.stop)
+    return f"{word}({', '.join(map(expression, bounds))})"

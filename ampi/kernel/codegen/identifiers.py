@@ -1,0 +1,109 @@
+"""Identifier allocation, for the names of programs that are written out.
+
+The names in the IR are anything (see ``names``).  Here each gets an identifier of its own, as close to it as can be:
+``x`` stays ``x``, ``x_bar@3`` becomes ``x_bar``, or ``x_bar_1`` if that is taken.  An identifier is never a word of
+Python, a built-in, or a name that the text around the programs defines, so none of these can be hidden.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.ir.names import stem
+
+WORDS = frozenset(keyword.kwlist) | frozenset(dir(builtins))
+
+
+class Identifiers:
+    """Gives identifiers to names, those in ``taken`` to none."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.taken = set(taken)
+        self.given: dict[str, str] = {}
+        self.count: dict[str, int] = {}
+
+    def __call__(self, name: str) -> str:
+        if name not in self.given:
+            self.given[name] = self.new(_legal(stem(name)))
+        return self.given[name]
+
+    def new(self, base: str) -> str:
+        identifier = base
+        while identifier in self.taken:
+            self.count[base] = self.count.get(base, 0) + 1
+            identifier = f"{base}_{self.count[base]}"
+        self.taken.add(identifier)
+        return identifier
+
+
+def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.Function, ...]:
+    """The functions of one module with identifiers for names; ``taken`` are those that the module defines besides.
+
+    Functions have a name each; constants of the same name are the same.  A name of the module is not used inside of a
+    function for anything else.
+    """
+    functions = tuple(functions)
+    of_module = Identifiers(WORDS | set(taken))
+    named: dict[int, str] = {}
+    for function in functions:
+        for part in (*_parts(function), function):
+            named[id(part)] = of_module(part.name)
+        for name, _ in function.constants:
+            of_module(name)
+    return tuple(_spelled(f, of_module, named) for f in functions)
+
+
+def _spelled(function: ir.Function, of_module: Identifiers, named: dict[int, str]) -> ir.Function:
+    own = Identifiers(of_module.taken)
+    own.given = {name: of_module(name) for name, _ in function.constants}
+    arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
+    change = lambda v: replace(v, name=own(v.name))
+    part = lambda f: _spelled(f, of_module, named)
+    return replace(
+        function,
+        name=named[id(function)],
+        arguments=arguments,
+        body=tuple(_changed(s, change, part) for s in function.body),
+        constants=tuple((own(name), array) for name, array in function.constants),
+        agreeing=tuple(_changed(s, change, part) for s in function.agreeing),
+    )
+
+
+def _parts(function: ir.Function) -> list[ir.Function]:
+    """The functions that a function calls."""
+    launches = [s for s in ir.walk(function.body) if isinstance(s, ir.Launch)]
+    return [p for s in launches for p in (s.part, s.atomic) if p is not None]
+
+
+def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.Function], ir.Function]) -> Any:
+    """A node of the IR with changed variables, whatever it is in that they stand."""
+    again = lambda inner: _changed(inner, change, part)
+    match node:
+        case ir.Var():
+            return change(node)
+        case ir.Const():
+            return node
+        case ir.Function():
+            return part(node)
+        case tuple():
+            return tuple(map(again, node))
+        case dict():
+            return {key: again(value) for key, value in node.items()}
+        case ir.For(reductions=reductions) if reductions:
+            names = tuple((change(ir.Var(name, None)).name, kind) for name, kind in reductions)
+            return replace(again(replace(node, reductions=())), reductions=names)
+        case ir.Expr() | ir.Stmt() | ir.Reduced() | ir.Reach():
+            return replace(node, **{f.name: again(getattr(node, f.name)) for f in fields(node)})
+    return node
+
+
+def _legal(name: str) -> str:
+    """An identifier like a name."""
+    found = re.sub(r"\W", "_", name) or "_"
+    return found if found.isidentifier() else f"_{found}"

@@ -1,0 +1,1 @@
+"""The kernel -> its plain adjoint, tangent, or split reversal."""

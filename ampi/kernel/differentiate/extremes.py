@@ -1,0 +1,58 @@
+"""Adjoints of minima and maxima in loops: a search for the iterations that they came from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel.analysis.reduction_recognition import Extreme
+from ampi.kernel.differentiate.recompute import Forward
+from ampi.kernel.differentiate.scopes import Scope
+from ampi.kernel.ir import Const, Expr, Op
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.names import stem
+from ampi.kernel.ir.ssa import INT, Branch, Carried, Join, Loop
+
+
+def search(
+    forward: Forward, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]
+) -> list[tuple[Extreme, Expr, Expr]]:
+    """The iterations that extremes came from (minus one: from before the loop), looked for where an adjoint is
+    not zero."""
+    if not wanted:
+        return []
+    to = forward.to
+    asked: Expr | None = None
+    for _, g in wanted:
+        nonzero = Op("ne", (g, constant(0, g.type)), types.boolean)
+        asked = nonzero if asked is None else Op("or", (asked, nonzero), types.boolean)
+    assert asked is not None
+    condition = to.value(asked)
+    nowhere = Const(-1, INT)
+    with to.nested() as branch:
+        var = to.inner(s.var.name, INT)
+        inner = Scope(scope, s, {s.var.name: var})
+        values = [to.inner(x.carried.var.name, x.carried.var.type) for x, _ in wanted]
+        places = [to.inner(f"{stem(x.carried.var.name)}_from", INT) for x, _ in wanted]
+        with to.nested() as block:
+            forward.restore(s, inner)
+            inner.values.update({x.carried.var.name: v for (x, _), v in zip(wanted, values)})
+            forward.run(s.body, inner, top=True)
+            carried = []
+            (trip,) = forward.saving.trips((s,), inner)
+            for (x, _), value, place in zip(wanted, values, places):
+                carried.append(Carried(value, scope.atom(x.carried.init), inner.atom(x.carried.next)))
+                replaces = x.replaces
+                if isinstance(replaces, Op):
+                    replaces = replace(replaces, args=inner.atoms(replaces.args))
+                options = (place, trip) if x.negated else (trip, place)
+                replaces = to.value(inner.atom(replaces))
+                carried.append(Carried(place, nowhere, to.value(Op("select", (replaces, *options), INT))))
+        start, stop, step = forward.range(s, scope)
+        again, parallel = tuple(block.statements), forward.is_shared(s)
+        to.emit(Loop(var.name, var, start, stop, again, tuple(carried), step, parallel=parallel, line=s.line))
+    joined = [to.fresh(p.name, INT) for p in places]
+    joins = tuple(Join(j, p, nowhere) for j, p in zip(joined, places))
+    to.emit(Branch(condition, tuple(branch.statements), (), joins, line=s.line))
+    return [(x, g, j) for (x, g), j in zip(wanted, joined)]

@@ -1,0 +1,152 @@
+"""What is known of a kernel when it is differentiated: the answers of the analyses.
+
+`begin` knows what is safe without any analysis.  Each analysis puts a better answer in its place; an adjoint that is
+made without it computes, saves or copies more, and gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ampi.kernel import ir
+from ampi.kernel.analysis import activity, tbr
+from ampi.kernel.analysis.activity import Activity
+from ampi.kernel.analysis.recover_carried import Place, find_stored
+from ampi.kernel.analysis.reload_computed import find_kept
+from ampi.kernel.analysis.singularities import Singularities, find_singularities
+from ampi.kernel.analysis.snapshots import Snapshot, find_snapshots
+from ampi.kernel.analysis.tbr import Accesses, Source
+from ampi.kernel.differentiate.iteration_numbering import Nest, add_counters, irregular_nests
+from ampi.kernel.ir import Expr, Var
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import Custom, definitions, every
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A kernel in single assignment form, and what is known of it.
+
+    Attributes
+    ----------
+    primal : ir.Function
+        The kernel.
+    active : frozenset of str
+        The arguments with respect to which it is differentiated.
+    names : Names
+        The maker of names for the kernel and its derivatives.
+    accesses : Accesses
+        Where it touches which array.
+    activity : Activity
+        What depends on active arguments and what results depend on.
+    singularities : Singularities
+        Where derivatives may be infinite, or zero beside what is.
+    sources : dict
+        For each load, where its value is found when the adjoint needs it (TBR).
+    snapshots : list of Snapshot
+        Loads whose values are saved together.
+    before : dict
+        For a nest of loops whose lengths vary, how often its innermost loop has run before it begins again.
+    kept : dict
+        Values that are read from an array into which they were put, with the place there.
+    stored : dict
+        The same for carried scalars, which the iteration before has put there.
+    independence : bool
+        Whether loops without ``prange`` may be found to have independent iterations.
+    ends : frozenset of str
+        Arguments, passive before the call, whose shadows need not become zero.
+    """
+
+    primal: ir.Function
+    active: frozenset[str]
+    names: Names
+    accesses: Accesses
+    activity: Activity
+    singularities: Singularities
+    sources: dict[str, Source]
+    snapshots: list[Snapshot] = field(default_factory=list)
+    before: dict[Nest, Expr] = field(default_factory=dict)
+    kept: dict[str, tuple[Var, tuple[Expr, ...]]] = field(default_factory=dict)
+    stored: dict[str, Place] = field(default_factory=dict)
+    independence: bool = False
+    ends: frozenset[str] = frozenset()
+
+
+def begin(primal: ir.Function, active: Iterable[str]) -> Facts:
+    """What is known of a kernel in single assignment form without any analysis."""
+    taken = {a.name for a in primal.arguments}
+    taken |= {v.name for s in every(primal.body) for v in definitions(s)}
+    accesses = tbr.collect(primal)
+    tbr.require_steady(accesses)
+    return Facts(
+        primal,
+        frozenset(active),
+        Names(taken),
+        accesses,
+        activity.analyse(primal, active, switched_on=False),
+        find_singularities(primal.body),
+        tbr.find_sources(primal, accesses, switched_on=False),
+    )
+
+
+def find_activity(facts: Facts) -> Facts:
+    """What depends on the active arguments, and what the results depend on."""
+    return replace(facts, activity=activity.analyse(facts.primal, facts.active))
+
+
+def find_sources(facts: Facts) -> Facts:
+    """Which loads need not be saved, since their elements still hold what was loaded or can be computed again."""
+    return replace(facts, sources=tbr.find_sources(facts.primal, facts.accesses))
+
+
+def share_snapshots(facts: Facts) -> Facts:
+    """Save once what several loads share."""
+    snapshots = find_snapshots(facts.accesses, facts.sources)
+    sources = facts.sources | {name: Source.SNAPSHOT for snapshot in snapshots for name in snapshot.loads}
+    return replace(facts, snapshots=snapshots, sources=sources)
+
+
+def number_iterations(facts: Facts) -> Facts:
+    """Number the iterations in nests of loops whose lengths vary, where something is saved in these."""
+    nests = irregular_nests(facts.accesses, facts.sources)
+    if not nests:
+        return facts
+    primal, before = add_counters(facts.primal, nests, facts.names)
+    return replace(facts, primal=primal, before=before, accesses=tbr.collect(primal))
+
+
+def reload_computed(facts: Facts) -> Facts:
+    """What is costly to compute again and can be read from an array that still holds it."""
+    return replace(facts, kept=find_kept(facts.primal.body, facts.accesses))
+
+
+def recover_carried(facts: Facts) -> Facts:
+    """Carried scalars that can be read from an array into which they were stored."""
+    return replace(facts, stored=find_stored(facts.primal.body, facts.accesses))
+
+
+def find_independence(facts: Facts) -> Facts:
+    """Look for loops without ``prange`` whose iterations are independent."""
+    return replace(facts, independence=True)
+
+
+def find_ends(facts: Facts) -> Facts:
+    """The arguments, passive before the call, into each of whose elements the kernel writes at most once and which it
+    does not read: their shadows are read once and need not become zero."""
+    last = facts.primal.body[-1] if facts.primal.body else None
+    given = {v.name for v in last.values if isinstance(v, Var)} if isinstance(last, ir.Return) else set()
+    for s in every(facts.primal.body):
+        if isinstance(s, ir.Fill):
+            given |= {a.name for a in (s.target, *s.arguments)}
+        elif isinstance(s, Custom):
+            given |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
+    found = set()
+    for a in facts.primal.arguments:
+        name = a.name
+        if name in facts.active or name not in facts.activity.varied or name in given:
+            continue
+        accesses = facts.accesses.of[name]
+        stores = all(isinstance(access.statement, ir.Store) for access in accesses)
+        if stores and not any(tbr.may_reach(x, y, 0, facts.accesses) for x in accesses for y in accesses):
+            found.add(name)
+    return replace(facts, ends=frozenset(found))

@@ -1,0 +1,84 @@
+"""Load hoisting: loads on one side of a branch that are made anyway are made before the branch.
+
+They are then known to be harmless, so the branch can become a selection and its loop be vectorised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Expr, Stmt, Var
+from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, written
+
+
+def loads_before_branches(function: ir.Function) -> ir.Function:
+    """The function (in single assignment form) with such loads moved."""
+    return replace(function, body=_block(function.body))
+
+
+def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    rest = list(body)
+    while rest:
+        s = rest.pop(0)
+        if isinstance(s, Loop):
+            s = replace(s, body=_block(s.body))
+        elif isinstance(s, Branch):
+            s = replace(s, then=_block(s.then), orelse=_block(s.orelse))
+            moved, names = _made_anyway(s, rest)
+            if moved:
+                gone = set(names)
+                s, *rest = substitute((_without(s, gone), *(t for t in rest if not _defines(t, gone))), names)
+                out += moved
+        out.append(s)
+    return tuple(out)
+
+
+def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Expr]]:
+    """The loads to make before a branch, and the names which their values had."""
+    inside = {v.name for t in every((s,)) for v in definitions(t)}
+    then, orelse, later = _loads(s.then), _loads(s.orelse), _loads(tuple(rest))
+    written_in = {w.name for t in every((s,)) if (w := written(t)) is not None}
+    moved: list[Stmt] = []
+    names: dict[str, Expr] = {}
+    for key in {**then, **orelse}:
+        array, index = key
+        made = [loads[key] for loads in (then, orelse, later) if key in loads]
+        in_both = key in then and key in orelse
+        if not (in_both or (key in later and array not in written_in)):
+            continue
+        if any(isinstance(i, Var) and i.name in inside for i in index):
+            continue
+        if array in written_in:
+            made = made[:2]
+        moved.append(made[0])
+        names |= {t.target.name: made[0].target for t in made}
+    return moved, names
+
+
+def _loads(body: tuple[Stmt, ...]) -> dict[Any, ir.Assign]:
+    """The loads that a block certainly makes before it writes into their array."""
+    found: dict[Any, ir.Assign] = {}
+    stored: set[str] = set()
+    for t in body:
+        match t:
+            case ir.Assign(value=ir.Load(array=array, index=index)) if array.name not in stored:
+                found.setdefault((array.name, index), t)
+        for u in every((t,)) if blocks(t) else (t,):
+            if (w := written(u)) is not None:
+                stored.add(w.name)
+    return found
+
+
+def _without(s: Branch, names: set[str]) -> Branch:
+    def kept(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(t for t in body if not _defines(t, names))
+
+    return replace(s, then=kept(s.then), orelse=kept(s.orelse))
+
+
+def _defines(t: Stmt, names: set[str]) -> bool:
+    return isinstance(t, ir.Assign) and t.target.name in names

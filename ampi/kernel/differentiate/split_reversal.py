@@ -1,0 +1,69 @@
+"""Split reversal: a program that computes forward and then backward is cut in two, and the kernel's run is the first.
+
+What the second part takes from the first is *kept*: arrays of saved values, sizes, scalars (Griewank and Walther call
+this the split reversal, and a program that runs forward once more the joint one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Stmt, Var
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
+
+
+def taken_from_before(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]:
+    """What statements read without having defined it, by name, except for names that are known."""
+    defined = known | {v.name for s in every(body) for v in definitions(s)}
+    found: dict[str, Var] = {}
+    for s in every(body):
+        target = written(s)
+        for e in (*reads(s), *(() if target is None else (target,))):
+            found |= {n.name: n for n in ir.walk(e) if isinstance(n, Var) and n.name not in defined}
+    return found
+
+
+def writes_into(body: tuple[Stmt, ...], names: dict[str, Var]) -> bool:
+    """Whether statements change what such an array holds."""
+    return any((w := written(s)) is not None and w.name in names for s in every(body))
+
+
+def has_loop(body: tuple[Stmt, ...]) -> bool:
+    """Whether there is more to compute than a few numbers."""
+    return any(isinstance(s, Loop) for s in every(body))
+
+
+def raises(body: tuple[Stmt, ...]) -> bool:
+    """Whether statements raise exceptions."""
+    return any(isinstance(s, ir.Raise) for s in every(body))
+
+
+def defined_everywhere(function: ir.Function) -> ir.Function:
+    """A function (as it is emitted) that has something to return for what only some branches or iterations define: the
+    second part uses it in the same branches and iterations only."""
+    *_, end = function.body
+    known = {a.name for a in function.arguments} | _surely_defined(function.body)
+    missing = {v.name: v for value in end.values for v in ir.walk(value) if isinstance(v, Var) and v.name not in known}
+    return replace(function, body=(*(_nothing(v, end.line) for v in missing.values()), *function.body))
+
+
+def _surely_defined(body: tuple[Stmt, ...]) -> set[str]:
+    """Names that statements define, whichever branches are taken."""
+    found: set[str] = set()
+    for s in body:
+        if isinstance(s, ir.If):
+            found |= _surely_defined(s.then) & _surely_defined(s.orelse)
+        elif isinstance(s, (ir.Assign, ir.Alloc, ir.Fill, ir.Alias)):
+            found.add(s.target.name)
+    return found
+
+
+def _nothing(var: Var, line: int) -> Stmt:
+    if not isinstance(var.type, types.Array):
+        return ir.Assign(var, constant(0, var.type), line=line)
+    size = constant(0, types.intp)
+    return ir.Alloc(var, (size,) * var.type.ndim, None, line=line)

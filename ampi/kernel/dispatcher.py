@@ -1,0 +1,426 @@
+"""The ``@ampi.kernel`` decorator: compile, call, differentiate.
+
+What compiles and differentiates (see `ampi.kernel.pipeline`) is imported when a kernel is first compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from types import CellType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.core import config
+from numba.core.errors import NumbaError
+from numba.extending import typeof_impl
+
+from ampi import memory, tape
+from ampi.custom import custom_vjp
+from ampi.errors import KernelError
+from ampi.kernel import arguments
+from ampi.kernel.frontend.custom import custom_jvp
+from ampi.kernel.runtime import cache
+from ampi.kernel.runtime.bounds import are_checked, checking
+from ampi.kernel.runtime.threads import thread_count
+
+if TYPE_CHECKING:
+    from ampi.kernel import ir
+
+_OPTIONS = frozenset(
+    "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
+    "no_cpython_wrapper no_cfunc_wrapper no_rewrites".split()
+)
+
+
+def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, **options: Any) -> Any:
+    """Compile a function with Numba, and differentiate it where a tape records.
+
+    Use it as ``@ampi.kernel`` or ``@ampi.kernel(parallel=True, fastmath=True)``.
+
+    Parameters
+    ----------
+    function : callable
+        Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
+    without : str or iterable of str, optional
+        Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
+        names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
+    **options
+        Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
+        dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
+        never in its derivatives.
+
+        With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
+        array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.
+        Without, the kernel reads what lies there, as with Numba, and its adjoint adds to what lies there: it may
+        overwrite other memory.
+
+        With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
+        compiled without threads.  The same number of threads gives the same results, bit by bit, except where an
+        adjoint adds atomically (see `Kernel.explain`).  With ``deterministic=True`` besides, any number gives the same:
+        sums and products over a parallel loop of the kernel itself then run on one thread.
+
+    Returns
+    -------
+    Kernel
+        Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through: a
+        result that depends on them is then an `ampi.ndarray`, without dimensions for a number, of the dtype that it has
+        in the kernel.  Other results are what Numba gives (a Python float for a ``float32``).
+
+    Notes
+    -----
+    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
+    ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps (``floor``, ``sign``,
+    comparisons, conversion to integers) have derivative zero.  Where a derivative is infinite (``sqrt`` at zero) it is
+    infinite, but nothing that does not depend on it becomes nan: zero times it is zero.
+
+    Raises
+    ------
+    KernelError
+        At the first call with arguments of new types: the function uses what the differentiator does not know.
+    """
+    if function is None:
+        return functools.partial(kernel, without=without, **options)
+    if isinstance(function, Kernel):
+        function = function.py_func
+    function = getattr(function, "py_func", function)
+    if not inspect.isfunction(function):
+        raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")
+    unknown = sorted(set(options) - _OPTIONS - {"deterministic"})
+    if unknown:
+        raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
+    options.pop("cache", None)
+    options.pop("nopython", None)
+    return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
+
+
+@functools.cache
+def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
+    """`calls.record`; what differentiates is imported when it is first needed."""
+    from ampi.kernel.recording import record
+
+    return record
+
+
+def analyses() -> tuple[str, ...]:
+    """`ampi.kernel.ANALYSES`."""
+    from ampi.kernel.pipeline import ANALYSES
+
+    return ANALYSES
+
+
+def switched_off(without: Any) -> frozenset[str]:
+    """The names of the analyses to leave out."""
+    given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
+    names = frozenset(n.strip() for n in (given.split(",") if isinstance(given, str) else given) if n.strip())
+    unknown = sorted(names - set(analyses())) if names else []
+    if unknown:
+        where = "AMPI_WITHOUT" if without is None else "without"
+        raise KernelError(f"{where}: no analysis is called {', '.join(unknown)}; there are {', '.join(analyses())}")
+    return names
+
+
+class Kernel:
+    """A compiled function that can be differentiated; made by `kernel`.
+
+    Attributes
+    ----------
+    py_func : function
+        The Python function.
+    options : dict
+        Options of ``numba.njit``.
+    without : frozenset of str
+        Analyses that are switched off.
+    deterministic : bool
+        Whether results are the same, bit by bit, on any number of threads.
+    checked : bool
+        Whether indices that are out of bounds raise, in the kernel and in its derivatives.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.deterministic = bool(options.pop("deterministic", False))
+        self.options = options
+        self.checked = are_checked(options)
+        self.without = without
+        self._signature = inspect.signature(function)
+        self._count = len(self._signature.parameters)
+        self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
+        self.primals: dict[Any, Any] = {}  # what `calls.record` has found for arguments of which types
+        self.contracts: dict[Any, Any] = {}  # for which of them active
+        self.plans: dict[Any, Any] = {}  # and for which arrays
+
+    def __repr__(self) -> str:
+        return f"<ampi kernel {self.__qualname__}>"
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.__module__, self.__qualname__)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    # ------------------------------------------------------------------------------------------------- calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or self._keyword_only:
+            args = self.bind(args, kwargs)
+        if tape.living:
+            return recorder()(self, args)
+        for a in args:
+            if isinstance(a, (memory.TrackedArray, tuple)):
+                return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
+        return self.dispatcher(*args)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
+        """All arguments by position, defaults filled in."""
+        if not kwargs and len(args) == self._count:
+            return args
+        try:
+            bound = self._signature.bind(*args, **(kwargs or {}))
+        except TypeError as problem:
+            raise TypeError(f"{self.__name__}(): {problem}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's dispatcher of the primal; on one thread that of a serial program."""
+        return self.dispatcher_for(self.is_threaded())
+
+    def dispatcher_for(self, threaded: bool) -> Any:
+        """Numba's dispatcher of the primal, on threads or not."""
+        return self._on_threads if threaded else self.serial
+
+    @functools.cached_property
+    def _on_threads(self) -> Any:
+        parallel = self.options["parallel"]
+        if self.deterministic:
+            parallel = {**(parallel if isinstance(parallel, dict) else {}), "reduction": False}
+        return self._dispatcher({**self.options, "parallel": parallel})
+
+    @functools.cached_property
+    def serial(self) -> Any:
+        return self._dispatcher({**self.options, "parallel": False})
+
+    @property
+    def has_parallel_loop(self) -> bool:
+        """Whether ``numba.prange`` is named in it, whatever it is called there."""
+        named = cache.names_in(self.py_func.__code__)
+        spaces = [self.py_func.__globals__]
+        spaces += [vars(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
+        known = [space.get(name) for space in spaces for name in named]
+        for cell in self.py_func.__closure__ or ():
+            with contextlib.suppress(ValueError):  # not assigned yet
+                known.append(cell.cell_contents)
+        return any(value is numba.prange for value in known)
+
+    def _dispatcher(self, options: dict[str, Any]) -> Any:
+        if config.DISABLE_JIT:
+            return without_kernels(self)
+        if self.checked:
+            options = checking(options)
+        name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
+        return cache.compiled(with_names(self.py_func, numpys_own), name, options, self._checked)
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """What this kernel's code depends on."""
+        return self.deterministic, self.checked, cache.identity(self.py_func, self.options), sorted(self.without)
+
+    @contextlib.contextmanager
+    def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
+        """Compile the primal for one signature in here; refuses what could not be differentiated."""
+        from ampi.kernel.pipeline import adds_up
+
+        try:
+            code = self.ir_of(tuple(sig.args if hasattr(sig, "args") else sig))
+        except KernelError as problem:
+            raise problem.with_traceback(None) from None
+        parallel = dispatcher.targetoptions.get("parallel")
+        if self.deterministic and adds_up(code):
+            dispatcher.targetoptions["parallel"] = False
+        try:
+            yield
+        finally:
+            dispatcher.targetoptions["parallel"] = parallel
+
+    # ------------------------------------------------------------------------------------------------- differentiation
+
+    def is_threaded(self) -> bool:
+        """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
+        deterministic kernel runs the same program on any number."""
+        on_threads = bool(self.options.get("parallel")) and not self.checked
+        return on_threads and (self.deterministic or thread_count() > 1)
+
+    def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
+        """The Numba types of the arguments of a call (all of them)."""
+        return tuple(self._type_of(name, a) for name, a in zip(self._signature.parameters, args, strict=True))
+
+    def _type_of(self, name: str, value: Any) -> types.Type:
+        try:
+            return numba.typeof(value)
+        except (NumbaError, ValueError) as problem:
+            raise KernelError(
+                f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which kernels do not take; "
+                "pass numbers, arrays, and (named) tuples of these"
+            ) from problem
+
+    def ir_of(
+        self,
+        argument_types: tuple[types.Type, ...],
+        same: tuple[tuple[int, int], ...] = (),
+        single: frozenset[tuple[int, int]] = frozenset(),
+    ) -> ir.Function:
+        """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
+        are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
+        from ampi.kernel.pipeline import primal
+
+        return primal(self.py_func, argument_types, same, single, self.without)
+
+    def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
+        """The kernel's IR for these arguments."""
+        return self.ir_of(self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs)))
+
+    def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
+        """What a tape knows of the kernel: an `ampi.kernel.contract.Contract`.
+
+        Parameters
+        ----------
+        argument_types : tuple of numba types
+            One per parameter.
+        active : frozenset of str
+            The arguments that carry derivatives (``"x"``, or ``"state.x"``).
+        """
+        from ampi.kernel.case import Case
+        from ampi.kernel.contract import make_contract
+        from ampi.kernel.programs import positions_of
+
+        return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
+
+    def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
+        """What the adjoint does for these arguments, and why: printed, and returned as text.
+
+        For each argument, whether it is differentiated and whether the adjoint needs its values; for each loop, whether
+        it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the estimates that decide, and
+        what was done to vectorise it; and what is saved instead of computed again.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        active : iterable of str, optional
+            As for `adjoint_source`.
+        passes : bool, optional
+            Whether to say besides which passes were made (see `ampi.kernel.pipeline`), how long each took, and how
+            many statements the program then had.
+        """
+        from ampi.kernel import pipeline, programs
+        from ampi.kernel.explain import explain, explain_passes
+
+        bound = self.bind(args, kwargs)
+        argument_types = self.types_of(tuple(map(arguments.plain, bound)))
+        case = programs.whole_case(self, argument_types, None if active is None else frozenset(active))
+        with pipeline.watched() as seen:
+            primal, derivative = programs.derive(self, case)
+            split = programs.derive_split(self, case, primal, derivative)
+        wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
+        text = explain(self, bound, primal, derivative, split, wanted)
+        if passes:
+            text += f"\n\n{explain_passes(seen)}"
+        print(text)
+        return text
+
+    def adjoint_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
+        """The adjoint program for these arguments, as Python source.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        active : iterable of str, optional
+            Names of the arguments to differentiate (``"x"``, or ``"state.x"``); by default all that are
+            floating-point or complex.
+        """
+        from ampi.kernel.programs import adjoint_source
+
+        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
+        return adjoint_source(self, argument_types, None if active is None else frozenset(active))
+
+    def tangent_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
+        """The tangent program for these arguments, as Python source; parameters as of `adjoint_source`."""
+        from ampi.kernel.programs import tangent_source
+
+        argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
+        return tangent_source(self, argument_types, None if active is None else frozenset(active))
+
+
+def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
+    """The function, or a copy of it where its globals and closure variables are changed like this."""
+    cells = function.__closure__ or ()
+    named = cache.names_in(function.__code__)
+    used = {name: function.__globals__[name] for name in named if name in function.__globals__}
+    new = {name: change(value) for name, value in used.items()}
+    new_cells = tuple(CellType(change(c.cell_contents)) for c in cells)
+    same = all(new[name] is used[name] for name in used)
+    if same and all(n.cell_contents is c.cell_contents for n, c in zip(new_cells, cells)):
+        return function
+    names = {**function.__globals__, **new}
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, new_cells or None)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    return copy
+
+
+def without_kernels(value: Any) -> Any:
+    """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
+    return with_names(value.py_func, without_kernels) if isinstance(value, Kernel) else value
+
+
+def numpys_own(value: Any) -> Any:
+    """NumPy itself for ``ampi.numpy``, and its function for what ``ampi.numpy`` puts around it: Numba knows these."""
+    if isinstance(value, ModuleType) and value.__name__ == "ampi":
+        module = ModuleType("ampi")
+        vars(module).update(vars(value), numpy=np)
+        return module
+    if isinstance(value, ModuleType):
+        return np if value.__name__ == "ampi.numpy" else value
+    return getattr(value, "numpy_function", value)
+
+
+def _rebuild(module: str, qualname: str) -> Kernel:
+    """The kernel of this name (kernels are pickled by reference)."""
+    import importlib
+
+    value: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@typeof_impl.register(custom_vjp)
+@typeof_impl.register(custom_jvp)
+def _typeof_rule(value: custom_vjp | custom_jvp, context: Any) -> types.Type:
+    """Inside of a kernel, a function with a rule of its own is the function."""
+    return numba.typeof(value.f)
+
+
+@typeof_impl.register(Kernel)
+def _typeof_kernel(value: Kernel, context: Any) -> types.Type:
+    """Inside of another kernel, a kernel is its dispatcher.  One that has no parallel loop is compiled without threads:
+    its caller's loops are what runs on these, and compiling for them takes several times as long."""
+    return types.Dispatcher(value.dispatcher if value.has_parallel_loop else value.serial)
+
+
+custom_jvp.make_kernel = staticmethod(kernel)

@@ -1,0 +1,201 @@
+"""Assignments to names, tuples of names, and elements and parts of arrays."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_values, outside, structured_arrays, subscripts
+from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.refusals import describe
+from ampi.kernel.frontend.structured_arrays import Records
+from ampi.kernel.frontend.values import Group, Leaf, Named, Static, Value, describe_kind, map_leaves
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.intrinsics import cast
+
+
+def _root_name(target: ast.expr) -> str | None:
+    while isinstance(target, (ast.Subscript, ast.Attribute)):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def assign(builder: Any, target: ast.expr, value: Value) -> None:
+    match target:
+        case ast.Name():
+            bind(builder, target, target.id, value)
+        case ast.Tuple() | ast.List():
+            assign_tuple(builder, target, value)
+        case ast.Subscript() | ast.Attribute():
+            store(builder, target, value)
+        case _:
+            builder.fail(target, f"cannot assign to {describe(target)}", "assign to a name or to an element")
+
+
+def assign_tuple(builder: Any, target: ast.Tuple | ast.List, value: Value) -> None:
+    if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+        value = outside.constant(builder, tuple(value.value), target)
+    if not isinstance(value, Group):
+        builder.fail(target, "only a tuple can be unpacked", "index the elements")
+    if len(target.elts) != len(value.items):
+        builder.fail(target, f"{len(value.items)} values for {len(target.elts)} names")
+    items = list(value.items)
+    targets = [_root_name(t) for t in target.elts]
+    for number, item in enumerate(items):
+        earlier = set(targets[:number])
+        if isinstance(item, ir.Expr) and inference.is_scalar(item.type) and number and depends(builder, item, earlier):
+            items[number] = builder.temporary("value", item)
+        elif (isinstance(item, ir.Var) and item.name in builder.references) or (isinstance(item, Group) and number):
+            items[number] = map_leaves(item, lambda v: kept(builder, v))
+    for element, item in zip(target.elts, items, strict=True):
+        assign(builder, element, item)
+
+
+def kept(builder: Any, value: ir.Expr) -> ir.Expr:
+    """A value under a name that no assignment changes."""
+    if inference.is_scalar(value.type):
+        return builder.temporary("value", value)
+    if not (isinstance(value, ir.Var) and value.name in builder.references):
+        return value
+    target = ir.Var(builder.names.fresh("array"), value.type)
+    builder.references.add(target.name)
+    builder.emit(ir.Alias(target, value, ()))
+    return target
+
+
+def depends(builder: Any, value: ir.Expr, names: set[str]) -> bool:
+    """Whether assigning to these variables or to elements of these arrays could change ``value``."""
+    return any(isinstance(n, ir.Load) or (isinstance(n, ir.Var) and n.name in names) for n in ir.walk(value))
+
+
+def bind(builder: Any, node: ast.AST, name: str, value: Value) -> None:
+    """``name = value`` for a local name."""
+    if isinstance(value, Lazy):
+        value = array_values.computed(builder, value, variable=name)
+    if isinstance(value, Group):
+        bind_group(builder, node, name, value)
+    elif isinstance(value, (Static, Records)):
+        if builder.scope.kinds.setdefault(name, value) != value and not builder.unrolling:
+            builder.fail(node, f"'{name}' stands for different things", "use two names")
+        builder.scope.kinds[name] = value
+    elif inference.is_array(value.type):
+        bind_array(builder, node, name, value)
+    elif builder.webs.definitions[name] == 1 and isinstance(value, ir.Var) and value.name in builder.lasting:
+        builder.scope.kinds[name] = Named(value)
+    else:
+        bind_scalar(builder, node, name, value)
+
+
+def bind_scalar(builder: Any, node: ast.AST, name: str, value: ir.Expr) -> None:
+    old = builder.scope.kinds.get(name)
+    if old is None or isinstance(old, Named):
+        type_ = inference.plain(value.type)
+    elif isinstance(old, types.Type) and inference.is_scalar(old):
+        type_ = inference.unify(old, value.type)
+    else:
+        type_ = None
+    if type_ is None or not inference.is_scalar(type_):
+        builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and {value.type} here", "use two names")
+    builder.scope.kinds[name] = type_
+    if builder.webs.definitions.get(name, 1) == 1 and isinstance(type_, types.Integer):
+        builder.bounds[name] = index_algebra.lowest(value, builder.lowest)
+    builder.emit(ir.Assign(ir.Var(name, type_), cast(value, type_)))
+
+
+def bind_array(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
+    if builder.webs.definitions.get(name, 1) > 1 or value.name in builder.references:
+        bind_reference(builder, node, name, value)
+        return
+    lasting = value.name in builder.lasting or value.name in builder.constants or value.name == name
+    if builder.loops and not lasting:
+        target = ir.Var(builder.names.fresh(name) if builder.unrolling else name, value.type)
+        builder.emit(ir.Alias(target, value, ()))
+        builder.describe_part(target, value, 0)
+        value = target
+    builder.scope.kinds[name] = Named(value)
+
+
+def bind_reference(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
+    """A name that stands for one array or another; ``array_phi`` finds out which."""
+    old = builder.scope.kinds.get(name)
+    single = builder.webs.definitions.get(name, 1) == 1
+    known = old.var.type if isinstance(old, Named) and not single else value.type
+    type_ = inference.unify(known, value.type) if inference.is_array(known) else None
+    if type_ is None or not (old is None or isinstance(old, Named)):
+        builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and {value.type} here", "use two names")
+    target = ir.Var(builder.names.fresh(name) if single and builder.unrolling else name, type_)
+    builder.references.add(target.name)
+    builder.emit(ir.Alias(target, value, ()))
+    builder.scope.kinds[name] = Named(target)
+
+
+def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
+    old = builder.scope.kinds.get(name)
+    if isinstance(old, Group) and len(old.items) != len(value.items):
+        builder.fail(node, f"'{name}' is a tuple of {len(old.items)} elsewhere and of {len(value.items)} here")
+    fields_ = value.cls._fields if value.cls else range(len(value.items))
+    items = tuple(bind_leaf(builder, node, name, f, item) for f, item in zip(fields_, value.items, strict=True))
+    builder.scope.kinds[name] = Group(items, value.cls)
+
+
+def bind_leaf(builder: Any, node: ast.AST, name: str, part: Any, item: Value) -> Value:
+    """Bind one item of a tuple: to itself if it can never change, otherwise to a variable of its own."""
+    lasting = isinstance(item, (ir.Const, Static)) or (isinstance(item, ir.Var) and item.name in builder.lasting)
+    if lasting and builder.webs.definitions[name] == 1 and not builder.unrolling:
+        return item
+    leaf = builder.leaf_names.get((name, part))
+    if leaf is None:
+        leaf = builder.leaf_names[name, part] = builder.names.fresh(f"{name}_{part}")
+        builder.webs.definitions[leaf] = builder.webs.definitions[name]
+    bind(builder, node, leaf, item)
+    return Leaf(leaf)
+
+
+def store(builder: Any, target: ast.Subscript | ast.Attribute, value: Value) -> None:
+    position = len(builder.block)
+    if isinstance(value, Records):
+        structured_arrays.assign(builder, target, builder.value(target), value)
+        return
+    array, items = indexed(builder, target)
+    if not is_element(array, items):
+        if not (is_array(value) or isinstance(value, ir.Expr)):
+            builder.fail(target, "only numbers and arrays can be stored into an array")
+        if array_values.is_mask(array, items) and not is_array(value):
+            array_values.assign_masked(builder, target, array, items[0], value)
+            return
+        array_values.assign(builder, target, array_values.place(builder, target, array, items), value)
+        return
+    if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
+        builder.fail(target, "only a scalar can be stored into an element", "index a part of the array: a[i:j]")
+    index = builder.index(target, array, items)
+    if len(builder.block) > position and any(isinstance(n, ir.Load) for n in ir.walk(value)):
+        saved = ir.Var(builder.names.fresh("value"), value.type)
+        builder.block.insert(position, ir.Assign(saved, value, line=builder.line))
+        value = saved
+    builder.require_store(target, array, value.type)
+    if isinstance(value, ir.Const):
+        value = cast(value, array.type.dtype) if inference.default_constant(array.type.dtype) else value
+    builder.emit(ir.Store(array, index, value))
+
+
+def indexed(builder: Any, node: ast.Subscript | ast.Attribute) -> tuple[ir.Var, list[Any]]:
+    """The array and the index of what is assigned."""
+    array = builder.value(node.value)
+    if isinstance(array, Records):
+        by_attribute = isinstance(node, ast.Attribute)
+        name = node.attr if by_attribute else getattr(subscripts.index_items(builder, node)[0], "value", None)
+        if not isinstance(name, str):
+            builder.fail(node, "a number for a whole record", "assign to its fields")
+        return structured_arrays.field(builder, node, array, name), list(array.index)
+    if isinstance(node, ast.Attribute):
+        builder.fail(node, "cannot assign to an attribute", "assign to a name or to an element")
+    if not (isinstance(array, ir.Var) and inference.is_array(array.type)):
+        builder.fail(node, "only elements of arrays can be assigned", "tuples cannot change; use a local array")
+    return array, subscripts.index_items(builder, node)
+
+
+def is_element(array: ir.Var, items: list[Any]) -> bool:
+    return array_values.is_simple(items) and len(items) >= array.type.ndim

@@ -1,0 +1,251 @@
+"""Operators, comparisons, conditions and tuples in a kernel: Python -> values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_functions, array_values, outside
+from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.desugar import Augmented
+from ampi.kernel.frontend.refusals import describe
+from ampi.kernel.frontend.values import Group, Static, Unknown, Value, negation
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import cast
+from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
+
+
+def constant_value(builder: Any, node: ast.Constant) -> Value:
+    return outside.constant(builder, node.value, node)
+
+
+def name_value(builder: Any, node: ast.Name) -> Value:
+    if node.id in builder.webs.definitions:
+        return builder.read(node, node.id)
+    if node.id in builder.globals:
+        return outside.value_of(builder, node, node.id, builder.globals[node.id])
+    if any(node is n for n in builder.webs.maybe_undefined):
+        raise Unknown
+    return builder.fail(node, f"'{node.id}' is not defined")
+
+
+def tuple_value(builder: Any, node: ast.Tuple) -> Value:
+    items = spread(builder, node.elts)
+    return Group(tuple(array_values.computed(builder, v) if isinstance(v, Lazy) else v for v in items))
+
+
+def spread(builder: Any, nodes: list[ast.expr]) -> list[Value]:
+    """The values of expressions, ``*t`` for a tuple being several."""
+    plain = [n.value if isinstance(n, ast.Starred) else n for n in nodes]
+    values: list[Value] = []
+    for node, value in zip(nodes, builder.operands(*[lambda n=n: builder.value(n) for n in plain]), strict=True):
+        if not isinstance(node, ast.Starred):
+            values.append(value)
+            continue
+        if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+            value = outside.constant(builder, tuple(value.value), node)
+        if not isinstance(value, Group):
+            builder.fail(node, "only a tuple can be spread with *", "write the elements out")
+        values.extend(value.items)
+    return values
+
+
+def unary_value(builder: Any, node: ast.UnaryOp) -> Value:
+    if isinstance(node.op, ast.Not):
+        operand = builder.value(node.operand)
+        if isinstance(operand, Static):
+            return ir.Const(not operand.value, types.boolean)
+        return negation(builder.truth(node.operand, operand))
+    operand = builder.value(node.operand)
+    name, function = UNARY[type(node.op)]
+    if is_array(operand):
+        make = unary_maker(builder, node, name, function)
+        return array_values.operation(builder, node, function, make, operand)
+    if not isinstance(operand, ir.Expr):
+        builder.fail(node.operand, "a number is needed here")
+    if name == "neg":
+        return builder.negated(node, operand)
+    return builder.operation(node, name, function, operand)
+
+
+def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callable[[ir.Expr], ir.Expr]:
+    if name == "neg":
+        return lambda x: builder.negated(node, x)
+    if name == "invert":  # of a truth value
+        general = lambda x: builder.operation(node, name, function, x)
+        return lambda x: negation(x) if isinstance(x.type, types.Boolean) else general(x)
+    return lambda x: builder.operation(node, name, function, x)
+
+
+def binary_value(builder: Any, node: ast.BinOp) -> Value:
+    left, right = builder.operands(lambda: builder.value(node.left), lambda: builder.value(node.right))
+    if isinstance(node.op, ast.MatMult):
+        return array_functions.matmul(builder, node, left, right)
+    if isinstance(left, Group) and isinstance(right, Group) and isinstance(node.op, ast.Add):
+        return Group(left.items + right.items)
+    if isinstance(node, Augmented) and isinstance(left, ir.Var) and is_array(left):
+        array_values.update(builder, node, node.op, array_values.whole(builder, left), right)
+        return left
+    if is_array(left) or is_array(right):
+        function = BINARY[type(node.op)][1]
+        return array_values.operation(
+            builder, node, function, lambda x, y: builder.binary(node, node.op, x, y), left, right
+        )
+    for side, value in ((node.left, left), (node.right, right)):
+        if not isinstance(value, ir.Expr):
+            builder.fail(side, "a number is needed here")
+    return builder.binary(node, node.op, left, right)
+
+
+def compare_value(builder: Any, node: ast.Compare) -> Value:
+    if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+        left, right = builder.value(node.left), builder.value(node.comparators[0])
+        same = isinstance(left, Static) and isinstance(right, Static) and left.value is right.value
+        if not (isinstance(left, Static) or isinstance(right, Static)):
+            builder.fail(node, "'is' between numbers or arrays", "use ==")
+        return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
+    values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
+    if any(map(is_array, values)) and len(values) == 2 and type(node.ops[0]) in COMPARE:
+        function = COMPARE[type(node.ops[0])][1]
+        make = lambda x, y: builder.compare(node, node.ops[0], x, y)
+        return array_values.operation(builder, node, function, make, *values)
+    if all(isinstance(v, Static) for v in values) and len(values) == 2:
+        return compare_static(builder, node, values[0].value, values[1].value)
+    for number in range(1, len(values) - 1):
+        if isinstance(values[number], ir.Expr) and not isinstance(values[number], (ir.Const, ir.Var)):
+            values[number] = builder.temporary("value", values[number])
+    parts = []
+    for op, left, right in zip(node.ops, values, values[1:], strict=False):
+        if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, Group):
+            parts.append(contained(builder, node, op, left, right))
+            continue
+        if type(op) not in COMPARE:
+            builder.fail(node, f"'{describe(op)}' is not supported in a kernel", "compare numbers")
+        for value in (left, right):
+            if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+                builder.fail(node, "only numbers can be compared", "loop over the elements")
+        parts.append(builder.compare(node, op, left, right))
+    result = parts[0]
+    for part in parts[1:]:
+        result = ir.Op("and", (result, part), types.boolean)
+    return result
+
+
+def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: Group) -> ir.Expr:
+    """``value in (a, b)``."""
+    for item in (value, *group.items):
+        if not (isinstance(item, ir.Expr) and inference.is_scalar(item.type)):
+            builder.fail(node, "only numbers can be looked for, and only among numbers", "loop over the elements")
+    if not isinstance(value, (ir.Const, ir.Var)):
+        value = builder.temporary("value", value)
+    result: ir.Expr = ir.Const(False, types.boolean)
+    for item in group.items:
+        same = builder.compare(node, ast.Eq(), value, item)
+        result = same if result == ir.Const(False, types.boolean) else ir.Op("or", (result, same), types.boolean)
+    return result if isinstance(op, ast.In) else negation(result)
+
+
+def compare_static(builder: Any, node: ast.Compare, left: Any, right: Any) -> Value:
+    if isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return ir.Const((left == right) == isinstance(node.ops[0], ast.Eq), types.boolean)
+    return builder.fail(node, "these cannot be compared")
+
+
+def bool_value(builder: Any, node: ast.BoolOp) -> Value:
+    word = "and" if isinstance(node.op, ast.And) else "or"
+    result = builder.value(node.values[0])
+    for operand in node.values[1:]:
+        result = short_circuit(builder, operand, word, node, result)
+    return result
+
+
+def short_circuit(builder: Any, node: ast.expr, word: str, whole: ast.BoolOp, left: Value) -> Value:
+    if isinstance(left, (Static, ir.Const, Group)):
+        truth = bool(left.items if isinstance(left, Group) else left.value)
+        return builder.value(node) if truth == (word == "and") else left
+    before, right = builder.sub_block(lambda: builder.value(node))
+    if not isinstance(right, ir.Expr) or not inference.is_scalar(right.type):
+        builder.fail(node, "a truth value is needed here")
+    if isinstance(left.type, types.Boolean) and isinstance(right.type, types.Boolean) and not before:
+        return ir.Op(word, (left, right), types.boolean)
+    if not isinstance(left, ir.Var):
+        left = builder.temporary("value", left)
+    condition = builder.truth(whole, left)
+    first, second = (right, left) if word == "and" else (left, right)
+    arms = ((before, first), ((), second)) if word == "and" else (((), first), (before, second))
+    return choose(builder, whole, condition, *arms)
+
+
+def if_value(builder: Any, node: ast.IfExp) -> Value:
+    test = builder.value(node.test)
+    if isinstance(test, (Static, ir.Const, Group)):
+        taken = bool(test.items if isinstance(test, Group) else test.value)
+        return builder.value(node.body if taken else node.orelse)
+    condition = builder.truth(node.test, test)
+    then = builder.sub_block(lambda: builder.value(node.body))
+    orelse = builder.sub_block(lambda: builder.value(node.orelse))
+    return choose(builder, node, condition, then, orelse)
+
+
+def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:
+    """``a if condition else b`` where the arms may bring statements of their own."""
+    (then_block, a), (else_block, b) = then, orelse
+    if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
+        if then_block or else_block:
+            builder.fail(node, "kernel calls in a conditional expression of tuples", "use an if statement")
+        return Group(
+            tuple(choose(builder, node, condition, ((), x), ((), y)) for x, y in zip(a.items, b.items, strict=True))
+        )
+    if is_array(a) and is_array(b):
+        return choose_array(builder, node, condition, then, orelse)
+    for value in (a, b):
+        if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+            builder.fail(node, "a conditional expression chooses between numbers, or between arrays", "use an if")
+    type_ = inference.unify(a.type, b.type)
+    if type_ is None:
+        builder.fail(node, f"chooses between {a.type} and {b.type}", "convert one")
+    if not then_block and not else_block:
+        return ir.Op("select", (condition, cast(a, type_), cast(b, type_)), type_)
+    target = ir.Var(builder.names.fresh("chosen"), type_)
+    builder.emit(
+        ir.If(
+            condition,
+            (*then_block, ir.Assign(target, cast(a, type_), line=builder.line)),
+            (*else_block, ir.Assign(target, cast(b, type_), line=builder.line)),
+        )
+    )
+    return target
+
+
+def choose_array(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> ir.Var:
+    """One array or another, by a condition."""
+    arms = []
+    for block, value in (then, orelse):
+        more, array = builder.sub_block(lambda v=value: array_values.computed(builder, v, "chosen"))
+        arms.append(((*block, *more), array))
+    type_ = inference.unify(*(array.type for _, array in arms))
+    if type_ is None:
+        builder.fail(node, f"chooses between {arms[0][1].type} and {arms[1][1].type}", "convert one")
+    target = ir.Var(builder.names.fresh("chosen"), type_)
+    builder.references.add(target.name)
+    blocks = ((*block, ir.Alias(target, array, (), line=builder.line)) for block, array in arms)
+    builder.emit(ir.If(condition, *blocks))
+    return target
+
+
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
+    ast.Constant: constant_value,
+    ast.Name: name_value,
+    ast.Tuple: tuple_value,
+    ast.List: tuple_value,
+    ast.UnaryOp: unary_value,
+    ast.BinOp: binary_value,
+    Augmented: binary_value,
+    ast.Compare: compare_value,
+    ast.BoolOp: bool_value,
+    ast.IfExp: if_value,
+}

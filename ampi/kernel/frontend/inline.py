@@ -1,0 +1,67 @@
+"""Calls of other kernels: the callee's body, with its names replaced, in place of the call."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import outside
+from ampi.kernel.frontend.values import assemble
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.index_algebra import ONE
+from ampi.kernel.ir.rewrite import rename
+from ampi.kernel.normalise.array_phi import references
+
+
+def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:
+    """Emit ``callee`` (lowered) into ``builder`` for these argument values and give its result as a value.
+
+    An array argument is the caller's array under its own name; so is a scalar that is a variable or a constant.  Every
+    other scalar and all local names of the callee get new names.
+    """
+    *body, last = callee.body if callee.body and isinstance(callee.body[-1], ir.Return) else (*callee.body, ir.Return())
+    names: dict[str, ir.Expr] = {}
+    for argument, value in zip(callee.arguments, leaf_values(arguments), strict=True):
+        names[argument.name] = value if direct(value) else builder.temporary(argument.name, value)
+    for name, array in callee.constants:
+        names[name] = outside.constant_array(builder, name, array)
+    if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):
+        names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint, "result")))
+    here = callee.filename == builder.source.filename
+    start = len(builder.block)
+    for statement in body:
+        builder.block.append(rename(statement, names, builder.names.fresh, None if here else node.lineno))
+    builder.references |= {names[name].name for name in references(callee)}
+    results = [rename(value, names, builder.names.fresh, None) for value in last.values]
+    note_parts(builder, start)
+    return assemble(callee.result, iter(results))
+
+
+def note_parts(builder: Any, start: int) -> None:
+    """Tell the caller which names stand for parts of arrays, and which local arrays have axes of size one."""
+    for s in ir.walk(tuple(builder.block[start:])):
+        if isinstance(s, ir.View):
+            builder.extents[s.target.name] = s.shape
+        elif isinstance(s, ir.Alloc):
+            builder.single |= {(s.target.name, axis) for axis, size in enumerate(s.shape) if size == ONE}
+        elif isinstance(s, ir.Alias) and s.index:
+            builder.describe_part(s.target, s.array, len(s.index))
+
+
+def direct(value: ir.Expr) -> bool:
+    """Whether the callee may use the caller's expression itself, however often."""
+    return isinstance(value, (ir.Var, ir.Const))
+
+
+def leaf_values(arguments: list[Any]) -> list[ir.Expr]:
+    """The values of a callee's argument leaves, in order."""
+
+    def leaves(value: Any) -> list[ir.Expr]:
+        if isinstance(value, ir.Expr):
+            return [value]
+        items = getattr(value, "items", None)  # a group; what is known at compile time has no leaf
+        return [leaf for item in items for leaf in leaves(item)] if isinstance(items, tuple) else []
+
+    return [leaf for argument in arguments for leaf in leaves(argument)]

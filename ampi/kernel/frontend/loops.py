@@ -1,0 +1,192 @@
+"""``for`` loops of a kernel: Python -> IR."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_values, assignments, outside, structured_arrays, subscripts
+from ampi.kernel.frontend.structured_arrays import Records
+from ampi.kernel.frontend.values import ZERO, Group, Items, Static, Value
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.intrinsics import cast
+
+
+def for_statement(builder: Any, node: ast.For) -> None:
+    called = function_called(builder, node.iter)
+    if called is range or called is numba.prange:
+        range_loop(builder, node, parallel=called is numba.prange)
+        return
+    items = iterated(builder, node.iter)
+    if isinstance(items, Group):
+        unrolled_loop(builder, node, items)
+    else:
+        zero, one = ir.Const(0, types.intp), ir.Const(1, types.intp)
+        counted_loop(builder, node, zero, items.length, one, types.intp, False, items.item)
+
+
+def function_called(builder: Any, node: ast.expr) -> Any:
+    """The function that an expression calls, if it is a call of one known now."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and not is_outside(builder, node.func.value):
+        return None
+    called = builder.value(node.func)
+    return called.value if isinstance(called, Static) else None
+
+
+def is_outside(builder: Any, node: ast.expr) -> bool:
+    """Whether a (dotted) name does not start at a local variable."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id not in builder.webs.definitions
+
+
+def iterated(builder: Any, node: ast.expr) -> Group | Items:
+    """What a ``for`` goes through: a group of values known now, or numbered items."""
+    called = function_called(builder, node)
+    if called is range:
+        return range_items(builder, node)
+    if called is enumerate:
+        return enumerated(builder, node)
+    if called is zip:
+        return zipped(builder, node)
+    items = builder.value(node)
+    if isinstance(items, ir.Var) and inference.is_array(items.type):
+        length = ir.Size(items, 0, types.intp)
+        return Items(length, lambda number: builder.subscript(node, items, (number,), None))
+    if isinstance(items, Records) and items.ndim == 1 and not items.index:
+        length = array_values.shape_of(builder, items.first)[0]
+        return Items(length, lambda number: structured_arrays.part(builder, node, items, [number]))
+    if isinstance(items, Static) and isinstance(items.value, (tuple, list)):
+        items = outside.constant(builder, tuple(items.value), node)
+    if not isinstance(items, Group):
+        builder.fail(node, "this cannot be looped over", "loop over range(...), prange(...), a tuple or an array")
+    return items
+
+
+def range_items(builder: Any, node: ast.Call) -> Items:
+    """``range`` inside of ``zip`` or ``enumerate``."""
+    start, stop, step, type_ = range_bounds(builder, node)
+    if not isinstance(step, ir.Const):
+        builder.fail(node, "a range with a step that is not constant in zip or enumerate", "loop over the range alone")
+    low, high = (start, stop) if step.value > 0 else (stop, start)
+    span = builder.binary(node, ast.Sub(), high, low)
+    size = ir.Const(abs(step.value), types.int64)
+    rounded = builder.binary(node, ast.Add(), span, ir.Const(size.value - 1, types.int64))
+    trips = builder.operation(node, "max", max, builder.binary(node, ast.FloorDiv(), rounded, size), ZERO)
+
+    def item(number: ir.Expr) -> ir.Expr:
+        moved = builder.binary(node, ast.Mult(), number, step)
+        return cast(builder.binary(node, ast.Add(), start, moved), type_)
+
+    return Items(trips, item)
+
+
+def enumerated(builder: Any, node: ast.Call) -> Group | Items:
+    arguments = {k.arg: k.value for k in node.keywords}
+    if not 1 <= len(node.args) <= 2 or set(arguments) - {"start"} or len(node.args) + len(arguments) > 2:
+        builder.fail(node, "enumerate takes what is looped over, and where to start", "write enumerate(x, start)")
+    start_node = node.args[1] if len(node.args) == 2 else arguments.get("start")
+    items = iterated(builder, node.args[0])
+    start: ir.Expr = ir.Const(0, types.int64) if start_node is None else builder.scalar(start_node)
+    if not isinstance(start.type, types.Integer):
+        builder.fail(node, f"enumerate from a {start.type}", "use an integer")
+    start = start if isinstance(start, ir.Const) else builder.temporary("start", start)
+    number = lambda k: builder.binary(node, ast.Add(), start, k)
+    if isinstance(items, Group):
+        counted = [Group((number(ir.Const(k, types.int64)), item)) for k, item in enumerate(items.items)]
+        return Group(tuple(counted))
+    return Items(items.length, lambda k: Group((number(k), items.item(k))))
+
+
+def zipped(builder: Any, node: ast.Call) -> Group | Items:
+    if node.keywords or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
+        builder.fail(node, "zip takes plain arguments here", "write zip(x, y)")
+    parts = [iterated(builder, a) for a in node.args]
+    groups = [p for p in parts if isinstance(p, Group)]
+    if len(groups) == len(parts):
+        return Group(tuple(Group(together) for together in zip(*(p.items for p in parts))))
+    if groups:
+        parts = [numbered(builder, node, p) if isinstance(p, Group) else p for p in parts]
+    length = parts[0].length
+    for part in parts[1:]:
+        length = builder.operation(node, "min", min, length, part.length)
+    return Items(length, lambda k: Group(tuple(part.item(k) for part in parts)))
+
+
+def numbered(builder: Any, node: ast.AST, group: Group) -> Items:
+    array = subscripts.as_array(builder, node, group)
+    length = ir.Const(len(group.items), types.intp)
+    return Items(length, lambda number: builder.subscript(node, array, (number,), None))
+
+
+def range_bounds(builder: Any, call: ast.Call) -> tuple[ir.Expr, ir.Expr, ir.Expr, types.Type]:
+    """Start, stop and step of a range, and the type of its items."""
+    if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
+        builder.fail(call, "range takes one to three plain arguments")
+    bounds = builder.operands(*[lambda a=a: builder.scalar(a) for a in call.args])
+    for argument, bound in zip(call.args, bounds, strict=True):
+        if not isinstance(bound.type, types.Integer):
+            builder.fail(argument, f"range of a {bound.type}", "use integers")
+    type_ = inference.result_type(range, tuple(b.type for b in bounds)).dtype
+    start = bounds[0] if len(bounds) > 1 else ir.Const(0, type_)
+    stop = bounds[0] if len(bounds) == 1 else bounds[1]
+    step = bounds[2] if len(bounds) == 3 else ir.Const(1, type_)
+    if step == ir.Const(0, type_):
+        builder.fail(call, "range with a step of 0")
+    return start, stop, step, type_
+
+
+def range_loop(builder: Any, node: ast.For, parallel: bool) -> None:
+    start, stop, step, type_ = range_bounds(builder, node.iter)
+    if not isinstance(node.target, ast.Name):
+        builder.fail(node.target, "the loop variable must be a name")
+    counted_loop(builder, node, start, stop, step, type_, parallel, None)
+
+
+def counted_loop(
+    builder: Any,
+    node: ast.For,
+    start: ir.Expr,
+    stop: ir.Expr,
+    step: ir.Expr,
+    type_: types.Type,
+    parallel: bool,
+    item: Callable[[ir.Var], Value] | None,
+) -> None:
+    """A ``For``; its counter is the user's variable if the loop alone assigns it, otherwise one of our own."""
+    name = node.target.id if isinstance(node.target, ast.Name) else "item"
+    direct = item is None and name in builder.webs.loop_variables and not builder.unrolling
+    var = ir.Var(name if direct else builder.names.fresh(f"{name}_at"), type_)
+    if isinstance(step, ir.Const):
+        below = index_algebra.lowest(start if step.value > 0 else stop, builder.lowest)
+        builder.bounds[var.name] = below if below is None or step.value > 0 else below + 1
+
+    def body() -> None:
+        if direct:
+            builder.scope.kinds[name] = type_
+        else:
+            assignments.assign(builder, node.target, var if item is None else item(var))
+        builder.statements(node.body)
+
+    builder.loops.append("prange" if parallel else "for")
+    statements, _ = builder.sub_block(body)
+    builder.loops.pop()
+    builder.emit(ir.For(var, start, stop, step, statements, parallel, line=node.lineno))
+
+
+def unrolled_loop(builder: Any, node: ast.For, items: Group) -> None:
+    builder.loops.append("unrolled")
+    builder.unrolling += 1
+    for item in items.items:
+        builder.line = node.lineno
+        assignments.assign(builder, node.target, item)
+        builder.statements(node.body)
+    builder.unrolling -= 1
+    builder.loops.pop()

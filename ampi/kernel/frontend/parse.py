@@ -1,0 +1,414 @@
+"""Python source -> typed IR.
+
+``parse`` reads the source of a function, splits its variables into webs (``webs``), and builds the IR statement by
+statement for the given argument types.  Types flow forward through expressions (``inference``); the type of a variable
+is what Numba's unification makes of all its assignments, found by building again until nothing changes.
+
+What is here is common to all statements and expressions; each kind of them has a module of its own: ``statements`` and
+``loops``, ``assignments``, ``expressions``, ``subscripts``, ``invocations``.  ``values`` says what an expression is
+while the IR is built.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numba import types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
+from numba.np import numpy_support
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import (
+    array_orders,  # noqa: F401 (enters its rules)
+    array_values,
+    custom_calls,  # noqa: F401 (enters its rules)
+    expressions,
+    invocations,
+    outside,
+    statements,
+    subscripts,
+)
+from ampi.kernel.frontend.array_values import Lazy
+from ampi.kernel.frontend.desugar import bound_names, spell_out
+from ampi.kernel.frontend.parameters import declare, given_values, static_test
+from ampi.kernel.frontend.reductions import find_reductions
+from ampi.kernel.frontend.refusals import advice_for, describe
+from ampi.kernel.frontend.source import Source, read_source
+from ampi.kernel.frontend.structured_arrays import Records
+from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, structure_of
+from ampi.kernel.frontend.webs import Webs, split_webs
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.operators import BINARY, COMPARE, fold
+from ampi.kernel.normalise.lower import lower
+
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
+    **expressions.EXPRESSIONS,
+    ast.Attribute: subscripts.attribute_value,
+    ast.Subscript: subscripts.subscript_value,
+    ast.Call: invocations.call_value,
+}
+
+
+@global_compiler_lock
+def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
+    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out), whose
+    axes in ``single`` are known to have size one, so that they stretch where they meet longer ones.
+
+    Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
+    Raises ``KernelError`` for what is outside the language.
+    """
+    return _parse(function, tuple(argument_types), (), single)
+
+
+def _parse(
+    function: Any, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...], single: Single
+) -> ir.Function:
+    source = read_source(function)
+    builder = _Builder(function, source, argument_types, callers, single)
+    for _ in range(100):
+        before = builder.state()
+        result = builder.build()
+        if builder.state() == before:
+            builder.check_complete()
+            return find_reductions(result, source.fail)
+    raise source.error(source.first_line, "the types of its variables do not settle")
+
+
+@dataclass
+class _Scope:
+    """What the parser knows about the names of one function while it builds it."""
+
+    kinds: dict[str, Any] = field(default_factory=dict)  # local name -> type, Static, Group of kinds, or Named
+    results: Any = None
+
+
+class _Builder:
+    def __init__(
+        self,
+        function: Any,
+        source: Source,
+        argument_types: tuple[types.Type, ...],
+        callers: tuple[Any, ...],
+        single: Single,
+    ):
+        self.function = function
+        self.single_axes = single
+        self.source = source
+        self.callers = (*callers, (function.__code__, argument_types))
+        self.definition = source.definition
+        self.globals = outside.free_names(function)
+        self.given = given_values(function, source, argument_types)
+        self.globals |= spell_out(source, self.globals)
+        self.local_names = bound_names(self.definition)
+        self.webs: Webs = split_webs(
+            self.definition,
+            functools.partial(static_test, self.given),
+            lambda node: outside.is_prange(node, self.globals, self.local_names),
+        )
+        self.scope = _Scope()
+        self.callees: dict[Any, ir.Function] = {}
+        self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy
+        self.tables: dict[str, np.ndarray] = {}
+        self.leaf_names: dict[tuple[str, Any], str] = {}
+        self.pending: list[ast.AST] = []
+
+    # ------------------------------------------------------------------------------------------- building
+
+    def state(self) -> Any:
+        return dict(self.scope.kinds), self.scope.results
+
+    def build(self) -> ir.Function:
+        self.names = Names(self.webs.definitions)
+        self.pending = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.references: set[str] = set()  # names that stand for one array or another
+        self.extents: dict[str, tuple[ir.Expr, ...]] = {}  # of local arrays and parts of arrays
+        self.owned: set[str] = set()  # local arrays
+        self.parts: set[str] = set()  # parts of local arrays
+        self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
+        self.bounds: dict[str, int | None] = {}  # what integer variables are not below
+        self.unrolling = 0
+        self.loops: list[str] = []
+        self.block: list[ir.Stmt] = []
+        self.line = self.source.first_line
+        arguments = declare(self)
+        self.statements(self.definition.body)
+        return ir.Function(
+            name=self.source.name,
+            arguments=arguments,
+            body=tuple(self.block),
+            filename=self.source.filename,
+            first_line=self.source.first_line,
+            result=structure_of(self.scope.results),
+            constants=tuple(self.constants.items()),
+        )
+
+    def check_complete(self) -> None:
+        if self.webs.maybe_undefined:
+            node = self.webs.maybe_undefined[0]
+            self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
+        if self.pending:
+            self.fail(self.pending[0], "a variable is used here that has no value yet", "assign it first")
+        if self.webs.falls_through and self.scope.results not in (None, Static(None)):
+            self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
+
+    def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
+        self.source.fail(node, problem, advice)
+
+    def emit(self, statement: ir.Stmt) -> None:
+        self.block.append(statement if statement.line else replace(statement, line=self.line))
+
+    def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:
+        """The statements that ``build`` emits, and what it returns."""
+        outer, self.block = self.block, []
+        try:
+            result = build()
+            return tuple(self.block), result
+        finally:
+            self.block = outer
+
+    def temporary(self, base: str, value: ir.Expr) -> ir.Var:
+        target = ir.Var(self.names.fresh(base), value.type)
+        self.emit(ir.Assign(target, value))
+        return target
+
+    def is_lasting(self, name: str) -> bool:
+        """Whether a scalar keeps its value as long as what is made of it is used."""
+        return name in self.lasting or self.webs.definitions.get(name, 1) == 1
+
+    def lowest(self, var: ir.Var) -> int | None:
+        return self.bounds.get(var.name)
+
+    # ------------------------------------------------------------------------------------------- statements
+
+    def statements(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            self.line = node.lineno
+            parse_statement = statements.STATEMENTS.get(type(node))
+            if parse_statement is None:
+                self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
+            depth = len(self.loops), self.unrolling
+            try:
+                parse_statement(self, node)
+            except Unknown:
+                self.pending.append(node)
+                del self.loops[depth[0] :]
+                self.unrolling = depth[1]
+            if self.block and isinstance(self.block[-1], (ir.Return, ir.Break, ir.Continue, ir.Raise)):
+                break
+
+    # ------------------------------------------------------------------------------------------- assignment
+
+    def require_store(self, node: ast.AST, array: ir.Var, type_: types.Type) -> None:
+        if not inference.convertible(type_, array.type.dtype):
+            self.fail(node, f"a {type_} cannot be stored in an array of {array.type.dtype}", "convert it")
+        if array.name in self.constants or not array.type.mutable:
+            self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
+
+    # ------------------------------------------------------------------------------------------- expressions
+
+    def value(self, node: ast.expr, hint: str | None = None) -> Value:
+        """The value of an expression; a new array or view is named after ``hint``, the variable that is bound to it."""
+        parse_expression = EXPRESSIONS.get(type(node))
+        if parse_expression is None:
+            self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
+        if hint is not None and isinstance(node, (ast.Call, ast.Subscript)):
+            return parse_expression(self, node, hint)
+        return parse_expression(self, node)
+
+    def scalar(self, node: ast.expr) -> ir.Expr:
+        value = self.value(node)
+        if isinstance(value, Lazy) or not isinstance(value, ir.Expr):
+            self.fail(node, "a number is needed here")
+        if not inference.is_scalar(value.type):
+            self.fail(node, f"a number is needed here, this is an array ({value.type})", "loop over its elements")
+        return value
+
+    def operands(self, *makers: Callable[[], Value]) -> list[Value]:
+        """Evaluate from left to right; a value that a later operand's statements could change is kept first."""
+        values: list[Value] = []
+        ends: list[int] = []
+        for make in makers:
+            values.append(make())
+            ends.append(len(self.block))
+        for number in reversed(range(len(values) - 1)):
+            value = values[number]
+            if isinstance(value, Lazy) and self.writes(ends[number]):
+                statements, values[number] = self.sub_block(lambda v=value: array_values.computed(self, v, "value"))
+                self.block[ends[number] : ends[number]] = statements
+            if (
+                ends[-1] > ends[number]
+                and isinstance(value, ir.Expr)
+                and any(isinstance(n, ir.Load) for n in ir.walk(value))
+            ):
+                saved = ir.Var(self.names.fresh("value"), value.type)
+                self.block.insert(ends[number], ir.Assign(saved, value, line=self.line))
+                values[number] = saved
+        return values
+
+    def writes(self, position: int) -> bool:
+        """Whether the statements from here on write into an array that they do not make themselves."""
+        nodes = list(ir.walk(tuple(self.block[position:])))
+        own = {n.target.name for n in nodes if isinstance(n, ir.Alloc)}
+        kinds = (ir.Store, ir.Accumulate, ir.Elementwise)
+        return any(isinstance(n, kinds) and n.array.name not in own for n in nodes)
+
+    def read(self, node: ast.AST, name: str) -> Value:
+        kind = self.scope.kinds.get(name)
+        if kind is None:
+            raise Unknown
+        return self.of_kind(node, name, kind)
+
+    def of_kind(self, node: ast.AST, name: str, kind: Any) -> Value:
+        match kind:
+            case Named(var=var):
+                return var
+            case Group():
+                return self.map_group(node, kind)
+            case types.Type():
+                return ir.Var(name, kind)
+        return kind
+
+    def map_group(self, node: ast.AST, group: Group) -> Group:
+        items = []
+        for item in group.items:
+            if isinstance(item, Leaf):
+                items.append(self.read(node, item.name))
+            elif isinstance(item, Group):
+                items.append(self.map_group(node, item))
+            else:
+                items.append(item)
+        return Group(tuple(items), group.cls)
+
+    def negated(self, node: ast.AST, value: ir.Expr) -> ir.Expr:
+        if isinstance(value, ir.Const) and not isinstance(value.type, types.Boolean):
+            return ir.Const(-value.value, value.type)
+        return self.operation(node, "neg", operator.neg, value)
+
+    def binary(self, node: ast.AST, op: ast.operator, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        name, function = BINARY[type(op)]
+        folded = fold(name, function, left, right)
+        return folded if folded is not None else self.operation(node, name, function, left, right)
+
+    def operation(self, node: ast.AST, name: str, function: Any, *arguments: ir.Expr) -> ir.Op:
+        type_ = inference.result_type(function, tuple(a.type for a in arguments))
+        if type_ is None or not inference.is_scalar(type_):
+            shown = ", ".join(str(a.type) for a in arguments)
+            called = getattr(function, "__name__", name)
+            problem = f"Numba has no {getattr(function, '__module__', None)}.{called}({shown})"
+            self.fail(node, problem, f"write np.{name}" if hasattr(np, name) and hasattr(math, name) else "")
+        return ir.Op(name, arguments, type_)
+
+    def compare(self, node: ast.AST, op: ast.cmpop, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        name, function = COMPARE[type(op)]
+        if isinstance(left, ir.Const) and isinstance(right, ir.Const):
+            return ir.Const(function(left.value, right.value), types.boolean)
+        return self.operation(node, name, function, left, right)
+
+    def condition(self, node: ast.expr) -> ir.Expr:
+        return self.truth(node, self.value(node))
+
+    def truth(self, node: ast.AST, value: Value) -> ir.Expr:
+        if isinstance(value, Static):
+            return ir.Const(bool(value.value), types.boolean)
+        if isinstance(value, Group):
+            return ir.Const(bool(value.items), types.boolean)
+        if inference.is_array(value.type):
+            self.fail(
+                node, "the truth of an array", "compare an element or a.size, or write np.any(...) or np.all(...)"
+            )
+        if isinstance(value.type, types.Boolean):
+            return value
+        if isinstance(value, ir.Const):
+            return ir.Const(bool(value.value), types.boolean)
+        return ir.Op("ne", (value, ir.Const(0, types.int64)), types.boolean)
+
+    # ------------------------------------------------------------------------------------------- attributes, indices
+
+    def subscript(self, node: ast.AST, array: ir.Var, index: tuple[ir.Expr, ...], hint: str | None) -> Value:
+        if len(index) == array.type.ndim:
+            return ir.Load(array, index, array.type.dtype)
+        if not index:
+            return array
+        view = inference.element_view(array.type, len(index))
+        target = ir.Var(self.new_array_name(hint, f"{array.name}_part"), view)
+        self.emit(ir.Alias(target, array, index))
+        self.describe_part(target, array, len(index))
+        return target
+
+    def describe_part(self, target: ir.Var, array: ir.Var, axis: int) -> None:
+        """Note what is known of a part of an array which keeps its axes from ``axis`` on."""
+        self.extents[target.name] = array_values.shape_of(self, array)[axis:]
+        if array.name in self.owned | self.parts:
+            self.parts.add(target.name)
+
+    def new_array_name(self, variable: str | None, word: str) -> str:
+        """A name for a new array or view: that of the user's variable which is bound to it, if it can have it."""
+        if variable is None:
+            return self.names.fresh(word)
+        alone = self.webs.definitions.get(variable) == 1 and not self.unrolling
+        return variable if alone else self.names.fresh(variable)
+
+    def index(self, node: ast.Subscript, array: ir.Var, items: list[Any]) -> tuple[ir.Expr, ...]:
+        """The index of an element, or the leading indices of a part."""
+        if len(items) > array.type.ndim:
+            self.fail(node, f"{len(items)} indices for an array of {array.type.ndim} dimensions")
+        for value in items:
+            if not isinstance(value.type, types.Integer):
+                self.fail(node, f"an index must be an integer, not {value.type}", "use integers; loop over masks")
+        return tuple(_from_end(value, array, axis) for axis, value in enumerate(items))
+
+    # ------------------------------------------------------------------------------------------- calls
+
+    def dtype(self, node: ast.AST, value: Value) -> types.Type:
+        try:
+            found = numpy_support.from_dtype(np.dtype(value.value))
+            if inference.is_scalar(found):
+                return found
+            return self.fail(node, "a structured local array", "make one array for each field")
+        except (AttributeError, TypeError, NumbaError):
+            return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
+
+    def callee(
+        self, node: ast.Call, function: Any, argument_types: tuple[types.Type, ...], single: Single = frozenset()
+    ) -> ir.Function:
+        key = (function.__code__, id(function), argument_types, single)
+        if key not in self.callees:
+            if any(code is function.__code__ for code, _ in self.callers):
+                self.fail(node, f"'{function.__name__}' calls itself", "write the recursion as a loop")
+            self.callees[key] = lower(_parse(function, argument_types, self.callers, single))
+        return self.callees[key]
+
+    def type_of(self, node: ast.AST, value: Value) -> types.Type:
+        if isinstance(value, Static):
+            if value.value is None:
+                return types.none
+            return types.Omitted(value.value)
+        if isinstance(value, Group):
+            parts = tuple(self.type_of(node, v) for v in value.items)
+            if value.cls is not None:
+                return types.NamedTuple(parts, value.cls)
+            return types.Tuple(parts)
+        if isinstance(value, Records) and value.index:
+            self.fail(node, "a record as an argument", "pass the array and the index")
+        return value.type
+
+
+# ------------------------------------------------------------------------------------------------------- helpers
+
+
+def _from_end(index: ir.Expr, array: ir.Var, axis: int) -> ir.Expr:
+    """A constant negative index, counted from the start."""
+    if isinstance(index, ir.Const) and index.value < 0:
+        size = ir.Size(array, axis, types.intp)
+        return ir.Op("sub", (size, ir.Const(-index.value, types.int64)), types.intp)
+    return index

@@ -1,0 +1,201 @@
+"""Statements of a kernel, but for loops over something: Python -> IR."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_values, assignments, loops
+from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.desugar import Augmented
+from ampi.kernel.frontend.structured_arrays import Records
+from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import cast
+
+
+def _message(node: ast.expr) -> str:
+    """What a generated program gives an exception: constants as they are, of others the text."""
+    return ast.unparse(node if isinstance(node, ast.Constant) else ast.Constant(ast.unparse(node)))
+
+
+def pass_statement(builder: Any, node: ast.Pass) -> None:
+    pass
+
+
+def expression_statement(builder: Any, node: ast.Expr) -> None:
+    if isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if isinstance(node.value, ast.Call):
+        if not is_print(builder, node.value):
+            builder.value(node.value)
+        return
+    builder.fail(node, "an expression whose value is not used", "remove it or assign it")
+
+
+def is_print(builder: Any, call: ast.Call) -> bool:
+    """Whether a call prints: that is left to the primal."""
+    name = call.func
+    is_global = isinstance(name, ast.Name) and name.id not in builder.webs.definitions
+    return is_global and builder.value(name) == Static(print)
+
+
+def assign_statement(builder: Any, node: ast.Assign) -> None:
+    first = node.targets[0]
+    value = builder.value(node.value, hint=first.id if isinstance(first, ast.Name) else None)
+    if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
+        builder.scope.kinds[first.id] = Named(value)  # the same array as before
+        return
+    if len(node.targets) > 1 and isinstance(value, Lazy):
+        value = array_values.computed(builder, value, "value")
+    if len(node.targets) > 1 and isinstance(value, ir.Expr) and not isinstance(value, (ir.Const, ir.Var)):
+        value = builder.temporary("value", value)
+    for target in node.targets:
+        assignments.assign(builder, target, value)
+
+
+def annotated_statement(builder: Any, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assignments.assign(builder, node.target, builder.value(node.value))
+
+
+def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
+    if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
+        builder.fail(node, "augmented assignment to this target is not supported", "assign to a name or an element")
+    array, items = assignments.indexed(builder, node.target)
+    if not assignments.is_element(array, items):
+        place = array_values.place(builder, node.target, array, items)
+        array_values.update(builder, node, node.op, place, builder.value(node.value))
+        return
+    index = builder.index(node.target, array, items)
+    (value,) = builder.operands(lambda: builder.scalar(node.value))
+    old = ir.Load(array, index, array.type.dtype)
+    if isinstance(node.op, (ast.Add, ast.Sub)):
+        builder.require_store(node, array, builder.binary(node, node.op, old, value).type)
+        if isinstance(node.op, ast.Sub):
+            value = builder.negated(node, value)
+        builder.emit(ir.Accumulate(array, index, value))
+        return
+    result = builder.binary(node, node.op, old, value)
+    builder.require_store(node, array, result.type)
+    builder.emit(ir.Store(array, index, result))
+
+
+def return_statement(builder: Any, node: ast.Return) -> None:
+    value = Static(None) if node.value is None else returned(builder, node, builder.value(node.value))
+    leaves = list(leaves_of(value)) if value != Static(None) else []
+    nothing = Static(None)
+    for leaf in leaves:
+        if isinstance(leaf, Static) and leaf != nothing:
+            builder.fail(node, f"returns {leaf.value!r}", "kernels return scalars, arrays and tuples of these")
+    kind = kind_of(value)
+    old = builder.scope.results
+    if old is None:
+        builder.scope.results = kind
+    else:
+        merged = merge_kinds(old, kind)
+        if merged is None:
+            builder.fail(node, "returns of different structure", "return the same everywhere")
+        builder.scope.results = merged
+    leaves = [leaf for leaf in leaves if leaf != nothing]
+    wanted = [kind for kind in leaves_of(builder.scope.results) if kind != nothing]
+    values = tuple(
+        leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
+    )
+    builder.emit(ir.Return(values))
+
+
+def returned(builder: Any, node: ast.Return, value: Value) -> Value:
+    """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
+    if isinstance(value, Group):
+        return Group(tuple(returned(builder, node, v) for v in value.items), value.cls)
+    if isinstance(value, Records):
+        builder.fail(node, "returns a structured array or a record", "return its fields")
+    if isinstance(value, Lazy):
+        return array_values.computed(builder, value, "result")
+    is_part = is_array(value) and value.name in builder.extents and value.name not in builder.owned
+    # A caller in Python gets a part of an argument, whose derivatives are in those of the argument; what a
+    # derivative program returns in its place must only have the same values.
+    return array_values.copied(builder, value, "result") if is_part and len(builder.callers) == 1 else value
+
+
+def break_statement(builder: Any, node: ast.Break) -> None:
+    require_loop(builder, node, "break")
+    builder.emit(ir.Break())
+
+
+def continue_statement(builder: Any, node: ast.Continue) -> None:
+    require_loop(builder, node, "continue")
+    builder.emit(ir.Continue())
+
+
+def require_loop(builder: Any, node: ast.stmt, word: str) -> None:
+    if builder.loops and builder.loops[-1] == "unrolled":
+        builder.fail(node, f"{word} in a loop over a tuple", "loop over range() instead")
+
+
+def raise_statement(builder: Any, node: ast.Raise) -> None:
+    builder.emit(ir.Raise(raise_text(builder, node, node.exc)))
+
+
+def assert_statement(builder: Any, node: ast.Assert) -> None:
+    condition = builder.condition(node.test)
+    message = "" if node.msg is None else _message(node.msg)
+    refuse = ir.Raise(f"raise AssertionError({message})", line=node.lineno)
+    builder.emit(ir.If(negation(condition), (refuse,)))
+
+
+def raise_text(builder: Any, node: ast.Raise, exception: ast.expr | None) -> str:
+    name = exception.func if isinstance(exception, ast.Call) else exception
+    arguments = exception.args if isinstance(exception, ast.Call) else []
+    if not isinstance(name, ast.Name) or not isinstance(getattr(builtins, name.id, None), type):
+        builder.fail(node, "only built-in exceptions can be raised", 'raise ValueError("text")')
+    return f"raise {name.id}({', '.join(map(_message, arguments))})"
+
+
+def if_statement(builder: Any, node: ast.If) -> None:
+    test = builder.value(node.test)
+    if isinstance(test, (Static, ir.Const, Group)):
+        taken = bool(test.items if isinstance(test, Group) else test.value)
+        builder.statements(node.body if taken else node.orelse)
+        return
+    condition = builder.truth(node.test, test)
+    then, _ = builder.sub_block(lambda: builder.statements(node.body))
+    orelse, _ = builder.sub_block(lambda: builder.statements(node.orelse))
+    builder.emit(ir.If(condition, then, orelse, line=node.lineno))
+
+
+def while_statement(builder: Any, node: ast.While) -> None:
+    builder.loops.append("while")
+    before, condition = builder.sub_block(lambda: builder.condition(node.test))
+
+    def body() -> None:
+        if before:
+            builder.block.extend(before)
+            builder.emit(ir.If(negation(condition), (ir.Break(line=node.lineno),), line=node.lineno))
+        builder.statements(node.body)
+
+    statements, _ = builder.sub_block(body)
+    builder.loops.pop()
+    condition = TRUE if before else condition
+    builder.emit(ir.While(condition, statements, line=node.lineno))
+
+
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
+    ast.Pass: pass_statement,
+    ast.Expr: expression_statement,
+    ast.Assign: assign_statement,
+    ast.AnnAssign: annotated_statement,
+    ast.AugAssign: augmented_statement,
+    ast.Return: return_statement,
+    ast.Break: break_statement,
+    ast.Continue: continue_statement,
+    ast.Raise: raise_statement,
+    ast.Assert: assert_statement,
+    ast.If: if_statement,
+    ast.While: while_statement,
+    ast.For: loops.for_statement,
+}

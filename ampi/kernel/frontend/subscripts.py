@@ -1,0 +1,158 @@
+"""Attributes and indices in a kernel: Python -> values."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.np import numpy_support
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_shapes, array_values, outside, structured_arrays
+from ampi.kernel.frontend.array_values import Lazy, Range
+from ampi.kernel.frontend.structured_arrays import Records
+from ampi.kernel.frontend.values import Group, Static, Value, constant_table, part_of
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.intrinsics import cast
+
+
+def attribute_value(builder: Any, node: ast.Attribute) -> Value:
+    owner = builder.value(node.value)
+    if isinstance(owner, Lazy):
+        owner = array_values.computed(builder, owner)
+    if isinstance(owner, Records):
+        if node.attr in ("shape", "size", "ndim") and not owner.index:
+            return shape_of_records(builder, owner, node.attr)
+        return structured_arrays.value_of(builder, node, owner, node.attr, None)
+    if isinstance(owner, Static):
+        return static_attribute(builder, node, owner.value)
+    if isinstance(owner, Group):
+        if owner.cls is not None and node.attr in owner.cls._fields:
+            return owner.items[owner.cls._fields.index(node.attr)]
+        builder.fail(node, f"a tuple has no field '{node.attr}'")
+    if inference.is_array(owner.type):
+        return array_attribute(builder, node, owner)
+    if node.attr in ("real", "imag"):
+        return part_of(node.attr, owner)
+    return builder.fail(node, f"a {owner.type} has no attribute '{node.attr}' here")
+
+
+def static_attribute(builder: Any, node: ast.Attribute, owner: Any) -> Value:
+    if not hasattr(owner, node.attr):
+        builder.fail(node, f"{getattr(owner, '__name__', owner)!s} has no attribute '{node.attr}'")
+    return outside.value_of(builder, node, node.attr, getattr(owner, node.attr))
+
+
+def array_attribute(builder: Any, node: ast.Attribute, array: ir.Var) -> Value:
+    sizes = tuple(ir.Size(array, axis, types.intp) for axis in range(array.type.ndim))
+    match node.attr:
+        case "shape":
+            return Group(sizes)
+        case "ndim":
+            return ir.Const(array.type.ndim, types.int64)
+        case "size":
+            product: ir.Expr = sizes[0] if sizes else ir.Const(1, types.intp)
+            for size in sizes[1:]:
+                product = ir.Op("mul", (product, size), types.intp)
+            return product
+        case "dtype":
+            return Static(numpy_support.as_dtype(array.type.dtype))
+        case "T":
+            return array_shapes.transpose(builder, node, array)
+        case "real" | "imag" as name:
+            make = lambda x: part_of(name, x)
+            return array_values.operation(builder, node, getattr(np, name), make, array)
+    return builder.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
+
+
+def shape_of_records(builder: Any, owner: Records, name: str) -> Value:
+    sizes = array_values.shape_of(builder, owner.first)[: owner.ndim]
+    if name == "shape":
+        return Group(sizes)
+    return index_algebra.product(sizes) if name == "size" else ir.Const(owner.ndim, types.int64)
+
+
+def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) -> Value:
+    owner = builder.value(node.value)
+    if isinstance(owner, Group):
+        return item_of(builder, node, owner)
+    if isinstance(owner, Static) and isinstance(owner.value, (list, tuple)):
+        return item_of(builder, node, outside.constant(builder, tuple(owner.value), node))
+    if isinstance(owner, Lazy):
+        owner = array_values.computed(builder, owner)
+    if isinstance(owner, Records):
+        return structured_arrays.part(builder, node, owner, index_items(builder, node), hint)
+    if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
+        builder.fail(node, "only arrays and tuples can be indexed")
+    items = index_items(builder, node)
+    if not array_values.is_simple(items):
+        return array_values.part(builder, node, owner, items, hint)
+    return builder.subscript(node, owner, builder.index(node, owner, items), hint)
+
+
+def index_items(builder: Any, node: ast.Subscript) -> list[Any]:
+    """The items of an index: integers, arrays of integers, ``Range``, None, an ellipsis."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    items: list[Any] = []
+    for value in builder.operands(*[lambda p=p: index_item(builder, p) for p in parts]):
+        items.extend(value.items if isinstance(value, Group) else [value])
+    return [v.value if v in (Static(None), Static(Ellipsis)) else v for v in items]
+
+
+def index_item(builder: Any, node: ast.expr) -> Any:
+    if not isinstance(node, ast.Slice):
+        return builder.value(node)
+    bounds = [None if p is None else builder.value(p) for p in (node.lower, node.upper, node.step)]
+    for bound in (b for b in bounds if b is not None and b != Static(None)):
+        if not (isinstance(bound, ir.Expr) and isinstance(bound.type, types.Integer)):
+            builder.fail(node, "the bounds of a slice must be integers")
+    return Range(*(None if b == Static(None) else b for b in bounds))
+
+
+def item_of(builder: Any, node: ast.Subscript, group: Group) -> Value:
+    if isinstance(node.slice, ast.Slice):
+        parts = [node.slice.lower, node.slice.upper, node.slice.step]
+        bounds = [None if p is None else builder.value(p) for p in parts]
+        if all(b is None or isinstance(b, ir.Const) for b in bounds):
+            return Group(group.items[slice(*[None if b is None else b.value for b in bounds])])
+        builder.fail(node, "a tuple needs constant slice bounds")
+    index = builder.value(node.slice)
+    if isinstance(index, ir.Const) and isinstance(index.type, types.Integer):
+        if not -len(group.items) <= index.value < len(group.items):
+            builder.fail(node, f"index {index.value} of a tuple of {len(group.items)}")
+        return group.items[index.value]
+    if isinstance(index, ir.Expr) and isinstance(index.type, types.Integer):
+        array = as_array(builder, node, group)
+        if isinstance(array, ir.Var):
+            return builder.subscript(node, array, (index,), None)
+    return builder.fail(node, "a tuple index must be an integer")
+
+
+def as_array(builder: Any, node: ast.AST, group: Group) -> ir.Var:
+    """A tuple that is indexed by a variable, as an array: constants once for all, others filled in here."""
+    table = constant_table(group)
+    if table is not None:
+        table = builder.tables.setdefault(repr((table.dtype, table.tolist())), table)
+        return outside.constant_array(builder, "table", table)
+    types_ = {v.type for v in group.items if isinstance(v, ir.Expr) and inference.is_scalar(v.type)}
+    if len(types_) != 1 or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in group.items):
+        builder.fail(node, "a tuple indexed by a variable must hold numbers of one type", "index it by constants")
+    places = {(k,): item for k, item in enumerate(group.items)}
+    return filled_array(builder, "table", (len(places),), places, types_.pop())
+
+
+def filled_array(
+    builder: Any,
+    word: str,
+    shape: tuple[int, ...],
+    items: dict[tuple[int, ...], ir.Expr],
+    dtype: types.Type,
+    variable: str | None = None,
+) -> ir.Var:
+    sizes = tuple(ir.Const(n, types.intp) for n in shape)
+    target = array_values.new_array(builder, word, dtype, sizes, variable=variable)
+    for index, item in items.items():
+        builder.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
+    return target

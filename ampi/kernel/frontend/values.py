@@ -1,0 +1,156 @@
+"""What expressions and names stand for while a kernel is parsed, and the structure of these values.
+
+An expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Lazy`` (an array that is an
+expression), a ``Group`` (a tuple of values) or a ``Static`` (something known now: a module, function, kernel, dtype,
+None, a string).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.np import numpy_support
+
+from ampi.kernel import ir
+from ampi.kernel.ir import inference
+
+
+@dataclass(frozen=True)
+class Static:
+    """A value known when the kernel is compiled."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple of values; ``cls`` is the named tuple class, if it is one."""
+
+    items: tuple[Any, ...]
+    cls: type | None = None
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a loop goes through by number: ``item(k)`` for k from 0 to ``length``."""
+
+    length: ir.Expr
+    item: Callable[[ir.Expr], Any]
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a local name stands for when it is no scalar variable: another name for ``var``."""
+
+    var: ir.Var
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The item of a tuple variable that is kept in the variable ``name``."""
+
+    name: str
+
+
+Value = Any  # ir.Expr | Group | Static
+Single = frozenset[tuple[int, int]]  # axes of size one: the argument leaf's number, and the axis
+
+
+class Unknown(Exception):
+    """A variable is used whose type no earlier statement has given yet."""
+
+
+TRUE = ir.Const(True, types.boolean)
+ZERO = ir.Const(0, types.int64)
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, Group):
+        for item in value.items:
+            yield from leaves_of(item)
+    else:
+        yield value
+
+
+def map_leaves(value: Value, function: Callable[[ir.Expr], ir.Expr]) -> Value:
+    if isinstance(value, Group):
+        return Group(tuple(map_leaves(v, function) for v in value.items), value.cls)
+    return value if isinstance(value, Static) else function(value)
+
+
+def kind_of(value: Value) -> Any:
+    if isinstance(value, Group):
+        return Group(tuple(kind_of(v) for v in value.items), value.cls)
+    return value if isinstance(value, Static) else inference.plain(value.type)
+
+
+def merge_kinds(first: Any, second: Any) -> Any:
+    """The structure of a result that is either; None if they do not fit."""
+    if isinstance(first, Group) and isinstance(second, Group):
+        if len(first.items) != len(second.items) or first.cls is not second.cls:
+            return None
+        items = tuple(merge_kinds(a, b) for a, b in zip(first.items, second.items, strict=True))
+        return None if None in items else Group(items, first.cls)
+    if isinstance(first, types.Type) and isinstance(second, types.Type):
+        return inference.unify(first, second)
+    return first if first == second else None
+
+
+def structure_of(kind: Any) -> Any:
+    """``ir.Function.result`` for what the return statements give."""
+    if kind is None or isinstance(kind, Static):
+        return None
+    if isinstance(kind, Group):
+        return ("tuple", kind.cls, tuple(structure_of(k) for k in kind.items))
+    return "array" if inference.is_array(kind) else "scalar"
+
+
+def assemble(structure: Any, leaves: Iterator[ir.Expr]) -> Value:
+    """The value of a call from the leaves of its result."""
+    if structure is None:
+        return Static(None)
+    if isinstance(structure, tuple):
+        _, cls, parts = structure
+        return Group(tuple(assemble(p, leaves) for p in parts), cls)
+    return next(leaves)
+
+
+def negation(condition: ir.Expr) -> ir.Expr:
+    if isinstance(condition, ir.Const):
+        return ir.Const(not condition.value, types.boolean)
+    return ir.Op("not", (condition,), types.boolean)
+
+
+def conjugate(value: ir.Expr) -> ir.Expr:
+    return ir.Op("conj", (value,), value.type) if isinstance(value.type, types.Complex) else value
+
+
+def part_of(name: str, value: ir.Expr) -> ir.Expr:
+    if isinstance(value.type, types.Complex):
+        return ir.Op(name, (value,), value.type.underlying_float)
+    return value if name == "real" else ir.Const(0, value.type)
+
+
+def constant_table(group: Group) -> np.ndarray | None:
+    """A tuple (of tuples) of constants of one type as an array, or None."""
+
+    def unpack(value: Any) -> Any:
+        return [unpack(v) for v in value.items] if isinstance(value, Group) else value.value
+
+    leaves = list(leaves_of(group))
+    if not all(isinstance(v, ir.Const) for v in leaves) or len({v.type for v in leaves}) != 1:
+        return None
+    try:
+        return np.array(unpack(group), dtype=numpy_support.as_dtype(leaves[0].type))
+    except ValueError:
+        return None
+
+
+def describe_kind(kind: Any) -> str:
+    if isinstance(kind, types.Type):
+        return str(kind)
+    return "a tuple" if isinstance(kind, Group) else "an array" if isinstance(kind, Named) else "something else"

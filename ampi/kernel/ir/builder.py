@@ -1,0 +1,243 @@
+"""Value numbering: programs are written in single assignment form, and what has been computed before is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.intrinsics import constant, convert
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import INT, ZERO, Loop, definitions
+
+
+@dataclass
+class Block:
+    """Statements under construction, with the values known to be at hand where they end."""
+
+    statements: list[Stmt] = field(default_factory=list)
+    operations: dict[Any, Expr] = field(default_factory=dict)
+    loads: dict[Any, Expr] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+
+
+class Builder:
+    """Writes statements in single assignment form; equal operations and loads are written once.
+
+    Distinct arrays are taken not to overlap in memory.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.stack = [Block()]
+        self.level: dict[str, int] = {}
+        self.scaled: dict[str, tuple[float, Expr]] = {}  # values that are a power of two times another one
+        self.line = 0
+
+    @property
+    def block(self) -> Block:
+        """The block into which statements are written now."""
+        return self.stack[-1]
+
+    def emit(self, statement: Stmt) -> None:
+        self.block.statements.append(statement)
+        self.define(statement, len(self.stack) - 1)
+
+    def define(self, statement: Stmt, level: int) -> None:
+        for var in definitions(statement):
+            self.level[var.name] = level
+
+    def fresh(self, hint: str, ty: Any) -> Var:
+        return Var(self.names.fresh(hint), ty)
+
+    def inner(self, hint: str, ty: Any) -> Var:
+        """A new variable of the loop that is about to begin: what is computed from it stays inside."""
+        var = self.fresh(hint, ty)
+        self.level[var.name] = len(self.stack)
+        return var
+
+    def value(self, expression: Expr, hint: str = "t") -> Expr:
+        """An atom for the value of a pure expression; its operations are written if they are not at hand."""
+        if not isinstance(expression, Op):
+            return expression
+        args = tuple(self.value(a) for a in expression.args)
+        args, scale = self.rescaled(expression.name, args, expression.type)
+        folded = fold(expression.name, args, expression.type)
+        if folded is not None:
+            return folded
+        key = (expression.name, tuple(map(_key, args)), expression.type)
+        known = self.block.operations.get(key)
+        if known is None:
+            known = self.fresh(hint, expression.type)
+            level = self.outermost(expression.name, args, expression.type)
+            statement = ir.Assign(known, Op(expression.name, args, expression.type), line=self.line)
+            self.stack[level].statements.append(statement)
+            self.level[known.name] = level
+            for block in self.stack[level:]:
+                block.operations[key] = known
+            if scale is not None:
+                self.scaled[known.name] = scale
+        return known
+
+    def rescaled(
+        self, name: str, args: tuple[Expr, ...], ty: Any
+    ) -> tuple[tuple[Expr, ...], tuple[float, Expr] | None]:
+        """The arguments of a product with a power of two, where that can be taken together with another one (which is
+        exact); what it is a power of two times of."""
+        if name != "mul" or not isinstance(ty, types.Float):
+            return args, None
+        a, b = args if isinstance(args[0], Const) else args[::-1]
+        if not isinstance(a, Const) or isinstance(b, Const) or b.type != ty or not _is_power_of_two(a.value):
+            return args, None
+        factor, of = a.value, b
+        if isinstance(b, Var) and b.name in self.scaled:
+            before, of = self.scaled[b.name]
+            factor *= before
+        return (constant(factor, ty), of), (factor, of)
+
+    def outermost(self, name: str, args: tuple[Expr, ...], ty: Any) -> int:
+        """The level of the outermost block in which an operation can stand; only plain integers move outwards."""
+        if name not in _MOVABLE or not isinstance(ty, types.Integer):
+            return len(self.stack) - 1
+        inside = len(self.stack) - 1
+        return max((self.level.get(a.name, inside) for a in args if isinstance(a, Var)), default=0)
+
+    def load(self, array: Var, index: tuple[Expr, ...], hint: str = "t") -> Expr:
+        key = (array.name, tuple(map(_key, index)))
+        known = self.block.loads.get(key)
+        if known is None:
+            known = self.fresh(hint, array.type.dtype)
+            self.emit(ir.Assign(known, ir.Load(array, index, array.type.dtype), line=self.line))
+            self.block.loads[key] = known
+        return known
+
+    def store(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
+        self.drop_store(array, index, only_zero=False)
+        self.forget(array.name, index)
+        value = self.value(convert(value, array.type.dtype))
+        self.emit(ir.Store(array, index, value, line=self.line))
+        self.block.loads[array.name, tuple(map(_key, index))] = value
+
+    def accumulate(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
+        if self.drop_store(array, index, only_zero=True):
+            self.store(array, index, value)
+            return
+        self.forget(array.name, index)
+        self.emit(ir.Accumulate(array, index, self.value(convert(value, array.type.dtype)), line=self.line))
+
+    def drop_store(self, array: Var, index: tuple[Expr, ...], only_zero: bool) -> bool:
+        """Take back what was stored into an element which nothing has touched since."""
+        keys = tuple(map(_key, index))
+        statements = self.block.statements
+        for k in range(len(statements) - 1, -1, -1):
+            s = statements[k]
+            match s:
+                case ir.Store(array=other, index=place, value=value) if other == array and place == index:
+                    if only_zero and not (isinstance(value, Const) and value.value == 0):
+                        return False
+                    del statements[k]
+                    return True
+                case ir.Assign(value=ir.Load(array=other, index=place)):
+                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                case ir.Store(array=other, index=place) | ir.Accumulate(array=other, index=place):
+                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                case ir.Assign():
+                    touched = False
+                case _:
+                    touched = True
+            if touched:
+                return False
+        return False
+
+    def forget(self, array: str, index: tuple[Expr, ...] = ()) -> None:
+        """Drop what is known of an array's elements, except of those that certainly have another index."""
+        keys = tuple(map(_key, index))
+        for known in [k for k in self.block.loads if k[0] == array and not _differ(k[1], keys)]:
+            del self.block.loads[known]
+        self.block.stored.add(array)
+
+    def over(self, array: Var, body: Callable[[tuple[Expr, ...]], None], overwritten: set[str]) -> None:
+        """Loops over all elements of an array."""
+
+        def level(index: tuple[Expr, ...]) -> None:
+            if len(index) == array.type.ndim:
+                body(index)
+                return
+            i = self.inner("i", INT)
+            with self.nested(overwritten) as block:
+                level((*index, i))
+            stop = Size(array, len(index), INT)
+            self.emit(Loop(i.name, i, ZERO, stop, tuple(block.statements), independent=True, line=self.line))
+
+        level(())
+
+    @contextlib.contextmanager
+    def nested(self, overwritten: set[str] = frozenset()) -> Iterator[Block]:
+        """Write into a block inside the current one, in which (for loops) other iterations overwrite some arrays."""
+        outer = self.block
+        loads = {k: v for k, v in outer.loads.items() if k[0] not in overwritten}
+        self.stack.append(Block([], dict(outer.operations), loads))
+        try:
+            yield self.block
+        finally:
+            for array in self.stack.pop().stored:
+                self.forget(array)
+
+
+def _is_power_of_two(x: Any) -> bool:
+    return isinstance(x, (int, float)) and x > 0 and math.isfinite(x) and math.frexp(x)[0] == 0.5
+
+
+_MOVABLE = {"add", "sub", "mul", "neg", "cast", "min", "max"}
+
+
+def _key(atom: Expr) -> Any:
+    return ("const", repr(atom.value), atom.type) if isinstance(atom, Const) else atom
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """Whether two atoms are the same value, bit by bit."""
+    return _key(a) == _key(b)
+
+
+def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two index tuples certainly differ: different literals of the same sign in one dimension."""
+    for x, y in zip(a, b):
+        if x != y and isinstance(x, tuple) and isinstance(y, tuple) and x[1][0] != "-" and y[1][0] != "-":
+            return True
+    return False
+
+
+def fold(name: str, args: tuple[Expr, ...], ty: Any) -> Expr | None:
+    """The atom that an operation amounts to, where that is plain: neutral integers, constant conditions, casts."""
+    match name, args:
+        case "pos", (x,) if x.type == ty:
+            return x
+        case "mul", (Const(value=1.0), x) if isinstance(ty, types.Float) and x.type == ty:
+            return x
+        case "cast", (x,) if x.type == ty:
+            return x
+        case "cast", (Const(value=value),) if not isinstance(value, complex) and isinstance(ty, types.Float):
+            return constant(value, ty)
+        case "select", (Const(value=condition), a, b):
+            chosen = a if condition else b
+            return chosen if chosen.type == ty else None
+        case "select", (_, a, b) if a == b and a.type == ty and _key(a) == _key(b):
+            return a
+        case ("neg", (Const(value=x),)) if not isinstance(x, bool) and ty == args[0].type and x != 0:
+            return constant(-x, ty)
+        case ("add" | "sub" | "mul", (Const(value=x), Const(value=y))) if isinstance(ty, types.Integer):
+            return constant({"add": x + y, "sub": x - y, "mul": x * y}[name], ty)
+        case ("add" | "sub", (x, Const(value=0))) if isinstance(ty, types.Integer) and x.type == ty:
+            return x
+        case ("add", (Const(value=0), x)) | ("mul", (Const(value=1), x)) | ("mul", (x, Const(value=1))) if (
+            isinstance(ty, types.Integer) and x.type == ty
+        ):
+            return x
+    return None

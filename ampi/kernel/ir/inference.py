@@ -1,0 +1,87 @@
+"""Type inference of expressions, by Numba's own: what Numba would say, never a second opinion."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import types
+from numba.core import errors as numba_errors
+from numba.core.registry import cpu_target
+from numba.core.typing.arraydecl import get_array_index_type
+
+
+@cache
+def context() -> Any:
+    """Numba's typing context for CPU code."""
+    cpu_target.target_context.refresh()  # what is declared as an overload
+    typing_context = cpu_target.typing_context
+    typing_context.refresh()
+    return typing_context
+
+
+@cache
+def result_type(function: Any, arguments: tuple[types.Type, ...]) -> types.Type | None:
+    """The type of ``function(*arguments)``, or None where Numba has no such call."""
+    try:
+        signature = context().resolve_function_type(function, arguments, {})
+    except (numba_errors.NumbaError, NotImplementedError, KeyError, AttributeError, TypeError):
+        return None
+    return None if signature is None else plain(signature.return_type)
+
+
+@cache
+def unify(first: types.Type, second: types.Type) -> types.Type | None:
+    """The type of a variable that holds both, or None."""
+    if first == second:
+        return first
+    return context().unify_types(first, second)
+
+
+def convertible(source: types.Type, target: types.Type) -> bool:
+    """Whether Numba stores a value of one scalar type into another without being asked."""
+    if isinstance(source, types.Complex) and not isinstance(target, types.Complex):
+        return False
+    return source == target or context().can_convert(source, target) is not None
+
+
+def element_view(array: types.Array, indices: int) -> types.Type:
+    """The type of ``array[i, j, ...]`` with that many integer indices: an element, or a view of fewer dimensions."""
+    if indices == array.ndim:
+        return array.dtype
+    index = types.UniTuple(types.intp, indices) if indices > 1 else types.intp
+    return get_array_index_type(array, index).result
+
+
+def plain(type: types.Type) -> types.Type:
+    """A type without what is known of its value (``Literal[int](3)`` is ``int64``)."""
+    return types.unliteral(type)
+
+
+def is_scalar(type: types.Type) -> bool:
+    return isinstance(type, (types.Number, types.Boolean))
+
+
+def is_array(type: types.Type) -> bool:
+    return isinstance(type, types.Array)
+
+
+def default_constant(type: types.Type) -> bool:
+    """Whether a plain Python literal of this type has this type in Numba."""
+    return type in (types.int64, types.float64, types.complex128, types.boolean)
+
+
+@cache
+def part(array: types.Array, items: tuple[types.Type, ...]) -> types.Type | None:
+    """The type of ``array[items]`` with slices, None and arrays of integers among the items, or None."""
+    index = items[0] if len(items) == 1 else types.Tuple(items)
+    try:
+        found = get_array_index_type(array, index)
+    except (numba_errors.NumbaError, NotImplementedError):
+        return None
+    return None if found is None else plain(found.result)
+
+
+def real(type: types.Type) -> types.Type:
+    """The type of the real part."""
+    return type.underlying_float if isinstance(type, types.Complex) else type

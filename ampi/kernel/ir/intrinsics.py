@@ -1,0 +1,535 @@
+"""The table of scalar operations: one entry says everything about one operation.
+
+An entry states how the operation is written in Numba's subset, which Python callables it stands for, and its
+derivative.  The derivative is stated once, as one expression per argument which maps a change ``d`` of that argument to
+the change of the result.  These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the
+result ``r``; calls in them are names of this table.  From this one statement follow
+
+* the tangent: the sum over the arguments of the expression with ``d`` the argument's tangent;
+* the adjoint: the expression with ``d`` the result's adjoint (for complex types: its conjugate, conjugated again,
+  since the pairing is the real inner product);
+* the values that are needed: the names which occur.
+
+``None`` in place of an expression says that the derivative is zero (comparisons, integers, steps such as ``floor``).
+
+At a kink the derivative is one-sided: ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
+``min`` and ``max`` take the first; steps have derivative zero.  Where a derivative is infinite (``sqrt`` at zero), a
+zero change gives zero and any other gives what IEEE arithmetic gives.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import cmath
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ampi.kernel.ir import Const, Expr, Op
+from ampi.kernel.runtime import special
+
+ARGUMENTS = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """One scalar operation.
+
+    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``; ``source_int`` the same where the result
+    is an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints`` replaces
+    them in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives, for the
+    tests, the open interval of each argument in which the function is smooth; ``cost`` counts in additions.
+    """
+
+    name: str
+    source: str
+    partials: tuple[str | None, ...]
+    callables: tuple[Callable[..., Any], ...] = ()
+    adjoints: tuple[str | None, ...] | None = None
+    source_int: str | None = None
+    domain: tuple[tuple[float, float], ...] = ()
+    cost: int = 1
+
+    @property
+    def arity(self) -> int:
+        return len(self.partials)
+
+
+def _callables(*names: str) -> tuple[Callable[..., Any], ...]:
+    """The callables of these dotted names that exist in this version of Python and NumPy."""
+    modules = {"math": math, "np": np, "cmath": cmath, "builtins": builtins}
+    found = []
+    for name in names:
+        module, _, attribute = name.partition(".")
+        function = getattr(modules[module], attribute, None)
+        if function is not None:
+            found.append(function)
+    return tuple(found)
+
+
+def _function(name: str, source: str, *partials: str | None, also: str = "", **keywords: Any) -> Intrinsic:
+    """An entry whose callables are ``math.name``, ``np.name`` and the further names in ``also``."""
+    names = (f"math.{name}", f"np.{name}", f"cmath.{name}", *also.split())
+    return Intrinsic(name, source, partials, _callables(*names), **keywords)
+
+
+def _operator(name: str, source: str, *partials: str | None, also: str = "", **keywords: Any) -> Intrinsic:
+    return Intrinsic(name, source, partials, _callables(*also.split()), **keywords)
+
+
+_ANY = ((-2.0, 2.0),)
+_POSITIVE = ((0.1, 3.0),)
+
+_ENTRIES = (
+    # arithmetic
+    _operator("add", "x + y", "d", "d", also="np.add"),
+    _operator("sub", "x - y", "d", "-d", also="np.subtract"),
+    _operator("mul", "x * y", "d * y", "d * x", also="np.multiply"),
+    _operator("truediv", "x / y", "d / y if d != 0 else 0", "-d * (r / y) if d != 0 else 0",
+              also="np.divide np.true_divide", cost=4),
+    _operator("floordiv", "x // y", None, None, also="np.floor_divide", cost=10),
+    _operator("mod", "x % y", "d", "-d * floordiv(x, y) if d != 0 else 0", also="np.mod np.remainder",
+              domain=((0.1, 0.9), (1.1, 2.0)), cost=10),
+    _operator("pow", "x ** y", "power_x(d, x, y, r)", "power_y(d, x, y, r)", also="math.pow np.power np.float_power",
+              domain=((0.1, 3.0), (-2.0, 2.0)), cost=20),
+    _operator("neg", "-x", "-d", also="np.negative"),
+    _operator("pos", "+x", "d", also="np.positive"),
+    _operator("square", "x * x", "2 * d * x", also="np.square"),
+    _operator("reciprocal", "np.reciprocal(x)", "-d * (r * r) if d != 0 else 0", also="np.reciprocal",
+              domain=_POSITIVE, cost=4),
+    # comparisons and logic
+    _operator("lt", "x < y", None, None, also="np.less"),
+    _operator("le", "x <= y", None, None, also="np.less_equal"),
+    _operator("gt", "x > y", None, None, also="np.greater"),
+    _operator("ge", "x >= y", None, None, also="np.greater_equal"),
+    _operator("eq", "x == y", None, None, also="np.equal"),
+    _operator("ne", "x != y", None, None, also="np.not_equal"),
+    _operator("and", "x and y", None, None, also="np.logical_and"),
+    _operator("or", "x or y", None, None, also="np.logical_or"),
+    _operator("not", "not x", None, also="np.logical_not"),
+    _operator("bitand", "x & y", None, None, also="np.bitwise_and"),
+    _operator("bitor", "x | y", None, None, also="np.bitwise_or"),
+    _operator("bitxor", "x ^ y", None, None, also="np.bitwise_xor"),
+    _operator("invert", "~x", None, also="np.invert"),
+    _operator("lshift", "x << y", None, None, also="np.left_shift"),
+    _operator("rshift", "x >> y", None, None, also="np.right_shift"),
+    _function("signbit", "np.signbit(x)", None),
+    _function("gcd", "math.gcd(x, y)", None, None),
+    _function("isnan", "np.isnan(x)", None),
+    _function("isinf", "np.isinf(x)", None),
+    _function("isfinite", "np.isfinite(x)", None),
+    _operator("select", "y if x else z", None, "d if x else 0", "0 if x else d"),
+    _operator("cast", "x", "d"),
+    # powers, exponentials, logarithms
+    _function("sqrt", "math.sqrt(x)", "0.5 * (d / r if d != 0 else 0)", domain=_POSITIVE, cost=4),
+    _function("cbrt", "np.cbrt(x)", "d / (3 * r * r) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("exp", "math.exp(x)", "d * r if d != 0 else 0", cost=20),
+    _function("exp2", "np.exp2(x)", f"d * r * {math.log(2)!r} if d != 0 else 0", cost=20),
+    _function("expm1", "math.expm1(x)", "d * exp(x) if d != 0 else 0", cost=20),
+    _function("log", "math.log(x)", "d / x if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("log2", "np.log2(x)", f"d / (x * {math.log(2)!r}) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("log10", "math.log10(x)", f"d / (x * {math.log(10)!r}) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("log1p", "math.log1p(x)", "d / (1 + x) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    # trigonometry
+    _operator("logaddexp", "np.logaddexp(x, y)", "d * (0.5 if x == y else 1 if x == r else exp(x - r))",
+              "d * (0.5 if x == y else 1 if y == r else exp(y - r))", also="np.logaddexp", cost=40),
+    _operator("logaddexp2", "np.logaddexp2(x, y)", "d * (0.5 if x == y else 1 if x == r else exp2(x - r))",
+              "d * (0.5 if x == y else 1 if y == r else exp2(y - r))", also="np.logaddexp2", cost=40),
+    _function("sin", "math.sin(x)", "d * cos(x)", cost=20),
+    _function("cos", "math.cos(x)", "-d * sin(x)", cost=20),
+    _function("tan", "math.tan(x)", "d * (1 + r * r) if d != 0 else 0", domain=((-1.4, 1.4),), cost=20),
+    _function("asin", "math.asin(x)", "d / sqrt((1 - x) * (1 + x)) if d != 0 else 0", also="np.arcsin",
+              domain=((-0.9, 0.9),), cost=20),
+    _function("acos", "math.acos(x)", "-d / sqrt((1 - x) * (1 + x)) if d != 0 else 0", also="np.arccos",
+              domain=((-0.9, 0.9),), cost=20),
+    _function("atan", "math.atan(x)", "d / (1 + x * x)", also="np.arctan", cost=20),
+    _function("atan2", "math.atan2(x, y)", "d * around(y, x, y) if d != 0 else 0",
+              "-d * around(x, x, y) if d != 0 else 0", also="np.arctan2",
+              domain=((0.1, 2.0), (-2.0, 2.0)), cost=20),
+    _function("sinh", "math.sinh(x)", "d * cosh(x) if d != 0 else 0", cost=20),
+    _function("cosh", "math.cosh(x)", "d * sinh(x) if d != 0 else 0", cost=20),
+    _function("tanh", "math.tanh(x)", "d * ((1 - r) * (1 + r))", cost=20),
+    _function("asinh", "math.asinh(x)", "d / above_one(x)", also="np.arcsinh", cost=20),
+    _function("acosh", "math.acosh(x)", "d / (sqrt(x - 1) * sqrt(x + 1)) if d != 0 else 0", also="np.arccosh",
+              domain=((1.1, 3.0),), cost=20),
+    _function("atanh", "math.atanh(x)", "d / ((1 - x) * (1 + x)) if d != 0 else 0", also="np.arctanh",
+              domain=((-0.9, 0.9),), cost=20),
+    _function("degrees", "math.degrees(x)", f"d * {180 / math.pi!r}", also="np.rad2deg"),
+    _function("radians", "math.radians(x)", f"d * {math.pi / 180!r}", also="np.deg2rad"),
+    # kinks and steps
+    _operator("abs", "abs(x)", "d if x >= 0 else -d", also="builtins.abs math.fabs np.abs np.absolute np.fabs",
+              domain=_POSITIVE),
+    Intrinsic("min", "min(x, y)", ("d if x <= y else 0", "0 if x <= y else d"), (min,)),
+    Intrinsic("max", "max(x, y)", ("d if x >= y else 0", "0 if x >= y else d"), (max,)),
+    _operator("minimum", "np.minimum(x, y)", "d if x <= y else 0", "0 if x <= y else d", also="np.minimum"),
+    _operator("maximum", "np.maximum(x, y)", "d if x >= y else 0", "0 if x >= y else d", also="np.maximum"),
+    _operator("fmin", "np.fmin(x, y)", "d if x <= y else 0", "0 if x <= y else d", also="np.fmin"),
+    _operator("fmax", "np.fmax(x, y)", "d if x >= y else 0", "0 if x >= y else d", also="np.fmax"),
+    _function("sign", "np.sign(x)", None),
+    _function("copysign", "math.copysign(x, y)", "d if (x >= 0) == (copysign(1, y) >= 0) else -d", None),
+    _function("hypot", "math.hypot(x, y)", "d if x == r else -d if x == -r else d * (x / r)",
+              "d if y == r else -d if y == -r else d * (y / r)", cost=10),
+    _function("fmod", "np.fmod(x, y)", "d", "-d * round((x - r) / y) if d != 0 else 0", domain=((0.1, 0.9), (1.1, 2.0)),
+              cost=10),
+    _function("floor", "np.floor(x)", None, source_int="math.floor(x)"),
+    _function("ceil", "np.ceil(x)", None, source_int="math.ceil(x)"),
+    _function("trunc", "np.trunc(x)", None, source_int="math.trunc(x)", also="np.fix"),
+    Intrinsic("round", "np.rint(x)", (None,), (round, *_callables("np.rint")), source_int="round(x)"),
+    # special functions
+    _function("erf", "math.erf(x)", f"d * ({2 / math.sqrt(math.pi)!r} * exp(-x * x))", cost=20),
+    _function("erfc", "math.erfc(x)", f"-d * ({2 / math.sqrt(math.pi)!r} * exp(-x * x))", cost=20),
+    _function("gamma", "math.gamma(x)", "d * (r * digamma(x)) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("lgamma", "math.lgamma(x)", "d * digamma(x) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _operator("digamma", "digamma(x)", "d * trigamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
+    _operator("trigamma", "trigamma(x)", None, cost=40),
+    # only made by derivatives
+    Intrinsic("fused", "fused(x, y, z)", ("d * y", "d * x", "d"), (special.fused,)),
+    # complex numbers
+    Intrinsic("complex", "complex(x, y)", ("d", "1j * d"), (complex,)),
+    _function("real", "np.real(x)", "real(d)", adjoints=("d",)),
+    _function("imag", "np.imag(x)", "imag(d)", adjoints=("1j * d",)),
+    _function("conj", "np.conj(x)", "conj(d)", adjoints=("conj(d)",), also="np.conjugate"),
+)  # fmt: skip
+
+# Their derivatives are plain numbers, or the change itself on one side of a kink.
+LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "abs", "min", "max", "minimum", "maximum", "fmin", "fmax",
+          "copysign", "degrees", "radians"}  # fmt: skip
+
+TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
+
+_NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for function in entry.callables}
+
+
+def lookup(function: Callable[..., Any]) -> str | None:
+    """The table's name for a Python callable such as ``math.sqrt``, or None."""
+    try:
+        return _NAME_OF.get(function)
+    except TypeError:  # not hashable
+        return None
+
+
+# ------------------------------------------------------------------------------------------------- types
+
+
+def real_type(ty: Any) -> Any:
+    """The real floating type of a floating or complex type."""
+    return ty.underlying_float if isinstance(ty, types.Complex) else ty
+
+
+def is_differentiable(ty: Any) -> bool:
+    """Whether a scalar type (or an array's element type) can carry a derivative."""
+    return isinstance(getattr(ty, "dtype", ty), (types.Float, types.Complex))
+
+
+def join_types(a: Any, b: Any) -> Any:
+    """The type of an arithmetic operation on two scalars, as Numba has it."""
+    if a == b:
+        return a
+    if isinstance(a, types.Complex) or isinstance(b, types.Complex):
+        single = {a, b} <= {types.complex64, types.float32}
+        return types.complex64 if single else types.complex128
+    if isinstance(a, types.Float) or isinstance(b, types.Float):
+        return types.float64 if {a, b} != {types.float32} else types.float32
+    if isinstance(a, types.Boolean):
+        return b
+    if isinstance(b, types.Boolean):
+        return a
+    return types.int64 if a.signed or b.signed else types.uint64
+
+
+def convert(value: Expr, ty: Any) -> Expr:
+    """A scalar in another type; from complex to real, the real part (its adjoint under the real inner product)."""
+    if value.type == ty:
+        return value
+    if isinstance(value, Const):
+        return constant(value.value.real if not isinstance(ty, types.Complex) else value.value, ty)
+    if isinstance(value.type, types.Complex) and not isinstance(ty, types.Complex):
+        return convert(Op("real", (value,), real_type(value.type)), ty)
+    return Op("cast", (value,), ty)
+
+
+def constant(value: Any, ty: Any) -> Const:
+    """A literal of a type."""
+    if isinstance(ty, types.Boolean):
+        return Const(bool(value), ty)
+    if isinstance(ty, types.Integer):
+        return Const(int(value), ty)
+    return Const(complex(value) if isinstance(ty, types.Complex) else float(value), ty)
+
+
+# ------------------------------------------------------------------------------------------------- derivatives
+
+_BINARY = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
+}  # fmt: skip
+_COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+
+
+@functools.cache
+def _parsed(template: str) -> ast.expr:
+    return ast.parse(template, mode="eval").body
+
+
+class _Template:
+    """Writes a derivative expression of the table as IR, with constants in the working type."""
+
+    def __init__(self, names: dict[str, Expr], working: Any) -> None:
+        self.names = names
+        self.working = working
+
+    def build(self, node: ast.expr) -> Expr:
+        match node:
+            case ast.Name(id=name):
+                value = self.names[name]
+                is_number = isinstance(value.type, (types.Float, types.Complex, types.Boolean))
+                return value if is_number else convert(value, real_type(self.working))
+            case ast.Constant(value=value):
+                return constant(value, self.working if isinstance(value, complex) else real_type(self.working))
+            case ast.BinOp(left=left, op=op, right=right):
+                return arithmetic(_BINARY[type(op)], self.build(left), self.build(right))
+            case ast.UnaryOp(operand=operand):
+                return negate(self.build(operand))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                a, b = self.build(left), self.build(right)
+                if isinstance(op, ast.NotEq) and isinstance(a, Const) and isinstance(b, Const):
+                    return Const(a.value != b.value, types.boolean)
+                return Op(_COMPARE[type(op)], (a, b), types.boolean)
+            case ast.IfExp(test=ast.Constant(value=True), body=body):
+                return self.build(body)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return select(self.build(test), self.build(body), self.build(orelse))
+            case ast.Call(func=ast.Name(id=name), args=args):
+                values = tuple(self.build(a) for a in args)
+                if name in _HELPERS:
+                    return _HELPERS[name](*values)
+                ty = real_type(values[0].type) if name in ("real", "imag") else values[0].type
+                return Op(name, values, ty)
+        raise AssertionError(ast.dump(node))
+
+
+def is_constant(value: Expr, number: complex) -> bool:
+    return isinstance(value, Const) and not isinstance(value.value, bool) and value.value == number
+
+
+def negate(value: Expr) -> Expr:
+    """``-value``, with double negation and constants folded."""
+    if isinstance(value, Op) and value.name == "neg":
+        return value.args[0]
+    if isinstance(value, Const):
+        return constant(-value.value, value.type)
+    return Op("neg", (value,), value.type)
+
+
+def arithmetic(name: str, a: Expr, b: Expr) -> Expr:
+    """An arithmetic operation of derivatives; factors of one and terms of zero are left out."""
+    ty = join_types(a.type, b.type)
+    if isinstance(a, Const) and isinstance(b, Const) and name in ("add", "sub", "mul"):
+        x, y = a.value, b.value
+        return constant({"add": x + y, "sub": x - y, "mul": x * y}[name], ty)
+    if name == "mul":
+        if is_constant(a, 1) and b.type == ty:
+            return b
+        if is_constant(b, 1) and a.type == ty:
+            return a
+    if name == "add":
+        if is_constant(a, 0) and b.type == ty:
+            return b
+        if is_constant(b, 0) and a.type == ty:
+            return a
+        if isinstance(b, Op) and b.name == "neg":
+            return Op("sub", (a, b.args[0]), ty)
+        if isinstance(a, Op) and a.name == "neg":
+            return Op("sub", (b, a.args[0]), ty)
+    if name in ("sub", "truediv") and is_constant(b, 0 if name == "sub" else 1) and a.type == ty:
+        return a
+    if name == "sub" and isinstance(b, Op) and b.name == "neg":
+        return Op("add", (a, b.args[0]), ty)
+    return Op(name, (a, b), ty)
+
+
+def select(condition: Expr, if_true: Expr, if_false: Expr) -> Expr:
+    ty = join_types(if_true.type, if_false.type)
+    if isinstance(condition, Const):
+        return convert(if_true if condition.value else if_false, ty)
+    return Op("select", (condition, convert(if_true, ty), convert(if_false, ty)), ty)
+
+
+def is_nonzero(value: Expr) -> Expr:
+    if isinstance(value, Const):
+        return Const(value.value != 0, types.boolean)
+    return Op("ne", (value, constant(0, value.type)), types.boolean)
+
+
+def nonzero_only(factor: Expr, product: Expr) -> Expr:
+    """A product with a factor, and zero where that is zero, whatever the other one is."""
+    return select(is_nonzero(factor), product, constant(0, product.type))
+
+
+def without_factors(value: Expr) -> Expr:
+    """An expression that is zero where ``value`` is, without its sign and without numbers that it is multiplied by."""
+    match value:
+        case (
+            Op(name="neg", args=(inner,))
+            | Op(name="mul", args=(Const(), inner))
+            | Op(name="mul", args=(inner, Const()))
+        ):
+            return without_factors(inner)
+    return value
+
+
+def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
+    """``d * y * x ** (y - 1)``; nothing depends on x where the exponent is zero, not even at x = 0."""
+    if not isinstance(y, Const):
+        power = Op("pow", (x, arithmetic("sub", y, constant(1, y.type))), r.type)
+        value = arithmetic("mul", d, arithmetic("mul", y, power))
+        return select(Op("and", (is_nonzero(d), is_nonzero(y)), types.boolean), value, constant(0, value.type))
+    n = y.value
+    working = real_type(r.type)
+    if n == 0:
+        return constant(0, d.type)
+    if n == 1:
+        return d
+    factor = arithmetic("mul", d, constant(n, real_type(working) if not isinstance(n, complex) else r.type))
+    if n == 2:
+        return arithmetic("mul", factor, x)
+    if n == 3:
+        return arithmetic("mul", factor, arithmetic("mul", x, x))
+    if n == int(n.real) and n.real < 0:  # Numba's power raises for zero to a negative integer
+        value = arithmetic("truediv", factor, Op("pow", (x, Const(1 - int(n.real), types.int64)), x.type))
+    else:
+        exponent = Const(int(n.real) - 1, types.int64) if n == int(n.real) else constant(n - 1, working)
+        value = arithmetic("mul", factor, Op("pow", (x, exponent), x.type))
+    if n.real >= 1:
+        return value
+    return select(is_nonzero(d), value, constant(0, value.type))
+
+
+def _power_y(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
+    """``d * r * log(x)``, whose limit where the power is zero is zero."""
+    value = arithmetic("mul", d, arithmetic("mul", r, Op("log", (x,), x.type)))
+    return select(Op("and", (is_nonzero(d), is_nonzero(r)), types.boolean), value, constant(0, value.type))
+
+
+def _around(a: Expr, x: Expr, y: Expr) -> Expr:
+    """``a / (x * x + y * y)`` where the squares may leave the range of numbers; zero at the origin and at infinity."""
+    distance = Op("hypot", (x, y), join_types(x.type, y.type))
+    value = arithmetic("truediv", arithmetic("truediv", a, distance), distance)
+    zero = constant(0, value.type)
+    somewhere = select(Op("isinf", (distance,), types.boolean), zero, value)
+    return select(is_nonzero(distance), somewhere, zero)
+
+
+def _above_one(x: Expr) -> Expr:
+    """``sqrt(x * x + 1)``, of real numbers also where the square leaves their range."""
+    one = constant(1, x.type)
+    if isinstance(x.type, types.Complex):
+        return Op("sqrt", (arithmetic("add", arithmetic("mul", x, x), one),), x.type)
+    return Op("hypot", (x, one), x.type)
+
+
+def _in_double(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: convert(Op(name, (convert(x, types.float64),), types.float64), x.type)
+
+
+_HELPERS: dict[str, Callable[..., Expr]] = {
+    "power_x": _power_x,
+    "power_y": _power_y,
+    "around": _around,
+    "above_one": _above_one,
+    "digamma": _in_double("digamma"),
+    "trigamma": _in_double("trigamma"),
+}
+
+
+def _bindings(op: Op, result: Expr, d: Expr) -> dict[str, Expr]:
+    return {**dict(zip(ARGUMENTS, op.args)), "r": result, "d": d}
+
+
+def tangent_of(op: Op, k: int, result: Expr, d: Expr) -> Expr | None:
+    """The change of ``op``'s result for the change ``d`` of its k-th argument, or None where it is zero.
+
+    ``result`` names the operation's value.  The type is that of the result.
+    """
+    if op.name == "abs" and isinstance(op.args[0].type, types.Complex):
+        return _complex_abs_tangent(op.args[0], result, d)
+    template = TABLE[op.name].partials[k]
+    if template is None:
+        return None
+    value = _Template(_bindings(op, result, d), op.type).build(_parsed(template))
+    return convert(value, op.type)
+
+
+GUARD = "d != 0"  # of derivatives that may be infinite, in the table
+
+
+def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Expr | None:
+    """What the adjoint ``g`` of ``op``'s result adds to the adjoint of its k-th argument, in that argument's type.
+
+    ``guard`` takes the place of `GUARD`: "True" where the derivative is finite.
+    """
+    argument = op.args[k]
+    if op.name == "abs" and isinstance(argument.type, types.Complex):
+        return _complex_abs_adjoint(argument, result, g)
+    entry = TABLE[op.name]
+    if entry.partials[k] is None:
+        return None
+    own_rule = entry.adjoints is not None
+    template = _parsed((entry.adjoints or entry.partials)[k].replace(GUARD, guard))
+    is_complex = isinstance(g.type, types.Complex)
+    working = argument.type if own_rule else op.type
+    if own_rule or not is_complex:
+        return convert(_Template(_bindings(op, result, g), working).build(template), argument.type)
+    value = _Template(_bindings(op, result, conjugate(g)), working).build(template)
+    return convert(conjugate(value), argument.type)
+
+
+def conjugate(value: Expr) -> Expr:
+    """The complex conjugate, taken inwards through sums and products as far as that saves operations."""
+    if not isinstance(value.type, types.Complex):
+        return value
+    if isinstance(value, Const):
+        return constant(value.value.conjugate(), value.type)
+    if isinstance(value, Op) and value.name == "conj":
+        return value.args[0]
+    if isinstance(value, Op) and value.name in ("neg", "add", "sub", "mul", "truediv"):
+        return Op(value.name, tuple(conjugate(a) for a in value.args), value.type)
+    if isinstance(value, Op) and value.name == "select":
+        c, a, b = value.args
+        return Op("select", (c, conjugate(a), conjugate(b)), value.type)
+    return Op("conj", (value,), value.type)
+
+
+def _complex_abs_tangent(z: Expr, r: Expr, d: Expr) -> Expr:
+    """Re(conj(z) d) / |z|; at zero |d|, the derivative from the right along d."""
+    projection = Op("truediv", (Op("real", (arithmetic("mul", conjugate(z), d),), r.type), r), r.type)
+    at_zero = Op("eq", (r, constant(0, r.type)), types.boolean)
+    return select(at_zero, Op("abs", (d,), r.type), projection)
+
+
+def _complex_abs_adjoint(z: Expr, r: Expr, g: Expr) -> Expr:
+    """g z / |z|; at zero the derivative from the right along the real axis."""
+    value = arithmetic("mul", z, arithmetic("truediv", g, r))
+    at_zero = Op("eq", (r, constant(0, r.type)), types.boolean)
+    return select(at_zero, convert(g, z.type), value)
+
+
+def cast(value: Expr, type_: types.Type) -> Expr:
+    """A scalar in another type."""
+    if value.type == type_:
+        return value
+    if isinstance(value, Const):
+        if isinstance(type_, types.Boolean):
+            return Const(bool(value.value), type_)
+        if isinstance(type_, types.Complex):
+            return Const(complex(value.value), type_)
+        if isinstance(type_, types.Float):
+            return Const(float(value.value), type_)
+        if isinstance(value.value, int) and not isinstance(value.value, bool):
+            return Const(value.value, type_)
+    return Op("cast", (value,), type_)

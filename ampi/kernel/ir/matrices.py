@@ -1,0 +1,328 @@
+"""The table of operations on whole matrices: how each is written, and its derivative.
+
+Such an operation is an ``ir.Fill``: a local array, filled once, from arrays that nothing changes between the operation
+and its derivative (``array_functions`` makes copies where that is not so).  The derivatives are written with the
+same operations, so that they can be differentiated again.  With ``C = f(A, B)``, ``^H`` the conjugate transpose and
+``tril`` a lower triangle:
+
+==========  ========================================  ==========================================================
+operation   tangent                                   adjoint
+==========  ========================================  ==========================================================
+dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar``
+solve       ``A^-1 (dB - dA C)``                      ``W = A^-H C_bar``, ``B_bar += W``, ``A_bar -= W C^H``
+det         ``C tr(A^-1 dA)``                         ``A_bar += conj(C) C_bar A^-H``
+logdet      ``tr(A^-1 dA)``                           ``A_bar += C_bar A^-H``
+cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^-1``, ``A_bar += tril(S + S^H)``,
+                                                      the diagonal of ``S`` once
+==========  ========================================  ==========================================================
+
+``P`` takes the lower triangle with half of the diagonal.  Only the lower triangle of ``A`` is read by ``cholesky``, so
+only that has an adjoint.  Logarithms are of determinants of real matrices.  What else is in the table gives integers.
+(M. Giles, An extended collection of matrix derivative results, 2008; I. Murray, Differentiation of the Cholesky
+decomposition, 2016.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Expr, Size, Var
+from ampi.kernel.ir.builder import Builder
+from ampi.kernel.ir.intrinsics import arithmetic, conjugate, constant
+from ampi.kernel.ir.ssa import INT, ZERO, Loop
+
+SOURCES = {
+    "dot": "np.dot({})",
+    "solve": "np.linalg.solve({})",
+    "det": "np.linalg.det({})",
+    "cholesky": "np.linalg.cholesky({})",
+    "logdet": "np.linalg.slogdet({})[1]",
+    "sign": "np.linalg.slogdet({})[0]",
+    "argsort": "np.argsort({})",
+    "stable_argsort": "np.argsort({}, kind='mergesort')",
+    "searchsorted": "np.searchsorted({})",
+    "searchsorted_right": "np.searchsorted({}, side='right')",
+}
+
+Element = Callable[[tuple[Expr, ...]], Expr]
+
+
+def source(s: ir.Fill) -> str:
+    """The statement as Python source."""
+    return f"{s.target.name}[:] = {SOURCES[s.function].format(', '.join(a.name for a in s.arguments))}"
+
+
+def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    """Add to the adjoints ``bars`` of the arguments (None for passive ones) what ``bar``, the target's, gives."""
+    _ADJOINTS[s.function](_Writer(b, s.line), target, arguments, bar, bars)
+
+
+def tangent(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    """Set the tangent ``dot`` of the target."""
+    _TANGENTS[s.function](_Writer(b, s.line), target, arguments, dot, dots)
+
+
+class _Writer:
+    """Writes matrix arithmetic as loops and ``Fill`` statements."""
+
+    def __init__(self, builder: Builder, line: int):
+        self.b = builder
+        self.line = line
+
+    @contextmanager
+    def loop(self, stop: Expr, changed: Var, start: Expr = ZERO) -> Iterator[Var]:
+        i = self.b.inner("i", INT)
+        with self.b.nested({changed.name}) as block:
+            yield i
+        self.b.emit(Loop(i.name, i, start, stop, tuple(block.statements), line=self.line))
+
+    def each(self, target: Var, element: Callable[[tuple[Expr, ...]], None], index: tuple[Expr, ...] = ()) -> None:
+        """Do something for every index of an array, which it changes."""
+        if len(index) == target.type.ndim:
+            element(index)
+            return
+        with self.loop(Size(target, len(index), INT), target) as i:
+            self.each(target, element, (*index, i))
+
+    def array(self, hint: str, dtype: Any, shape: tuple[Expr, ...], fill: Expr | None = None) -> Var:
+        target = self.b.fresh(hint, types.Array(dtype, len(shape), "C"))
+        self.b.emit(ir.Alloc(target, shape, fill, line=self.line))
+        self.b.forget(target.name)
+        return target
+
+    def set(self, target: Var, value: Element) -> Var:
+        self.each(target, lambda index: self.b.store(target, index, self.b.value(value(index))))
+        return target
+
+    def add(self, target: Var, value: Element) -> None:
+        self.each(target, lambda index: self.b.accumulate(target, index, self.b.value(value(index))))
+
+    def fill(self, target: Var, function: str, *arguments: Var) -> Var:
+        self.b.emit(ir.Fill(target, function, arguments, line=self.line))
+        self.b.forget(target.name)
+        return target
+
+    def like(self, a: Var, hint: str) -> Var:
+        return self.array(hint, a.type.dtype, shape(a))
+
+    def adjoint_matrix(self, a: Var) -> Var:
+        """``a^H``."""
+        turned = self.array(f"{a.name}_turned", a.type.dtype, shape(a)[::-1])
+        return self.set(turned, lambda k: conjugate(self.b.load(a, k[::-1])))
+
+    def solve(self, a: Var, right: Var) -> Var:
+        return self.fill(self.like(right, "solution"), "solve", a, right)
+
+    def dot(self, a: Var, c: Var) -> Var:
+        target = self.array("product", a.type.dtype, (*shape(a)[:-1], *shape(c)[1:]))
+        return self.fill(target, "dot", a, c)
+
+    def lower_half(self, a: Var) -> Var:
+        """The lower triangle of a matrix with half of its diagonal."""
+
+        def element(k: tuple[Expr, ...]) -> Expr:
+            half = arithmetic("mul", self.b.load(a, k), constant(0.5, real(a)))
+            return self.select(k, constant(0, a.type.dtype), half, self.b.load(a, k))
+
+        return self.set(self.like(a, "half"), element)
+
+    def select(self, k: tuple[Expr, ...], above: Expr, on: Expr, below: Expr) -> Expr:
+        """A value by where an element of a matrix lies."""
+        type_ = below.type
+        lower = ir.Op("select", (ir.Op("gt", k, types.boolean), below, above), type_)
+        return ir.Op("select", (ir.Op("eq", k, types.boolean), on, lower), type_)
+
+
+def shape(a: Var) -> tuple[Expr, ...]:
+    return tuple(Size(a, k, INT) for k in range(a.type.ndim))
+
+
+def real(a: Var) -> Any:
+    return a.type.dtype.underlying_float if isinstance(a.type.dtype, types.Complex) else a.type.dtype
+
+
+# --------------------------------------------------------------------------------------------------- products
+
+
+def _dot_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a, d), (a_bar, d_bar), load = arguments, bars, w.b.load
+    if a.type.ndim == d.type.ndim == 2:
+        if a_bar is not None:
+            increment = w.dot(bar, w.adjoint_matrix(d))
+            w.add(a_bar, lambda k: load(increment, k))
+        if d_bar is not None:
+            more = w.dot(w.adjoint_matrix(a), bar)
+            w.add(d_bar, lambda k: load(more, k))
+    elif a.type.ndim == 2:  # c[i] = a[i, k] d[k]
+        if a_bar is not None:
+            w.add(a_bar, lambda k: arithmetic("mul", load(bar, k[:1]), conjugate(load(d, k[1:]))))
+        if d_bar is not None:
+            _add_product(w, d_bar, a, bar, lambda i, k: (i, k))
+    else:  # c[j] = a[k] d[k, j]
+        if d_bar is not None:
+            w.add(d_bar, lambda k: arithmetic("mul", conjugate(load(a, k[:1])), load(bar, k[1:])))
+        if a_bar is not None:
+            turned = w.adjoint_matrix(d)
+            increment = w.dot(bar, turned)
+            w.add(a_bar, lambda k: load(increment, k))
+
+
+def _add_product(w: _Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
+    """``target[k] += conj(matrix[i, k]) * vector[i]``, row by row."""
+    with w.loop(Size(vector, 0, INT), target) as i:
+        with w.loop(Size(target, 0, INT), target) as k:
+            factor = conjugate(w.b.load(matrix, place(i, k)))
+            w.b.accumulate(target, (k,), w.b.value(arithmetic("mul", factor, w.b.load(vector, (i,)))))
+
+
+def _dot_tangent(w: _Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    a, d = arguments
+    parts = []
+    if dots[0] is not None:
+        parts.append(w.dot(dots[0], d))
+    if dots[1] is not None:
+        parts.append(w.dot(a, dots[1]))
+    w.set(dot, lambda k: _sum([w.b.load(p, k) for p in parts], dot))
+
+
+def _sum(values: list[Expr], like: Var) -> Expr:
+    if not values:
+        return constant(0, like.type.dtype)
+    return values[0] if len(values) == 1 else arithmetic("add", *values)
+
+
+# --------------------------------------------------------------------------------------------------- linear systems
+
+
+def _solve_adjoint(w: _Writer, x: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    a, _ = arguments
+    a_bar, right_bar = bars
+    solution = w.solve(w.adjoint_matrix(a), bar)
+    if right_bar is not None:
+        w.add(right_bar, lambda k: w.b.load(solution, k))
+    if a_bar is None:
+        return
+    if x.type.ndim == 1:
+        product = lambda k: arithmetic("mul", w.b.load(solution, k[:1]), conjugate(w.b.load(x, k[1:])))
+        w.add(a_bar, lambda k: ir.Op("neg", (product(k),), a_bar.type.dtype))
+    else:
+        outer = w.dot(solution, w.adjoint_matrix(x))
+        w.add(a_bar, lambda k: ir.Op("neg", (w.b.load(outer, k),), a_bar.type.dtype))
+
+
+def _solve_tangent(w: _Writer, x: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    a, _ = arguments
+    a_dot, right_dot = dots
+    right = w.like(x, "right")
+    moved = None if a_dot is None else w.dot(a_dot, x)
+
+    def element(k: tuple[Expr, ...]) -> Expr:
+        value = constant(0, x.type.dtype) if right_dot is None else w.b.load(right_dot, k)
+        return value if moved is None else arithmetic("sub", value, w.b.load(moved, k))
+
+    w.set(right, element)
+    w.fill(dot, "solve", a, right)
+
+
+def _unit(w: _Writer, a: Var) -> Var:
+    one, zero = constant(1, a.type.dtype), constant(0, a.type.dtype)
+    return w.set(w.like(a, "unit"), lambda k: w.select(k, zero, one, zero))
+
+
+def _det_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a,), (a_bar,) = arguments, bars
+    if a_bar is None:
+        return
+    _add_inverse(w, a, a_bar, w.b.value(arithmetic("mul", conjugate(w.b.load(d, (ZERO,))), w.b.load(bar, (ZERO,)))))
+
+
+def _logdet_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a,), (a_bar,) = arguments, bars
+    if a_bar is not None:
+        _add_inverse(w, a, a_bar, w.b.value(w.b.load(bar, (ZERO,))))
+
+
+def _add_inverse(w: _Writer, a: Var, a_bar: Var, factor: Expr) -> None:
+    """``a_bar += factor * a^-H``."""
+    inverse = w.solve(w.adjoint_matrix(a), _unit(w, a))
+    w.add(a_bar, lambda k: arithmetic("mul", factor, w.b.load(inverse, k)))
+
+
+def _det_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    _logdet_tangent(w, d, arguments, dot, dots)
+    w.set(dot, lambda k: arithmetic("mul", w.b.load(d, k), w.b.load(dot, k)))
+
+
+def _logdet_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    (a,), (a_dot,) = arguments, dots
+    w.set(dot, lambda k: constant(0, dot.type.dtype))
+    if a_dot is None:
+        return
+    quotient = w.solve(a, a_dot)
+    with w.loop(Size(a, 0, INT), dot) as i:
+        w.b.accumulate(dot, (ZERO,), w.b.value(w.b.load(quotient, (i, i))))
+
+
+def _cholesky_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a_bar,) = bars
+    if a_bar is None:
+        return
+    turned = w.adjoint_matrix(c)
+    inner = w.solve(turned, w.lower_half(w.dot(turned, _lower(w, bar))))
+    s = w.solve(turned, w.adjoint_matrix(inner))  # S^H
+
+    def element(k: tuple[Expr, ...]) -> Expr:
+        other = conjugate(w.b.load(s, k[::-1]))
+        both = arithmetic("add", w.b.load(s, k), other)
+        on = arithmetic("mul", both, constant(0.5, real(c)))
+        return w.select(k, constant(0, c.type.dtype), on, both)
+
+    w.add(a_bar, element)
+
+
+def _lower(w: _Writer, a: Var) -> Var:
+    """The lower triangle of a matrix."""
+    element = lambda k: w.select(k, constant(0, a.type.dtype), w.b.load(a, k), w.b.load(a, k))
+    return w.set(w.like(a, "lower"), element)
+
+
+def _cholesky_tangent(w: _Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    (a_dot,) = dots
+    if a_dot is None:
+        w.set(dot, lambda k: constant(0, dot.type.dtype))
+        return
+    change = w.like(c, "change")
+
+    def element(k: tuple[Expr, ...]) -> Expr:
+        below, above = w.b.load(a_dot, k), conjugate(w.b.load(a_dot, k[::-1]))
+        on = below
+        if isinstance(below.type, types.Complex):
+            on = ir.Op("cast", (ir.Op("real", (below,), real(c)),), below.type)
+        return w.select(k, above, on, below)
+
+    w.set(change, element)
+    inner = w.solve(c, change)
+    both = w.solve(c, w.adjoint_matrix(inner))  # (C^-1 dA C^-H)^H, which is the same
+    product = w.dot(c, w.lower_half(both))
+    w.set(dot, lambda k: w.b.load(product, k))
+
+
+_ADJOINTS: dict[str, Any] = {
+    "dot": _dot_adjoint,
+    "solve": _solve_adjoint,
+    "det": _det_adjoint,
+    "cholesky": _cholesky_adjoint,
+    "logdet": _logdet_adjoint,
+}
+_TANGENTS: dict[str, Any] = {
+    "dot": _dot_tangent,
+    "solve": _solve_tangent,
+    "det": _det_tangent,
+    "cholesky": _cholesky_tangent,
+    "logdet": _logdet_tangent,
+}

@@ -1,0 +1,118 @@
+"""Substitution in programs in single assignment form: copies of statements in which names or expressions are others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import Branch, Carried, Custom, Join, Loop, definitions, every
+
+
+def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
+    """The statement with expressions, variables that it defines or writes, and blocks replaced by functions' values."""
+    many = lambda es: tuple(map(expression, es))
+    match s:
+        case ir.Assign():
+            return replace(s, target=variable(s.target), value=expression(s.value))
+        case ir.Store() | ir.Accumulate():
+            return replace(s, array=variable(s.array), index=many(s.index), value=expression(s.value))
+        case ir.Alloc():
+            fill = None if s.fill is None else expression(s.fill)
+            return replace(s, target=variable(s.target), shape=many(s.shape), fill=fill)
+        case ir.Grow():
+            return replace(s, target=variable(s.target), size=expression(s.size))
+        case ir.Fill():
+            return replace(s, target=variable(s.target), arguments=many(s.arguments))
+        case ir.Return():
+            return replace(s, values=many(s.values))
+        case Loop():
+            carried = tuple(Carried(variable(c.var), expression(c.init), expression(c.next)) for c in s.carried)
+            condition = None if s.condition is None else variable(s.condition)
+            return replace(s, var=variable(s.var), start=expression(s.start), stop=expression(s.stop),
+                           carried=carried, condition=condition, body=block(s.body))  # fmt: skip
+        case Branch():
+            joins = tuple(Join(variable(j.var), expression(j.then), expression(j.orelse)) for j in s.joins)
+            if isinstance(s, Custom):
+                s = replace(s, arguments=many(s.arguments), results=many(s.results), residuals=many(s.residuals))
+            return replace(
+                s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
+            )
+        case ir.Launch():
+            reduced = tuple(replace(r, var=variable(r.var), init=expression(r.init)) for r in s.reduced)
+            return replace(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
+                           reduced=reduced, shared=many(s.shared),
+                           reaches=tuple(replace(r, index=expression(r.index)) for r in s.reaches),
+                           distinct=many(s.distinct),
+                           temporaries={k: variable(v) for k, v in s.temporaries.items()})  # fmt: skip
+        case ir.Raise():
+            return s
+    raise AssertionError(s)
+
+
+def map_expression(e: Expr, change: Any) -> Expr:
+    """An expression with ``change`` applied to its variables (also to arrays) and constants."""
+    match e:
+        case Op():
+            return replace(e, args=tuple(map_expression(a, change) for a in e.args))
+        case ir.Load():
+            return replace(e, array=change(e.array), index=tuple(map_expression(i, change) for i in e.index))
+        case Size():
+            return replace(e, array=change(e.array))
+        case Var():
+            return change(e)
+        case _:
+            return e
+
+
+def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ...]:
+    """Statements with variables replaced by atoms where they are read, and renamed where they are defined."""
+
+    def change(v: Var) -> Expr:
+        return names.get(v.name, v)
+
+    def variable(v: Var) -> Var:
+        new = names.get(v.name, v)
+        return new if isinstance(new, Var) else v
+
+    def block(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(rebuild(s, lambda e: map_expression(e, change), variable, block) for s in statements)
+
+    return block(body)
+
+
+def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
+    """A copy of statements in which all that they define has new names."""
+    return tuple(_with_loop_names(s) for s in substitute(body, new_names(body, names)))
+
+
+def new_names(body: tuple[Stmt, ...], names: Names) -> dict[str, Expr]:
+    """A new variable for every one that statements define."""
+    new: dict[str, Expr] = {}
+    for s in every(body):
+        for v in definitions(s):
+            if v.name not in new:
+                new[v.name] = Var(names.fresh(v.name), v.type)
+    return new
+
+
+def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) -> tuple[tuple[Stmt, ...], list[Expr]]:
+    """The statements of a function in this form and the values it returns, for atoms and arrays as its arguments."""
+    *body, last = function.body
+    assert isinstance(last, ir.Return)
+    new = {**new_names(tuple(body), names), **arguments}
+    statements = tuple(_with_loop_names(s) for s in substitute(tuple(body), new))
+    return statements, [map_expression(v, lambda v: new.get(v.name, v)) for v in last.values]
+
+
+def at_line(body: tuple[Stmt, ...], line: int) -> tuple[Stmt, ...]:
+    """Statements that stand for those of one line."""
+    moved = lambda s: replace(rebuild(s, lambda e: e, lambda v: v, lambda b: at_line(b, line)), line=line)
+    return tuple(map(moved, body))
+
+
+def _with_loop_names(s: Stmt) -> Stmt:
+    s = rebuild(s, lambda e: e, lambda v: v, lambda body: tuple(map(_with_loop_names, body)))
+    return replace(s, name=s.var.name) if isinstance(s, Loop) else s

@@ -1,0 +1,196 @@
+"""Static single assignment: the form in which kernels are analysed and differentiated.
+
+In this form every scalar is assigned once per execution of the block it stands in, every operand is an atom (a ``Var``,
+a ``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace those
+of ``ir``:
+
+* ``Loop`` names its loop-carried scalars (``Carried``);
+* ``Branch`` names the scalars that its two sides join (``Join``).
+
+Here are these statements, and what is to be seen of statements: blocks, reads, definitions.  ``construct`` makes the
+form from the parsed one and ``destruct`` goes back; ``builder`` writes programs in it, and ``rebuild`` copies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Stmt, Var
+from ampi.kernel.ir.intrinsics import is_differentiable
+
+INT = types.int64
+ZERO, ONE = Const(0, INT), Const(1, INT)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A scalar that lives from one iteration to the next: ``var`` is ``init`` before the first iteration, becomes
+    ``next`` at the end of each, and keeps its last value after the loop."""
+
+    var: Var
+    init: Expr
+    next: Expr
+
+
+@dataclass(frozen=True)
+class Loop(Stmt):
+    """``for var in range(start, stop, step)``, or ``while condition`` where ``condition`` is a carried scalar.
+
+    A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
+    ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
+    The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one besides at once.
+    ``whole``: it is an operation on whole arrays, which Numba runs on threads where it can.
+    """
+
+    name: str
+    var: Var
+    start: Expr
+    stop: Expr
+    body: tuple[Stmt, ...]
+    carried: tuple[Carried, ...] = ()
+    step: int = 1
+    condition: Var | None = None
+    parallel: bool = False
+    independent: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Join:
+    var: Var
+    then: Expr
+    orelse: Expr
+
+
+@dataclass(frozen=True)
+class Branch(Stmt):
+    condition: Expr
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+    joins: tuple[Join, ...] = ()
+
+
+@dataclass(frozen=True)
+class Custom(Branch):
+    """``ir.Custom``: ``then`` is the body, always run; the joins are the results that are numbers.
+
+    Arguments and results that are arrays, or parts of arrays, are ``Load``s with fewer indices than dimensions.
+    """
+
+    arguments: tuple[Expr, ...] = ()
+    results: tuple[Expr, ...] = ()
+    residuals: tuple[Expr, ...] = ()
+    rule: Any = None
+
+    @property
+    def inputs(self) -> tuple[Expr, ...]:
+        """The arguments that can carry derivatives."""
+        return tuple(e for e in self.arguments if is_differentiable(e.type))
+
+
+def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """The blocks of statements inside a statement."""
+    match s:
+        case Loop(body=body):
+            return (body,)
+        case Branch(then=then, orelse=orelse):
+            return (then, orelse)
+        case _:
+            return ()
+
+
+def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """All statements of a block and of the blocks inside them, in the order of the text."""
+    for s in body:
+        yield s
+        for block in blocks(s):
+            yield from every(block)
+
+
+def reads(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions a statement evaluates itself, without blocks inside it and without arrays that it writes."""
+    match s:
+        case ir.Assign(value=value):
+            return (value,)
+        case ir.Store(index=index, value=value) | ir.Accumulate(index=index, value=value):
+            return (*index, value)
+        case ir.Alloc(shape=shape, fill=fill):
+            return shape if fill is None else (*shape, fill)
+        case ir.Grow(size=size):
+            return (size,)
+        case ir.Fill(arguments=arguments):
+            return arguments
+        case ir.Return(values=values):
+            return values
+        case Loop(start=start, stop=stop, carried=carried):
+            return (start, stop, *(c.init for c in carried), *(c.next for c in carried))
+        case Branch(condition=condition, joins=joins):
+            more = (*s.arguments, *s.results, *s.residuals) if isinstance(s, Custom) else ()
+            return (condition, *(j.then for j in joins), *(j.orelse for j in joins), *more)
+        case ir.Launch(start=start, stop=stop, arguments=arguments, reduced=reduced, shared=shared, distinct=distinct):
+            indices = (r.index for r in s.reaches)
+            return (start, stop, *arguments, *(r.init for r in reduced), *shared, *distinct, *indices)
+        case ir.Raise():
+            return ()
+    raise AssertionError(s)
+
+
+def names_read(s: Stmt) -> set[str]:
+    """The variables in ``reads``."""
+    return {n.name for e in reads(s) for n in ir.walk(e) if isinstance(n, Var)}
+
+
+def definitions(s: Stmt) -> tuple[Var, ...]:
+    """The variables a statement itself defines."""
+    match s:
+        case ir.Assign(target=target) | ir.Alloc(target=target):
+            return (target,)
+        case Loop(var=var, carried=carried):
+            return (var, *(c.var for c in carried if c.var != var))
+        case Branch(joins=joins):
+            return tuple(j.var for j in joins)
+        case ir.Launch(reduced=reduced, temporaries=temporaries):
+            return (*(r.var for r in reduced), *temporaries.values())
+        case _:
+            return ()
+
+
+def written(s: Stmt) -> Var | None:
+    """The array into whose elements a statement writes."""
+    match s:
+        case ir.Store(array=array) | ir.Accumulate(array=array):
+            return array
+        case ir.Grow(target=target) | ir.Alloc(target=target) | ir.Fill(target=target):
+            return target
+        case _:
+            return None
+
+
+def with_innermost_loops(body: tuple[Stmt, ...], change: Callable[[Loop], Loop]) -> tuple[Stmt, ...]:
+    """Statements with another loop in the place of each that has none in it."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Branch):
+            s = replace(s, then=with_innermost_loops(s.then, change), orelse=with_innermost_loops(s.orelse, change))
+        elif isinstance(s, Loop):
+            inside = contains_loop(s.body)
+            s = replace(s, body=with_innermost_loops(s.body, change)) if inside else change(s)
+        out.append(s)
+    return tuple(out)
+
+
+def contains_loop(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, Loop) or any(contains_loop(b) for b in blocks(s)) for s in body)
+
+
+def is_rectangular(loop: Loop, outermost: Loop) -> bool:
+    """Whether the range of a loop is fixed before ``outermost`` (around it, or itself) begins."""
+    if loop.condition is not None:
+        return False
+    inside = {v.name for t in every((outermost,)) for v in definitions(t)}
+    return all(not isinstance(e, Var) or e.name not in inside for e in (loop.start, loop.stop))

@@ -1,0 +1,507 @@
+"""Array hoisting: arrays that outlive the iteration or the branch in which they are made.
+
+``keep`` is about names that are carried: where a name stands for an array that an iteration makes, in the next
+iteration or after the loop (``u = step(u)``, or what only some iterations make), it gets an array of its own, made
+before the loop, into which each new array is copied.  That makes no difference as long as the array is not changed
+under one name while it is used under another, which is an error.
+
+``hoist`` is about arrays themselves: one that is used after the loop or the branch in which it is made is made before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+from numba import types
+
+from ampi.errors import KernelError
+from ampi.kernel import ir
+from ampi.kernel.ir import index_algebra
+from ampi.kernel.ir.index_algebra import INT, ZERO
+from ampi.kernel.ir.liveness import live_before, used
+from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.rewrite import rename
+from ampi.kernel.normalise.array_phi import live_around, with_live
+
+Block = tuple[ir.Stmt, ...]
+
+
+def keep(function: ir.Function) -> ir.Function:
+    """The function (lowered, its views not yet resolved) in which no name carries an array out of an iteration."""
+    return _Keep(function).run()
+
+
+def hoist(function: ir.Function) -> ir.Function:
+    """The function (its views and references resolved) in which arrays are made where all uses can see them."""
+    return _Hoist(function).run()
+
+
+class _Pass:
+    def __init__(self, function: ir.Function):
+        self.function = function
+        self.fresh = Names.of(function).variable
+        self.line = function.first_line
+
+    def fail(self, problem: str) -> NoReturn:
+        raise KernelError(f"{self.function.where(self.line)}: {stem(problem)}")
+
+    def assign(self, target: ir.Var, value: ir.Expr | None, line: int) -> Block:
+        """All elements of an array set to those of another one, or to a number."""
+        if value is None:
+            return ()
+        axes = tuple(self.fresh("i", INT) for _ in range(target.type.ndim))
+        shape = sizes_of(target)
+        element = ir.Load(value, axes, value.type.dtype) if isinstance(value.type, types.Array) else value
+        return (ir.Elementwise(target, axes, shape, axes, element, snapshot=False, line=line),)
+
+    def shape_before(self, s: ir.Stmt, shape: tuple[ir.Expr, ...], at: ir.Stmt) -> tuple[ir.Expr, ...] | None:
+        """The sizes that a statement ``at`` inside of ``s`` computes, in terms of what is known before ``s``; None if
+        that cannot be."""
+        known = _Path(s, at)
+        try:
+            return tuple(not_below_zero(known.before(e, 0)) for e in shape)
+        except _Unknown:
+            return None
+
+
+class _Unknown(Exception):
+    """A value depends on more than what is known before a statement."""
+
+
+class _Path:
+    """What is computed on the way to a statement inside of another one."""
+
+    def __init__(self, s: ir.Stmt, at: ir.Stmt):
+        self.loops: list[ir.Stmt] = []
+        self.values: dict[str, list[ir.Expr | None]] = {}
+        self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
+        for t in self.follow((s,), at):
+            self.pass_by(t)
+        for loop in self.loops:
+            names = Counter(name for n in ir.walk(loop) for name in _assigned(n))
+            for name, count in names.items():
+                if count != len(self.values.get(name, ())):
+                    self.values.setdefault(name, []).append(None)
+
+    def follow(self, body: Block, at: ir.Stmt) -> Iterator[ir.Stmt]:
+        """The statements that are executed before, each as a whole."""
+        for s in body:
+            if s is at:
+                return
+            inside = next((b for b in _blocks(s) if any(n is at for n in ir.walk(b))), None)
+            if inside is not None:
+                if isinstance(s, (ir.For, ir.While)):
+                    self.loops.append(s)
+                yield from self.follow(inside, at)
+                return
+            yield s
+
+    def pass_by(self, s: ir.Stmt) -> None:
+        if isinstance(s, ir.Assign):
+            self.values.setdefault(s.target.name, []).append(s.value)
+            return
+        for n in ir.walk(s):
+            for name in _assigned(n):
+                self.values.setdefault(name, []).append(None)
+            match n:
+                case ir.Alloc(target=target, shape=shape) | ir.View(target=target, shape=shape):
+                    self.shapes[target.name] = shape
+                case ir.Alias(target=target, array=array, index=index):
+                    shape = self.shapes.get(array.name, sizes_of(array))[len(index) :]
+                    self.shapes[target.name] = shape if self.shapes.get(target.name, shape) == shape else ()
+
+    def before(self, e: ir.Expr, depth: int) -> ir.Expr:
+        """A value in terms of what is known before."""
+        if depth > 50:
+            raise _Unknown
+        match e:
+            case ir.Size(array=array, axis=axis) if array.name in self.shapes:
+                if axis >= len(self.shapes[array.name]):
+                    raise _Unknown
+                return self.before(self.shapes[array.name][axis], depth + 1)
+            case ir.Var(name=name) if name in self.values:
+                (value, *others) = self.values[name]
+                if value is None or others:
+                    raise _Unknown
+                return self.before(value, depth + 1)
+            case ir.Op(args=args):
+                return replace(e, args=tuple(self.before(a, depth + 1) for a in args))
+            case ir.Load():
+                raise _Unknown
+        return e
+
+
+def _assigned(n: ir.Expr | ir.Stmt) -> tuple[str, ...]:
+    match n:
+        case ir.Assign(target=target):
+            return (target.name,)
+        case ir.For(var=var):
+            return (var.name,)
+        case ir.Custom(outputs=outputs):
+            return tuple(v.name for v in outputs)
+    return ()
+
+
+def _blocks(s: ir.Stmt) -> tuple[Block, ...]:
+    match s:
+        case ir.If():
+            return (s.then, s.orelse)
+        case ir.For() | ir.While() | ir.Custom():
+            return (s.body,)
+    return ()
+
+
+def not_below_zero(size: ir.Expr) -> ir.Expr:
+    below = index_algebra.lowest(size)
+    return size if below is not None and below >= 0 else index_algebra.maximum(size, ZERO)
+
+
+def sizes_of(array: ir.Var) -> tuple[ir.Expr, ...]:
+    return tuple(ir.Size(array, axis, types.intp) for axis in range(array.type.ndim))
+
+
+def owned(target: ir.Var) -> ir.Var:
+    """A variable for a contiguous array of the same elements."""
+    return replace(target, type=target.type.copy(layout="C", readonly=False))
+
+
+# --------------------------------------------------------------------------------------------------- names
+
+
+class _Keep(_Pass):
+    def __init__(self, function: ir.Function):
+        super().__init__(function)
+        self.of: dict[str, set[str]] = {}  # the arrays that a name may stand for
+        arguments = {a.name for a in function.arguments} | {name for name, _ in function.constants}
+        for name in arguments:
+            self.of[name] = {name}
+        bindings = []
+        for n in ir.walk(function.body):
+            if isinstance(n, ir.Alloc):
+                self.of[n.target.name] = {n.target.name}
+            elif isinstance(n, (ir.Alias, ir.View)):
+                bindings.append((n.target.name, n.array.name))
+        growing = True
+        while growing:
+            growing = False
+            for target, array in bindings:
+                known, more = self.of.setdefault(target, set()), self.of.get(array, set())
+                growing = growing or not more <= known
+                known |= more
+        self.defined = arguments
+        self.carried: set[str] = set()
+        self.separate: set[str] = set()  # names of what a carried name has stood for before
+
+    def run(self) -> ir.Function:
+        body = self.block(self.function.body, set())
+        if not self.carried:
+            return self.function
+        self.require_no_other_name()
+        return replace(self.function, body=body)
+
+    def block(self, body: Block, live: set[str]) -> Block:
+        out: list[ir.Stmt] = []
+        for s, after in with_live(body, live):
+            self.line = s.line or self.line
+            match s:
+                case ir.For() | ir.While():
+                    out += self.loop(s, after)
+                case ir.If():
+                    out.append(replace(s, then=self.block(s.then, after), orelse=self.block(s.orelse, after)))
+                case _:
+                    out.append(s)
+            if isinstance(s, (ir.Alloc, ir.Alias, ir.View)):
+                self.defined.add(s.target.name)
+        return tuple(out)
+
+    def loop(self, s: ir.For | ir.While, after: set[str]) -> Block:
+        around = live_around(s, after)
+        inside = list(ir.walk(s.body))
+        made = {n.target.name for n in inside if isinstance(n, ir.Alloc)}
+        earlier = set() if isinstance(s, ir.For) and s.parallel else live_before(s.body, around)
+        bindings: dict[str, list[ir.Alias | ir.View | ir.Alloc]] = {}
+        for n in inside:
+            bound = isinstance(n, (ir.Alias, ir.View)) and n.target.name in around
+            if bound or (isinstance(n, ir.Alloc) and n.target.name in earlier):
+                bindings.setdefault(n.target.name, []).append(n)
+        bindings = {name: found for name, found in bindings.items() if self.of[name] & made}
+        begin: list[ir.Stmt] = []
+        end: list[ir.Stmt] = []
+        own: dict[str, ir.Var] = {}
+        for name, found in bindings.items():
+            if isinstance(s, ir.For) and s.parallel:
+                self.fail(f"'{name}' is an array that an iteration of prange makes, and is used after it; use range")
+            for n in found:
+                self.separate |= self.left_behind(n, s, around)
+            target = owned(found[0].target)
+            own[name] = self.fresh(f"{name}_own", target.type)
+            if name in self.defined:
+                entry = found[0].target
+                begin.append(ir.Alloc(own[name], sizes_of(entry), None, line=s.line))
+                begin += self.assign(own[name], entry, s.line)
+            else:
+                shape = self.first_size(s, found)
+                if shape is None:
+                    self.fail(f"the size of '{name}' is not known before the loop that makes it; make it there")
+                begin.append(ir.Alloc(own[name], shape, None, line=s.line))
+            end.append(ir.Alias(found[0].target, own[name], (), line=s.line))
+        if own:
+            s = replace(s, body=self.copied(s.body, own))
+        s = replace(s, body=self.block(s.body, around))
+        self.defined |= set(bindings) | made
+        self.carried |= set(bindings)
+        return (*begin, s, *end)
+
+    def first_size(self, s: ir.Stmt, found: list[ir.Alias | ir.View | ir.Alloc]) -> tuple[ir.Expr, ...] | None:
+        """The size of the arrays that a name is bound to, as far as it is known before the loop (they agree)."""
+        for n in found:
+            shape = sizes_of(n.array)[len(n.index) :] if isinstance(n, ir.Alias) else n.shape
+            known = self.shape_before(s, shape, n)
+            if known is not None:
+                return known
+        return None
+
+    def copied(self, body: Block, own: dict[str, ir.Var]) -> Block:
+        """Statements in which names have their own arrays, into which others are copied."""
+        out: list[ir.Stmt] = []
+        for s in body:
+            match s:
+                case ir.Alias(target=target) | ir.View(target=target) if target.name in own:
+                    out += self.copy(s, own)
+                case ir.Alias(target=target) | ir.View(target=target) if target.name in self.separate:
+                    out += self.copy_apart(s, own)
+                case ir.Alloc(target=target) if target.name in own:
+                    out += self.require_size(target.name, own[target.name], s.shape, s.line)
+                    out += self.assign(own[target.name], s.fill, s.line)
+                case ir.If():
+                    s = replace(s, then=self.copied(s.then, own), orelse=self.copied(s.orelse, own))
+                    out.append(replace(s, condition=self.renamed(s.condition, own)))
+                case ir.For() | ir.While():
+                    inner = self.copied(s.body, own)
+                    heads = ("start", "stop", "step") if isinstance(s, ir.For) else ("condition",)
+                    out.append(replace(s, body=inner, **{h: self.renamed(getattr(s, h), own) for h in heads}))
+                case _:
+                    out.append(self.renamed(s, own))
+        return tuple(out)
+
+    def renamed(self, node: ir.Expr | ir.Stmt, own: dict[str, ir.Var]) -> ir.Expr | ir.Stmt:
+        return rename(node, dict(own), lambda name: name, None)
+
+    def copy(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
+        """A name bound to an array: the array copied into the name's own."""
+        target = own[s.target.name]
+        out, source = self.named(s, own)
+        out += self.require_size(s.target.name, target, sizes_of(source), s.line)
+        return [*out, *self.assign(target, source, s.line)]
+
+    def copy_apart(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
+        """A name bound to what a carried name stands for, until that is overwritten: bound to a copy."""
+        out, source = self.named(s, own)
+        copied = owned(self.fresh(f"{s.target.name}_before", s.target.type))
+        out.append(ir.Alloc(copied, sizes_of(source), None, line=s.line))
+        return [*out, *self.assign(copied, source, s.line), ir.Alias(s.target, copied, (), line=s.line)]
+
+    def named(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> tuple[list[ir.Stmt], ir.Var]:
+        """The array that a name is bound to, with a name of its own where it is a part of one."""
+        source = own.get(s.array.name, s.array)
+        if isinstance(s, ir.Alias) and not s.index:
+            return [], source
+        part = self.fresh(f"{s.target.name}_part", s.target.type)
+        new = self.renamed(replace(s, target=part, array=source), own)
+        assert isinstance(new, ir.Stmt)
+        return [new], part
+
+    def require_size(self, name: str, target: ir.Var, shape: tuple[ir.Expr, ...], line: int) -> list[ir.Stmt]:
+        text = (
+            f"the array '{stem(name)}' changes its size in a loop; make one of the largest size before, and use parts "
+            "of it"
+        )
+        return [ir.Agree(a, b, text, line=line) for a, b in zip(sizes_of(target), shape, strict=True)]
+
+    def left_behind(self, n: ir.Alias | ir.View | ir.Alloc, loop: ir.For | ir.While, around: set[str]) -> set[str]:
+        """The names that stand for what a name stood for before it is bound, and are used after that."""
+        derived, growing = {n.target.name}, True
+        inside = [m for m in ir.walk(loop.body) if isinstance(m, (ir.Alias, ir.View))]
+        while growing:
+            more = {m.target.name for m in inside if m.array.name in derived} - derived
+            derived |= more
+            growing = bool(more)
+        return (derived & self.live_after(n, loop.body, around)) - around - {n.target.name}
+
+    def live_after(self, n: ir.Stmt, body: Block, live: set[str]) -> set[str]:
+        """The names that are live after a statement inside of a block."""
+        for s, after in with_live(body, live):
+            if s is n:
+                return after
+            for block, around in inner_blocks(s, after):
+                if any(m is n for m in ir.walk(block)):
+                    return self.live_after(n, block, around)
+        raise AssertionError(n)
+
+    # whether a copy is as good as the array
+
+    def require_no_other_name(self) -> None:
+        """No array is changed under one name while another one is used for it, if one of them has a copy."""
+        copied = self.carried | self.separate
+        paths = {a.name: a.shown for a in self.function.arguments}
+        for s, environment, live in _Sharing(self.function).changes:
+            name = s.array.name
+            self.line = s.line or self.line
+            arrays = environment.get(name, frozenset())
+            for other in sorted(live - {name}):
+                if environment.get(other, frozenset()) & arrays and copied & {name, other}:
+                    self.fail(
+                        f"'{name}' and '{other}' may be one array here, which is changed, and one of them is carried "
+                        f"from one iteration to the next; make a copy before: {other} = {name}.copy()"
+                    )
+            given = sorted(array for kind, array in arrays if kind == "argument" and array in paths)
+            if given and name in copied:
+                self.fail(
+                    f"'{name}' may be the argument '{paths[given[0]]}' here, which is changed, and is another array "
+                    f"later; begin with a copy: {name} = {name}.copy()"
+                )
+
+
+Array = tuple[str, str]  # an argument, or the last ("new") or any earlier ("old") array that a statement has made
+Environment = dict[str, frozenset[Array]]
+
+
+MOST = 8  # environments that are told apart
+
+
+class _Sharing:
+    """Which arrays the names may stand for at every statement that changes one, and which names are used after it.
+
+    Whether a loop was entered is told apart.
+    """
+
+    def __init__(self, function: ir.Function):
+        self.found: dict[int, tuple[ir.Store | ir.Accumulate | ir.Elementwise, list[Environment], set[str]]] = {}
+        names = [a.name for a in function.arguments] + [name for name, _ in function.constants]
+        self.block(function.body, [{n: frozenset({("argument", n)}) for n in names}], set())
+
+    @property
+    def changes(self) -> Iterator[tuple[ir.Store | ir.Accumulate | ir.Elementwise, Environment, set[str]]]:
+        for s, environments, live in self.found.values():
+            for environment in environments:
+                yield s, environment, live
+
+    def block(self, body: Block, environments: list[Environment], live: set[str]) -> list[Environment]:
+        for s, after in with_live(body, live):
+            environments = self.statement(s, environments, after)
+        return environments
+
+    def statement(self, s: ir.Stmt, environments: list[Environment], after: set[str]) -> list[Environment]:
+        match s:
+            case ir.Alloc(target=target):
+                return [_with_new(e, target.name) for e in environments]
+            case ir.Alias(target=target, array=array) | ir.View(target=target, array=array):
+                return [{**e, target.name: e.get(array.name, frozenset())} for e in environments]
+            case ir.Store() | ir.Accumulate() | ir.Elementwise():
+                self.found[id(s)] = s, environments, after
+            case ir.If():
+                then, orelse = (self.block(b, environments, after) for b in (s.then, s.orelse))
+                return _few([*then, *orelse])
+            case ir.For() | ir.While():
+                around = live_around(s, after)
+                head = _joined(environments)
+                while True:
+                    ends = self.block(s.body, [head], around)
+                    more = _joined([head, *ends])
+                    if more == head:
+                        return _few([*environments, *ends])
+                    head = more
+            case ir.Custom():
+                return self.block(s.body, environments, after)
+        return environments
+
+
+def _with_new(environment: Environment, name: str) -> Environment:
+    last, earlier = ("new", name), ("old", name)
+    aged = {n: a - {last} | {earlier} if last in a else a for n, a in environment.items()}
+    return {**aged, name: frozenset({last})}
+
+
+def _joined(environments: list[Environment]) -> Environment:
+    names = {n for e in environments for n in e}
+    return {n: frozenset().union(*(e.get(n, frozenset()) for e in environments)) for n in names}
+
+
+def _few(environments: list[Environment]) -> list[Environment]:
+    different = [e for k, e in enumerate(environments) if e not in environments[:k]]
+    return different if len(different) <= MOST else [_joined(different)]
+
+
+def inner_blocks(s: ir.Stmt, after: set[str]) -> list[tuple[Block, set[str]]]:
+    match s:
+        case ir.If():
+            return [(s.then, after), (s.orelse, after)]
+        case ir.For() | ir.While():
+            return [(s.body, live_around(s, after))]
+        case ir.Custom():
+            return [(s.body, after)]
+    return []
+
+
+# --------------------------------------------------------------------------------------------------- arrays
+
+
+class _Hoist(_Pass):
+    """``outside`` are the names used elsewhere: no iteration uses an array of an earlier one."""
+
+    def run(self) -> ir.Function:
+        return replace(self.function, body=self.block(self.function.body, set(), set()))
+
+    def block(self, body: Block, live: set[str], outside: set[str]) -> Block:
+        out: list[ir.Stmt] = []
+        names = [used(s) for s in body]
+        count = Counter(name for own in names for name in own)
+        for (s, after), own in zip(with_live(body, live), names):
+            self.line = s.line or self.line
+            beyond = outside | {name for name, number in count.items() if number > (name in own)}
+            match s:
+                case ir.If():
+                    then = self.block(s.then, after, beyond | used((s.condition, *s.orelse)))
+                    orelse = self.block(s.orelse, after, beyond | used((s.condition, *s.then)))
+                    out += self.out_of(replace(s, then=then, orelse=orelse), after & beyond)
+                case ir.For() | ir.While():
+                    s = replace(s, body=self.block(s.body, live_around(s, after), beyond))
+                    out += self.out_of(s, after & beyond)
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    def out_of(self, s: ir.Stmt, after: set[str]) -> Block:
+        """A statement, and before it the arrays made in it that are used after it."""
+        moved = [n for n in ir.walk(s) if isinstance(n, ir.Alloc) and n.target.name in after]
+        if not moved:
+            return (s,)
+        begin = []
+        for n in moved:
+            name = n.target.name
+            if isinstance(s, ir.For) and s.parallel:
+                self.fail(f"'{name}' is an array that an iteration of prange makes, and is used after it; use range")
+            shape = self.shape_before(s, n.shape, n)
+            if shape is None:
+                where = "branch" if isinstance(s, ir.If) else "loop"
+                self.line = n.line or self.line
+                self.fail(f"the size of '{name}' is not known before the {where} that makes it; make it there")
+            begin.append(ir.Alloc(n.target, shape, None, line=n.line))
+        return (*begin, self.without(s, {n.target.name for n in moved}))
+
+    def without(self, s: ir.Stmt, names: set[str]) -> ir.Stmt:
+        block = lambda body: tuple(new for t in body for new in self.filled(t, names))
+        match s:
+            case ir.If():
+                return replace(s, then=block(s.then), orelse=block(s.orelse))
+            case ir.For() | ir.While() | ir.Custom():
+                return replace(s, body=block(s.body))
+        return s
+
+    def filled(self, s: ir.Stmt, names: set[str]) -> Block:
+        if isinstance(s, ir.Alloc) and s.target.name in names:
+            return self.assign(s.target, s.fill, s.line)
+        return (self.without(s, names),)

@@ -1,0 +1,100 @@
+"""Copy elision: of an array that nothing changes, the array itself is used in place of a copy.
+
+An array is *quiet* if it is an argument that nothing writes, or a local array that is written as a whole, once, right
+after it was made.  A quiet array that is a copy of a quiet array is the same array for all purposes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir.rewrite import rename
+
+
+def without_copies(function: ir.Function) -> ir.Function:
+    """The function (its views resolved, its operations on whole arrays not yet loops) without such copies."""
+    return _Copies(function).run()
+
+
+class _Copies:
+    def __init__(self, function: ir.Function):
+        self.function = function
+        self.arguments = {a.name for a in function.arguments}
+        self.returned = {
+            v.name
+            for n in ir.walk(function.body)
+            if isinstance(n, ir.Return)
+            for v in n.values
+            if isinstance(v, ir.Var)
+        }
+        self.writes = Counter(_written(n) for n in ir.walk(function.body))
+        self.shape: dict[str, tuple[ir.Expr, ...]] = {}
+        self.quiet = {a.name for a in function.arguments if not self.writes[a.name]}
+        self.quiet |= {name for name, _ in function.constants}
+        self.same: dict[str, ir.Expr] = {}
+
+    def run(self) -> ir.Function:
+        body = self.block(self.function.body)
+        if not self.same:
+            return self.function
+        return replace(self.function, body=tuple(rename(s, dict(self.same), lambda name: name, None) for s in body))
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in body:
+            match s:
+                case ir.If():
+                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+                case ir.For() | ir.While():
+                    s = replace(s, body=self.block(s.body))
+                case ir.Alloc(target=target, shape=shape):
+                    self.shape[target.name] = shape
+                case ir.Elementwise() | ir.Fill():
+                    made = out[-1] if out and isinstance(out[-1], ir.Alloc) else None
+                    name = _written(s)
+                    if made is not None and made.target.name == name and self.writes[name] == 1:
+                        self.quiet.add(name)
+                        source = self.copied(s)
+                        if source is not None:
+                            self.same[name] = source
+                            out.pop()
+                            continue
+            out.append(s)
+        return tuple(out)
+
+    def copied(self, s: ir.Stmt) -> ir.Var | None:
+        """The array that a statement copies as a whole, if it is quiet."""
+        match s:
+            case ir.Elementwise(array=array, axes=axes, index=index, value=ir.Load(array=source, index=place)):
+                source_now = self.same.get(source.name, source)
+                assert isinstance(source_now, ir.Var)
+                if index != axes or place != axes or s.accumulate or source_now.name not in self.quiet:
+                    return None
+                if array.type.dtype != source.type.dtype or not self.is_all(s.shape, source, source_now):
+                    return None
+                passed_on = source_now.name in self.arguments and array.name in self.returned
+                return None if passed_on else source_now
+        return None
+
+    def is_all(self, shape: tuple[ir.Expr, ...], *names: ir.Var) -> bool:
+        """Whether these are the sizes of an array."""
+        for array in names:
+            if shape == tuple(ir.Size(array, k, types.intp) for k in range(len(shape))):
+                return True
+            if array.name in self.shape and self.shape[array.name] == shape:
+                return all(isinstance(n, ir.Const) for n in shape)
+        return False
+
+
+def _written(node: ir.Expr | ir.Stmt) -> str:
+    """The array that a statement writes, or that gets another name (which may write it); otherwise nothing."""
+    match node:
+        case ir.Store(array=array) | ir.Accumulate(array=array) | ir.Elementwise(array=array) | ir.Alias(array=array):
+            return array.name
+        case ir.Fill(target=target):
+            return target.name
+    return ""

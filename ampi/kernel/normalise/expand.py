@@ -1,0 +1,185 @@
+"""Array expansion: operations on whole arrays become loops over elements.
+
+``Elementwise`` statements become loops which run over the indices of the elements that are written, so that they are
+the loops one would write by hand; where values are stored into elements that others of the values are computed from,
+they are computed into a temporary array first.  Sizes that have to agree, and are not seen to, are collected for a
+check before the kernel is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from numba import types
+
+from ampi.errors import KernelError
+from ampi.kernel import ir
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.index_algebra import INT, ONE, ZERO, Integers, as_sum
+from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.rewrite import mapped
+
+
+def expand(function: ir.Function) -> ir.Function:
+    """The function (its views resolved) without ``Elementwise`` and ``Agree``."""
+    return _Expansion(function).run()
+
+
+class _Expansion:
+    def __init__(self, function: ir.Function):
+        self.function = function
+        self.integers = Integers(function)
+        self.fresh = Names.of(function).variable
+        self.roots: dict[str, str] = {}
+        self.agreeing: list[ir.Agree] = []
+        self.allocated: dict[str, tuple[ir.Expr, ...]] = {
+            name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
+        }
+        self.line = function.first_line
+
+    def run(self) -> ir.Function:
+        body = self.block(self.function.body)
+        return replace(self.function, body=body, agreeing=tuple(self.agreeing))
+
+    def fail(self, problem: str) -> NoReturn:
+        raise KernelError(f"{self.function.where(self.line)}: {stem(problem)}")
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return tuple(new for s in body for new in self.statement(s))
+
+    def statement(self, s: ir.Stmt) -> tuple[ir.Stmt, ...]:
+        self.line = s.line or self.line
+        match s:
+            case ir.Alias(target=target, array=array):
+                self.roots[target.name] = self.root(array.name)
+            case ir.Alloc(target=target, shape=shape):
+                self.allocated[target.name] = shape
+            case ir.Elementwise():
+                return self.elementwise(s)
+            case ir.Agree():
+                return self.agree(s)
+            case ir.Custom():
+                return (replace(s, body=self.block(s.body)),)
+            case ir.If():
+                return (replace(s, then=self.block(s.then), orelse=self.block(s.orelse)),)
+            case ir.While():
+                return (replace(s, body=self.block(s.body)),)
+            case ir.For():
+                self.integers.count(s)
+                return (replace(s, body=self.block(s.body)),)
+        return (s,)
+
+    # whole arrays
+
+    def elementwise(self, s: ir.Elementwise) -> tuple[ir.Stmt, ...]:
+        self.integers.count_axes(s.axes)
+        meets = self.meets_itself(s)
+        if not (s.snapshot and meets):
+            return self.loops(s, backwards=s.array.type.layout == "F" and not meets)
+        dtype = s.array.type.dtype if inference.convertible(s.value.type, s.array.type.dtype) else s.value.type
+        values = self.fresh(f"{s.array.name}_new", types.Array(dtype, len(s.axes), "C"))
+        axes = tuple(self.fresh(a.name, INT) for a in s.axes)
+        self.integers.count_axes(axes)
+        names = dict(zip((a.name for a in s.axes), axes, strict=True))
+        renamed = lambda e: names.get(e.name, e) if isinstance(e, ir.Var) else e
+        first = replace(s, array=values, index=s.axes, accumulate=False)
+        index = tuple(mapped(i, renamed) for i in s.index)
+        then = replace(s, axes=axes, index=index, value=ir.Load(values, axes, dtype))
+        return (ir.Alloc(values, s.shape, None, line=s.line), *self.loops(first), *self.loops(then))
+
+    def root(self, name: str) -> str:
+        return self.roots.get(name, name)
+
+    def meets_itself(self, s: ir.Elementwise) -> bool:
+        """Whether a value may be computed from an element that another value is stored into."""
+        root = self.root(s.array.name)
+        loads = [n for e in (s.value, *s.index) for n in ir.walk(e) if isinstance(n, ir.Load)]
+        return any(self.root(n.array.name) == root and not self.same_element(n, s) for n in loads)
+
+    def same_element(self, load: ir.Load, s: ir.Elementwise) -> bool:
+        """Whether an iteration loads from no element that another iteration writes: they can be told apart by indices
+        that both accesses have in common."""
+        if load.array.name != s.array.name:
+            return False
+        axes = {axis.name for axis in s.axes}
+        told = set()
+        for a, b in zip(load.index, s.index, strict=True):
+            x = as_sum(a)
+            moving = [t for t in x.terms if any(isinstance(n, ir.Var) and n.name in axes for n in ir.walk(t))]
+            if x == as_sum(b) and len(moving) == 1 and isinstance(moving[0], ir.Var):
+                told.add(moving[0].name)
+        return axes <= told
+
+    def loops(self, s: ir.Elementwise, backwards: bool = False) -> tuple[ir.Stmt, ...]:
+        """The loops over the elements, counted by the indices of the array that is written."""
+        starts = [self.offset(axis, s) for axis in s.axes]
+        names = {a.name: index_algebra.sub(a, begin) for a, begin in zip(s.axes, starts, strict=True) if begin != ZERO}
+        shift = lambda e: names.get(e.name, e) if isinstance(e, ir.Var) else index_algebra.tidy(e)
+        value, index = mapped(s.value, shift), tuple(mapped(i, shift) for i in s.index)
+        kind = ir.Accumulate if s.accumulate else ir.Store
+        body: ir.Stmt = kind(s.array, index, value, line=s.line)
+        order = list(zip(s.axes, starts, s.shape, strict=True))
+        for axis, begin, size in order if backwards else reversed(order):
+            body = ir.For(axis, begin, self.end(begin, size), ONE, (body,), line=s.line)
+        return (replace(body, whole=True) if isinstance(body, ir.For) else body,)
+
+    def offset(self, axis: ir.Var, s: ir.Elementwise) -> ir.Expr:
+        """Where the index that goes with an axis begins, if it moves in steps of one."""
+        for i in s.index:
+            total = as_sum(i)
+            rest = total.plus(index_algebra.Sum(0, {axis: 1}), -1)
+            names = {n.name for term in rest.terms for n in ir.walk(term) if isinstance(n, ir.Var)}
+            if total.terms.get(axis) == 1 and names.isdisjoint(a.name for a in s.axes):
+                begin = index_algebra.as_expression(rest)
+                if self.integers.is_not_negative(begin):
+                    return begin
+        return ZERO
+
+    @staticmethod
+    def end(begin: ir.Expr, size: ir.Expr) -> ir.Expr:
+        """Where a range of a size ends; a range does not mind an end before its beginning."""
+        if isinstance(size, ir.Op) and size.name == "max" and size.args[1] == ZERO:
+            size = size.args[0]
+        return index_algebra.add(begin, size)
+
+    # sizes
+
+    def agree(self, s: ir.Agree) -> tuple[ir.Stmt, ...]:
+        """Nothing if two sizes are seen to be equal, or can be checked before the call; otherwise a check."""
+        a, b = as_sum(s.first, self.known), as_sum(s.second, self.known)
+        difference = a.plus(b, -1)
+        if not difference.terms and difference.constant == 0:
+            return ()
+        problem = s.problem or f"arrays of different sizes in one operation; {ADVICE}"
+        if not difference.terms or (not s.problem and index_algebra.Sum(1) in (a, b)):
+            self.fail(problem)
+        x, y = index_algebra.as_expression(a), index_algebra.as_expression(b)
+        if not s.problem and all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e)):
+            if not any((c.first, c.second) == (x, y) for c in self.agreeing):
+                self.agreeing.append(replace(s, first=x, second=y, line=self.line))
+            return ()
+        differ = ir.Op("ne", (s.first, s.second), types.boolean)
+        text = f"{self.function.where(self.line)}: {problem}"
+        refuse = ir.Raise(f"raise ValueError({text!r})", own=True, line=self.line)
+        return (ir.If(differ, (refuse,), line=self.line),)
+
+    def known(self, value: ir.Expr) -> ir.Expr | None:
+        """The value of a variable that is assigned once, or of the size of a local array."""
+        found: ir.Expr | None = None
+        if isinstance(value, ir.Var):
+            found = self.integers.definition.get(value.name)
+        elif isinstance(value, ir.Size) and value.array.name in self.allocated:
+            found = self.allocated[value.array.name][value.axis]
+        return found if found is not None and self.integers.is_settled(found, value) else None
+
+    def is_known_at_call(self, node: Any) -> bool:
+        if isinstance(node, ir.Var):
+            return node.name in self.integers.arguments
+        return isinstance(node, (ir.Const, ir.Size, ir.Op))
+
+
+ADVICE = (
+    "an axis of size one stretches where it is a whole axis of an argument, or seen in the source: insert it with None "
+    "(x[:, None]), or take the element (x[0])"
+)

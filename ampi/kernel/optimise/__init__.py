@@ -1,0 +1,1 @@
+"""IR -> IR: adjoints whose loops compilers vectorise, and that run on threads."""

@@ -1,0 +1,81 @@
+"""Allocation hoisting: local arrays of a loop whose size does not change are allocated once, before the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, definitions, every
+
+
+def allocate_once(function: ir.Function, names: Names) -> ir.Function:
+    """The function (in single assignment form) with allocations taken out of loops that run on one thread."""
+    return replace(function, body=_Moving(function, names).block(function.body))
+
+
+class _Moving:
+    def __init__(self, function: ir.Function, names: Names) -> None:
+        self.names = names
+        self.returned = {
+            v.name for s in function.body if isinstance(s, ir.Return) for v in s.values if isinstance(v, Var)
+        }
+        fills = [s for s in every(function.body) if isinstance(s, ir.Fill)]
+        self.kept = {a.name for s in fills for a in (s.target, *s.arguments)}  # these are written once
+        self.value = {s.target.name: s.value for s in every(function.body) if isinstance(s, ir.Assign)}
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                s = replace(s, body=self.block(s.body))
+                if not s.parallel:
+                    moved, s = self.out_of(s)
+                    out += moved
+            elif isinstance(s, Branch):
+                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+            out.append(s)
+        return tuple(out)
+
+    def out_of(self, s: Loop) -> tuple[list[Stmt], Loop]:
+        """The allocations to make before a loop, and what is left of it."""
+        inside = {v.name for t in every((s,)) for v in definitions(t)}
+        moved: list[Stmt] = []
+        body: list[Stmt] = []
+        for t in s.body:
+            if not isinstance(t, ir.Alloc) or t.target.name in self.returned or not self.is_movable(t, inside):
+                body.append(t)
+                continue
+            moved.append(replace(t, fill=None))
+            if t.fill is not None:
+                body.append(self.filling(t, ()))
+        return moved, replace(s, body=tuple(body))
+
+    def is_movable(self, t: ir.Alloc, inside: set[str]) -> bool:
+        if t.target.name in self.kept:
+            return False
+        if t.fill is not None and not isinstance(t.fill, Const):
+            return False
+        return all(self.is_extent(e) and not (isinstance(e, Var) and e.name in inside) for e in t.shape)
+
+    def is_extent(self, e: Expr) -> bool:
+        """Whether a size is not negative, so that allocating is harmless even if the loop is never entered."""
+        match e:
+            case Const(value=value):
+                return value >= 0
+            case Size():
+                return True
+            case Var(name=name):
+                value = self.value.get(name)
+                return isinstance(value, Op) and value.name == "max" and ZERO in value.args
+        return False
+
+    def filling(self, t: ir.Alloc, index: tuple[Any, ...]) -> Stmt:
+        """Loops that set all elements to the value that the array was allocated with."""
+        assert t.fill is not None
+        i = Var(self.names.fresh("i"), INT)
+        index = (*index, i)
+        inner = ir.Store(t.target, index, t.fill, line=t.line) if len(index) == len(t.shape) else self.filling(t, index)
+        return Loop(i.name, i, ZERO, t.shape[len(index) - 1], (inner,), independent=True, line=t.line)

@@ -1,0 +1,461 @@
+"""Parallelisation: which adjoint loops may run on several threads, and in which form.
+
+The iterations of a primal ``prange``, and the elements of an operation on whole arrays, are independent, but those of
+its adjoint need not be: an element that two iterations read gets increments from both.  For each array that an adjoint
+loop writes, one of these is shown:
+
+* *Iterations do not meet.*  The index is affine in the loop's counter, or a place in a matrix that is kept as a vector
+  (``i * n + j`` with ``j`` in ``range(n)``), and differs from iteration to iteration; or the primal says so (an element
+  that an iteration of a ``prange`` assigns is no other iteration's business, so neither is its shadow).
+* *Iterations do not meet if an index array names no element twice.*  Whether it does is looked up when the adjoint
+  is called (`threads.distinct`).
+* *Only iterations near to one another meet* (stencils).  The iterations are cut into twice as many blocks as there are
+  threads, each longer than that distance; first those of even number run, then those of odd number.
+* *Where iterations meet they only add.*  Where only iterations near to one another meet in the elements that an index
+  array names (as in a mesh whose nodes are numbered in the order of its elements, which is looked up in the call), they
+  are cut into blocks as above.  Otherwise each thread adds into arrays of its own, which are added up afterwards in a
+  fixed order; or each increment is an atomic instruction; whichever is quicker for this number of iterations, elements
+  and threads (`threads.choose`).
+
+Otherwise, or where that is quickest, the loop runs on one thread.  The body of a loop becomes a function of its own
+(a *part*): it is compiled once, without threads, whatever form the loop takes, and is vectorised as a serial loop is.
+
+A deterministic program cuts its loops into a number of parts that does not depend on that of the threads, and has no
+atomic increments: its results are the same, bit by bit, on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.analysis import tbr
+from ampi.kernel.analysis.reduction_recognition import combined
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.rebuild import rebuild
+from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, blocks, definitions, every, reads, written
+
+PARTS = 16  # of a loop in a deterministic program
+LENGTH_OF_AN_INNER_LOOP = 32
+
+
+def decide(
+    function: ir.Function,
+    names: Names,
+    threads: bool,
+    deterministic: bool,
+    finish: Callable[[ir.Function], ir.Function],
+) -> tuple[ir.Function, list[str]]:
+    """The program (in single assignment form) with its parallel loops as `ir.Launch` where they may run on threads, and
+    serial otherwise; and the reasons.  ``finish`` completes the function that becomes of a loop's body."""
+    if not threads:
+        return replace(function, body=_all_serial(function.body)), []
+    deciding = _Deciding(function, names, deterministic, finish)
+    body = deciding.block(function.body)
+    flags = (ir.Argument(flag.name, flag.type, role=("distinct", n)) for n, flag in deciding.flags.items())
+    return replace(function, body=body, arguments=(*function.arguments, *flags)), deciding.facts
+
+
+def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            s = replace(s, parallel=False, body=_all_serial(s.body))
+        elif isinstance(s, Branch):
+            s = replace(s, then=_all_serial(s.then), orelse=_all_serial(s.orelse))
+        out.append(s)
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """An array in whose elements iterations meet, unless all of ``distinct`` (index arrays; None: whatever these are)
+    name no element twice, or the iterations are more than ``distance`` apart (None: however far they are)."""
+
+    array: Var
+    distinct: frozenset[str] | None
+    distance: int | None
+    added: bool
+
+
+class _Deciding:
+    def __init__(
+        self, function: ir.Function, names: Names, deterministic: bool, finish: Callable[[ir.Function], ir.Function]
+    ) -> None:
+        self.function = function
+        self.names = names
+        self.deterministic = deterministic
+        self.finish = finish
+        self.accesses = tbr.collect(function)
+        changed = {w.name for t in every(function.body) if (w := written(t)) is not None}
+        self.index_arrays = {
+            a.name
+            for a in function.arguments
+            if isinstance(a.type, types.Array) and a.name not in changed and not a.is_a("constant")
+        }
+        self.facts: list[str] = []
+        self.flags: dict[str, Var] = {}  # arguments that say whether the elements of an index array differ
+
+    def flag(self, array: str) -> Var:
+        """The argument that says whether the elements of an index array differ."""
+        if array not in self.flags:
+            self.flags[array] = self.names.variable(f"{array}_is_distinct", types.boolean)
+        return self.flags[array]
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop) and s.parallel:
+                s = self.parallel_loop(s)
+            elif isinstance(s, Loop):
+                s = replace(s, body=self.block(s.body))
+            elif isinstance(s, Branch):
+                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+            out.append(s)
+        return tuple(out)
+
+    def parallel_loop(self, s: Loop) -> Stmt:
+        """What becomes of a ``prange``."""
+        reason = self.obstacle(s)
+        met = [] if reason else self.met(s)
+        safe = all(m.added for m in met) or all(m.distinct is not None for m in met)
+        near = all(m.distance is not None for m in met)
+        if reason is None and not safe and not near:
+            others = [m.array.name for m in met if not m.added]
+            reason = f"iterations meet in elements of {', '.join(others)}, which they do not only add to"
+        if reason is not None:
+            self.facts.append(f"line {s.line}: on one thread: {reason}")
+            return replace(s, parallel=False, body=self.block(s.body))
+        s = replace(s, parallel=False, body=_all_serial(s.body))
+        launch = _Outlining(self, s, met).launch()
+        fact = f"line {s.line}: {explained(launch, met, bool(self.changed(s)))}"
+        if fact not in self.facts:
+            self.facts.append(fact)
+        return launch
+
+    def obstacle(self, s: Loop) -> str | None:
+        """Why a loop cannot run on several threads, whatever its arrays are."""
+        for c, how in zip(s.carried, combined(s)):
+            if how is None:
+                return f"{c.var.name} is carried from one iteration to the next"
+        inside = {v.name for t in every(s.body) for v in definitions(t)}
+        if any(isinstance(t, ir.Grow) and t.target.name not in inside for t in every(s.body)):
+            return "it saves values whose number is not known"
+        if any(isinstance(t, ir.Fill) and t.target.name not in inside for t in every(s.body)):
+            return "an operation on whole arrays fills one from outside"
+        return None
+
+    def changed(self, s: Loop) -> dict[str, Var]:
+        """The arrays from outside into whose elements a loop writes."""
+        inside = {v.name for t in every(s.body) for v in definitions(t)}
+        return {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
+
+    def met(self, s: Loop) -> list[Meeting]:
+        """The arrays in whose elements iterations meet."""
+        arrays = self.changed(s)
+        found = [self.meeting(array, s) for array in arrays.values()]
+        return [m for m in found if m is not None]
+
+    def meeting(self, array: Var, s: Loop) -> Meeting | None:
+        """How iterations meet in the elements of an array that the loop writes; None if they do not."""
+        accesses = [a for a in self.accesses.of[array.name] if any(around is s for around in a.loops)]
+        assigned = self.assigned(array.name, s.body)
+        level = next(k for k, around in enumerate(accesses[0].loops) if around is s)
+        distinct: frozenset[str] | None = frozenset()
+        distance: int | None = 0
+        for w in accesses:
+            if w.is_load or _place(w.index) in assigned:
+                continue
+            for other in accesses:
+                if _place(other.index) in assigned:
+                    continue
+                common = tbr.common_loops(w, other)
+                for pair in ((w, other), (other, w)):
+                    if not tbr.may_overlap(*pair, common, level, self.accesses):
+                        continue
+                    needed = self.distinct(*pair, common, level)
+                    distinct = None if needed is None or distinct is None else distinct | needed
+                    reach = tbr.reach(*pair, common, level, self.accesses)
+                    distance = None if reach is None or distance is None else max(distance, reach)
+        if distance == 0:
+            return None
+        return Meeting(array, distinct, distance, all(isinstance(a.statement, ir.Accumulate) for a in accesses))
+
+    def distinct(self, a: tbr.Access, b: tbr.Access, common: tuple[Loop, ...], level: int) -> frozenset[str] | None:
+        """The index array that keeps two accesses apart if its elements differ."""
+        for x, y in zip(a.index, b.index):
+            p, q = self.looked_up(x), self.looked_up(y)
+            if p is None or q is None or p.array != q.array:
+                continue
+            at_p, at_q = replace(a, array=p.array, index=p.index), replace(b, array=q.array, index=q.index)
+            if not tbr.may_overlap(at_p, at_q, common, level, self.accesses):
+                return frozenset({p.array.name})
+        return None
+
+    def looked_up(self, e: Expr) -> ir.Load | None:
+        """The element of an index array that an index is."""
+        while isinstance(e, Var):
+            value = self.accesses.value.get(e.name)
+            if isinstance(value, Op) and value.name == "cast" and _is_wider(value.type, value.args[0].type):
+                e = value.args[0]
+                continue
+            if isinstance(value, ir.Load) and value.array.name in self.index_arrays:
+                return value if isinstance(value.type, types.Integer) else None
+            return None
+        return None
+
+    def assigned(self, array: str, body: tuple[Stmt, ...]) -> set[Any]:
+        """The places which every iteration assigns."""
+        found = set()
+        for t in body:
+            if isinstance(t, ir.Store) and t.array.name == array:
+                found.add(_place(t.index))
+            for block in blocks(t) if isinstance(t, Loop) else ():
+                found |= self.assigned(array, block)
+        return found
+
+
+class _Outlining:
+    """Makes a function of a loop's body."""
+
+    def __init__(self, deciding: _Deciding, loop: Loop, met: list[Meeting]) -> None:
+        self.deciding = deciding
+        self.names = deciding.names
+        self.accesses = deciding.accesses
+        self.loop = loop
+        self.met = met
+        self.begin, self.end, self.first, self.last = (
+            Var(deciding.names.fresh(hint), INT) for hint in ("begin", "end", "first", "last")
+        )
+
+    def launch(self) -> ir.Launch:
+        s, met = self.loop, self.met
+        shared = {m.array.name for m in met}
+        added = bool(met) and all(m.added for m in met)
+        near = bool(met) and all(m.distance is not None for m in met)
+        known = bool(met) and all(m.distinct is not None for m in met)
+        reduced = tuple(
+            ir.Reduced(c.var, c.init, how.operation, how.of, how.last)
+            for c, how in zip(s.carried, combined(s))
+            if how is not None
+        )
+        part, arguments = self.part(s, "line")
+        atomic = None
+        if added and not near and not self.deciding.deterministic:
+            atomic, _ = self.part(replace(s, body=_atomic(s.body, shared)), "atomic_line")
+        wanted = {n for m in met for n in m.distinct or ()} if known and not near else set()
+        flags = [a.name for a in self.deciding.function.arguments if a.name in wanted]
+        reaches = self.reaches() if added and not near else ()
+        hints = ["thread", "threads", "begin", "end", "form"]
+        hints += ["phase"] if near else ["phase", "phases"] if reaches else []
+        temporaries = {hint: Var(self.names.fresh(hint), INT) for hint in hints}
+        if added and not near:
+            for k, m in enumerate(met):
+                own = types.Array(m.array.type.dtype, m.array.type.ndim + 1, "C")
+                temporaries[f"own {k}"] = Var(self.names.fresh(f"{m.array.name}_own"), own)
+        for k, c in enumerate(s.carried):
+            several = types.Array(c.var.type, 1, "C")
+            temporaries[f"parts {k}"] = Var(self.names.fresh(f"{c.var.name}_parts"), several)
+        return ir.Launch(
+            part=part,
+            start=s.start,
+            stop=s.stop,
+            arguments=arguments,
+            reduced=reduced,
+            shared=tuple(m.array for m in met),
+            added=added,
+            distinct=tuple(map(self.deciding.flag, flags)),
+            distance=max(m.distance or 0 for m in met) if near else 0,
+            reaches=reaches,
+            atomic=atomic,
+            work=_work(s.body),
+            increments=_increments(s.body, shared),
+            count=PARTS if self.deciding.deterministic else None,
+            temporaries=temporaries,
+            line=s.line,
+        )
+
+    def reaches(self) -> tuple[ir.Reach, ...]:
+        """How far apart iterations are that meet, for all arrays in which they do; nothing if that is not known."""
+        found = [self.reach(m.array) for m in self.met]
+        known = dict.fromkeys(r for r in found if r is not None)
+        return () if None in found else tuple(known)
+
+    def reach(self, array: Var) -> ir.Reach | None:
+        accesses = [a for a in self.accesses.of[array.name] if any(s.name == self.loop.name for s in a.loops)]
+        for axis in range(array.type.ndim):
+            found = self.reach_along([a.index[axis] for a in accesses])
+            if found is not None:
+                return found
+        return None
+
+    def reach_along(self, places: list[Expr]) -> ir.Reach | None:
+        """What iterations touch of an axis, if they find it in one array of indices, or it moves with the iteration."""
+        index: set[Var] = set()
+        rows: list[int] = []
+        own: list[int] = []
+        for e in places:
+            looked_up = self.deciding.looked_up(e)
+            after = self.after_the_counter(e if looked_up is None else looked_up.index[0])
+            if after is None:
+                return None
+            (own if looked_up is None else rows).append(after)
+            if looked_up is not None:
+                index.add(looked_up.array)
+        if len(index) != 1 or next(iter(index)).type.layout != "C":
+            return None
+        low, high = (min(own), max(own)) if own else (0, 0)
+        return ir.Reach(index.pop(), min(rows), max(rows), bool(own), low, high)
+
+    def after_the_counter(self, e: Expr) -> int | None:
+        """What has been added to the number of the iteration, if that is all."""
+        form = tbr.affine(e, self.accesses)
+        if form.terms != {(self.loop.var.name, ""): 1} or form.constant.denominator != 1:
+            return None
+        return int(form.constant)
+
+    def part(self, s: Loop, word: str) -> tuple[ir.Function, tuple[Expr, ...]]:
+        """A function for some consecutive iterations, and its arguments after the first and last of these."""
+        function = self.deciding.function
+        begin, end, first, last = self.begin, self.end, self.first, self.last
+        prologue: list[Stmt] = []
+        given = self.free(s)
+        prologue, given = self.computed_inside(given)
+        arguments = [ir.Argument(v.name, v.type) for v in given]
+        for k, v in enumerate(given):
+            if v.type == INT and tbr.is_nonnegative(v, self.accesses):
+                arguments[k] = ir.Argument(self.names.fresh(f"{v.name}_given"), INT)
+                lowest = Op("max", (Var(arguments[k].name, INT), ZERO), INT)
+                prologue.insert(0, ir.Assign(v, lowest, line=s.line))
+        # What is known of the range is said again, for the analyses of this function.
+        prologue.append(ir.Assign(first, Op("max", (begin, self.lowest(s)), INT) if self.counts_up(s) else begin))
+        prologue.append(ir.Assign(last, Op("min", (s.stop, end), INT)))
+        carried = tuple(
+            replace(c, init=constant(0, c.var.type)) if how is not None and how.operation == "add" else c
+            for c, how in zip(s.carried, combined(s))
+        )
+        loop = replace(s, start=first, stop=last, carried=carried, independent=True)
+        end_: list[Stmt] = [ir.Return(tuple(c.var for c in carried), line=s.line)] if carried else []
+        outlined = replace(
+            function,
+            name=self.names.fresh(f"{function.name}_{word}_{s.line}"),
+            arguments=(ir.Argument(begin.name, INT), ir.Argument(end.name, INT), *arguments),
+            body=(*prologue, loop, *end_),
+            result="scalar" if len(carried) == 1 else ("tuple", len(carried)),
+            constants=(),
+        )
+        return self.deciding.finish(outlined), tuple(given)
+
+    def counts_up(self, s: Loop) -> bool:
+        return tbr.is_nonnegative(s.start, self.accesses)
+
+    def lowest(self, s: Loop) -> Expr:
+        return s.start if isinstance(s.start, Const) else ZERO
+
+    def free(self, s: Loop) -> list[Var]:
+        """The variables from outside that a loop's body and its end name: scalars, then arrays."""
+        inside = {v.name for t in every((s,)) for v in definitions(t)}
+        found: dict[str, Var] = {}
+        expressions = [e for t in every(s.body) for e in reads(t)]
+        expressions += [s.stop, *(e for c in s.carried for e in (c.init, c.next))]
+        expressions += [w for t in every(s.body) if (w := written(t)) is not None]
+        for e in expressions:
+            for n in ir.walk(e):
+                if isinstance(n, Var) and n.name not in inside:
+                    found[n.name] = n
+        return sorted(found.values(), key=lambda v: isinstance(v.type, types.Array))
+
+    def computed_inside(self, given: list[Var]) -> tuple[list[Stmt], list[Var]]:
+        """Plain integers are computed again in the part, so that the analyses know what they are."""
+        statements: list[Stmt] = []
+        outside: dict[str, Var] = {}
+
+        def visit(v: Var) -> None:
+            value = self.accesses.value.get(v.name)
+            if any(isinstance(t, ir.Assign) and t.target == v for t in statements):
+                return
+            if isinstance(v.type, types.Integer) and isinstance(value, Op) and _is_plain(value):
+                for n in ir.walk(value):
+                    if isinstance(n, Var):
+                        visit(n)
+                statements.append(ir.Assign(v, value))
+            else:
+                outside[v.name] = v
+
+        for v in given:
+            visit(v)
+        return statements, sorted(outside.values(), key=lambda v: isinstance(v.type, types.Array))
+
+
+def _is_wider(new: Any, old: Any) -> bool:
+    integers = isinstance(new, types.Integer) and isinstance(old, types.Integer)
+    return integers and new.bitwidth >= old.bitwidth
+
+
+def _is_plain(value: Op) -> bool:
+    return value.name in ("add", "sub", "mul", "neg", "min", "max", "cast") and all(
+        isinstance(a, (Const, Size)) or (isinstance(a, Var) and isinstance(a.type, types.Integer)) for a in value.args
+    )
+
+
+def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
+    """What was chosen and why, in words."""
+    if not writes:
+        found = dict.fromkeys(stem(r.var.name) for r in launch.reduced if r.operation != "place")
+        return f"on threads, to compute again: {', '.join(found)}"
+    if not met:
+        return "on threads: no two iterations meet in an element that is written"
+    arrays = ", ".join(m.array.name for m in met)
+    if launch.distance:
+        return f"on threads in alternating blocks: iterations up to {launch.distance} apart meet in {arrays}"
+    text = ""
+    if launch.distinct:
+        wanted = ", ".join(dict.fromkeys(n for m in met for n in m.distinct or ()))
+        text = f"on threads if {wanted} names no element twice; otherwise "
+    if not launch.added:
+        return f"{text}on one thread: iterations meet in {arrays}"
+    forms = ["arrays of each thread's own"] + (["atomic additions"] if launch.atomic is not None else [])
+    ways = f"{', or '.join(forms)}, or one thread, as is quickest"
+    if launch.reaches:
+        wanted = ", ".join(dict.fromkeys(r.index.name for r in launch.reaches))
+        ways = f"alternating blocks if those do not meet (by what {wanted} names); otherwise {ways}"
+    return f"{text}iterations meet in {arrays}, to which they only add: {ways}"
+
+
+def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:
+    """Statements whose increments of some arrays are atomic."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, ir.Accumulate) and s.array.name in shared:
+            s = replace(s, atomic=True)
+        out.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _atomic(b, shared)))
+    return tuple(out)
+
+
+def _work(body: tuple[Stmt, ...]) -> int:
+    """About how many operations an iteration has, with a guess for the length of inner loops."""
+    work = 0
+    for s in body:
+        inner = sum(map(_work, blocks(s)))
+        work += inner * LENGTH_OF_AN_INNER_LOOP if isinstance(s, Loop) else inner + 1
+    return work
+
+
+def _increments(body: tuple[Stmt, ...], arrays: set[str]) -> int:
+    """How many of the operations in `_work` are increments of some arrays."""
+    count = 0
+    for s in body:
+        inner = sum(_increments(b, arrays) for b in blocks(s))
+        count += inner * LENGTH_OF_AN_INNER_LOOP if isinstance(s, Loop) else inner
+        count += isinstance(s, ir.Accumulate) and s.array.name in arrays
+    return count
+
+
+def _place(index: tuple[Expr, ...]) -> tuple[str, ...]:
+    return tuple(map(repr, index))

@@ -1,0 +1,125 @@
+"""Reassociation of recurrences: an iteration makes of a carried adjoint, if it is linear in it, one operation.
+
+The loop of a recurrence can run no faster than the chain of operations from one value of a carried scalar to the next.
+In an adjoint that value is linear in the one before, mostly ``(c + a) * b``: an addition and a multiplication, one
+after the other.  As ``c * b + a * b`` it is one operation of most processors, and the product can be made before ``c``
+is known.  Both are the same but for rounding (and where ``a * b`` is not finite), which a derivative can bear.  Values
+that are exact (see ``exactness``) stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.analysis.exactness import exact_values
+from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import Carried, Loop, definitions, every, names_read, with_innermost_loops
+
+LEAST = 2  # operations that a chain has to have
+
+
+def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) -> ir.Function:
+    """The function (in single assignment form) with such chains; ``shadows`` are the arrays of adjoints."""
+    return replace(function, body=with_innermost_loops(function.body, _Chains(function, names, shadows).shortened))
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """``c * factor + term``, from so many operations on ``c``; None stands for one, and for zero."""
+
+    factor: Expr | None = None
+    term: Expr | None = None
+    length: int = 0
+
+
+class _Chains:
+    def __init__(self, function: ir.Function, names: Names, shadows: set[str]) -> None:
+        self.names = names
+        self.exact = exact_values(function, shadows)
+
+    def shortened(self, s: Loop) -> Loop:
+        if s.independent or s.parallel:
+            return s
+        defined = {t.target.name: t for t in s.body if isinstance(t, ir.Assign)}
+        dependent = _dependent(s)
+        carried: list[Carried] = []
+        more: list[Stmt] = []
+        for c in s.carried:
+            found: _Linear | None = None
+            if isinstance(c.var.type, types.Float) and isinstance(c.next, Var) and c.next.name not in self.exact:
+                found = self.linear(c.next, c.var, defined, dependent)
+            if found is not None and found.length >= LEAST:
+                line = defined[c.next.name].line
+                c = replace(c, next=self.next_value(c.var, found, more, line))
+            carried.append(c)
+        if not more:
+            return s
+        body = (*s.body, *more)
+        changed = replace(s, carried=tuple(carried), body=body)
+        used = {name for t in every((changed,)) for name in names_read(t)}
+        replaced = {c.next.name for c in s.carried if isinstance(c.next, Var)} - used
+        kept = (t for t in body if not (isinstance(t, ir.Assign) and t.target.name in replaced))
+        return replace(changed, body=tuple(kept))
+
+    def linear(self, e: Expr, c: Var, defined: dict[str, ir.Assign], dependent: set[str]) -> _Linear | None:
+        """A value as a linear function of a carried scalar, with no more than one factor."""
+        if e == c:
+            return _Linear()
+        assign = defined.get(e.name) if isinstance(e, Var) else None
+        if assign is None or not isinstance(assign.value, Op) or assign.value.type != c.type:
+            return None
+        op = assign.value
+        if op.name not in ("add", "sub", "mul") or any(a.type != c.type for a in op.args):
+            return None
+        depends = [isinstance(a, Var) and a.name in dependent for a in op.args]
+        if depends == [False, True] and op.name != "sub":
+            inner, other = op.args[::-1]
+        elif depends == [True, False]:
+            inner, other = op.args
+        else:
+            return None
+        known = self.linear(inner, c, defined, dependent)
+        if known is None:
+            return None
+        if op.name == "mul":
+            if known.factor is not None:
+                return None
+            term = None if known.term is None else Op("mul", (known.term, other), c.type)
+            return _Linear(other, term, known.length + 1)
+        if known.term is None:
+            term = other if op.name == "add" else Op("neg", (other,), c.type)
+        else:
+            term = Op(op.name, (known.term, other), c.type)
+        return replace(known, term=term, length=known.length + 1)
+
+    def next_value(self, c: Var, found: _Linear, more: list[Stmt], line: int) -> Var:
+        """Write what the carried scalar is next."""
+
+        def atom(e: Expr) -> Expr:
+            if not isinstance(e, Op):
+                return e
+            var = Var(self.names.fresh("t"), c.type)
+            more.append(ir.Assign(var, replace(e, args=tuple(map(atom, e.args))), line=line))
+            return var
+
+        term = constant(0, c.type) if found.term is None else atom(found.term)
+        value = Op("add", (c, term), c.type)
+        if found.factor is not None:
+            value = Op("fused", (c, found.factor, term), c.type)
+        result = Var(self.names.fresh(c.name), c.type)
+        more.append(ir.Assign(result, value, line=line))
+        return result
+
+
+def _dependent(s: Loop) -> set[str]:
+    """What depends on a number that the loop carries, as far as names show it."""
+    found = {c.var.name for c in s.carried if c.var != s.var}
+    for t in every(s.body):
+        if names_read(t) & found:
+            found |= {v.name for v in definitions(t)}
+    return found

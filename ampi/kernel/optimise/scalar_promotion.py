@@ -1,0 +1,84 @@
+"""Scalar promotion: increments of one element in all iterations become a sum in a register, added once.
+
+The adjoint of an element that every iteration reads (a time step, a coefficient kept in an array) is such a sum; in
+memory it would keep the loop from being vectorised and from running on several threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.ssa import Branch, Carried, Loop, definitions, every, reads, written
+
+
+def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
+    """Statements (in single assignment form) with such sums taken out of their loops, innermost first."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            s = replace(s, body=sum_in_registers(s.body, names))
+            s, after = _without_fixed_increments(s, names)
+            out += [s, *after]
+            continue
+        if isinstance(s, Branch):
+            s = replace(s, then=sum_in_registers(s.then, names), orelse=sum_in_registers(s.orelse, names))
+        out.append(s)
+    return tuple(out)
+
+
+def _without_fixed_increments(s: Loop, names: Names) -> tuple[Loop, list[Stmt]]:
+    inside = {v.name for t in every((s,)) for v in definitions(t)}
+    values = {t.target.name: t.value for t in s.body if isinstance(t, ir.Assign)}
+    body: list[Stmt] = []
+    carried = list(s.carried)
+    after: list[Stmt] = []
+    for t in s.body:
+        increment = _increment(t, values)
+        if increment is None or not _is_fixed(increment, s, inside):
+            body.append(t)
+            continue
+        ty = increment.array.type.dtype
+        total, following = names.variable("total", ty), names.variable("total", ty)
+        body.append(ir.Assign(following, Op("add", (total, increment.value), ty), line=t.line))
+        carried.append(Carried(total, constant(0, ty), following))
+        any_, zero = names.variable("any", types.boolean), constant(0, ty)
+        after.append(ir.Assign(any_, Op("ne", (total, zero), types.boolean), line=t.line))
+        after.append(Branch(any_, (replace(increment, value=total),), line=t.line))
+    return replace(s, body=tuple(body), carried=tuple(carried)), after
+
+
+def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
+    """The increment that a statement is, or that it makes unless it is one by zero (as is left of an inner loop's).
+
+    ``values`` are those of the variables that are assigned in the same block.
+    """
+    match t:
+        case ir.Accumulate(value=value) if value.type == t.array.type.dtype:
+            return t
+        case Branch(then=(ir.Accumulate(value=Var() as total) as only,), orelse=(), joins=(), condition=Var() as any_):
+            nonzero = Op("ne", (total, constant(0, total.type)), types.boolean)
+            return only if values.get(any_.name) == nonzero and total.type == only.array.type.dtype else None
+        case _:
+            return None
+
+
+def _is_fixed(increment: ir.Accumulate, s: Loop, inside: set[str]) -> bool:
+    """Whether an increment goes to the same element in all iterations, and its array is only added to."""
+    if increment.array.name in inside or any(_names(i) & inside for i in increment.index):
+        return False
+    for t in every(s.body):
+        stored = {w.name} if (w := written(t)) is not None and not isinstance(t, ir.Accumulate) else set()
+        loaded = {n.array.name for e in reads(t) for n in ir.walk(e) if isinstance(n, ir.Load)}
+        if increment.array.name in stored | loaded:
+            return False
+    return True
+
+
+def _names(e: Expr) -> set[str]:
+    return {n.name for n in ir.walk(e) if isinstance(n, Var)}

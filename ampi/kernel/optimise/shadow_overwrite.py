@@ -1,0 +1,115 @@
+"""Stores in place of increments: a shadow to which nothing has been added before need not be made of zeros.
+
+An adjoint sets such a shadow where each element is added to once.
+
+This holds for the shadow of an array that the kernel reads from the first element to the last, each once.  The caller
+says whether the shadow is new: it then holds anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import rebuild
+from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
+
+
+def with_new_shadows(
+    function: ir.Function, names: Names, shadows: dict[str, Var]
+) -> tuple[ir.Function, tuple[str, ...]]:
+    """The function (in single assignment form), which is told of new shadows, and the arrays for which it is.
+
+    ``shadows`` has the shadows of the function's arguments by the names of these.
+    """
+    values = {s.target.name: s.value for s in function.body if isinstance(s, ir.Assign)}
+    only = _added_to_once(function.body)
+    found: dict[str, str] = {}
+    for name, shadow in shadows.items():
+        if shadow.name in only and _is_covered(function.body, shadow, {name, shadow.name}, values):
+            found[shadow.name] = name
+    if not found:
+        return function, ()
+    flags = {shadow: names.variable(f"{shadow}_is_new", types.boolean) for shadow in found}
+
+    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(statement(s) for s in body)
+
+    def statement(s: Stmt) -> Stmt:
+        if isinstance(s, ir.Accumulate) and s.array.name in flags:
+            setting = ir.Store(s.array, s.index, s.value, line=s.line)
+            return Branch(flags[s.array.name], (setting,), (s,), (), line=s.line)
+        return rebuild(s, lambda e: e, lambda v: v, block)
+
+    arguments = (ir.Argument(flag.name, flag.type, role=("new", found[shadow])) for shadow, flag in flags.items())
+    changed = replace(function, arguments=(*function.arguments, *arguments), body=block(function.body))
+    return changed, tuple(found.values())
+
+
+def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
+    """The arrays in one statement only, which adds to an element."""
+    once: set[str] = set()
+    otherwise: set[str] = set()
+    for s in every(body):
+        if isinstance(s, ir.Launch):
+            return set()
+        target = written(s)
+        if isinstance(s, ir.Accumulate) and s.array.name not in once:
+            once.add(s.array.name)
+        elif target is not None:
+            otherwise.add(target.name)
+        for e in reads(s):
+            otherwise |= _used(e)
+    return once - otherwise
+
+
+def _used(e: Expr) -> set[str]:
+    """The names in an expression, without those of arrays of which it takes no more than the size."""
+    match e:
+        case Var(name=name):
+            return {name}
+        case ir.Load(array=array, index=index):
+            return {array.name}.union(*map(_used, index))
+        case Op(args=args):
+            return set().union(*map(_used, args))
+    return set()
+
+
+def _is_covered(body: tuple[Stmt, ...], shadow: Var, arrays: set[str], values: dict[str, Expr]) -> bool:
+    """Whether the statement that adds to a shadow runs for each element once."""
+    counters: list[Expr] = []
+    while True:
+        (s,) = (s for s in body if any(written(t) == shadow for t in every((s,))))
+        if isinstance(s, ir.Accumulate):
+            return s.index == tuple(counters)
+        axis = len(counters)
+        if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, axis, arrays, values):
+            return False
+        counters.append(s.var)
+        body = s.body
+
+
+def _is_whole(s: Loop, axis: int, arrays: set[str], values: dict[str, Expr]) -> bool:
+    """Whether a loop runs over all indices of an axis."""
+
+    def known(e: Expr) -> Expr:
+        while isinstance(e, Var) and e.name in values:
+            e = values[e.name]
+        return replace(e, args=tuple(map(known, e.args))) if isinstance(e, Op) else e
+
+    def is_size(e: Expr) -> bool:
+        return isinstance(e, Size) and e.axis == axis and e.array.name in arrays
+
+    start, stop = known(s.start), known(s.stop)
+    if s.step == 1:
+        return isinstance(start, Const) and start.value == 0 and is_size(stop)
+    last = isinstance(start, Op) and start.name == "sub" and is_size(start.args[0]) and _is_number(start.args[1], 1)
+    return s.step == -1 and last and _is_number(stop, -1)
+
+
+def _is_number(e: Expr, number: int) -> bool:
+    return isinstance(e, Const) and e.value == number

@@ -1,0 +1,453 @@
+"""Strip mining: adjoint loops that add into gathered elements, in strips whose arithmetic can be vectorised.
+
+``x_bar[index[i]] += …`` keeps a compiler from vectorising a loop, since two iterations may meet in one element.  This
+pass cuts the iterations into strips of some dozens.  For each strip
+
+* a first loop collects gathered elements in a buffer that stays in the cache (processors that have instructions
+  for gathering are no faster, and some are much slower);
+* a second loop, which has nothing but independent arithmetic on adjacent elements left, puts the increments into
+  another buffer;
+* further loops add them up.
+
+Sums over the iterations and increments of neighbouring elements (stencils) are put off likewise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.analysis import tbr
+from ampi.kernel.analysis.reduction_recognition import addition
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.builder import Block
+from ampi.kernel.ir.intrinsics import TABLE, constant
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
+from ampi.kernel.optimise.if_conversion import flatten
+from ampi.kernel.optimise.innermost import InnermostLoops, array_of, index_of, used_part
+from ampi.kernel.optimise.unsigned_indices import in_block
+
+BUFFER_BYTES = 16384
+SMALLEST, LARGEST = 16, 256  # iterations in a strip
+LANES_SHIFT = 3
+LANES = 1 << LANES_SHIFT  # partial sums
+MOST_CHECKS = 3  # whether rows of one array overlap is checked when the program runs: LLVM makes 8 such checks
+WIDEST = 8  # distance of the elements of one row whose increments are added up together
+
+
+def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[str]]:
+    """The function (in single assignment form) with independent loops in strips where that pays; what was done.
+
+    ``reassociate``: the compiler may add in another order, so that sums are no obstacle.
+    """
+    pass_ = _Strips(function, names, reassociate)
+    return pass_.run(function), pass_.facts
+
+
+@dataclass(frozen=True)
+class Increment:
+    """``array[index] += amount``, to be done after the arithmetic; ``adjacent``: the index moves with the loop."""
+
+    statement: ir.Accumulate
+    adjacent: bool
+
+
+Group = list[tuple[Increment, int]]  # increments of one row, with the distance from the lowest
+
+
+@dataclass(frozen=True)
+class Sum:
+    carried: Carried
+    amount: Expr
+
+
+@dataclass
+class Plan:
+    """How a loop is taken apart.
+
+    ``gather`` are loads of elements that do not lie side by side, and stores of zeros into such; ``body`` is the
+    arithmetic; ``put_off`` and ``sums`` come last.  ``rows`` and ``gathered`` are the distinct values that are kept in
+    buffers, by type.
+    """
+
+    loop: Loop
+    whole: tuple[Stmt, ...]
+    gather: list[Stmt]
+    body: tuple[Stmt, ...]
+    put_off: list[Increment]
+    sums: list[Sum]
+    rows: dict[Any, list[Expr]]
+    gathered: dict[Any, list[Expr]]
+
+    def length(self) -> int:
+        """Iterations in a strip: a power of two, so that the buffers stay in the cache."""
+        buffers = (*self.rows.items(), *self.gathered.items())
+        size = sum(ty.bitwidth // 8 * len(values) for ty, values in buffers)
+        length = LARGEST
+        while length > SMALLEST and length * size > BUFFER_BYTES:
+            length //= 2
+        return length
+
+
+class _Strips(InnermostLoops):
+    def __init__(self, function: ir.Function, names: Names, reassociate: bool) -> None:
+        super().__init__(function, names)
+        self.reassociate = reassociate
+
+    def loop(self, s: Loop) -> list[Stmt]:
+        """A loop without loops inside, in strips or as it is."""
+        if not s.independent or s.step != 1 or not tbr.is_nonnegative(s.start, self.accesses):
+            return [s]
+        plan = self.plan(s)
+        return [s] if plan is None else self.strips(plan)
+
+    # what to do
+
+    def plan(self, s: Loop) -> Plan | None:
+        """How to take a loop apart; None where that is not possible or does not pay."""
+        body = flatten(s.body, self.names)
+        if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
+            return None
+        amounts = [addition(c, body) for c in s.carried]
+        if any(a is None for a in amounts):
+            return None
+        sums = [Sum(c, a) for c, a in zip(s.carried, amounts) if a is not None]
+        put_off = self.to_put_off(s, body)
+        gather = self.to_gather(s, body)
+        if put_off is None or gather is None or not (put_off or gather or (sums and not self.reassociate)):
+            return None
+        apart = {id(x.statement) for x in put_off} | {id(t) for t in gather}
+        nexts = {x.carried.next for x in sums}
+        rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
+        rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums if not self.reassociate])
+        gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
+        needed = used_part(rest, [*(a for row in rows.values() for a in row), *(x.amount for x in sums)])
+        plan = Plan(s, body, gather, needed, put_off, sums, rows, gathered)
+        return plan if self.pays(plan) else None
+
+    def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
+        """The arrays that are written and touched at several places, beyond what compilers are ready to check."""
+        places: dict[str, set[Any]] = defaultdict(set)
+        for t in body:
+            if array_of(t) is not None:
+                places[array_of(t)].add(self.place(t, s))
+        names = {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
+        apart = {n for n in names if _different_rows(places[n])}
+        checks = sum(len(places[n]) * (len(places[n]) - 1) // 2 for n in apart)
+        return names - apart if checks <= MOST_CHECKS else names
+
+    def to_gather(self, s: Loop, body: tuple[Stmt, ...]) -> list[Stmt] | None:
+        """Loads of numbers that do not lie side by side, and zeros stored there; None if other things are stored.
+
+        So are arrays that are written and touched at several places: telling these apart when the program runs takes
+        more checks than compilers are ready to make.
+        """
+        crowded = self.crowded(s, body)
+
+        def beside(t: Stmt) -> bool:
+            return (self.place(t, s) is not None or self.is_fixed(t, s)) and array_of(t) not in crowded
+
+        index = {a.name for t in body for a in index_of(t) if isinstance(a, Var)}
+        index |= {t.target.name for t in self.slice(tuple(Var(n, INT) for n in index), body)}
+        found: list[Stmt] = []
+        scattered: set[str] = set()
+        for t in body:
+            match t:
+                case ir.Assign(target=target, value=ir.Load()) if not beside(t) and target.name not in index:
+                    found.append(t)
+                case ir.Store(value=Const()) if not beside(t):
+                    found.append(t)
+                case ir.Store(array=array) if not beside(t):
+                    scattered.add(array.name)
+        arrays = {array_of(t) for t in found}
+        if arrays & scattered or any(beside(t) and array_of(t) in arrays for t in body if isinstance(t, ir.Store)):
+            return None
+        stored = {w.name for t in body if (w := written(t)) is not None}
+        slices = self.slice(tuple(i for t in found for i in index_of(t)), body)
+        return None if any(array_of(t) in stored for t in slices) else found
+
+    def pays(self, plan: Plan) -> bool:
+        """Whether the arithmetic outweighs the traffic with the buffers."""
+        numbers = (types.Float, types.Complex)
+        work = sum(
+            TABLE[t.value.name].cost
+            for t in plan.body
+            if isinstance(t, ir.Assign) and isinstance(t.value, Op) and isinstance(t.value.type, numbers)
+        )
+        traffic = sum(len(values) for rows in (plan.rows, plan.gathered) for values in rows.values())
+        return work >= 2 * traffic
+
+    def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
+        """The increments that hinder vectorisation."""
+        crowded = self.crowded(s, body)
+        touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
+        for k, t in enumerate(body):
+            array = t.value.array if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load) else written(t)
+            if array is not None:
+                touched[array.name].append((k, t))
+        found = []
+        for accesses in touched.values():
+            increments = [(k, t) for k, t in accesses if isinstance(t, ir.Accumulate)]
+            if not increments:
+                continue
+            places = {self.place(t, s) for _, t in accesses}
+            if None not in places and accesses[0][1] is not None and array_of(accesses[0][1]) not in crowded:
+                continue
+            last = max((k for k, t in accesses if not isinstance(t, ir.Accumulate)), default=-1)
+            if last > increments[0][0] or any(not self.can_repeat(t, body) for _, t in increments):
+                return None
+            found += [Increment(t, self.place(t, s) is not None) for _, t in increments]
+        return found
+
+    def can_repeat(self, t: ir.Accumulate, body: tuple[Stmt, ...]) -> bool:
+        """Whether the index of an increment can be computed again after the strip."""
+        stored = {w.name for u in body if (w := written(u)) is not None}
+        return all(
+            not isinstance(u.value, ir.Load) or u.value.array.name not in stored for u in self.slice(t.index, body)
+        )
+
+    def slice(self, atoms: tuple[Expr, ...], body: tuple[Stmt, ...]) -> list[ir.Assign]:
+        """The statements of a body that compute some atoms."""
+        names = {n.name for a in atoms for n in ir.walk(a) if isinstance(n, Var)}
+        found: list[ir.Assign] = []
+        for t in reversed(body):
+            if isinstance(t, ir.Assign) and t.target.name in names:
+                names |= names_read(t)
+                found.append(t)
+        return found[::-1]
+
+    # doing it
+
+    def strips(self, plan: Plan) -> list[Stmt]:
+        s, length = plan.loop, plan.length()
+        self.line = s.line
+        if not s.parallel:
+            self.stack = [Block()]
+            increments, gathered = self.buffers(plan, length)
+            self.buffers_of[-1] += self.block.statements
+        self.stack = [Block()]  # nothing that is computed for another loop is known here
+        span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
+        count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
+        number = self.inner("strip", INT)
+        with self.nested() as strip:
+            first = self.op("add", s.start, self.op("mul", number, constant(length, INT)))
+            trips = self.op("min", self.op("sub", s.stop, first), constant(length, INT))
+            if s.parallel:  # each thread has its own
+                increments, gathered = self.buffers(plan, length)
+            work = _Strip(self, plan, length, first, trips, increments, gathered)
+            if plan.gather:
+                work.gathering()
+            totals = work.arithmetic()
+            groups = self.groups(plan)
+            work.clear_ends(groups)
+            for group in groups:
+                work.adding_adjacent(group)
+            scattered = [x for x in plan.put_off if not x.adjacent]
+            if scattered:
+                work.adding(scattered)
+            if not self.reassociate:
+                totals = [work.summing(x) for x in plan.sums]
+        carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(plan.sums, totals))
+        self.emit(
+            Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
+        )
+        self.facts.append(
+            f"line {s.line}: strips of {length}; {len(plan.gather)} elements gathered, "
+            f"{len(plan.put_off)} increments and {len(plan.sums)} sums put off"
+        )
+        return self.block.statements
+
+    def buffers(self, plan: Plan, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
+        width = length + 2 * self.padding(plan)
+        increments = {ty: self.buffer("increments", ty, len(row) * width) for ty, row in plan.rows.items()}
+        gathered = {ty: self.buffer("gathered", ty, len(row) * width) for ty, row in plan.gathered.items()}
+        return increments, gathered
+
+    def groups(self, plan: Plan) -> list[Group]:
+        """Adjacent increments of the same row of an array, with their distances from the first element touched."""
+        rows: dict[Any, list[tuple[Increment, int]]] = defaultdict(list)
+        for x in plan.put_off:
+            if x.adjacent:
+                place = self.place(x.statement, plan.loop)
+                assert place is not None
+                offset, terms = place[-1]
+                key = x.statement.array.name, place[:-1], terms, offset.denominator == 1 or id(x)
+                rows[key].append((x, int(offset) if offset.denominator == 1 else 0))
+        groups = []
+        for members in rows.values():
+            lowest = min(offset for _, offset in members)
+            if max(offset for _, offset in members) - lowest <= WIDEST:
+                groups.append([(x, offset - lowest) for x, offset in members])
+            else:
+                groups += [[(x, 0)] for x, _ in members]
+        return groups
+
+    def padding(self, plan: Plan) -> int:
+        """How many zeros surround a row of the buffer, so that increments of neighbours can be read shifted.
+
+        Rows begin with lines of the cache, since it is slow to store vectors across these.
+        """
+        span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
+        needed = max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
+        return (needed + LANES - 1) // LANES * LANES
+
+
+@dataclass
+class _Strip:
+    """Writes the loops of one strip, which begins at iteration ``first`` and has ``trips`` iterations."""
+
+    to: _Strips
+    plan: Plan
+    length: int
+    first: Expr
+    trips: Expr
+    increments: dict[Any, Var]
+    gathered: dict[Any, Var]
+
+    def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Expr, shift: int = 0) -> Expr:
+        """Where a value of iteration ``k - shift`` of the strip stands in its buffer."""
+        padding = self.to.padding(self.plan)
+        begin = rows[value.type].index(value) * (self.length + 2 * padding) + padding - shift
+        return self.to.op("add", constant(begin, INT), k)
+
+    def loop(self, write: Any, carried: tuple[Carried, ...] = ()) -> None:
+        """``for k in range(trips)``, whose body ``write`` is given k and the number of the iteration."""
+        k = self.to.inner("k", INT)
+        with self.to.nested() as block:
+            write(k, self.to.op("add", self.first, k))
+        s = self.plan.loop
+        self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=s.line))
+
+    def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
+        """Compute the indices of statements once more; what the names stand for there."""
+        to, plan = self.to, self.plan
+        needed = to.slice(tuple(i for t in statements for i in index_of(t)), plan.whole)
+        new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
+        new[plan.loop.var.name] = own
+        for t in substitute(in_block(tuple(needed), to.accesses), new):
+            to.emit(t)
+        return new
+
+    def gathering(self) -> None:
+        def write(k: Var, own: Expr) -> None:
+            new = self.again(self.plan.gather, own)
+            for t in self.plan.gather:
+                if isinstance(t, ir.Assign):
+                    new[t.target.name] = self.to.fresh(t.target.name, t.target.type)
+                (moved,) = substitute(in_block((t,), self.to.accesses), new)
+                self.to.emit(moved)
+                if isinstance(t, ir.Assign):
+                    cell = self.cell(self.plan.gathered, t.target, k)
+                    self.to.emit(ir.Store(self.gathered[t.target.type], (cell,), moved.target, line=t.line))
+
+        self.loop(write)
+
+    def arithmetic(self) -> list[Expr]:
+        """The loop that computes; with its sums, if they are no obstacle."""
+        plan, to = self.plan, self.to
+        sums = plan.sums if to.reassociate else []
+        totals = [to.inner(x.carried.var.name, x.carried.var.type) for x in sums]
+        following = [to.fresh(x.carried.var.name, x.carried.var.type) for x in sums]
+
+        def write(k: Var, own: Expr) -> None:
+            for ty, row in plan.gathered.items():
+                for target in row:
+                    load = ir.Load(self.gathered[ty], (self.cell(plan.gathered, target, k),), ty)
+                    to.emit(ir.Assign(target, load, line=plan.loop.line))
+            for t in substitute(in_block(plan.body, to.accesses), {plan.loop.var.name: own}):
+                to.emit(t)
+            for ty, row in plan.rows.items():
+                for amount in row:
+                    to.emit(
+                        ir.Store(self.increments[ty], (self.cell(plan.rows, amount, k),), amount, line=plan.loop.line)
+                    )
+            for x, total, after in zip(sums, totals, following):
+                to.emit(ir.Assign(after, Op("add", (total, x.amount), after.type), line=plan.loop.line))
+
+        self.loop(write, tuple(Carried(t, x.carried.var, a) for x, t, a in zip(sums, totals, following)))
+        return list(totals)
+
+    def clear_ends(self, groups: list[Group]) -> None:
+        """Zeros after the last iteration of the strip, where increments of neighbours are read."""
+        last: dict[Expr, int] = {}
+        for group in groups:
+            span = max(offset for _, offset in group)
+            for x, _ in group:
+                last[x.statement.value] = max(span, last.get(x.statement.value, 0))
+        for amount, span in last.items():
+            for n in range(span):
+                cell = self.cell(self.plan.rows, amount, self.trips, -n)
+                buffer = self.increments[amount.type]
+                self.to.emit(ir.Store(buffer, (cell,), constant(0, amount.type), line=self.plan.loop.line))
+
+    def adding_adjacent(self, group: Group) -> None:
+        """One loop over the elements of a row that are touched, each with all its increments."""
+        to, span = self.to, max(offset for _, offset in group)
+        lowest = next(x for x, offset in group if offset == 0)
+        k = to.inner("k", INT)
+        with to.nested() as block:
+            new = self.again([lowest.statement], to.op("add", self.first, k))
+            total: Expr | None = None
+            for x, offset in group:
+                amount = x.statement.value
+                value = to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k, offset),))
+                total = value if total is None else to.value(Op("add", (total, value), amount.type))
+            (plain,) = substitute(in_block((replace(lowest.statement, value=total),), to.accesses), new)
+            to.emit(plain)
+        length = to.op("add", self.trips, constant(span, INT))
+        to.emit(Loop(k.name, k, ZERO, length, tuple(block.statements), line=self.plan.loop.line))
+
+    def adding(self, put_off: list[Increment]) -> None:
+        def write(k: Var, own: Expr) -> None:
+            new = self.again([x.statement for x in put_off], own)
+            for x in put_off:
+                amount = x.statement.value
+                value = self.to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k),))
+                (plain,) = substitute(in_block((replace(x.statement, value=value),), self.to.accesses), new)
+                self.to.emit(plain)
+
+        self.loop(write)
+
+    def summing(self, x: Sum) -> Expr:
+        """The sum after the strip.  Several partial sums run side by side: additions wait for one another otherwise."""
+        to, buffer = self.to, self.increments[x.amount.type]
+        for n in range(LANES - 1):
+            cell = self.cell(self.plan.rows, x.amount, self.trips, -n)
+            to.emit(ir.Store(buffer, (cell,), constant(0, x.amount.type), line=self.plan.loop.line))
+        parts = [to.inner(x.carried.var.name, x.carried.var.type) for _ in range(LANES)]
+        k = to.inner("k", INT)
+        with to.nested() as block:
+            first = to.op("mul", k, constant(LANES, INT))
+            values = [to.load(buffer, (self.cell(self.plan.rows, x.amount, first, -n),)) for n in range(LANES)]
+            after = [to.value(Op("add", (part, value), part.type)) for part, value in zip(parts, values)]
+        carried = tuple(Carried(part, constant(0, part.type), a) for part, a in zip(parts, after))
+        groups = to.op("rshift", to.op("add", self.trips, constant(LANES - 1, INT)), constant(LANES_SHIFT, INT))
+        to.emit(Loop(k.name, k, ZERO, groups, tuple(block.statements), carried, line=self.plan.loop.line))
+        totals: list[Expr] = list(parts)
+        while len(totals) > 1:
+            totals = [to.value(Op("add", pair, x.amount.type)) for pair in zip(totals[::2], totals[1::2])]
+        return to.value(Op("add", (x.carried.var, totals[0]), x.amount.type))
+
+
+def _different_rows(places: set[Any]) -> bool:
+    """Whether places are in different rows, by literal indices: ``a[0, i]``, ``a[1, i]`` and so on."""
+    if None in places or len({p[-1] for p in places}) != 1:
+        return False
+    rows = [p[:-1] for p in places]
+    return all(any(x[1] == y[1] and x[0] != y[0] for x, y in zip(a, b)) for a in rows for b in rows if a is not b)
+
+
+def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:
+    """The distinct values, by type."""
+    rows: dict[Any, list[Expr]] = {}
+    for value in values:
+        row = rows.setdefault(value.type, [])
+        if value not in row:
+            row.append(value)
+    return rows

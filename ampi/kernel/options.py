@@ -1,0 +1,44 @@
+"""What a derivative program is made for, and which analyses are left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a derivative program is made for, and what is switched off.
+
+    Attributes
+    ----------
+    without : frozenset of str
+        Names among `ampi.kernel.ANALYSES`, none of which changes a result.
+    threads : bool
+        The program is compiled with ``parallel=True``.
+    deterministic : bool
+        Its results must not depend on the number of threads.
+    reassociate : bool
+        It is compiled with ``fastmath=True``.
+    separate : bool
+        It is compiled for arrays that do not overlap.
+    after : bool
+        Its caller can give it the arrays as they were after the call.
+    plain : bool
+        Its caller can say which shadows are new and hold anything, and has no use for the shadows of arrays that are
+        passive before the call: they need not become zero where these are written.
+    """
+
+    without: frozenset[str] = frozenset()
+    threads: bool = False
+    deterministic: bool = False
+    reassociate: bool = False
+    separate: bool = True
+    after: bool = False
+    plain: bool = False
+
+    def has(self, name: str) -> bool:
+        """Whether an analysis is not switched off."""
+        return name not in self.without
+
+
+ALL_ON = Options()

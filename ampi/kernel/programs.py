@@ -1,0 +1,220 @@
+"""The text of generated files: a kernel's derivative programs, and what a tape has to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.np import numpy_support
+
+from ampi.kernel import ir, pipeline
+from ampi.kernel.case import Case
+from ampi.kernel.codegen import emit
+from ampi.kernel.differentiate.derivative import Derivative, Split
+from ampi.kernel.ir.inference import is_array
+from ampi.kernel.options import Options
+from ampi.kernel.runtime import cache, threads
+
+
+def derive(kernel: Any, case: Case) -> tuple[ir.Function, Derivative]:
+    """The primal and its adjoint."""
+    primal = kernel.ir_of(case.types, case.same, case.single)
+    return primal, pipeline.build_adjoint(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+
+
+def derive_split(kernel: Any, case: Case, primal: ir.Function, derivative: Derivative) -> Split | None:
+    """The adjoint in two parts, the first of which takes the place of the kernel's run; None if that is of no use."""
+    if not derivative.saves or not case.active:
+        return None
+    if kernel.options.get("error_model") != "numpy" or kernel.checked:
+        return None  # statements in another order may raise what the kernel does not
+    return pipeline.build_split(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+
+
+def wanted(primal: ir.Function, case: Case) -> set[str]:
+    """The names of the active leaves."""
+    return {a.name for k, a in enumerate(primal.arguments) if k in case.active}
+
+
+def options_for(kernel: Any, case: Case) -> Options:
+    """What the adjoint is made for, and without which analyses."""
+    fast = kernel.options.get("fastmath", False)
+    return Options(
+        without=kernel.without,
+        threads=case.threaded and bool(kernel.options.get("parallel")) and not kernel.checked,
+        deterministic=kernel.deterministic,
+        reassociate=fast is True or (not isinstance(fast, bool) and "reassoc" in fast),
+        separate=case.separate,
+        after=case.after,
+        plain=case.plain,
+    )
+
+
+def generate(kernel: Any, case: Case) -> str:
+    """The text of the file: facts and adjoint program; the same in two parts, where the kernel's run is to save."""
+    primal, derivative = derive(kernel, case)
+    names = [a.shown for a in primal.arguments]
+    position = {a.name: k for k, a in enumerate(primal.arguments)}
+
+    def positions(some: Any) -> tuple[int, ...]:
+        return tuple(sorted(position[n] for n in some if n in position))
+
+    split = derive_split(kernel, case, primal, derivative)
+    functions = (
+        [derivative.function] if split is None else [derivative.function, split.forward, split.derivative.function]
+    )
+    program, *halves = emit.spelled(*(without_constants(f, primal) for f in functions))
+    split_facts: dict[str, Any] = {}
+    if split is not None:
+        split_facts = {
+            "needs": positions(split.derivative.needs),
+            "after": tuple(position[n] for n in split.derivative.after),
+            "distinct": tuple(position[n] for n in split.derivative.distinct),
+            "new": tuple(position[n] for n in split.derivative.new),
+            "forward": halves[0].name,
+            "adjoint": halves[1].name,
+        }
+    split_sources = [emit.source(f) for f in halves]
+    facts = {
+        "names": tuple(names),
+        "reads": positions(derivative.reads),
+        "writes": positions(derivative.writes),
+        "needs": positions(derivative.needs),
+        "becomes_active": positions(derivative.becomes_active),
+        "shadows": tuple(position[n] for n in derivative.shadows),
+        "scalars": tuple(position[n] for n in derivative.scalars),
+        "result_active": tuple(derivative.result_active),
+        "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
+        "distinct": tuple(position[n] for n in derivative.distinct),
+        "after": tuple(position[n] for n in derivative.after),
+        "ends": tuple(position[n] for n in derivative.ends),
+        "new": tuple(position[n] for n in derivative.new),
+    }
+    parts = emit.parts(program)
+    costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
+    source = emit.source(program) if case.active else ""
+    read = dict(c for f in (program, *halves) for c in f.constants)
+    constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
+    text = [
+        title("Adjoint", kernel, primal, wanted(primal, case), derivative.facts),
+        emit.HEADER,
+        *constants,
+        "CONTRACT = {",
+        *(f'    "{n}": {v!r},' for n, v in facts.items()),
+        "}",
+        f"ADJOINT = {program.name if case.active else ''!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PARTS = {[p.name for p in parts]!r}",
+        f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
+        f"PROGRAM = {cache.fingerprint(source, constants, costs, primal.filename)!r}",
+        f"SPLIT = {split_facts!r}",
+        f"SPLIT_PROGRAM = {cache.fingerprint(split_sources, constants, primal.filename)!r}",
+        "\n",
+        source,
+        *(f"\n{text}" for text in split_sources),
+        *disagreement(primal),
+    ]
+    return "\n".join(text)
+
+
+def disagreement(primal: ir.Function) -> list[str]:
+    """A function that checks sizes before a call, as Python source (nothing if there is nothing to check)."""
+    if not primal.agreeing:
+        return []
+    (primal,) = emit.spelled(replace(primal, body=()))
+    checks = [
+        f"    if {emit.expression(s.first)} != {emit.expression(s.second)}:\n        return {s.line}"
+        for s in primal.agreeing
+    ]
+    return [f"\ndef disagreement({', '.join(a.name for a in primal.arguments)}):", *checks, "    return 0\n"]
+
+
+def array_source(array: np.ndarray) -> str:
+    """A constant array as Python source."""
+    return f"np.array({array.tolist()!r}, dtype=np.{array.dtype.name})"
+
+
+def with_constants(function: ir.Function) -> ir.Function:
+    """Constant arrays as further arguments: to the analyses they are arrays that nothing writes."""
+    constants = tuple(
+        ir.Argument(name, numba.typeof(array), role=("constant", name)) for name, array in function.constants
+    )
+    return replace(function, arguments=(*function.arguments, *constants))
+
+
+def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
+    """Constant arrays as globals of the generated module, as far as the program reads them."""
+    constants = dict(primal.constants)
+    read = {n.name for n in ir.walk(program.body) if isinstance(n, ir.Var)}
+    leaves = tuple(a for a in program.arguments if a.name not in constants)
+    return replace(program, arguments=leaves, constants=tuple((n, a) for n, a in constants.items() if n in read))
+
+
+def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
+    """The text of the generated file for these active leaves (by name; all that can carry derivatives if None)."""
+    return generate(kernel, whole_case(kernel, argument_types, active))
+
+
+def whole_case(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> Case:
+    """The case of calls with arrays that do not overlap, as a tape would have it, for these active leaves (by name)."""
+    positions = positions_of(kernel, argument_types, active)
+    return Case(argument_types, positions, threaded=kernel.is_threaded(), after=True, plain=True)
+
+
+def positions_of(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> frozenset[int]:
+    """The positions of active leaves (by name; all that can carry derivatives if None)."""
+    leaves = kernel.ir_of(argument_types).arguments
+    names = active_leaves(kernel, leaves, active)
+    return frozenset(k for k, a in enumerate(leaves) if a.name in names)
+
+
+def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
+    """The tangent program as the text of a file, for these active leaves."""
+    primal = kernel.ir_of(argument_types)
+    names = active_leaves(kernel, primal.arguments, active)
+    derivative = pipeline.build_tangent(with_constants(primal), names, Options(without=kernel.without))
+    (program,) = emit.spelled(without_constants(derivative.function, primal))
+    constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
+    return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
+
+
+def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozenset[str] | None) -> frozenset[str]:
+    """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
+    if active is None:
+        return frozenset(a.name for a in leaves if isinstance(element(a.type), (types.Float, types.Complex)))
+    named: dict[str, list[str]] = {}
+    for leaf in leaves:
+        for name in {leaf.shown, "_".join(map(str, leaf.path))}:
+            named.setdefault(name, []).append(leaf.name)
+    shown = [leaf.shown for leaf in leaves]
+    unknown = active - set(named)
+    if unknown:
+        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {shown}")
+    unclear = sorted(n for n in active if len(named[n]) > 1)
+    if unclear:
+        raise ValueError(f"{kernel.__name__} has several arguments that {unclear} may be; write one of {shown}")
+    return frozenset(named[n][0] for n in active)
+
+
+def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], facts: Iterable[str] = ()) -> str:
+    """The docstring of a generated file."""
+    shown = ", ".join(f"{a.shown}: {a.type}" for a in primal.arguments)
+    wanted = ", ".join(a.shown for a in primal.arguments if a.name in set(active)) or "nothing"
+    lines = "".join(f"{fact}\n" for fact in facts)
+    return (
+        f'"""{kind} of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'
+        f'Arguments: {shown}\nActive: {wanted}\n{lines}"""\n'
+    )
+
+
+def results_of(function: ir.Function) -> tuple[ir.Expr, ...]:
+    last = function.body[-1] if function.body else None
+    return last.values if isinstance(last, ir.Return) else ()
+
+
+def element(type_: types.Type) -> types.Type:
+    return type_.dtype if is_array(type_) else type_

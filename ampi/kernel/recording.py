@@ -1,0 +1,567 @@
+"""How a call of a kernel is recorded.
+
+What a call costs in Python counts where kernels are short, so what calls have in common is found once: a `Primal` for
+arguments of the same types, a contract for those of which the same are active and the same memory, and a `Plan` for
+the same arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampi import handouts, memory, tape
+from ampi.errors import ActivityError
+from ampi.extents import Extent
+from ampi.indexing import is_active
+from ampi.kernel import arguments
+from ampi.kernel.case import Case
+from ampi.kernel.contract import Contract, make_contract
+from ampi.kernel.runtime import nontemporal_copy, threads
+from ampi.kernel.runtime.noalias import are_separate
+
+memory.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
+
+
+def record(kernel: Any, args: tuple[Any, ...]) -> Any:
+    """Call a kernel while tapes are alive."""
+    recording = tape.current()
+    bound = kernel.bind(args)
+    if recording is None:
+        leaves = arguments.leaves_of(bound)
+        if not any(is_watched(leaf) for leaf in leaves):
+            return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
+    plan = plan_of(kernel, recording, bound)
+    contract = plan.contract
+    leaves = bound if plan.flat else arguments.leaves_of(bound)
+    values: list[Any] = []
+    if plan.active:
+        if contract.disagreement is not None:
+            refuse_stretching(kernel, contract.disagreement(*leaves))
+        values = plan.values_for(recording, leaves)
+    undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
+    try:
+        result, kept = plan.run(args, leaves)
+    except BaseException:
+        if undo and recording is not None:
+            recording.append(None, undo)  # it may have written something before it failed
+        raise
+    if plan.active:
+        return finish(plan, recording, leaves, values, result, kept, undo)
+    if plan.guarded:
+        handouts.settle_all([leaves[k] for k in contract.writes])
+    if undo and recording is not None:
+        recording.append(None, undo)
+    return arguments.like(result, args)
+
+
+def is_watched(leaf: Any) -> bool:
+    """Whether a tape must hear of a write into this array even if none records now."""
+    if not isinstance(leaf, np.ndarray):
+        return False
+    storage = memory.storage_of(leaf)
+    return storage is not None and (bool(storage.needs) or storage.tape is not None)
+
+
+class Primal:
+    """The compiled primal for arguments of certain types.
+
+    Attributes
+    ----------
+    dispatcher : callable
+        Numba's.
+    entry : callable or None
+        The compiled code, once it is there, if no argument is a tuple or a scalar of ours.  It takes arrays of any
+        class, where the dispatcher takes plain ones.
+    count : int
+        Number of arguments, defaults included.
+    types : tuple of numba types
+        Of the arguments.
+    """
+
+    __slots__ = ("_direct", "count", "dispatcher", "entry", "types")
+
+    def __init__(self, kernel: Any, bound: tuple[Any, ...], threaded: bool, direct: bool) -> None:
+        self.dispatcher = kernel.dispatcher_for(threaded)
+        self.types = kernel.types_of(tuple(map(arguments.plain, bound)))
+        self.count = len(bound)
+        self.entry: Any = None
+        self._direct = direct
+
+    def by_dispatcher(self, args: tuple[Any, ...]) -> Any:
+        """Call it in a way that is always right."""
+        result = self.dispatcher(*map(arguments.plain, args))
+        if self._direct and self.entry is None and len(args) == self.count:
+            compiled = getattr(self.dispatcher, "overloads", {}).get(self.types)
+            self.entry = None if compiled is None else compiled.entry_point
+        return result
+
+
+class Plan:
+    """What calls with the same arrays have in common; it keeps none of them alive.
+
+    Attributes
+    ----------
+    primal : Primal
+    contract : Contract
+    active : bool
+        Whether an argument is active before the call.
+    flat : bool
+        Whether each argument is a leaf.
+    values : list
+        For each leaf: a `StandIn`, or None for one whose value is told by each call.
+    numbers, needed : tuple of int
+        Leaves that are numbers, and arrays whose values are needed of which `Tape.need` takes care.
+    again : tuple of (int, Need)
+        Arrays whose values are needed that lie where they lay.
+    constants : tuple of (int, tuple)
+        Plain arrays whose values are needed, and where they lie.
+    shadows, outputs : tuple of Region
+        Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
+    activated : tuple of Storage
+        What is active after the call.
+    guarded : bool
+        Whether code outside ampi may write to an argument: such a plan is for one call.
+    on, off : tuple of Storage
+        What is active before the call, and what is not: the plan is for this case only (for any if no tape records).
+    """
+
+    __slots__ = (
+        "activated",
+        "active",
+        "again",
+        "constants",
+        "contract",
+        "flat",
+        "guarded",
+        "needed",
+        "numbers",
+        "off",
+        "on",
+        "outputs",
+        "primal",
+        "shadows",
+        "values",
+    )
+
+    def __init__(self, primal: Primal, contract: Contract, flat: bool) -> None:
+        self.primal = primal
+        self.contract = contract
+        self.active = False
+        self.flat = flat
+        self.values: list[Any] = []
+        self.numbers: Sequence[int] = ()
+        self.needed: Sequence[int] = ()
+        self.again: Sequence[tuple[int, tape.Need]] = ()
+        self.constants: Sequence[tuple[int, tuple[Any, ...]]] = ()
+        self.shadows: Sequence[memory.Region] = ()
+        self.outputs: Sequence[memory.Region] = ()
+        self.guarded = False
+        self.activated: Sequence[memory.Storage] = ()
+        self.on: Sequence[memory.Storage] = ()
+        self.off: Sequence[memory.Storage] = ()
+
+    def fits(self, reference: Any) -> bool:
+        """Whether the same arrays are active on a tape, given by reference, as when the plan was made."""
+        for storage in self.on:
+            if storage.volatile or storage.guard or storage.tape is not reference:
+                return False
+        for storage in self.off:
+            if storage.volatile or storage.guard:
+                return False
+            other = storage.tape
+            if other is not None and (other is reference or other() is not None):
+                return False
+        return True
+
+    def run(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The primal: its result, and what the adjoint takes of this run."""
+        primal, contract = self.primal, self.contract
+        if contract.forward is not None:
+            if all(leaves[k].flags.writeable for k in contract.writes):
+                found = contract.forward(*map(arguments.plain, leaves))
+                count = len(contract.result_dtypes)
+                return (found[0] if count else None), found[count:]
+            return primal.by_dispatcher(args), ()  # which raises
+        entry = primal.entry
+        if entry is not None and len(args) == primal.count:
+            for k in contract.writes:
+                if not args[k].flags.writeable:
+                    break
+            else:
+                return entry(*args), ()
+        return primal.by_dispatcher(args), ()
+
+    def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
+        """Before the primal runs: what the adjoint takes of each leaf."""
+        values = self.values.copy()
+        for k in self.numbers:
+            values[k] = arguments.plain(leaves[k])
+        for k, need in self.again:
+            recording.need_again(need)
+            values[k] = leaves[k]
+        for k, place in self.constants:
+            values[k] = recording.constant(leaves[k], place)
+        for k in self.needed:
+            values[k] = recording.need(leaves[k])
+        return values
+
+
+MOST_PLANS = 256  # of a kernel
+MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on their adjoints run forward once more
+
+
+def has_room(recording: tape.Tape) -> bool:
+    """Whether a tape may keep what further runs of kernels save for their adjoints."""
+    return recording.kept_bytes < MOST_KEPT
+
+
+def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
+    """The plan of a call; without a recording tape that of a call that may overwrite what a tape needs."""
+    threaded = kernel.is_threaded()
+    reference = None if recording is None else recording.reference
+    identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
+    if identity is None:
+        return make_plan(kernel, recording, bound, threaded)
+    key = identity, threaded, None if recording is None else has_room(recording)
+    plans = kernel.plans.get(key)
+    if plans is None:
+        plans = []
+    for plan in plans:
+        if plan.fits(reference):
+            return plan
+    plan = make_plan(kernel, recording, bound, threaded)
+    if len(kernel.plans) >= MOST_PLANS:
+        kernel.plans.clear()
+    kernel.plans[key] = [plan, *plans[:1]]  # an array may be passive in the first of many calls
+    return plan
+
+
+def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> Plan:
+    """The plan of a call whose like has not been seen."""
+    leaves = arguments.leaves_of(bound)
+    reference = None if recording is None else recording.reference
+    storages: list[memory.Storage | None] = []
+    active: list[int] = []
+    on: list[memory.Storage] = []
+    off: list[memory.Storage] = []
+    plain = True
+    for k, leaf in enumerate(leaves):
+        storage = memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None
+        storages.append(storage)
+        if storage is None:
+            continue
+        if storage.tape is not None and recording is not None and is_active(recording, leaf):
+            active.append(k)
+        if storage.volatile or storage.packed or storage.elsewhere:
+            plain = False
+        if recording is not None and not arguments.is_scalar(leaf):
+            (on if storage.tape is reference else off).append(storage)
+        if leaf.ndim and isinstance(leaf, memory.TrackedArray):
+            memory.region_of(leaf)  # by which the next call is told
+    kinds = tuple(map(arguments.kind, bound))
+    primal = kernel.primals.get((kinds, threaded))
+    if primal is None:
+        direct = leaves is bound and not any(map(arguments.is_scalar, bound))
+        primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
+        if threaded:
+            threads.use_threads()
+    contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain)
+    if contract.split is not None and recording is not None and has_room(recording):
+        contract = contract.split
+    plan = Plan(primal, contract, leaves is bound)
+    plan.on, plan.off = on, off
+    plan.guarded = any(storage is not None and storage.guard for storage in storages)
+    if not active:
+        return plan
+    for k in contract.becomes_active:
+        if storages[k] is None:
+            raise ActivityError(
+                f"{kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
+                "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
+            )
+    plan.active = True
+    plan.activated = [storages[k] for k in contract.becomes_active]  # type: ignore[misc]
+    plan.shadows = [memory.region_of(leaves[k]) for k in contract.shadows]
+    plan.outputs = [region for k, region in zip(contract.shadows, plan.shadows) if k in contract.writes]
+    plan.values = [None] * len(leaves)
+    numbers, needed, again, constants = [], [], [], []
+    for k, (leaf, storage) in enumerate(zip(leaves, storages)):
+        if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
+            numbers.append(k)
+        elif k not in contract.needs:
+            plan.values[k] = StandIn(leaf)
+        elif storage is None and type(leaf) is np.ndarray and leaf.flags.writeable:
+            constants.append((k, tape.place_of(leaf)))
+        elif storage is None or storage.volatile or storage.guard:
+            needed.append(k)
+        else:
+            again.append((k, tape.Need(storage, leaf)))
+    plan.numbers, plan.needed, plan.again, plan.constants = numbers, needed, again, constants
+    return plan
+
+
+def find_contract(
+    kernel: Any,
+    primal: Primal,
+    kinds: tuple[Any, ...],
+    leaves: Sequence[Any],
+    storages: Sequence[memory.Storage | None],
+    active: frozenset[int],
+    threaded: bool,
+    plain: bool,
+) -> Contract:
+    """The contract of a call, which is made where its like has not been seen; ``plain``: all memory is of the ordinary
+    kind, into which nobody else writes."""
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = plain and have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    choices = active, same, separate, threaded, True
+
+    def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
+        key = kinds, choices, single, plain
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            contract = kernel.contracts[key] = make_contract(kernel, Case(primal.types, *choices, single, plain))
+        return contract
+
+    contract = contract_for(frozenset())
+    if active and contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = contract_for(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+    if active and not separate:
+        refuse_overlap(kernel, contract, places, merged, leaves)
+    return contract
+
+
+def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage | None]) -> bool:
+    """Whether each array is tracked memory that none of the others is a part of."""
+    found: list[memory.Storage] = []
+    for leaf, storage in zip(leaves, storages):
+        if isinstance(leaf, np.ndarray):
+            if storage is None or storage in found:
+                return False
+            found.append(storage)
+    return True
+
+
+def refuse_stretching(kernel: Any, line: int) -> None:
+    """An axis of size one that fits to longer ones is only known to derivatives if it is an argument's own, or if the
+    source shows it."""
+    from ampi.kernel.normalise.expand import ADVICE
+
+    if line:
+        raise ActivityError(
+            f"{kernel.py_func.__code__.co_filename}:{line}: in kernel '{kernel.__name__}': arrays of "
+            f"different sizes in one operation; {ADVICE}"
+        )
+
+
+def refuse_overlap(
+    kernel: Any, contract: Contract, places: Sequence[Any], merged: set[int], leaves: Sequence[Any]
+) -> None:
+    """Arguments that overlap without being the same array cannot be analysed."""
+    for w in contract.writes:
+        for k, other in enumerate(places):
+            if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:
+                continue
+            if Extent(leaves[w]).overlaps(Extent(leaves[k])):
+                raise ActivityError(
+                    f"{kernel.__name__}(): arguments '{contract.names[k]}' and '{contract.names[w]}' overlap "
+                    "in memory, and the kernel writes one of them; pass the whole array once, or a copy"
+                )
+
+
+def finish(
+    plan: Plan,
+    recording: tape.Tape,
+    leaves: Sequence[Any],
+    values: list[Any],
+    result: Any,
+    kept: tuple[Any, ...],
+    undo: list[tape.Undo],
+) -> Any:
+    """After the primal ran: activity of what it wrote, and the record."""
+    contract = plan.contract
+    for storage in plan.activated:
+        storage.tape = recording.reference
+    if plan.guarded:
+        handouts.settle_all([leaves[k] for k in contract.writes])
+    record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
+    if kept:
+        record.kept = kept
+        recording.kept_bytes += sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
+    if contract.after:
+        record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
+    if contract.scalars:
+        record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
+    if result is not None:
+        facts = zip(contract.result_active, contract.result_dtypes, strict=True)
+        created: list[np.ndarray] = []
+        seeds: list[Any] = []
+        result = wrap(recording, result, leaves, facts, seeds, created)
+        record.seeds = seeds
+        record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
+        record.created = [memory.storage_of(array) for array in created]
+    if recording.before_append is not None:
+        recording.before_append()
+    recording.append_record(record)
+    return result
+
+
+def wrap(
+    recording: tape.Tape,
+    value: Any,
+    leaves: Sequence[Any],
+    facts: Iterator[tuple[bool, str]],
+    seeds: list[Any],
+    created: list[np.ndarray],
+) -> Any:
+    """The result for the user: active leaves as ``ampi.ndarray``."""
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        parts = [wrap(recording, v, leaves, facts, seeds, created) for v in value]
+        return arguments.rebuilt(value, parts)
+    has_derivatives, dtype = next(facts)
+    if isinstance(value, np.ndarray):
+        value = arguments.seated(value, leaves)
+    if not has_derivatives:
+        return memory.tracked(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, np.ndarray):
+        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba gives a float32 as a Python float
+    elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
+        seeds.append(StandIn(value, zeros=True))
+        return memory.tracked(value)
+    else:
+        wrapped = memory.tracked(value)
+    recording.activate(wrapped)
+    created.append(wrapped)
+    seeds.append(memory.region_of(wrapped))
+    return wrapped
+
+
+class StandIn:
+    """Takes the place of an array whose values nobody reads, without keeping its memory alive."""
+
+    __slots__ = ("dtype", "shape", "strides", "writeable", "zeros")
+
+    def __init__(self, array: np.ndarray, zeros: bool = False):
+        self.shape, self.dtype = array.shape, array.dtype
+        self.strides = None if array.flags.c_contiguous else array.strides
+        self.writeable = array.flags.writeable
+        self.zeros = zeros
+
+    def make(self) -> np.ndarray:
+        if self.zeros:
+            return np.zeros(self.shape, self.dtype)
+        if self.strides is None:
+            array = np.empty(self.shape, self.dtype)
+        else:
+            array = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        if not self.writeable:
+            array.flags.writeable = False
+        return array
+
+
+class _Adjoint(tape.IsRecord):
+    """The record of a call, and its adjoint."""
+
+    __slots__ = (
+        "arrays_after",
+        "contract",
+        "created",
+        "kept",
+        "outputs",
+        "scalars",
+        "seeds",
+        "shadows",
+        "undo",
+        "values",
+    )
+    reads_memory = False  # but through `Sweep.value`
+
+    def __init__(
+        self,
+        contract: Contract,
+        values: list[Any],
+        shadows: Sequence[memory.Region],
+        outputs: Sequence[memory.Region],
+        undo: Sequence[tape.Undo],
+    ):
+        self.contract = contract
+        self.values = values
+        self.shadows = shadows
+        self.outputs = outputs
+        self.undo = undo
+        self.created = ()
+        self.arrays_after: Sequence[np.ndarray] = ()
+        self.scalars: Sequence[memory.Region] = ()
+        self.seeds: Sequence[Any] = ()
+        self.kept: Sequence[Any] = ()
+
+    def __call__(self, sweep: tape.Sweep) -> None:
+        if not any(map(sweep.has_shadow, self.outputs)):
+            return  # nobody uses what the call wrote or gave
+        values = [self.value(sweep, v) for v in self.values]
+        contract = self.contract
+        flags = [self.is_distinct(sweep, k, values[k]) for k in contract.distinct]
+        if contract.new or contract.ends:
+            shadows = self.special_shadows(sweep, flags)
+        else:
+            shadows = [sweep.shadow_again(r) for r in self.shadows]
+        seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
+        assert contract.adjoint is not None
+        after = sweep.after if self.arrays_after else ()
+        given = *values, *shadows, *seeds, *after, *self.kept, *flags
+        for region, value in zip(self.scalars, contract.adjoint(*given)):
+            sweep.add(region, value)
+        if contract.ends:
+            for k, region in zip(contract.shadows, self.shadows):
+                if k in contract.ends:
+                    sweep.end(region)
+
+    def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
+        """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""
+        contract = self.contract
+        found = []
+        for k, region in zip(contract.shadows, self.shadows):
+            if k in contract.new:
+                anew = sweep.begin_anew(region, self.shadows)
+                flags.append(anew is not None)
+                found.append(sweep.shadow_again(region) if anew is None else anew)
+            else:
+                found.append(sweep.reading(region) if k in contract.ends else sweep.shadow_again(region))
+        return found
+
+    def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
+        """Whether an array of indices names no element twice."""
+        v = self.values[k]
+        if memory.storage_of(v) is not None:
+            return threads.distinct(array)
+        known = sweep.state.setdefault("distinct", {})  # of arrays which stay as they are as long as the tape is there
+        if id(v) not in known:
+            known[id(v)] = threads.distinct(array)
+        return known[id(v)]
+
+    def value(self, sweep: tape.Sweep, v: Any) -> Any:
+        """An argument as it was before the call."""
+        if isinstance(v, StandIn):
+            return v.make()
+        return memory.plain(sweep.value(v)) if isinstance(v, np.ndarray) else v
+
+
+def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
+    """The adjoint of a result: a scalar or an array of the result's type."""
+    taken = sweep.take(region)
+    if taken is None:
+        taken = np.zeros(region.shape, region.dtype)
+    return taken if region.shape else taken[()]

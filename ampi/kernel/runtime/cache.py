@@ -1,0 +1,390 @@
+"""Content-addressed cache of compiled kernels: compiled once, by one process, and loaded by all others.
+
+A file's name says everything that its content depends on: the kernel's code and what it names, its options, the types
+of its arguments, the settings of ampi and Numba, the versions of both and of Python, and the processor.  So nothing
+that is there is ever out of date, and nothing is overwritten by something else; see `ampi.kernel.runtime.files` for the
+rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import enum
+import functools
+import hashlib
+import marshal
+import pickle
+import platform
+import re
+import sys
+import types as python_types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.cloudpickle import cloudpickle
+from numba.core import caching, config
+
+from ampi import checks
+from ampi.kernel.runtime.extremes import vectorised_extremes
+from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
+
+# --------------------------------------------------------------------------------------------------- fingerprints
+
+
+@functools.cache
+def versions() -> str:
+    """What compiled code depends on besides its source and `settings`: this package, Python, Numba, NumPy."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[1]  # the whole differentiator
+    for part in sorted(root.rglob("*.py")):
+        digest.update(str(part.relative_to(root)).encode() + part.read_bytes())
+    python = (sys.implementation.cache_tag, platform.python_version(), platform.machine())
+    return repr((python, numba.__version__, np.__version__, digest.hexdigest()))
+
+
+# Numba's settings (``NUMBA_...``, ``numba.config``) that change no code: what it prints, where and how it keeps it, the
+# number and kind of its threads, and what is for other devices.  All others, later versions' too, are in the key.
+WITHOUT_EFFECT = frozenset(
+    """
+    ALWAYS_WARN_UNINIT_VAR ANNOTATE CACHE_DIR CACHE_LOCATOR_CLASSES CHROME_TRACE COLOR_SCHEME DEBUG_CACHE
+    DEBUG_FRONTEND DEBUG_PRINT_AFTER DEBUG_PRINT_BEFORE DEBUG_PRINT_WRAP DEBUG_TYPEINFER DEVELOPER_MODE DIFF_IR
+    DISABLE_CUDA DISABLE_JIT DISABLE_PERFORMANCE_WARNINGS DUMP_ASSEMBLY DUMP_BYTECODE DUMP_CFG DUMP_FUNC_OPT DUMP_IR
+    DUMP_LLVM DUMP_OPTIMIZED DUMP_SSA ENABLE_CUDASIM ENABLE_SYS_MONITORING FORCE_CUDA_CC FUNCTION_CACHE_SIZE GDB_BINARY
+    HIGHLIGHT_DUMPS HTML LLVM_PASS_TIMINGS NUMBA_DEFAULT_NUM_THREADS NUMBA_NUM_THREADS PARALLEL_DIAGNOSTICS
+    RUNNING_UNDER_PROFILER SHOW_HELP THREADING_LAYER THREADING_LAYER_PRIORITY TRACE
+    """.split()
+)
+
+
+def settings() -> Any:
+    """What of Numba's and ampi's settings changes compiled code, as they are now, and the processor that it is for.
+
+    What ``AMPI_WITHOUT`` switches off belongs to the kernels (`Kernel.identity`).
+    """
+    numbas = [
+        (name, repr(value))
+        for name, value in sorted(vars(config).items())
+        if name.isupper() and name not in WITHOUT_EFFECT and not name.startswith("CUDA_")
+    ]
+    return checks.is_full(), numbas, processor()
+
+
+def processor() -> Any:
+    """The name and features of the processor that code is compiled for."""
+    from numba.core.registry import cpu_target
+
+    return cpu_target.target_context.codegen().magic_tuple()
+
+
+def key(*parts: Any) -> str:
+    """The part of a file's name that says what its content depends on: these, and the versions and settings."""
+    return fingerprint(versions(), settings(), *parts)
+
+
+def fingerprint(*parts: Any) -> str:
+    """Twenty hexadecimal digits for anything whose ``repr`` says everything."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def identity(function: Any, options: Any = None) -> Any:
+    """What a function compiles to depends on: its code, the constants and kernels it names, and their code."""
+    return _Identity().of_function(function, options)
+
+
+class _Identity:
+    def __init__(self) -> None:
+        self.inside: list[Any] = []
+
+    def of_function(self, function: Any, options: Any) -> Any:
+        if function in self.inside:
+            return ("itself", self.inside.index(function))
+        self.inside.append(function)
+        try:
+            code = function.__code__
+            used = {name: self.of_value(value, code) for name, value in self.free(function)}
+            defaults = [self.of_value(d, code) for d in function.__defaults__ or ()]
+            named = [(name, self.of_value(d, code)) for name, d in sorted((function.__kwdefaults__ or {}).items())]
+            return (
+                function.__qualname__,
+                _of_code(code),
+                sorted(used.items()),
+                defaults,
+                named,
+                of_options(options or {}),
+            )
+        finally:
+            self.inside.pop()
+
+    @staticmethod
+    def free(function: Any) -> Iterator[tuple[str, Any]]:
+        for name in names_in(function.__code__):
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                yield name, cell.cell_contents
+
+    def of_value(self, value: Any, code: python_types.CodeType) -> Any:
+        if hasattr(type(value), "identity_parts"):
+            parts = value.identity_parts()
+            return "rule", [
+                f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
+            ]
+        if hasattr(value, "py_func"):
+            return self.of_function(value.py_func, getattr(value, "options", getattr(value, "targetoptions", None)))
+        if isinstance(value, python_types.ModuleType):
+            return value.__name__, self.of_module(value, code)
+        if isinstance(value, np.ndarray):
+            return "array", value.dtype.str, value.dtype.descr, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
+        if isinstance(value, (tuple, list)):
+            return type(value).__qualname__, [self.of_value(v, code) for v in value]
+        if isinstance(value, enum.Enum):
+            return type(value).__qualname__, value.name, repr(value.value)
+        if isinstance(value, enum.EnumMeta):
+            members: Any = value.__members__
+            return value.__qualname__, [(name, repr(member.value)) for name, member in members.items()]
+        if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, types.Type, type(None))):
+            return type(value).__qualname__, repr(value)
+        if isinstance(value, type):
+            return value.__module__, value.__qualname__, getattr(value, "_fields", ())
+        return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
+
+    def of_module(self, module: python_types.ModuleType, code: python_types.CodeType) -> list[Any]:
+        if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba", "ampi") or module in self.inside:
+            return []
+        self.inside.append(module)
+        try:
+            named = [(name, getattr(module, name)) for name in names_in(code) if name in vars(module)]
+            return [(name, self.of_value(v, code)) for name, v in named]
+        finally:
+            self.inside.pop()
+
+
+def of_options(options: dict[str, Any]) -> Any:
+    """Options of Numba's as they are the same in every process: the order of a set is not."""
+    return sorted((name, sorted(v) if isinstance(v, (set, frozenset)) else v) for name, v in options.items())
+
+
+def names_in(code: python_types.CodeType) -> list[str]:
+    """The names of globals and attributes in a function and in functions defined inside of it."""
+    inside = [name for c in code.co_consts if isinstance(c, python_types.CodeType) for name in names_in(c)]
+    return list(dict.fromkeys((*code.co_names, *inside)))
+
+
+def _of_code(code: python_types.CodeType) -> Any:
+    constants = [_of_code(c) if isinstance(c, python_types.CodeType) else _of_constant(c) for c in code.co_consts]
+    return (code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags)
+
+
+def _of_constant(value: Any) -> Any:
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else (type(value).__name__, repr(value))
+
+
+# --------------------------------------------------------------------------------------------------- compiled code
+
+
+def describe(type_: types.Type) -> Any:
+    """A type by what it says: the same in every process, and different for different fields or functions."""
+    if isinstance(type_, types.BaseTuple):
+        return str(type_), getattr(type_, "fields", ()), tuple(map(describe, type_.types))
+    if isinstance(type_, types.Dispatcher):
+        return identity(type_.dispatcher.py_func, type_.dispatcher.targetoptions)
+    return str(type_)
+
+
+class _Locator(caching._CacheLocator):
+    """Tells Numba's warnings where a function is."""
+
+    def __init__(self, py_file: str):
+        self._py_file = py_file
+
+    def get_cache_path(self) -> str:
+        return str(folder())
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return ""
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    def __init__(self, name: str, function: Any):
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Locator(function.__code__.co_filename)
+        self._filename_base = name
+
+
+class CompiledCache(caching.FunctionCache):
+    """What Numba asks for the compiled code of one function: a file of ours for each signature.
+
+    ``name`` must identify the code and everything that it depends on.  (Numba's own files, which share an index that
+    any process may change, could give one signature the code of another.)
+    """
+
+    def __init__(self, name: str, function: Any):
+        self._name = name
+        self._py_func = function
+        self._impl = _Implementation(name, function)
+        self._cache_path = str(folder())
+        self._enabled = True
+        self._found: dict[Path, bytes] = {}
+
+    def path(self, sig: Any) -> Path:
+        # Not the types themselves: a class of __main__ in a named tuple, or a function, is another in every process.
+        return folder() / f"{self.entry(sig)}.nbc"
+
+    def entry(self, sig: Any) -> str:
+        """A name for the function compiled for these types."""
+        arguments = sig.args if hasattr(sig, "args") else sig
+        return f"{self._name}.{fingerprint(*map(describe, arguments))}"
+
+    def flush(self) -> None:
+        for path in folder().glob(f"{self._name}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def holds(self, sig: Any) -> bool:
+        """Whether the compiled code for a signature is there, and as it was written."""
+        path = self.path(sig)
+        content = read(path)
+        if content is None:
+            return False
+        self._found[path] = content
+        return True
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self.know_classes(sig)  # what is compiled and saved now names them, too
+        path = self.path(sig)
+        content = self._found.pop(path, None) or read(path)
+        if content is None:
+            return None
+        mark_used(path)
+        target_context.refresh()
+        try:
+            return self._impl.rebuild(target_context, pickle.loads(content))
+        except Exception:  # it names a class which is gone: compile again
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if self._impl.check_cachable(data):
+            write(self.path(sig), caching.dumps(self._impl.reduce(data)))
+
+    def know_classes(self, sig: Any) -> None:
+        """Let named tuple classes of ``__main__`` and of functions be found again in another process."""
+        arguments = sig.args if hasattr(sig, "args") else sig
+        for cls in (*(c for a in arguments for c in _named_tuples(a)), *_tuple_classes(self._py_func)):
+            _know_class(cls)
+
+
+def _named_tuples(type_: types.Type) -> Iterator[type]:
+    if isinstance(type_, types.BaseTuple):
+        if hasattr(type_, "instance_class"):
+            yield type_.instance_class
+        for part in type_.types:
+            yield from _named_tuples(part)
+
+
+def _tuple_classes(function: Any) -> Iterator[type]:
+    for _, value in _Identity.free(function):
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            yield value
+
+
+def _know_class(cls: type) -> None:
+    # Compiled code holds the class of a result as a pickle: by name if it can be imported, otherwise by value under a
+    # random number that a new process does not know.  The number is given here instead, the same in every process.
+    if cls not in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+        number = fingerprint(cls.__module__, cls.__qualname__, getattr(cls, "_fields", ()))
+        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = number
+        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[number] = cls
+
+
+def compiled(function: Any, name: str, options: dict[str, Any], check: Callable[[Any, Any], Any] | None = None) -> Any:
+    """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``.
+
+    ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there.
+    """
+    dispatcher = numba.njit(**options)(function)
+    if dispatcher is function:  # NUMBA_DISABLE_JIT
+        return function
+    dispatcher._cache = CompiledCache(name, function)
+    dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, check or _unchecked)
+    return dispatcher
+
+
+@contextlib.contextmanager
+def _unchecked(dispatcher: Any, sig: Any) -> Iterator[None]:
+    yield
+
+
+def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], check: Callable[[Any, Any], Any], sig: Any) -> Any:
+    """Compile or load one signature; of several processes the first compiles and the others wait and load."""
+    kept = dispatcher._cache
+    if kept.holds(sig):
+        return compile(sig)
+    with locked(kept.entry(sig)), contextlib.ExitStack() as inside:
+        if not kept.holds(sig):  # another one has compiled it meanwhile
+            inside.enter_context(check(dispatcher, sig))
+            inside.enter_context(vectorised_extremes())
+        return compile(sig)
+
+
+# --------------------------------------------------------------------------------------------------- generated source
+
+
+def load_or_make(name: str, make: Callable[[], str]) -> python_types.ModuleType:
+    """The generated module of this name, whose text is made if it is not there."""
+    path = folder() / f"{name}.py"
+    text = read(path)
+    if text is None:
+        with locked(name):
+            text = read(path)
+            if text is None:
+                text = make().encode()
+                write(path, text)
+    mark_used(path)
+    return load_module(path, text.decode())
+
+
+def load_module(path: Path, text: str) -> python_types.ModuleType:
+    """A generated file, with this text, as a module.
+
+    Its functions are compiled as if they stood where they came from, so that exceptions point to lines of the kernel.
+    With ``NUMBA_DISABLE_JIT``, where one steps through the file, they stand where they are.
+    """
+    module = python_types.ModuleType(f"ampi_generated_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    if config.DISABLE_JIT:
+        exec(compile(text, str(path), "exec"), vars(module))
+        return module
+    kept = path.with_suffix(".code")
+    content = read(kept)
+    if content is None:
+        code = compiled_in_place(path, text)
+        write(kept, marshal.dumps(code))
+    else:
+        code = marshal.loads(content)
+    exec(code, vars(module))
+    return module
+
+
+def compiled_in_place(path: Path, text: str) -> python_types.CodeType:
+    """The code of a generated file, with the file and the lines of the kernel that it was made from."""
+    tree = ast.parse(text)
+    found = re.search(r"^SOURCE = (.*)$", text, re.MULTILINE)
+    if found is None:
+        return compile(tree, str(path), "exec")
+    filename, first_line = ast.literal_eval(found.group(1))
+    comments = [re.search(r"# line (\d+)$", line) for line in text.splitlines()]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            comment = comments[node.lineno - 1]
+            node.lineno = node.end_lineno = first_line if comment is None else int(comment.group(1))
+            node.col_offset = node.end_col_offset = 0
+    return compile(tree, filename, "exec")

@@ -1,0 +1,97 @@
+"""Functions that appear in derivatives and that Numba does not have, or not in a form that can be cached."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+
+def get_num_threads() -> int:
+    """``numba.get_num_threads``; compiled code that calls this one can be kept on disk."""
+    return numba.get_num_threads()
+
+
+@intrinsic
+def _threads(typing_context: Any) -> Any:
+    numba.get_num_threads()  # starts the threads, and makes the name below known
+
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        function = ir.FunctionType(cgutils.intp_t, [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, function, "get_num_threads"), [])
+
+    return types.intp(), call
+
+
+@overload(get_num_threads)
+def _get_num_threads() -> Any:
+    return lambda: _threads()  # type: ignore[call-arg]
+
+
+def fused(x, y, z):
+    """``x * y + z``, rounded once where the processor can do that and twice elsewhere."""
+    return x * y + z
+
+
+@intrinsic
+def _fused(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = arguments[0].type
+        function = ir.FunctionType(number, [number] * 3)
+        return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [number], function), arguments)
+
+    return x(x, x, x), call
+
+
+@overload(fused, inline="always")
+def _overload_fused(x, y, z):  # Numba compares the arguments with those of the lambda, annotations included
+    if x == y == z and x in (types.float32, types.float64):
+        return lambda x, y, z: _fused(x, y, z)
+    return lambda x, y, z: x * y + z
+
+
+@njit
+def longer(array, size):
+    """A new array of one dimension and this size, which begins with the elements of ``array``."""
+    new = np.empty(size, array.dtype)
+    new[: array.shape[0]] = array
+    return new
+
+
+@njit
+def digamma(x):
+    """The derivative of ``lgamma``: reflection for x <= 0, recurrence up to 10, then the asymptotic series."""
+    if x <= 0.0:
+        if x == math.floor(x):
+            return math.nan
+        return digamma(1.0 - x) - math.pi / math.tan(math.pi * x)
+    shift = 0.0
+    while x < 10.0:
+        shift -= 1.0 / x
+        x += 1.0
+    w = 1.0 / (x * x)
+    series = w * (1 / 12 - w * (1 / 120 - w * (1 / 252 - w * (1 / 240 - w * (1 / 132 - w * 691 / 32760)))))
+    return shift + math.log(x) - 0.5 / x - series
+
+
+@njit
+def trigamma(x):
+    """The second derivative of ``lgamma``, by the same steps as ``digamma``."""
+    if x <= 0.0:
+        if x == math.floor(x):
+            return math.nan
+        s = math.pi / math.sin(math.pi * x)
+        return s * s - trigamma(1.0 - x)
+    shift = 0.0
+    while x < 10.0:
+        shift += 1.0 / (x * x)
+        x += 1.0
+    w = 1.0 / (x * x)
+    series = w * (1 / 6 - w * (1 / 30 - w * (1 / 42 - w * (1 / 30 - w * (5 / 66 - w * 691 / 2730)))))
+    return shift + 1.0 / x + 0.5 * w + series / x

@@ -1,0 +1,107 @@
+"""Which switches of the differentiator change the programs of which kernels.
+
+A kernel stands in the table if its programs differ without the analysis, which tests hold: a test that compares a
+program with itself is none.  ``python tests/kernel/switch_cases.py`` prints the table as it is now.
+"""
+
+import numba
+import numpy as np
+import test_passes
+import test_stages
+from kernel_cases import CASES, Check, activity_patterns, make_arguments
+
+from ampi.kernel import ANALYSES, pipeline
+from ampi.kernel.codegen import emit
+from ampi.kernel.optimise import loop_distribution
+from ampi.kernel.options import Options
+
+
+def vector(seed, size=12):
+    return np.random.default_rng(seed).uniform(0.5, 1.5, size)
+
+
+FURTHER = {
+    "scratch": (test_passes.scratch, (vector(1), vector(2))),
+    "on_both_sides": (test_passes.on_both_sides, (vector(1), vector(2))),
+    "exponentials": (test_passes.exponentials, (vector(1), vector(2))),
+    "running": (test_passes.running, (vector(1), vector(2))),
+    "filtered": (test_passes.filtered, (vector(1), vector(2))),
+    "of_pairs": (test_stages.of_pairs, test_stages.arguments("of pairs", 40)),
+    "of_a_chain": (test_stages.of_a_chain, (vector(1, 300), vector(2, 300))),
+    "short": (test_passes.short, (vector(1),)),
+    "chosen": (test_passes.chosen, (vector(1) - 1.0, vector(2))),
+    "rows_of_sums": (test_passes.rows, (vector(1, (4, 5)), vector(2, 4))),
+    "gathered": (test_passes.gathered, (vector(1), np.arange(12) % 5, vector(2))),
+    "stencil_of_two": (test_passes.stencil, (vector(1), vector(2))),
+    "squares": (test_passes.squares, (vector(1), vector(2))),
+}
+
+CHANGED = {
+    "simplify": "local_array",
+    "unroll": "short n_body local_array",
+    "scalarise": "local_array",
+    "private": "scratch",
+    "loads": "on_both_sides",
+    "activity": "exponentials axpy gather stencil strides dot own_index clamped matrix_product guarded",
+    "sources": "scratch of_a_chain in_place recurrence_backwards own_index permuted rows thomas work_array",
+    "snapshots": "boundary_loads_in_time heat nonlinear_stencil_in_time",
+    "kept": "exponentials",
+    "stored": "running",
+    "independence": "scratch of_pairs chosen in_place stencil periodic_stencil heat triangular_solve clamped extrema",
+    "ends": "axpy guarded",
+    "split": "exponentials scatter recurrence_backwards runge_kutta newton own_index extrema thomas",
+    "slice": "scratch running filtered axpy in_place gather newton early_return while_in_loop sparse_product n_body",
+    "sums": "scratch of_pairs sparse_product",
+    "gather": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time work_array",
+    "behind": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time",
+    "reciprocals": "of_pairs of_a_chain product newton norm_then_scale",
+    "strips": "gathered gather heat n_body scatter_add",
+    "chains": "running filtered",
+    "allocations": "scratch nested_recurrences",
+    "branches": "chosen bits_and_integers",
+    "stages": "of_a_chain",
+    "new": "exponentials running squares scatter skipped_iterations",
+    "separate": "gathered gather heat n_body scatter_add",
+}
+"""Switches, and kernels that they change: not all of them, but for each switch one at least."""
+
+
+def kernel_and_arguments(name):
+    if name in FURTHER:
+        return FURTHER[name]
+    return CASES[name].function, make_arguments(name)
+
+
+def check_without(name, switch):
+    """A check of a kernel whose programs are made for calls on a tape, without an analysis."""
+    function, arguments = kernel_and_arguments(name)
+    switched_off = frozenset({switch} - {""})
+    code = pipeline.primal(function, tuple(map(numba.typeof, arguments)), without=switched_off)
+    active = activity_patterns(function, arguments)[0 if name in FURTHER else -1]
+    options = Options(switched_off, separate=switch != "separate", reassociate=True, after=True, plain=True)
+    return Check(function, list(arguments), active, options, code=code)
+
+
+def programs(check):
+    """The texts of what is made of a kernel."""
+    made = [check.adjoint.function, check.tangent.function]
+    if check.split is not None:
+        made += [check.split.forward, check.split.derivative.function]
+    return [emit.source(f) for f in made]
+
+
+def table(names):
+    """For each analysis, those of the kernels that it changes."""
+    found = {switch: [] for switch in ANALYSES}
+    for name in names:
+        everything = programs(check_without(name, ""))
+        for switch in ANALYSES:
+            if programs(check_without(name, switch)) != everything:
+                found[switch].append(name)
+    return found
+
+
+if __name__ == "__main__":
+    loop_distribution.CYCLES_OF_A_DIVISION, loop_distribution.MOST_TAKEN = 1, 100  # as in test_switches
+    for switch, names in table([*FURTHER, *CASES]).items():
+        print(f'    "{switch}": "{" ".join(names)}",')
