@@ -20,6 +20,7 @@ import numpy as np
 
 from . import checks
 from .errors import ActivityError
+from .extents import address_of
 
 CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
@@ -182,99 +183,6 @@ class Region:
     def nbytes(self) -> int:
         """Bytes of the region's elements."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-class Extent:
-    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
-
-    ``pattern`` is where the elements lie; ``listed`` is the tape, by reference, that has this extent among the needs
-    of its storage.  Without elements it touches nothing, wherever it lies.
-    """
-
-    __slots__ = ("dense", "high", "listed", "low", "pattern")
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.listed: Any = None
-        address = address_of(array)
-        self.dense = array.flags.forc
-        if not array.size:
-            self.low = self.high = 0
-        elif self.dense:
-            self.low = address
-            self.high = address + array.nbytes
-        else:
-            self.low, self.high = np.lib.array_utils.byte_bounds(array)
-        self.pattern = (address, array.shape, array.strides, array.itemsize)
-
-    @classmethod
-    def of_range(cls, low: int, high: int) -> Extent:
-        """That of the bytes from an address up to another."""
-        extent = cls.__new__(cls)
-        extent.listed = None
-        extent.dense = True
-        extent.low, extent.high = low, high
-        extent.pattern = (low, (high - low,), (1,), 1)
-        return extent
-
-    def overlaps(self, other: Extent) -> bool:
-        """Whether a byte belongs to both."""
-        if self.high <= other.low or other.high <= self.low:
-            return False
-        if self.dense and other.dense:
-            return True
-        low = min(self.low, other.low)
-        try:
-            return np.shares_memory(self._sketch(low), other._sketch(low), max_work=10_000)
-        except np.exceptions.TooHardError:
-            return True
-
-    def covers(self, other: Extent) -> bool:
-        """Whether every byte of the other certainly belongs to this one."""
-        if self.dense:
-            return self.low <= other.low and other.high <= self.high
-        return self.pattern == other.pattern
-
-    def _sketch(self, low: int) -> np.ndarray:
-        address, shape, strides, itemsize = self.pattern
-        # Addresses only: `shares_memory` never reads, and a zero-byte-stride dummy keeps NumPy's bounds check away.
-        dummy = np.lib.stride_tricks.as_strided(_DUMMY, (1,), (0,))
-        interface = {
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"|V{itemsize}",
-            "data": (dummy.__array_interface__["data"][0] + address - low, True),
-            "version": 3,
-        }
-        return np.asarray(_Interface(interface))
-
-
-class _Interface:
-    def __init__(self, interface: dict) -> None:
-        self.__array_interface__ = interface
-
-
-_DUMMY = np.zeros(16, np.uint8)
-
-
-def _address_from_interface(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-def _address_from_struct(array: np.ndarray) -> int:
-    return _pointer_at(id(array) + _HEAD).value or 0
-
-
-# The data pointer is the first field of NumPy's array struct (its C API promises this); reading it there costs a
-# tenth of building the interface dictionary, and every record reads a few addresses.
-_HEAD = object.__basicsize__
-_pointer_at = ctypes.c_void_p.from_address
-try:
-    _struct_is_known = _address_from_struct(_DUMMY) == _address_from_interface(_DUMMY)
-except (AttributeError, ValueError):
-    _struct_is_known = False
-
-address_of = _address_from_struct if _struct_is_known else _address_from_interface
-"""Address of an array's first element."""
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -547,6 +455,7 @@ def region_of(array: np.ndarray) -> Region:
 
 _array_type: type[TrackedArray] = TrackedArray
 _scalar_type: type[TrackedArray] = TrackedArray
+_record_type: type[TrackedArray] = TrackedArray
 
 
 def set_array_type(cls: type[TrackedArray]) -> None:
@@ -555,10 +464,10 @@ def set_array_type(cls: type[TrackedArray]) -> None:
     _array_type = cls
 
 
-def set_scalar_type(cls: type[TrackedArray]) -> None:
-    """Tell this floor which class tracked scalars have (`ampi.scalars.scalar`)."""
-    global _scalar_type
-    _scalar_type = cls
+def set_scalar_types(scalar: type[TrackedArray], record: type[TrackedArray]) -> None:
+    """Tell this floor which classes tracked scalars and structured elements have (those of `ampi.scalars`)."""
+    global _scalar_type, _record_type
+    _scalar_type, _record_type = scalar, record
 
 
 def is_scalar(x: Any) -> bool:
@@ -584,6 +493,17 @@ def as_scalar(array: TrackedArray) -> TrackedArray:
     _set_flags(array, False)
     _set_class(array, _scalar_type)
     return array
+
+
+def as_record(view: TrackedArray) -> TrackedArray:
+    """A new 0-d view of structured elements turned into an element."""
+    _set_class(view, _record_type)
+    return view
+
+
+def is_record(x: Any) -> bool:
+    """Whether this is what NumPy would give as a structured element (`numpy.void`), and not a 0-d array."""
+    return type(x) is _record_type
 
 
 def as_array(view: TrackedArray) -> None:

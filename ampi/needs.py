@@ -12,7 +12,7 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from .memory import Extent
+from .extents import Extent
 
 FEW = 16
 """So many needs are looked at one by one."""

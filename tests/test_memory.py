@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import ampi
 from ampi import memory
-from ampi.memory import Extent, Region, plain, region_of, storage_of, tracked, tracked_copy
+from ampi.extents import Extent
+from ampi.memory import Region, plain, region_of, storage_of, tracked, tracked_copy
 
 
 def test_every_view_finds_the_storage_of_its_block():

@@ -6,7 +6,7 @@ import random
 import numpy
 import pytest
 
-from ampi.memory import Extent
+from ampi.extents import Extent
 from ampi.needs import FEW, Needs, Ranges
 
 

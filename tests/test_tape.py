@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampi
-from ampi.memory import Extent, storage_of
+from ampi.extents import Extent
+from ampi.memory import storage_of
 
 # ------------------------------------------------------------------------------------------------- random programs
 
@@ -119,7 +120,7 @@ def test_memory_is_as_it_was_after_a_sweep_and_after_a_failed_one():
         w = (y * z).sum()
     before = ampi.value([x, y, z, w])
     tape.gradient(w, x)
-    tape._records.insert(2, type(tape._records[0])(broken, (), ()))
+    tape.records.insert(2, type(tape.records[0])(broken, (), ()))
     with pytest.raises(RuntimeError, match="no adjoint"):
         tape.gradient(w, x)
     for array, value in zip([x, y, z, w], before):
@@ -396,7 +397,7 @@ def test_extent_of_needs_is_by_region():
 
 
 def test_what_is_called_when_a_tape_opens_may_take_itself_away(monkeypatch):
-    from ampi import tape
+    from ampi.tape import tape
 
     seen = []
 

@@ -1,0 +1,121 @@
+"""Addresses of arrays, and the bytes that they touch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_DUMMY = np.zeros(16, np.uint8)
+
+
+def _address_from_interface(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _address_from_struct(array: np.ndarray) -> int:
+    return _pointer_at(id(array) + _HEAD).value or 0
+
+
+# The data pointer is the first field of NumPy's array struct (its C API promises this); reading it there costs a
+# tenth of building the interface dictionary, and every record reads a few addresses.
+_HEAD = object.__basicsize__
+_pointer_at = ctypes.c_void_p.from_address
+try:
+    _struct_is_known = _address_from_struct(_DUMMY) == _address_from_interface(_DUMMY)
+except (AttributeError, ValueError):
+    _struct_is_known = False
+
+address_of = _address_from_struct if _struct_is_known else _address_from_interface
+"""Address of an array's first element."""
+
+
+class Extent:
+    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
+
+    ``pattern`` is where the elements lie; ``listed`` is the tape, by reference, that has this extent among the needs
+    of its storage.  Without elements it touches nothing, wherever it lies.
+    """
+
+    __slots__ = ("dense", "high", "listed", "low", "pattern")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.listed: Any = None
+        address = address_of(array)
+        self.dense = array.flags.forc
+        if not array.size:
+            self.low = self.high = 0
+        elif self.dense:
+            self.low = address
+            self.high = address + array.nbytes
+        else:
+            self.low, self.high = np.lib.array_utils.byte_bounds(array)
+        self.pattern = (address, array.shape, array.strides, array.itemsize)
+
+    @classmethod
+    def of_range(cls, low: int, high: int) -> Extent:
+        """That of the bytes from an address up to another."""
+        extent = cls.__new__(cls)
+        extent.listed = None
+        extent.dense = True
+        extent.low, extent.high = low, high
+        extent.pattern = (low, (high - low,), (1,), 1)
+        return extent
+
+    def overlaps(self, other: Extent) -> bool:
+        """Whether a byte belongs to both."""
+        if self.high <= other.low or other.high <= self.low:
+            return False
+        if self.dense and other.dense:
+            return True
+        low = min(self.low, other.low)
+        try:
+            return np.shares_memory(self._sketch(low), other._sketch(low), max_work=10_000)
+        except np.exceptions.TooHardError:
+            return True
+
+    def covers(self, other: Extent) -> bool:
+        """Whether every byte of the other certainly belongs to this one."""
+        if self.dense:
+            return self.low <= other.low and other.high <= self.high
+        return self.pattern == other.pattern
+
+    def _sketch(self, low: int) -> np.ndarray:
+        address, shape, strides, itemsize = self.pattern
+        # Addresses only: `shares_memory` never reads, and a zero-byte-stride dummy keeps NumPy's bounds check away.
+        dummy = np.lib.stride_tricks.as_strided(_DUMMY, (1,), (0,))
+        interface = {
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{itemsize}",
+            "data": (dummy.__array_interface__["data"][0] + address - low, True),
+            "version": 3,
+        }
+        return np.asarray(_Interface(interface))
+
+
+class _Interface:
+    def __init__(self, interface: dict) -> None:
+        self.__array_interface__ = interface
+
+
+def may_repeat(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether strided elements overlap (never denied if they do)."""
+    reach = itemsize
+    for stride, n in sorted((abs(stride), n) for stride, n in zip(strides, shape) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (n - 1)
+    return False
+
+
+def repeats_elements(array: np.ndarray) -> bool:
+    """Whether two elements of an array share memory: it was broadcast, or its windows slide."""
+    if array.flags.forc or not may_repeat(array.shape, array.strides, array.itemsize):
+        return False
+    places = np.zeros((), np.int64)
+    for stride, n in zip(array.strides, array.shape):
+        places = np.add.outer(places, abs(stride) * np.arange(n))
+    return bool((np.diff(np.sort(places, axis=None)) < array.itemsize).any())

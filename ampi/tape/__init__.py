@@ -1,0 +1,48 @@
+"""The tape: a log of operations, an undo log of overwritten memory, and the sweeps over both.
+
+How floor 1 records an operation (a NumPy call, a kernel, an MPI operation)::
+
+    tape = current()                      # None: nothing records, just do it (but see `overwrite`)
+    x = tape.need(x)                      # the adjoint wants the value x has now
+    undo = overwrite(y)                   # y is about to be overwritten: saves the old bytes if a record needs them
+    ... the primal ...
+    tape.append(adjoint, undo, writes=[y])
+
+A record's ``adjoint(sweep)`` runs with the primal memory as it was when the operation ran: before any of its writes.
+It takes the adjoints of what was overwritten with ``sweep.take(region)`` and adds to those of what was read with
+``sweep.add(region, value)`` or in place through ``sweep.shadow(region)``.
+
+The idea of saving only what is "to be recorded" (TBR) is that of Hascoët, Naumann and Pascual, "To be recorded analysis
+in reverse-mode automatic differentiation" (2005), done here at run time by region.
+"""
+
+from ..handouts import where_called
+from ..recording import current, open_tapes, opened, passive, recording
+from .records import IsRecord, Output, Record, Zero
+from .sweep import Sweep
+from .tape import Bystander, Tape, at_closing, at_opening, living, place_of
+from .undo import Need, Undo, keep_needed, overwrite
+
+__all__ = [
+    "Bystander",
+    "IsRecord",
+    "Need",
+    "Output",
+    "Record",
+    "Sweep",
+    "Tape",
+    "Undo",
+    "Zero",
+    "at_closing",
+    "at_opening",
+    "current",
+    "keep_needed",
+    "living",
+    "open_tapes",
+    "opened",
+    "overwrite",
+    "passive",
+    "place_of",
+    "recording",
+    "where_called",
+]

@@ -1,0 +1,89 @@
+"""Seeds: adjoints of the outputs, planted before a reverse sweep, and the structure of its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..memory import carries_derivatives, region_of, storage_of
+from .records import Output
+
+if TYPE_CHECKING:
+    from .sweep import Sweep
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """What is in nested tuples and lists, from left to right; None is nothing."""
+    if x is None:
+        return
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from leaves(item)
+    else:
+        yield x
+
+
+def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
+    """Results in the structure that `leaves` took apart."""
+    if x is None:
+        return None
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(in_structure_of(item, found) for item in x))
+    if isinstance(x, (tuple, list)):
+        return type(x)(in_structure_of(item, found) for item in x)
+    return next(found)
+
+
+def plant(sweep: Sweep, y: Any, seed: Any) -> None:
+    """Give the outputs ``y`` their seeds: 1.0 by default, for one of a single element."""
+    outputs = list(leaves(y))
+    known = {id(output) for output in sweep.tape.outputs}
+    if isinstance(y, (tuple, list)) and seed is not None:
+        seeds = list(leaves(seed))
+    else:
+        seeds = [seed] * len(outputs)
+    if len(seeds) != len(outputs):
+        raise TapeError(f"tape.gradient: {len(outputs)} outputs but {len(seeds)} seeds")
+    for output, s in zip(outputs, seeds, strict=True):
+        if isinstance(output, Output):
+            if id(output) not in known:
+                raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
+            _plant_output(sweep, output, s)
+            continue
+        if not isinstance(output, np.ndarray) or storage_of(output) is None:
+            raise TapeError(
+                f"tape.gradient(y, x): y is a plain {type(output).__name__}, which carries no derivative; "
+                "compute it with ampi.numpy so that it is an ampi.ndarray, or pass None on a rank without output"
+            )
+        if not carries_derivatives(output.dtype):
+            raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
+        sweep.begin(region_of(output), _seed_for(output.shape, s))
+
+
+def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
+    if output.shape is None:
+        raise TapeError(
+            f"tape.gradient(y, x): {output!r} cannot carry a seed: it has several floating-point dtypes, or bytes that "
+            "are not whole elements of the array; write each dtype by itself"
+        )
+    value = np.broadcast_to(_seed_for(output.shape, seed), output.shape).astype(output.buffer.dtype)
+    sweep.state[output] = sweep.state[output] + value if output in sweep.state else value
+
+
+def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
+    """The seed for an output of a shape."""
+    size = math.prod(shape)
+    if seed is None:
+        if size != 1:
+            raise TapeError(f"tape.gradient(y, x): y has shape {shape}; pass seed= with an array of that shape")
+        seed = 1.0
+    value = np.asarray(seed)
+    if value.shape == shape:
+        return value
+    if value.size != 1:
+        raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {shape}")
+    return value.reshape(shape) if value.size == size else value

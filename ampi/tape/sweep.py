@@ -1,0 +1,414 @@
+"""Reverse sweep: walks back over the records, undoes their writes and applies their adjoints to shadows."""
+
+from __future__ import annotations
+
+import threading
+from _thread import get_ident
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import handouts
+from ..errors import TapeError
+from ..extents import Extent, may_repeat
+from ..memory import SLOT, Region, Storage, address_of, carries_derivatives, plain, storage_of, zeroed
+from ..recording import actively, is_around, passively
+from .records import Watch
+from .undo import Undo, needs_lock
+
+if TYPE_CHECKING:
+    from .tape import Tape
+
+_swap_lock = threading.RLock()  # of what sweeps do to memory
+MOST_PENDING = 16  # undos of one storage that a sweep puts off
+
+
+class Sweep:
+    """One reverse sweep of a tape: holds the shadows.
+
+    Attributes
+    ----------
+    tape : Tape
+    state : dict
+        What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
+    guards : dict
+        For volatile storages: called each time before their adjoint is touched.
+    after : list of numpy.ndarray
+        The values that the present adjoint's ``arrays_after`` had when its operation had run.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.thread = get_ident()
+        self.state: dict[Any, Any] = {}
+        self.guards: dict[Storage, Callable[[], None]] = {}
+        self.after: list[np.ndarray] = []
+        self.wanted: list[Region] = []
+        self.results: list[np.ndarray] = []
+        self._shadows: dict[Storage, np.ndarray] = {}
+        self._lent: set[Storage] = set()  # whose shadow is memory of the user's
+        self._views: dict[Storage, dict[Region, np.ndarray]] = {}  # of shadows, by `shadow_again`
+        self._kept: set[Storage] = set()
+        self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
+        self._swapped: list[Undo] = []
+        self._claimed: list[Storage] = []  # of the undos that are swapped
+        self._given_away: set[Storage] = set()
+        self._ends: list[Callable[[BaseException | None], None]] = []
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error.
+
+        The last one comes first.
+        """
+        self._ends.append(callback)
+
+    def has_shadow(self, region: Region) -> bool:
+        """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
+        return region.storage in self._shadows
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's adjoint, in place; zeros at first use."""
+        return region.view(self.block(region.storage))
+
+    def shadow_again(self, region: Region) -> np.ndarray:
+        """`shadow` for a region that many records have in common."""
+        storage = region.storage
+        views = self._views.get(storage)
+        if views is None or storage.volatile:
+            views = self._views[storage] = {}
+        view = views.get(region)
+        if view is None:
+            view = views[region] = self.shadow(region)
+        return view
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The adjoint of all of a storage, as bytes in place; zeros at first use."""
+        if storage.volatile and storage in self.guards:
+            self.guards[storage]()
+        block = self._shadows.get(storage)
+        if block is None:
+            # Bytes of zero are the number zero in every dtype that a region of this storage may have.
+            size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+            block = self._shadows[storage] = zeroed(size)
+        elif storage in self._lent:
+            block = block.copy()
+            self.adopt(storage, block)
+        return block
+
+    def reading(self, region: Region) -> np.ndarray:
+        """The region's adjoint, to be read and not to be kept."""
+        block = self._shadows.get(region.storage)
+        return self.shadow(region) if block is None or region.storage.volatile else region.view(block)
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
+        """A new shadow that holds anything, for an adjoint that sets all of it; None unless the region is all of a
+        storage to which nothing has been added.  ``together``: the regions whose shadows the adjoint takes."""
+        storage = region.storage
+        if storage in self._shadows or not region.is_all_ordinary():
+            return None
+        for other in together:
+            if other.storage is storage and other is not region:
+                return None
+        block = np.empty(storage.nbytes, np.uint8)
+        shadow = region.view(block)
+        if not shadow.flags.forc:  # each element once
+            return None
+        self.adopt(storage, block)
+        return shadow
+
+    def end(self, region: Region) -> None:
+        """The region's storage was passive before the operation of the present record: no earlier one asks for its
+        adjoint."""
+        if region.storage.volatile or region.storage.elsewhere:
+            self.zero(region)  # others know the shadow, and where it is
+        else:
+            self.forget(region.storage)
+
+    def forget(self, storage: Storage) -> None:
+        """Drop a storage's shadow, which is zero from here on."""
+        self._shadows.pop(storage, None)
+        self._views.pop(storage, None)
+        self._lent.discard(storage)
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array (from `Tape.need`) had when the operation of this record ran: for an adjoint with
+        ``reads_memory = False``, which finds memory in a later state.
+
+        They are read from what was saved, where that is possible, and the memory put back otherwise.
+        """
+        storage = storage_of(array)
+        pending = self._pending.get(storage) if storage is not None else None
+        if not pending:
+            return array
+        extent = Extent(array)
+        for undo in reversed(pending):
+            if undo.extent.overlaps(extent):
+                saved = undo.holds(array, extent)
+                if saved is not None:
+                    return saved
+                self._undo(storage)
+                break
+        return array
+
+    def _values_after(self, arrays: Sequence[np.ndarray], undos: Sequence[Undo]) -> list[np.ndarray]:
+        """The values that arrays had after the operation of the next record, which has these undos."""
+        found = []
+        for array in arrays:
+            values = self.value(array)
+            if values is array and undos:
+                extent = Extent(array)
+                if any(undo.extent.overlaps(extent) for undo in undos):
+                    values = array.copy(order="K")
+            found.append(plain(values))
+        return found
+
+    def _verify(self, notes: Sequence[handouts.Note], after: Sequence[np.ndarray] | None) -> None:
+        """Compare what a record needs with what it needed; ``after``: what it needs as its operation left it."""
+        if notes:
+            self.put_back(list(self._pending))
+        for note in notes:
+            if not any(note.view is view for view in after or ()):
+                note.verify()
+
+    def _defer(self, undos: Sequence[Undo]) -> None:
+        """Note that these undos are to be made before memory is read."""
+        for undo in reversed(undos):
+            pending = self._pending.setdefault(undo.storage, [])
+            if undo.key is None:
+                pending[:] = [later for later in pending if not undo.extent.covers(later.extent)]
+            pending.append(undo)
+            if len(pending) > MOST_PENDING:
+                self._undo(undo.storage)
+
+    def put_back(self, storages: Iterable[Storage | None]) -> None:
+        """For an adjoint with ``reads_memory = False`` that is about to read the memory of these storages: what they
+        held when the operation of this record ran."""
+        for storage in storages:
+            if storage in self._pending:
+                self._undo(storage)
+
+    def _undo(self, storage: Storage) -> None:
+        """Put a storage's memory back to what it was when the operation of the present record ran."""
+        with _swap_lock:
+            if storage.swapped_by != (self,):
+                self._claim(storage)
+            for undo in self._pending.pop(storage):
+                undo.swap()
+                self._swapped.append(undo)
+
+    def _claim(self, storage: Storage) -> None:
+        """This sweep is about to put earlier values into memory: no other one may have done so."""
+        extents = [undo.extent for undo in self._pending[storage]]
+        for other in storage.swapped_by:
+            if other.thread != self.thread and other.has_swapped(storage, extents):
+                raise _at_once()
+        for other in _sweeping:
+            if other.thread != self.thread and other.wants(storage, extents):
+                raise _at_once()
+        if self not in storage.swapped_by:
+            storage.swapped_by = (*storage.swapped_by, self)
+            self._claimed.append(storage)
+
+    def has_swapped(self, storage: Storage, extents: Sequence[Extent]) -> bool:
+        """Whether this sweep has put earlier values into memory that overlaps any of these parts of a storage."""
+        mine = [undo.extent for undo in self._swapped if undo.storage is storage]
+        return any(extent.overlaps(other) for extent in extents for other in mine)
+
+    def wants(self, storage: Storage, extents: Sequence[Extent]) -> bool:
+        """Whether this sweep may read the present values of any of these parts of a storage."""
+        with needs_lock:
+            needs = storage.needs.get(self.tape.reference)
+            return needs is not None and any(needs.meets(extent) for extent in extents)
+
+    def _begin(self) -> None:
+        """From here on no sweep of another thread may put earlier values into what this one reads."""
+        with _swap_lock:
+            for other in _sweeping:
+                for undo in other._swapped if other.thread != self.thread else ():
+                    if self.wants(undo.storage, (undo.extent,)):
+                        error = _at_once()
+                        self.tape.refuse(error)
+                        raise error
+            _sweeping.append(self)
+
+    def _restore(self) -> None:
+        """Put all memory back to what it was before the sweep."""
+        while self._swapped:
+            self._swapped.pop().swap()
+        with _swap_lock:
+            while self._claimed:
+                storage = self._claimed.pop()
+                storage.swapped_by = tuple(other for other in storage.swapped_by if other is not self)
+            if self in _sweeping:
+                _sweeping.remove(self)
+
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """Have the adjoint of a storage in a given block of bytes."""
+        self._shadows[storage] = block
+        self._views.pop(storage, None)
+        self._lent.discard(storage)
+
+    def take(self, region: Region) -> np.ndarray | None:
+        """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
+
+        None stands for zeros where nothing has been added to the storage.
+        """
+        if region.storage not in self._shadows:
+            return None
+        shadow = self.shadow(region)
+        taken = shadow.copy()
+        shadow[...] = 0
+        return taken
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the adjoint of memory that the operation read.
+
+        The value has the region's shape (or broadcasts to it); the imaginary part is dropped where the region is real.
+        Elements that the region names more than once (a broadcast array, sliding windows) get the sum.
+        """
+        if region.dtype.names is not None:
+            for name in region.dtype.names:
+                if carries_derivatives(region.dtype[name].base):
+                    self.add(region.field(name), value[name])
+            return
+        shadow = self.shadow(region)
+        if region.dtype.kind == "f" and np.iscomplexobj(value):
+            value = np.real(value)
+        if shadow.flags.forc or not may_repeat(shadow.shape, shadow.strides, shadow.itemsize):
+            np.add(shadow, value, out=shadow, casting="same_kind")
+        else:
+            _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
+
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """`add`, of a value that stays as it is until the sweep has ended; without a pass over memory where the region
+        is all of a storage to which nothing has been added."""
+        storage = region.storage
+        if storage in self._shadows or not region.is_all_ordinary():
+            self.add(region, value)
+            return
+        if _lies_like(value, region) and storage_of(value) is None:  # tracked memory changes in a sweep
+            self.adopt(storage, np.ndarray(storage.nbytes, np.uint8, value))
+            self._lent.add(storage)
+            return
+        if np.can_cast(value.dtype, region.dtype, "same_kind"):
+            block = np.empty(storage.nbytes, np.uint8)
+            shadow = region.view(block)
+            if shadow.flags.forc:  # each element once
+                shadow[...] = value
+                self.adopt(storage, block)
+                return
+        self.add(region, value)
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The adjoint of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
+        if region.storage in self._shadows:
+            self.shadow(region)[key] = 0
+
+    def result(self, region: Region) -> np.ndarray:
+        """The adjoint of an independent at its place on the tape: in place, if nothing will be added to it."""
+        shadow = self.shadow(region)
+        return shadow if region.storage in self._given_away else shadow.copy()
+
+    def _last_of_all(self) -> set[Storage]:
+        """The storages whose shadows are results as they are: declared independent, as a whole and once, before
+        anything else was recorded."""
+        watched = Counter(region.storage for region, _ in self.tape.watches.values())
+        found = set()
+        for record in self.tape.records:
+            if not isinstance(record.adjoint, Watch):
+                break
+            region = record.adjoint.region
+            storage = region.storage
+            shared = storage.volatile or storage.packed or storage.elsewhere or watched[storage] > 1
+            if region.nbytes == storage.nbytes and not shared:
+                found.add(storage)
+        return found
+
+    def run(self) -> None:
+        """Walk back over the tape, then restore the memory."""
+        tape = self.tape
+        records = tape.records
+        results: dict[int, np.ndarray] = {}
+        self.state["watch results"] = results
+        self._kept = {region.storage for region in self.wanted}
+        self._given_away = self._last_of_all()
+        position = len(records)
+        notes = tape.notes
+        if not tape.closed and not is_around(tape):
+            error = TapeError(f"tape.gradient: the tape is still open in thread '{tape.thread_name}'; close it first")
+            tape.refuse(error)
+            raise error
+        if not tape.sweep_lock.acquire(blocking=False):
+            raise TapeError("tape.gradient: this tape is being swept already; ask for one gradient of it at a time")
+        scope = passively()
+        try:
+            self._begin()
+            for callback in tape.sweep_starts.values():
+                callback(self)
+            while position:
+                position -= 1
+                record = records[position]
+                after = getattr(record.adjoint, "arrays_after", None)
+                if after:
+                    self.after = self._values_after(after, record.undo)
+                if record.undo:
+                    self._defer(record.undo)
+                if notes:
+                    self._verify(notes.get(id(record), ()), after)
+                if record.adjoint is not None:
+                    if self._pending and getattr(record.adjoint, "reads_memory", True):
+                        for storage in list(self._pending):
+                            self._undo(storage)
+                    record.adjoint(self)
+                for storage in record.created:
+                    if storage not in self._kept:
+                        self.forget(storage)
+            for callback in reversed(self._ends):
+                callback(None)
+        except BaseException as error:
+            for callback in reversed(self._ends):
+                callback(error)
+            raise
+        finally:
+            self._restore()
+            self._pending.clear()
+            tape.sweep_lock.release()
+            actively(scope)
+            self._ends.clear()  # they refer to the sweep, which holds the shadows
+            self.guards.clear()
+        self.results = [results[id(region)] for region in self.wanted]
+        self._shadows.clear()
+        self._lent.clear()
+        self._views.clear()
+
+
+_sweeping: list[Sweep] = []  # all sweeps that run, in any thread
+
+
+def _at_once() -> TapeError:
+    return TapeError(
+        "tape.gradient: an array that the programs of two tapes used, and that was overwritten since, would be put "
+        "back to earlier values by the sweeps of two threads at this moment; ask for one gradient after the other, "
+        "or let the threads work on copies"
+    )
+
+
+def _lies_like(array: np.ndarray, region: Region) -> bool:
+    """Whether a C-ordered array has the same elements, in the same places, as a region that begins its storage."""
+    flags = array.flags
+    same = array.dtype == region.dtype and array.shape == region.shape and array.strides == region.strides
+    return same and flags.c_contiguous and flags.writeable and flags.aligned and not region.offset
+
+
+def _add_repeated(shadow: np.ndarray, block: np.ndarray, value: np.ndarray) -> None:
+    first = (address_of(shadow) - address_of(block)) // shadow.itemsize
+    shift = (address_of(shadow) - address_of(block)) % shadow.itemsize
+    n = (block.nbytes - shift) // shadow.itemsize
+    elements = np.ndarray((n,), shadow.dtype, block, shift)
+    place = np.full((), first)
+    for axis, (stride, length) in enumerate(zip(shadow.strides, shadow.shape)):
+        steps = np.arange(length) * (stride // shadow.itemsize)
+        place = place + steps.reshape((length,) + (1,) * (shadow.ndim - axis - 1))
+    np.add.at(elements, place, value.astype(shadow.dtype, copy=False))

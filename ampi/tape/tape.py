@@ -1,0 +1,490 @@
+"""The tape: records operations in their order, and knows what their adjoints need."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import checks, handouts
+from ..errors import ActivityError, ActivityWarning, AmpiError, TapeError
+from ..extents import Extent
+from ..handouts import where_called
+from ..memory import (
+    LENT,
+    Region,
+    TrackedArray,
+    address_of,
+    carries_derivatives,
+    plain,
+    region_of,
+    same_bytes,
+    storage_of,
+    tracked_copy,
+)
+from ..recording import PARENT, Scope, current, enter, is_around, leave, set_bystander, this_thread, would_lose
+from .records import Output, Record, Watch, Zero
+from .seeds import in_structure_of, leaves, plant
+from .sweep import Sweep
+from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
+
+living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
+at_opening: list[Callable[[Tape], None]] = []
+"""For the floors above: called when a tape begins to record."""
+at_closing: list[Callable[[Tape], None]] = []
+"""For the floors above: called when a tape ends to record."""
+
+
+class Tape:
+    """Records what this rank computes and communicates, for `gradient`.
+
+    Use it as a context manager on every rank of the program::
+
+        with ampi.Tape() as tape:
+            x = tape.watch(x0)
+            y = program(x)
+        x_bar = tape.gradient(y, x)
+
+    A tape can be swept as often as wanted, with different outputs and seeds.
+
+    Attributes
+    ----------
+    saved_bytes : int
+        Size of all old values that were saved.
+    kept_bytes : int
+        Size of what kernels, as they ran, saved for their adjoints.
+    outputs : list of Output
+        What was written to files of active arrays, in order: `gradient` takes them as outputs.
+    at_refusal : callable or None
+        For the floors above: called with the error that keeps a sweep from beginning on this rank.
+    before_append : callable or None
+        For the floors above: called before the record of any operation is appended (communication that has ended
+        unseen must have its record before those of operations that use what came).
+    append_record : callable
+        Appends a record, without calling ``before_append``.
+    observer : object or None
+        For the floors above: has ``append(record)``, which takes the place of the tape's own.
+    latest : tuple
+        For the floors above: the communicator of the latest message, its log, and all logs.
+    closed : bool
+    thread, thread_name, owner
+        Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
+    scope, inner_scopes : Scope or None, set of Scope
+        Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
+    records : list of Record
+        In the order of the operations.
+    reference : weakref.ref
+        To the tape: what `Storage.tape` of active memory is.
+    watches : dict
+        The independents.
+    sweep_starts : dict
+        What `at_sweep_start` was given.
+    notes : dict
+        With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
+    sweep_lock : threading.Lock
+        Held by the sweep of the tape.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it
+        self.reference = weakref.ref(self, living.discard)
+        living.add(self.reference)
+        self._copies: dict[tuple, np.ndarray] = {}
+        self.outputs: list[Output] = []
+        self.sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
+        self.closed = False
+        self.thread = 0
+        self.thread_name = ""
+        self.owner: object = None
+        self.scope: Scope | None = None
+        self.inner_scopes: Collection[Scope] = ()
+        self.sweep_lock = threading.Lock()
+        self.at_refusal: Callable[[BaseException], None] | None = None
+        self.before_append: Callable[[], None] | None = None
+        self.append_record: Callable[[Any], None] = self.records.append
+        self._noted: list[handouts.Note] = []  # of the record that is appended next
+        self.notes: dict[int, list[handouts.Note]] = {}  # by records' ids
+        if checks.is_full():
+            self.append_record = self._noting(self.records.append)
+        self.observer: Any = None
+        self.latest: tuple[Any, Any, Any] = None, None, None
+        self.saved_bytes = 0
+        self.kept_bytes = 0
+
+    def __enter__(self) -> Tape:
+        if self.thread:
+            raise TapeError("a tape records once; make a new ampi.Tape()")
+        self.thread, self.owner = get_ident(), this_thread()
+        self.thread_name = threading.current_thread().name
+        enter(self)
+        for callback in tuple(at_opening):  # one may take itself away
+            callback(self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.closed or not self.thread:
+            raise TapeError("a tape is closed once, by the end of its `with` block")
+        if self.thread == PARENT:
+            return
+        try:
+            for callback in at_closing:
+                callback(self)
+        finally:
+            self.closed = True
+            in_order = leave(self)
+        if not in_order and self.thread != get_ident():
+            raise TapeError(
+                f"a tape of thread '{self.thread_name}' was closed by thread '{threading.current_thread().name}'; let "
+                "the thread that opens a tape close it"
+            )
+        if not in_order:
+            raise TapeError(
+                "tapes must be closed in the reverse order of their opening, and by the task that opened them"
+            )
+
+    def leave_to_parent(self) -> None:
+        """This is a child process: what it does is no part of what the tape records."""
+        self.thread, self.owner = PARENT, None
+        self.thread_name = f"{self.thread_name} of the parent process"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    # ------------------------------------------------------------------------------------------- for the user
+
+    def watch(self, x: Any) -> TrackedArray:
+        """Declare an independent.
+
+        Parameters
+        ----------
+        x : array_like of float or complex
+            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray` is
+            itself declared, with respect to the value it has here.
+
+        Returns
+        -------
+        ampi.ndarray
+            What to compute with.
+
+        Raises
+        ------
+        ActivityError
+            ``x`` is of an integer, boolean or object dtype.
+        TapeError
+            The tape is not recording; ``x`` carries derivatives on an outer tape, which would lose them; or its memory
+            was watched before, with respect to an earlier value that `gradient` could not tell from this one.
+        """
+        if current() is not self:
+            raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
+        self.is_active(x)  # raises if an outer tape would lose it
+        array = x if isinstance(x, TrackedArray) else tracked_copy(x)
+        if not carries_derivatives(array.dtype):
+            raise ActivityError(
+                f"cannot differentiate with respect to an array of dtype {array.dtype}; "
+                "convert it to a floating-point or complex dtype before tape.watch"
+            )
+        region = region_of(array)
+        place = region.place
+        if place in self.watches:
+            self._require_same_value(place)
+            return array
+        self.activate(array)
+        self.watches[place] = region, len(self.records) - len(self.watches)
+        self.append_record(Record(Watch(region, array is not x), (), ()))
+        return array
+
+    def _require_same_value(self, place: tuple) -> None:
+        """Raise unless nothing was recorded since a region was watched."""
+        _, others = self.watches[place]
+        if len(self.records) - len(self.watches) != others:
+            raise TapeError(
+                "tape.watch(x): this array is watched already, and tape.gradient(y, x) could not tell its earlier "
+                "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
+            )
+
+    def gradient(self, y: Any, x: Any, seed: Any = None) -> Any:
+        """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs.
+
+        Collective over the ranks that communicated while the tape recorded: each of them must sweep, even one that has
+        neither output nor input.
+
+        Parameters
+        ----------
+        y : ampi.ndarray, Output, tuple or list of them, or None
+            Outputs: the memory of these arrays as it was when the tape was closed, or what was written to a file
+            (from ``tape.outputs``; without being named here it contributes nothing).  None on a rank without output.
+        x : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
+            Watched arrays.
+        seed : array_like, or a tuple like ``y``
+            Adjoint of ``y``, of y's shape; 1.0 by default, for a ``y`` of one element.
+
+        Returns
+        -------
+        numpy.ndarray, or the structure of ``x``
+            For each ``x``: Σ over ranks ⟨seed, ∂y/∂x⟩, of x's shape and dtype; for complex data in the real inner
+            product Re⟨x̄, ẋ⟩.
+
+        Raises
+        ------
+        TapeError
+            An ``x`` was not watched, a ``y`` is not tracked memory, or a seed does not fit.
+
+        Warns
+        -----
+        ActivityWarning
+            A ``y`` carries no derivative on this tape.
+        """
+        sweep = Sweep(self)
+        try:
+            sweep.wanted = [self._watched(leaf) for leaf in leaves(x)]
+            plant(sweep, y, seed)
+            self._warn_of_constants(y)
+        except Exception as error:
+            self.refuse(error)
+            raise
+        with np.errstate(divide="ignore", invalid="ignore"):  # of derivatives that are infinite, or count for nothing
+            sweep.run()
+        found = iter(sweep.results)
+        return in_structure_of(x, found)
+
+    def refuse(self, error: BaseException) -> None:
+        """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""
+        if self.at_refusal is not None:
+            self.at_refusal(error)
+
+    def _warn_of_constants(self, y: Any) -> None:
+        if any(not isinstance(output, Output) and storage_of(output).tape is None for output in leaves(y)):
+            warnings.warn(
+                "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
+                "computed after the tape was closed? (Pass None on a rank without output.)",
+                ActivityWarning,
+                stacklevel=3,
+            )
+
+    # ------------------------------------------------------------------------------- for those who record operations
+
+    def is_active(self, array: Any) -> bool:
+        """Whether the memory of an array carries derivatives on this tape."""
+        if not isinstance(array, np.ndarray):
+            return False
+        storage = storage_of(array)
+        if storage is None or storage.tape is None:
+            return False
+        if storage.tape is self.reference:
+            if storage.guard:
+                handouts.look(storage, array)
+            return True
+        other = storage.tape()
+        if other is not None and not other.closed and would_lose(other):
+            raise _lost(array, other)
+        return False
+
+    def activate(self, array: np.ndarray) -> None:
+        """Memory of a (tracked) array carries derivatives from now on."""
+        storage = storage_of(array)
+        if storage is None:
+            raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
+        storage.tape = self.reference
+        if storage.guard:
+            handouts.settle(storage)
+
+    def deactivate(self, array: np.ndarray) -> None:
+        """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
+        storage = storage_of(array)
+        whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes and not storage.volatile
+        if whole and storage.tape is self.reference:
+            storage.tape = None
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Say that a record's adjoint wants the values an array has now.
+
+        Returns
+        -------
+        numpy.ndarray
+            A plain array that holds these values whenever the record's adjoint runs: a view if the memory is tracked or
+            read-only, otherwise a copy (a write into a plain array, or into a window's memory from another rank, could
+            not be seen), shared between equal values.
+        """
+        view = plain(array)
+        storage = storage_of(array)
+        if storage is None or storage.volatile or storage.guard:
+            if storage is None or storage.volatile or storage.guard == LENT:
+                return self.constant(view, place_of(view)) if _may_change(view) else view
+            self._noted.append(handouts.Note(view))
+        if storage.swapped_by:
+            refuse_swapped(storage, view)
+        extent = Extent(view)
+        with needs_lock:
+            needs = storage.needs.get(self.reference)
+            if needs is None:
+                needs = first_need(storage, self.reference)
+            needs.setdefault(extent.pattern, extent)
+        return view
+
+    def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
+        """The values that a plain array at a place has now: a copy, shared between equal values."""
+        copy = self._copies.get(place)
+        present = view if view.flags.forc else view.copy(order="K")
+        if copy is None or not same_bytes(copy, present):
+            copy = self._copies[place] = view.copy(order="K") if present is view else present
+        return copy
+
+    def need_again(self, need: Need) -> None:
+        """`need` for an array of which it is known where it lies."""
+        reference, extent = self.reference, need.extent
+        if extent.listed is reference:
+            return
+        with needs_lock:
+            needs = need.storage.needs.get(reference)
+            if needs is None:
+                needs = first_need(need.storage, reference)
+            need.extent = listed = needs.setdefault(extent.pattern, extent)
+            listed.listed = reference
+
+    def append(
+        self,
+        adjoint: Callable[[Sweep], None] | None,
+        undo: Sequence[Undo] = (),
+        created: Sequence[np.ndarray] = (),
+    ) -> None:
+        """Append the record of an operation that has just run.
+
+        Parameters
+        ----------
+        adjoint : callable
+            ``adjoint(sweep)`` applies the operation's adjoint to the shadows.  None if there is only memory to undo.
+        undo : list of Undo
+            From `overwrite`.
+        created : sequence of ampi.ndarray
+            Results whose memory the operation made: their shadows end where the sweep passes this record.
+        """
+        if self.before_append is not None:
+            self.before_append()
+        storages = tuple([s for s in map(storage_of, created) if s is not None]) if created else ()
+        self.append_record(Record(adjoint, undo, storages))
+
+    def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
+        """Append the record of the start of a communication, without calling ``before_append``."""
+        self.append_record(Record(adjoint, undo or (), ()))
+
+    def observe(self, observer: Any) -> None:
+        """Have an observer append the records from now on."""
+        self.observer = observer
+        self.append_record = self._noting(observer.append) if checks.is_full() else observer.append
+
+    def _noting(self, append: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A way to append records that keeps the notes of what they need."""
+
+        def append_noted(record: Any) -> None:
+            if self._noted:
+                self.notes[id(record)] = self._noted
+                self._noted = []
+            append(record)
+
+        return append_noted
+
+    def append_output(self, output: Output) -> None:
+        """Append the record of something that leaves the program."""
+        self.append(output)
+        self.outputs.append(output)
+
+    def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
+        """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.
+
+        Returns
+        -------
+        undo : list of Undo
+            What all of them overwrote.
+        overwritten : list of Zero
+            Adjoints of overwriting active memory, in the order of the writes.
+        """
+        records = self.records[start:]
+        del self.records[start:]
+        undo = [action for record in records for action in record.undo]
+        return undo, [record.adjoint for record in records if isinstance(record.adjoint, Zero)]
+
+    def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
+        """Have ``callback(sweep)`` called once at the beginning of every sweep (the ranks agree on messages there)."""
+        self.sweep_starts.setdefault(key, callback)
+
+    # ------------------------------------------------------------------------------------------------- internals
+
+    def _watched(self, x: Any) -> Region:
+        if isinstance(x, TrackedArray):
+            found = self.watches.get(region_of(x).place)
+            if found is not None:
+                return found[0]
+        raise TapeError(
+            "tape.gradient(y, x): x is not an array that tape.watch returned; "
+            "write `x = tape.watch(x0)` inside the tape and pass that x"
+        )
+
+
+class Bystander(Tape):
+    """What `current` is in a thread that has no tape while another thread, or another task, has one.
+
+    It records nothing, and on it nothing is active: to use what carries derivatives on the other's tape is an error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        living.discard(self.reference)
+
+    def append(self, *arguments: Any, **keywords: Any) -> None:
+        """Nothing is recorded."""
+
+    append_start = append
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Nothing is needed."""
+        return array
+
+    def watches_over(self, array: np.ndarray) -> bool:
+        """Whether an array carries derivatives on the tape of somebody else."""
+        storage = storage_of(array)
+        tape = None if storage is None or storage.tape is None else storage.tape()
+        return tape is not None and not tape.closed
+
+
+set_bystander(Bystander())
+
+
+def _lost(array: np.ndarray, tape: Tape) -> AmpiError:
+    """The error for an array that carries derivatives on an open tape which does not record here."""
+    what = f"an array of shape {array.shape} and dtype {array.dtype}"
+    if is_around(tape):
+        return TapeError(
+            f"{what} that carries derivatives on an outer tape is used inside an inner tape, where they would be lost; "
+            "pass ampi.value(x) if it is a constant there"
+        )
+    here = threading.current_thread().name
+    if tape.thread == get_ident():
+        who, instead = "another task of this thread", "start this task inside of the tape"
+    else:
+        who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
+    return ActivityError(
+        f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "
+        f"would be lost; {instead}, or differentiate here what this thread does (`y, pullback = ampi.vjp(f, "
+        "ampi.value(x))`, which ampi.custom_vjp makes a part of the other tape), or pass ampi.value(x) if it is a "
+        "constant here"
+    )
+
+
+def place_of(view: np.ndarray) -> tuple[Any, ...]:
+    """Where an array lies, and what it takes its bytes for."""
+    return address_of(view), view.shape, view.strides, view.dtype
+
+
+def _may_change(view: np.ndarray) -> bool:
+    array: Any = view
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return array is not None and not isinstance(array, bytes)

@@ -1,0 +1,182 @@
+"""Undo log: what an operation is about to overwrite is saved if an earlier record needs it (TBR, by region)."""
+
+from __future__ import annotations
+
+import threading
+from _thread import get_ident
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import handouts
+from ..errors import TapeError
+from ..extents import Extent
+from ..handouts import where_called
+from ..memory import Region, Storage, address_of, copied, is_power_of_two, plain, region_of, storage_of
+from ..needs import Needs
+from ..recording import is_passive, open_tapes, opened
+from .records import Record, Zero
+
+if TYPE_CHECKING:
+    from .tape import Tape
+
+needs_lock = threading.RLock()  # of all storages: threads may use parts of one
+
+
+class Undo:
+    """Values that were overwritten: `swap` exchanges them with what the memory holds."""
+
+    __slots__ = ("extent", "key", "saved", "storage", "view")
+
+    def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any = None) -> None:
+        self.storage = storage
+        self.view = view
+        self.extent = extent
+        self.key = key
+        self.saved = self._present()
+
+    def _present(self) -> np.ndarray:
+        return copied(self.view) if self.key is None else self.view[self.key]
+
+    def swap(self) -> None:
+        """Exchange saved and present values."""
+        present = self._present()
+        self.view[... if self.key is None else self.key] = self.saved
+        self.saved = present
+
+    def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
+        """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
+        if self.key is not None or not self.extent.covers(extent):
+            return None
+        if self.extent.pattern == extent.pattern and view.dtype == self.saved.dtype:
+            found = self.saved
+        elif self.extent.dense and self.saved.flags.c_contiguous and min(self.view.strides, default=1) > 0:
+            offset = address_of(view) - self.extent.low
+            found = np.ndarray(view.shape, view.dtype, self.saved.reshape(-1).view(np.uint8), offset, view.strides)
+        else:
+            return None
+        if not view.flags.writeable:
+            found = found[...]
+            found.flags.writeable = False
+        return found
+
+
+def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
+    """To be called before the memory of arrays is overwritten by one operation, whether or not a tape records.
+
+    Saves the old bytes for every tape that needs them.
+
+    Parameters
+    ----------
+    *arrays : numpy.ndarray
+        What is overwritten as a whole (pass views).
+    key : tuple of integer and boolean arrays, optional
+        Only ``array[key]`` is overwritten.  The key must not change afterwards.
+
+    Returns
+    -------
+    list of Undo
+        What the innermost open tape must undo; goes into the operation's record.  (Nothing is returned for other
+        tapes: they have got a record of their own.)
+    """
+    undo: list[Undo] = []
+    for array in arrays:
+        storage = storage_of(array)
+        if storage is None:
+            continue
+        if storage.swapped_by:
+            refuse_swapped(storage, array)
+        if storage.guard:
+            handouts.unsettle(storage, array if key is None else None)
+        if storage.needs:
+            with needs_lock:
+                _save(storage, plain(array), key, undo)
+    if open_tapes and is_passive():
+        _passive_overwrite(arrays, key, undo)
+        return []
+    return undo
+
+
+def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
+    """Inside `passive`: whatever tape the arrays carry derivatives on, they do not any more."""
+    inner = opened()
+    lost: dict[Tape | None, list[Region]] = {}
+    for array in arrays:
+        storage = storage_of(array)
+        tape = None if storage is None or storage.tape is None else storage.tape()
+        if tape is not None and not tape.closed:
+            lost.setdefault(tape, []).append(region_of(array))
+    for tape, regions in lost.items():
+        if tape is not inner:
+            tape.records.append(Record(Zero(regions, key), (), ()))  # type: ignore[union-attr]
+    zeroed = lost.get(inner)
+    if inner is not None and (undo or zeroed):
+        if inner.before_append is not None:
+            inner.before_append()
+        inner.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
+
+
+def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> None:
+    extent = Extent(array)
+    inner = opened()
+    for reference, needs in list(storage.needs.items()):
+        tape = reference()
+        if tape is None:
+            del storage.needs[reference]
+            continue
+        if extent.pattern not in needs and not needs.meets(extent):
+            continue
+        saved = Undo(storage, array, extent, key)
+        tape.saved_bytes += saved.saved.nbytes
+        if key is None:
+            needs.drop(extent)
+            if not needs and needs.is_empty():
+                del storage.needs[reference]
+        if tape is inner:
+            undo.append(saved)
+        else:
+            tape.records.append(Record(None, [saved], ()))
+
+
+def first_need(storage: Storage, reference: Any) -> Needs:
+    """What a tape needs of a storage: nothing so far."""
+    found = storage.needs
+    if is_power_of_two(len(found)):
+        for dead in [other for other in found if other() is None]:
+            del found[dead]
+    needs = found[reference] = Needs()
+    return needs
+
+
+def keep_needed(array: np.ndarray) -> None:
+    """Save the values that records need of an array into which others may write unseen from now on."""
+    storage = storage_of(array)
+    if storage is not None and storage.needs:
+        undo: list[Undo] = []
+        with needs_lock:
+            _save(storage, plain(array), None, undo)
+        if undo:
+            opened().append(None, undo)
+
+
+def refuse_swapped(storage: Storage, array: np.ndarray) -> None:
+    """Raise if a sweep of another thread has put earlier values into an array."""
+    extent = Extent(array)
+    for sweep in storage.swapped_by:
+        if sweep.thread != get_ident() and sweep.has_swapped(storage, (extent,)):
+            raise TapeError(
+                f"{where_called()}: an array of shape {array.shape} is used by thread "
+                f"'{threading.current_thread().name}', while a sweep of another thread has put it back to earlier "
+                "values; wait until that gradient is there, or let the threads work on copies"
+            )
+
+
+class Need:
+    """Where an array lies whose values are needed again and again."""
+
+    __slots__ = ("extent", "storage")
+
+    def __init__(self, storage: Storage, view: np.ndarray) -> None:
+        self.storage = storage
+        self.extent = Extent(view)
