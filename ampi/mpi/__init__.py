@@ -1,10 +1,14 @@
 """MPI: communicators, requests and the table of operations."""
 
-from . import endings
+import atexit
+
+from . import board, endings
 from .namespace import BASE, COMM_SELF, COMM_WORLD, MPI, install, rebind_classes
+from .reverse import reverse_of
 
 rebind_classes()
 if MPI.Is_initialized() and not MPI.Is_finalized():
-    endings.install(BASE["COMM_WORLD"], COMM_WORLD._reverse.comm)
+    endings.install(BASE["COMM_WORLD"], reverse_of(COMM_WORLD).comm)
+    atexit.register(board.board.ends)  # called first
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "install"]

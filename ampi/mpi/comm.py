@@ -10,21 +10,30 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from . import intercommunicators as _between_groups  # noqa: F401  # enters its plans
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
 from .neighborhoods import Neighborhoods
-from .objects import IntracommObjects, Objects, TopocommObjects
+from .object_collectives import TopocommObjects
+from .object_reductions import IntracommObjects
+from .objects import Objects
 from .point_to_point import PointToPoint
 from .requests import AcceptsBase
-from .reverse import forgetting, register, register_duplicate, reverse_of
+from .reverse import forgetting, register, register_duplicate, reverse_of, set_reverse
 
 # mpi4py's own classes: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm
 
 
-constants: dict[int, Any] = {}
-"""Our ``COMM_WORLD`` and ``COMM_SELF``, by handle."""
+_constants: dict[int, Any] = {}  # our COMM_WORLD and COMM_SELF, by handle
+
+
+def make_constant(name: str, base: Any) -> Any:
+    """Our object for a communicator that exists from the start; collective over it."""
+    ours = Intracomm.__new__(Intracomm, base)
+    set_reverse(ours, register(base))
+    ours._constant = name
+    _constants[ours.handle] = ours
+    return ours
 
 
 def adopt(comm: Any) -> Any:
@@ -36,7 +45,7 @@ def adopt(comm: Any) -> Any:
         return comm
     ours = _OURS[type(comm)]
     adopted = ours.__new__(ours, comm)
-    adopted._reverse = register(comm)
+    set_reverse(adopted, register(comm))
     return adopted
 
 
@@ -59,6 +68,7 @@ class Communicator(PointToPoint, Collectives, Objects):
     """
 
     _base: Any
+    _constant: str
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
@@ -128,7 +138,7 @@ class Communicator(PointToPoint, Collectives, Objects):
         return adopt(_Comm.Shrink(self))
 
     def __reduce__(self) -> Any:
-        constant = constants.get(self.handle)
+        constant = _constants.get(self.handle)
         if constant is None:
             return super().__reduce__()
         return constant._constant if self is constant else (type(self), (constant,))
@@ -152,7 +162,7 @@ class Communicator(PointToPoint, Collectives, Objects):
 
 
 def _registered(comm: Any) -> Any:
-    comm._reverse = register(comm)
+    set_reverse(comm, register(comm))
     return comm
 
 

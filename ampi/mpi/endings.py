@@ -1,4 +1,4 @@
-"""How a program ends on one of several ranks: the others do not wait for it for ever, or it is said that they may.
+"""Program termination on one of several ranks: the others do not wait for it for ever, or it is said that they may.
 
 Without a runner, an exception that nobody catches, or ``sys.exit(3)``, ends one process while the others wait in MPI.
 ``import ampi`` has it end all of them, as ``python -m ampi.run`` does, where there are several and nobody types
@@ -22,8 +22,8 @@ import mpi4py.run
 from mpi4py import MPI as mpi
 
 from ..errors import AmpiError
+from .notices import status_of, stranded
 from .reverse import LEAVING_TAG
-from .waiting import status_of, stranded
 
 TOGETHER = 1.0
 """Seconds in which ranks that end with a status other than zero are believed to end together."""

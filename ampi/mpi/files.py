@@ -16,7 +16,8 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityWarning
 from ..recording import current, opened, recording
 from ..tape import Output, Sweep, Tape, living
-from .buffers import Buffer, parse, refuse_others
+from .arguments import parse
+from .buffers import Buffer, refuse_others
 from .messages import call_site, line_of
 from .requests import AcceptsBase, Handles, recorded
 from .rules import Operation, Treatment, enter

@@ -14,21 +14,23 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..tape import Sweep
-from . import collectives
-from .between import exchanged, gathered, scattered, split
-from .buffers import NOTHING, Buffer, parse, parse_moved, parse_vector_moved
-from .collectives import Call, add_bytes, between_groups, nbytes_of, plan_alltoall, plan_alltoallw, plan_reduction
+from .arguments import parse, parse_moved
+from .buffers import NOTHING, Buffer
+from .collective_calls import Call
+from .data_movement import Blocks, add_bytes, nbytes_of
+from .intercomm_p2p import exchanged, gathered, scattered, split
+from .reduction_plans import plan_reduction
 from .reductions import Reduction, Steps
 from .reverse import COLLECTIVE_TAG, reverse_of
 
 
-def _outside(name: str) -> Call:
+def _outside() -> Call:
     """The part of a member of the root's group that is not the root."""
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         yield []
 
-    return Call(name, (), (), adjoint)
+    return Call((), (), adjoint)
 
 
 def _local_of(comm: Any) -> Any:
@@ -37,10 +39,10 @@ def _local_of(comm: Any) -> Any:
     return None if reverse is None else reverse.local
 
 
-def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
+def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
     """The adjoints are summed inside the group that received, whose first member sends the sum to the root."""
     if root == mpi.PROC_NULL:
-        return _in_steps(_outside("Bcast"))
+        return _in_steps(_outside())
     buffer = parse_moved(buf)
     local = _local_of(comm)
     shape = buffer.count, buffer.dtype
@@ -57,8 +59,8 @@ def _bcast(comm: Any, buf: Any, root: int = 0) -> Call:
             yield [comm.Isend(total, root, COLLECTIVE_TAG)]
 
     if root == mpi.ROOT:
-        return _in_steps(Call("Bcast", (buffer,), (), adjoint_at_root))
-    return _in_steps(Call("Bcast", (), (buffer,), adjoint))
+        return _in_steps(Call((buffer,), (), adjoint_at_root, root=root))
+    return _in_steps(Call((), (buffer,), adjoint, root=root))
 
 
 def _in_steps(call: Call) -> Call:
@@ -67,24 +69,17 @@ def _in_steps(call: Call) -> Call:
     return call
 
 
-def _gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gather", parse_moved, comm, sendbuf, recvbuf, root)
-
-
-def _gatherv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_gather("Gatherv", parse_vector_moved, comm, sendbuf, recvbuf, root)
-
-
-def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
+    """Gather, Gatherv."""
     if root == mpi.PROC_NULL:
-        return _outside(name)
+        return _outside()
     if root == mpi.ROOT:
-        blocks = collectives.Blocks(form(recvbuf, comm.Get_remote_size()), comm.Get_remote_size())
+        blocks = Blocks(form(recvbuf, comm.Get_remote_size()), comm.Get_remote_size())
 
         def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
             yield scattered(comm, split(blocks.take(sweep), blocks.nbytes), None, root)
 
-        return Call(name, (), blocks.parts, adjoint_at_root)
+        return Call((), blocks.parts, adjoint_at_root, root=root)
     sent = parse_moved(sendbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -92,57 +87,42 @@ def _plan_gather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: An
         yield scattered(comm, (), came, root)
         return partial(add_bytes, sweep, sent, came)
 
-    return Call(name, (sent,), (), adjoint)
+    return Call((sent,), (), adjoint, root=root)
 
 
-def _scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatter", parse_moved, comm, sendbuf, recvbuf, root)
-
-
-def _scatterv(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call:
-    return _plan_scatter("Scatterv", parse_vector_moved, comm, sendbuf, recvbuf, root)
-
-
-def _plan_scatter(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
+    """Scatter, Scatterv."""
     if root == mpi.PROC_NULL:
-        return _outside(name)
+        return _outside()
     if root == mpi.ROOT:
-        blocks = collectives.Blocks(form(sendbuf, comm.Get_remote_size()), comm.Get_remote_size())
+        blocks = Blocks(form(sendbuf, comm.Get_remote_size()), comm.Get_remote_size())
 
         def adjoint_at_root(sweep: Sweep, comm: Any, x: None) -> Steps:
             came = np.empty(sum(blocks.nbytes), np.uint8)
             yield gathered(comm, None, split(came, blocks.nbytes), root)
             return partial(blocks.add, sweep, came)
 
-        return Call(name, blocks.parts, (), adjoint_at_root)
+        return Call(blocks.parts, (), adjoint_at_root, root=root)
     received = parse_moved(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         yield gathered(comm, received.take(sweep).view(np.uint8), (), root)
 
-    return Call(name, (), (received,), adjoint)
+    return Call((), (received,), adjoint, root=root)
 
 
-def _allgather(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgather", parse_moved, comm, sendbuf, recvbuf)
-
-
-def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return _plan_allgather("Allgatherv", parse_vector_moved, comm, sendbuf, recvbuf)
-
-
-def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
     """MPI's Reduce_scatter wants as much data from one group as from the other; an Allgather does not give that."""
     size = comm.Get_remote_size()
     sent = parse_moved(sendbuf)
-    blocks = collectives.Blocks(form(recvbuf, size), size)
+    blocks = Blocks(form(recvbuf, size), size)
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
         came = np.empty((size, nbytes_of(sent)), np.uint8)
         yield exchanged(comm, split(blocks.take(sweep), blocks.nbytes), came)
         return partial(_add_all, sweep, sent, came)
 
-    return Call(name, (sent,), blocks.parts, adjoint)
+    return Call((sent,), blocks.parts, adjoint)
 
 
 def _add_all(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
@@ -153,7 +133,9 @@ def _add_all(sweep: Sweep, buffer: Buffer, came: np.ndarray) -> None:
 # ------------------------------------------------------------------------------------------------------ reductions
 
 
-def _plan(name: str, comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable) -> Call:
+def _plan(
+    comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable, in_steps: bool = False, root: int | None = None
+) -> Call:
     """A reduction; ``adjoint(sweep, comm)`` gives what comes back of the result."""
     local = _local_of(comm)
 
@@ -163,10 +145,11 @@ def _plan(name: str, comm: Any, op: Any, x: Buffer, y: Buffer, adjoint: Callable
             return partial(x.add, sweep, (yield from rule.share(local, values, g)))
         return None
 
-    return plan_reduction(name, op, x, y, steps)
+    return plan_reduction(op, x, y, steps, in_steps, root)
 
 
-def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
+def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
+    """Reduce."""
     if root == mpi.PROC_NULL:
         x = y = NOTHING
     elif root == mpi.ROOT:
@@ -183,13 +166,14 @@ def _reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int 
             yield scattered(comm, (), g, root)
         return g
 
-    call = _plan("Reduce", comm, op, x, y, adjoint)
+    call = _plan(comm, op, x, y, adjoint, root=root)
     if x is NOTHING:
         call.needed, call.refused = None, ""
     return call
 
 
-def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    """Allreduce."""
     x, y = parse(sendbuf), parse(recvbuf)
 
     local = _local_of(comm)
@@ -202,10 +186,11 @@ def _allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call
         yield [local.Ibcast(g, 0)]
         return g
 
-    return _in_steps(_plan("Allreduce", comm, op, x, y, adjoint))
+    return _in_steps(_plan(comm, op, x, y, adjoint))
 
 
-def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+    """Reduce_scatter_block."""
     x, y = parse(sendbuf), parse(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -213,10 +198,11 @@ def _reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.S
         yield exchanged(comm, [y.take(sweep)] * size, split(g, [x.count // size] * size))
         return g
 
-    return _plan("Reduce_scatter_block", comm, op, x, y, adjoint)
+    return _plan(comm, op, x, y, adjoint)
 
 
-def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
+def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
+    """Reduce_scatter."""
     x, y = parse(sendbuf), parse(recvbuf)
 
     def adjoint(sweep: Sweep, comm: Any) -> Steps:
@@ -226,36 +212,4 @@ def _reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = Non
         yield exchanged(comm, [y.take(sweep)] * size, split(g, counts[:, 0].tolist()))
         return g
 
-    return _plan("Reduce_scatter", comm, op, x, y, adjoint)
-
-
-def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoall", parse_moved, comm.Get_remote_size(), sendbuf, recvbuf)
-
-
-def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoall("Alltoallv", parse_vector_moved, comm.Get_remote_size(), sendbuf, recvbuf)
-
-
-def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    return plan_alltoallw(comm.Get_remote_size(), sendbuf, recvbuf)
-
-
-between_groups.update(
-    {
-        "Bcast": _bcast,
-        "Gather": _gather,
-        "Gatherv": _gatherv,
-        "Scatter": _scatter,
-        "Scatterv": _scatterv,
-        "Allgather": _allgather,
-        "Allgatherv": _allgatherv,
-        "Alltoall": _alltoall,
-        "Alltoallv": _alltoallv,
-        "Alltoallw": _alltoallw,
-        "Reduce": _reduce,
-        "Allreduce": _allreduce,
-        "Reduce_scatter_block": _reduce_scatter_block,
-        "Reduce_scatter": _reduce_scatter,
-    }
-)
+    return _plan(comm, op, x, y, adjoint, in_steps=True)

@@ -11,6 +11,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import IsRecord, Sweep, Undo
 from .buffers import Buffer, arrive
+from .message_memory import AdjointMemory
 from .reverse import Reverse
 from .waiting import outbox_of, wait
 
@@ -71,7 +72,7 @@ class LoggedMessage(IsRecord):
     ----------
     route : Route
         Of a receive, that of the message it has matched, once it has completed.
-    buffer : Buffer or None
+    buffer : AdjointMemory or None
         The memory.  None where it has no adjoint: what is sent does not carry derivatives, what is received does not
         overwrite tracked floating-point memory (whether the sender was active is not known before the agreement).
     nbytes : int
@@ -81,7 +82,8 @@ class LoggedMessage(IsRecord):
     wild : bool
         The status at its completion is to be looked at: who sent it is not known, or somebody has tried to cancel it.
         (Which message a receive with ``ANY_TAG`` gets from a known sender follows from MPI's order of messages.)
-    cancelled : bool
+    void : bool
+        It has no part in derivatives, and both sides know: it was cancelled, or it is an object without active arrays.
     back : int or None
         The tag of its adjoint, None if there is none; known after the agreement.
     flight : object or None
@@ -90,16 +92,16 @@ class LoggedMessage(IsRecord):
         In a sweep: that of the log.
     """
 
-    __slots__ = ("back", "buffer", "cancelled", "flight", "nbytes", "request", "reverse", "route", "wild")
+    __slots__ = ("back", "buffer", "flight", "nbytes", "request", "reverse", "route", "void", "wild")
     reads_memory = False
     back: int | None
     buffer: Any
-    cancelled: bool
     flight: Any
     nbytes: int
     request: Any
     reverse: Reverse
     route: Route
+    void: bool
     wild: bool
 
     @property
@@ -132,7 +134,7 @@ class Sent(LoggedMessage):
             self.request.Wait()
             self.request = None
         if self.wild and status is not None and status.Is_cancelled():
-            self.cancelled = True
+            self.void = True
 
     def describe(self) -> str:
         """For error messages."""
@@ -153,7 +155,7 @@ class Sent(LoggedMessage):
         self.begin(sweep)
         request, adjoint = self.flight
         if not request.Test():
-            wait(request, self.waiting)
+            wait(request, self.waiting, self.reverse, self.route.partner)
         self.flight = None
         self.buffer.add(sweep, adjoint)
 
@@ -177,7 +179,7 @@ class Received(LoggedMessage):
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
-        if self.flight is sweep or self.cancelled:
+        if self.flight is sweep or self.void:
             return
         self.flight = sweep  # done in this sweep
         overwritten = self.buffer.within(self.nbytes)
@@ -186,7 +188,7 @@ class Received(LoggedMessage):
             return
         adjoint = overwritten.take(sweep)
         source = self.route.partner
-        outbox_of(sweep).send(self.reverse.comm, _as_real(adjoint), source, self.back, self.waiting)
+        outbox_of(sweep).send(self.reverse, _as_real(adjoint), source, self.back, self.waiting)
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
@@ -198,7 +200,7 @@ class Received(LoggedMessage):
         status = mpi.Status()
         done = _Prequest.Get_status(request, status)
         if done and status.Is_cancelled():  # MPICH says so only once
-            self.cancelled, self.wild = True, False
+            self.void, self.wild = True, False
         return done
 
     def __call__(self, sweep: Sweep) -> None:
@@ -220,7 +222,7 @@ class Received(LoggedMessage):
             return
         self.wild = False
         if status.Is_cancelled():
-            self.cancelled = True
+            self.void = True
             return
         source, tag = status.Get_source(), status.Get_tag()
         matched = self.route.matched
@@ -229,7 +231,7 @@ class Received(LoggedMessage):
         self.route = matched
 
 
-def new_sent(kind: type[Sent], buffer: Any, active: bool, route: Route) -> Any:
+def new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:
     """A message of a buffer that is sent."""
     sent = kind()
     sent.route = route
@@ -237,13 +239,13 @@ def new_sent(kind: type[Sent], buffer: Any, active: bool, route: Route) -> Any:
     sent.nbytes = buffer.nbytes
     sent.request = None
     sent.wild = False
-    sent.cancelled = False
+    sent.void = False
     sent.back = None
     sent.flight = None
     return sent
 
 
-def new_received(kind: type[Received], buffer: Any, active: bool, route: Route) -> Any:
+def new_received(kind: type[Received], buffer: AdjointMemory, active: bool, route: Route) -> Any:
     """A receive into a buffer."""
     receive = kind()
     receive.route = route
@@ -252,7 +254,7 @@ def new_received(kind: type[Received], buffer: Any, active: bool, route: Route) 
     receive.request = None
     receive.undo = ()
     receive.wild = route.wild
-    receive.cancelled = False
+    receive.void = False
     receive.dropped = False
     receive.back = None
     receive.flight = None
@@ -282,6 +284,8 @@ class Collective:
         Active values that this rank contributes are no bytes of which it is not known what they hold.
     after : int
         Number of collective calls inside `ampi.passive` that came before it.
+    root : int or None
+        The one rank that all others exchange data with, as the call names it, if there is one.
     passed : bool
         In a sweep: the next reversed collective of the communicator may begin.
     """
@@ -297,6 +301,7 @@ class Collective:
         "passed",
         "reads_active",
         "reverse",
+        "root",
         "where",
         "writes_tracked",
     )
@@ -309,6 +314,7 @@ class Collective:
         writes_tracked: bool,
         loses: bool,
         certain: bool = True,
+        root: int | None = None,
     ) -> None:
         self.name = name
         self.reverse = reverse
@@ -316,6 +322,7 @@ class Collective:
         self.writes_tracked = writes_tracked
         self.loses = loses
         self.certain = certain
+        self.root = root
         self.where = call_site(self.depth)
         self.after = 0
         self.happening = False

@@ -18,7 +18,6 @@ from .operations import Op
 from .packing import Datatype
 from .point_to_point import Message
 from .requests import Prequest, Request, predefined
-from .reverse import register
 from .rules import TABLE, Treatment
 from .windows import Win
 
@@ -35,11 +34,7 @@ def _constant(name: str) -> Any:
     base = BASE[name]
     if not mpi.Is_initialized() or mpi.Is_finalized():
         return base
-    ours = _comm.Intracomm.__new__(_comm.Intracomm, base)
-    ours._reverse = register(base)
-    ours._constant = name
-    _comm.constants[ours.handle] = ours
-    return ours
+    return _comm.make_constant(name, base)
 
 
 COMM_WORLD = _constant("COMM_WORLD")

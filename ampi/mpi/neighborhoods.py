@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import Sweep, living
-from .buffers import Buffer, parse_moved, parse_types_moved, parse_vector_moved
-from .collectives import Call, add_bytes, add_forms, counts_of, describe, nbytes_of, perform
+from ..tape import Sweep
+from .arguments import parse_moved, parse_types_moved, parse_vector_moved
+from .buffers import Buffer
+from .collective_calls import Call
+from .collective_recording import CollectiveOperation
+from .data_movement import add_bytes, counts_of, nbytes_of
 from .reductions import Steps
 from .reverse import COLLECTIVE_TAG, reverse_of
-
-_Topocomm = mpi.Topocomm  # mpi4py's own: the name in its module may be rebound
 
 
 class Edges(NamedTuple):
@@ -55,7 +56,7 @@ def go_back(comm: Any, edges: Edges, going: Sequence[np.ndarray], coming: Sequen
     ]
 
 
-def _plan(name: str, edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
+def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
     """A neighborhood collective with a block for each edge."""
 
     def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
@@ -65,7 +66,7 @@ def _plan(name: str, edges: Edges, sent: Sequence[Buffer], received: Sequence[Bu
         return partial(_add_each, sweep, sent, coming)
 
     refused = "" if edges.known else "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
-    return Call(name, reads, received, adjoint, refused=refused)
+    return Call(reads, received, adjoint, refused=refused)
 
 
 def _add_each(sweep: Sweep, blocks: Sequence[Buffer], came: Sequence[np.ndarray]) -> None:
@@ -79,103 +80,45 @@ def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> lis
     return [buffer.part(ends[slot], ends[slot + 1]) for slot, _ in edges]
 
 
-def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
-    return _plan_allgather("Neighbor_allgather", parse_moved, comm, sendbuf, recvbuf, started)
-
-
-def _allgatherv(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
-    return _plan_allgather("Neighbor_allgatherv", parse_vector_moved, comm, sendbuf, recvbuf, started)
-
-
-def _plan_allgather(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, started: bool) -> Call:
+def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
     edges = edges_of(comm, started)
     slots = comm.indegree
     sent = parse_moved(sendbuf)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
-    return _plan(name, edges, [sent] * len(edges.leaving), received, (sent,))
+    return _plan(edges, [sent] * len(edges.leaving), received, (sent,))
 
 
-def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
-    return _plan_alltoall("Neighbor_alltoall", parse_moved, comm, sendbuf, recvbuf, started)
-
-
-def _alltoallv(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
-    return _plan_alltoall("Neighbor_alltoallv", parse_vector_moved, comm, sendbuf, recvbuf, started)
-
-
-def _plan_alltoall(name: str, form: Callable, comm: Any, sendbuf: Any, recvbuf: Any, started: bool) -> Call:
+def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
     edges = edges_of(comm, started)
     slots, ways_out = comm.indegree, comm.outdegree
     sent = _blocks(form(sendbuf, ways_out), ways_out, edges.leaving)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
-    return _plan(name, edges, sent, received, sent)
+    return _plan(edges, sent, received, sent)
 
 
-def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, started: bool = False) -> Call:
+def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, *, started: bool = False) -> Call:
     edges = edges_of(comm, started)
     sent = parse_types_moved(sendbuf, comm.outdegree)
     received = parse_types_moved(recvbuf, comm.indegree)
     sent = [sent[slot] for slot, _ in edges.leaving]
     received = [received[slot] for slot, _ in edges.arriving]
-    return _plan("Neighbor_alltoallw", edges, sent, received, sent)
+    return _plan(edges, sent, received, sent)
+
+
+_ALONG_EDGES = "ȳ of each block back along its edge"
+
+NEIGHBORHOODS = (
+    CollectiveOperation("Neighbor_allgather", _ALONG_EDGES, _allgather),
+    CollectiveOperation("Neighbor_allgatherv", _ALONG_EDGES, _allgather, form=parse_vector_moved),
+    CollectiveOperation("Neighbor_alltoall", _ALONG_EDGES, _alltoall),
+    CollectiveOperation("Neighbor_alltoallv", _ALONG_EDGES, _alltoall, form=parse_vector_moved),
+    CollectiveOperation("Neighbor_alltoallw", _ALONG_EDGES, _alltoallw),
+)
 
 
 class Neighborhoods:
     """Collective operations among the neighbors of a topology."""
 
-    def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather equal blocks from the neighbors."""
-        if living:
-            perform(self, _allgather, _Topocomm.Neighbor_allgather, sendbuf, recvbuf)
-        else:
-            _Topocomm.Neighbor_allgather(self, sendbuf, recvbuf)
 
-    def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather blocks of any length from the neighbors."""
-        if living:
-            perform(self, _allgatherv, _Topocomm.Neighbor_allgatherv, sendbuf, recvbuf)
-        else:
-            _Topocomm.Neighbor_allgatherv(self, sendbuf, recvbuf)
-
-    def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send an equal block to each neighbor."""
-        if living:
-            perform(self, _alltoall, _Topocomm.Neighbor_alltoall, sendbuf, recvbuf)
-        else:
-            _Topocomm.Neighbor_alltoall(self, sendbuf, recvbuf)
-
-    def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any length to each neighbor."""
-        if living:
-            perform(self, _alltoallv, _Topocomm.Neighbor_alltoallv, sendbuf, recvbuf)
-        else:
-            _Topocomm.Neighbor_alltoallv(self, sendbuf, recvbuf)
-
-    def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any length and datatype to each neighbor."""
-        if living:
-            perform(self, _alltoallw, _Topocomm.Neighbor_alltoallw, sendbuf, recvbuf)
-        else:
-            _Topocomm.Neighbor_alltoallw(self, sendbuf, recvbuf)
-
-
-_NAMES = {
-    _allgather: "Neighbor_allgather",
-    _allgatherv: "Neighbor_allgatherv",
-    _alltoall: "Neighbor_alltoall",
-    _alltoallv: "Neighbor_alltoallv",
-    _alltoallw: "Neighbor_alltoallw",
-}
-
-
-def _started(plan: Callable[..., Call]) -> Callable[..., Call]:
-    """The plan of the forms with a request."""
-
-    def started(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-        return plan(comm, sendbuf, recvbuf, started=True)
-
-    return started
-
-
-add_forms(Neighborhoods, _Topocomm, {_started(plan): name for plan, name in _NAMES.items()})
-describe(tuple(_NAMES.values()), "ȳ of each block back along its edge", "Topocomm")
+for _operation in NEIGHBORHOODS:
+    _operation.give(Neighborhoods, mpi.Topocomm)

@@ -10,11 +10,12 @@ from mpi4py import MPI as mpi
 
 from .. import numpy as anp
 from ..errors import ActivityError
-from ..kernel.pipeline import Kernel
+from ..kernel.dispatcher import Kernel
 from ..tape import Sweep, current, living
-from .buffers import Buffer, parse
-from .collectives import refusal, values_of
+from .arguments import parse
+from .buffers import Buffer
 from .datatypes import typemap_of
+from .reduction_plans import refusal, values_of
 from .reductions import PREDEFINED, Reduction, forget, known, learn
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter

@@ -1,7 +1,7 @@
 """Packing: elements go into memory of bytes and out of it again, and their adjoints with them.
 
 `Datatype` is a subclass of mpi4py's; the predefined datatypes are made instances of it.  What the packed bytes are, and
-what their adjoints look like, is in `slots`.
+what their adjoints look like, is in `packed_adjoints`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError, ActivityWarning
 from ..memory import PACKED
 from ..tape import Sweep, Tape, current, living
-from .buffers import Buffer, as_array, as_packed, parse, parse_bytes
+from .argument_forms import as_array
+from .arguments import parse, parse_bytes
+from .buffers import Buffer, as_packed
+from .packed_adjoints import PackedAdjoints
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
-from .slots import Slots
 
 _Datatype = mpi.Datatype  # mpi4py's own: the name in its module is rebound later
 
@@ -129,7 +131,7 @@ def _moved(name: str, source: Buffer, target: Buffer, size: int, primal: Callabl
 
 
 def _slots(buffer: Buffer) -> Any:
-    return buffer if buffer.packed else Slots(buffer)
+    return buffer if buffer.packed else PackedAdjoints(buffer)
 
 
 def _activate(tape: Tape, name: str, source: Buffer, target: Buffer) -> None:

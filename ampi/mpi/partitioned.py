@@ -18,8 +18,9 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..recording import opened, recording
 from ..tape import Sweep
-from .agreement import log_received, log_sent
-from .buffers import Buffer, arrive, as_packed, parse, refuse_others
+from .arguments import parse
+from .buffers import Buffer, arrive, as_packed, refuse_others
+from .log import log_received, log_sent
 from .messages import Received, Sent, line_of
 from .requests import persistent
 from .reverse import reverse_of
@@ -69,7 +70,7 @@ class PartitionedSent(Sent):
     def _next(self, flights: list, came: dict[int, np.ndarray]) -> None:
         # Messages with one tag come in the order in which they were sent.
         request, array = flights.pop(0)
-        wait(request, self.waiting)
+        wait(request, self.waiting, self.reverse, self.route.partner)
         came[int(array["part"][0])] = array["adjoint"][0]
 
     def __call__(self, sweep: Sweep) -> None:
@@ -130,7 +131,7 @@ class PartitionedReceived(Received):
         message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
         message["part"], message["adjoint"] = part, adjoint
         route = self.route
-        outbox_of(sweep).send(self.reverse.comm, message.view(np.uint8), route.partner, self.back, self.waiting)
+        outbox_of(sweep).send(self.reverse, message.view(np.uint8), route.partner, self.back, self.waiting)
 
 
 class _Arrived:
@@ -186,7 +187,7 @@ class _Sending(_Partitioned):
             return ()
         sent = log_sent(tape, self.name, self.comm, self.buffer(), False, self.partner, self.key, PartitionedSent)
         sent.parts, sent.parts_there, sent.user_tag = self.partitions, 1, self.user_tag
-        self.message = sent, tape._reference
+        self.message = sent, tape.reference
         return (sent,)
 
     def ready(self, parts: Iterable[int]) -> None:
@@ -198,7 +199,7 @@ class _Sending(_Partitioned):
             return
         if not buffer.active(tape):
             return
-        if self.message is None or self.message[1] is not tape._reference:
+        if self.message is None or self.message[1] is not tape.reference:
             raise ActivityError(
                 "Pready: a partition holds active values, but the request was started before this tape began to record"
             )
@@ -233,13 +234,13 @@ class _Receiving(_Partitioned):
         elif undo:
             tape.append_start(None, undo)
         buffer.detach()
-        self.message = received, tape._reference
+        self.message = received, tape.reference
         return (received,)
 
     def arrived(self, part: int) -> None:
         """A partition has arrived."""
         tape = recording()
-        if tape is None or self.message is None or self.message[1] is not tape._reference:
+        if tape is None or self.message is None or self.message[1] is not tape.reference:
             return
         received = self.message[0]
         if received.active and part not in received.early:

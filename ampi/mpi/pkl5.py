@@ -12,12 +12,12 @@ from typing import Any
 from mpi4py import MPI as mpi
 from mpi4py.util import pkl5
 
-from ..recording import opened, recording
-from .agreement import log_received
+from ..recording import opened
 from .buffers import NOTHING
 from .comm import Communicator, Intracommunicator
+from .log import log_received
 from .messages import Received
-from .objects import matched, received, record_matched
+from .object_messages import matched, received, record_matched
 from .reverse import reverse_of
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
@@ -59,7 +59,7 @@ class Pkl5Intercomm(Pkl5Objects, Communicator, pkl5.Intercomm):
 class Message(pkl5.Message):
     """A message that was matched while a tape records."""
 
-    _receive: Received | None = None
+    logged: Received | None = None
 
     def recv(self, status: mpi.Status | None = None) -> Any:
         """Blocking receive of matched message."""
@@ -87,7 +87,7 @@ def _logged(name: str, comm: Any, message: Any, status: mpi.Status) -> Any:
     if message is None or tape is None or message[0] == mpi.MESSAGE_NO_PROC:
         return message
     ours = Message(message)
-    ours._receive = log_received(tape, name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
+    ours.logged = log_received(tape, name, comm, NOTHING, False, status.Get_source(), status.Get_tag())
     return ours
 
 
@@ -96,8 +96,7 @@ def _loaded(request: Any) -> Any:
     message = _load(request)
     receive, tape = request.__dict__.pop("_received", (None, None))
     if receive is not None:
-        if recording() is not None or receive.dropped:
-            message = received(tape, receive, message)
+        message = received(tape, receive, message)
         receive.resolve(None)
     return message
 

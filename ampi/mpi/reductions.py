@@ -204,7 +204,8 @@ class Combination:
         """Adjoints of a and b for that of a ∘ b."""
         contract = self.contracts.get(b.dtype)
         if contract is None:
-            from ..kernel.contract import Case, make_contract
+            from ..kernel.case import Case
+            from ..kernel.contract import make_contract
 
             case = Case(self.kernel.types_of((a.copy(), b)), frozenset({0, 1}))
             contract = make_contract(self.kernel, case)

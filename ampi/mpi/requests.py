@@ -13,8 +13,8 @@ from mpi4py import MPI as mpi
 
 from ..recording import opened
 from ..tape import Tape, living
-from .agreement import begin
 from .buffers import Buffer
+from .log import begin
 from .messages import Completion, Received, Sent
 
 
@@ -287,7 +287,7 @@ class Completions:
 
 # What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
 # what makes the object for the user of the one that mpi4py's lowercase wait returns.
-_SLOTS = ("_parts", "_tape", "_unpack")
+_SLOTS = ("parts", "recorded_by", "unpack")
 
 
 class Request(Completions, Handles, _Request, metaclass=AcceptsBase):
@@ -363,10 +363,10 @@ def _start(request: mpi.Prequest) -> None:
     if start is None:
         return
     parts = start()
-    request._parts = parts or None
+    request.parts = parts or None
     if parts:
-        request._tape = opened()._reference
-        request._unpack = None
+        request.recorded_by = opened().reference
+        request.unpack = None
         for part in parts:
             if not isinstance(part, Sent):
                 part.request = request
@@ -391,10 +391,10 @@ def recorded(
         For requests of Python objects: given the object that mpi4py's lowercase wait returns, the one for the user.
     """
     ours = Request(request)  # type: ignore[call-arg]
-    ours._parts = parts
-    ours._tape = tape._reference
+    ours.parts = parts
+    ours.recorded_by = tape.reference
     if unpack is not None:
-        ours._unpack = unpack
+        ours.unpack = unpack
     for part in parts:
         if type(part) is not Sent:
             part.request = ours
@@ -404,19 +404,19 @@ def recorded(
 
 
 def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
-    return getattr(request, "_parts", None)
+    return getattr(request, "parts", None)
 
 
 def _any_recorded(requests: Iterable[Any]) -> bool:
     for request in requests:
-        if getattr(request, "_parts", None) is not None:
+        if getattr(request, "parts", None) is not None:
             return True
     return False
 
 
 def _status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
     if status is None:
-        for part in request._parts:
+        for part in request.parts:
             if part.wild:
                 return mpi.Status()
     return status
@@ -425,7 +425,7 @@ def _status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
 def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
     if statuses is None:
         for request in requests:
-            for part in getattr(request, "_parts", None) or ():
+            for part in getattr(request, "parts", None) or ():
                 if part.wild:
                     return []
     return statuses
@@ -443,7 +443,7 @@ def _complete(requests: Sequence[Any]) -> Completion | None:
     completed = []
     reference = None
     for request in requests:
-        parts = getattr(request, "_parts", None)
+        parts = getattr(request, "parts", None)
         if parts is None or len(parts) > 1:
             return None
         part = parts[0]
@@ -454,10 +454,10 @@ def _complete(requests: Sequence[Any]) -> Completion | None:
                 return None
         elif type(part) is not Received or part.buffer.storage is None:
             return None
-        if request._tape is not reference:
+        if request.recorded_by is not reference:
             if reference is not None:
                 return None
-            reference = request._tape
+            reference = request.recorded_by
         completed.append(part)
     if reference is None:
         return None
@@ -465,8 +465,8 @@ def _complete(requests: Sequence[Any]) -> Completion | None:
     if tape is None or tape.observer is not None:  # which looks at what others do, when this is recorded
         return None
     for request in requests:
-        part = request._parts[0]
-        request._parts = None
+        part = request.parts[0]
+        request.parts = None
         if type(part) is Received:
             part.request = None
             part.buffer.storage.arriving -= 1
@@ -478,7 +478,7 @@ def _complete(requests: Sequence[Any]) -> Completion | None:
 def _restore(requests: Sequence[Any], completion: Completion) -> None:
     """The wait has failed: nobody knows which of them have completed."""
     for request, part in zip(requests, completion):
-        request._parts = (part,)
+        request.parts = (part,)
         if type(part) is Received:
             part.request = request
             part.buffer.storage.arriving += 1
@@ -492,15 +492,15 @@ def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | Non
     position = -1
     for request in requests:
         position += 1
-        parts = getattr(request, "_parts", None)
+        parts = getattr(request, "parts", None)
         if parts is None:
             continue
-        request._parts = None
-        if request._tape is not reference:
+        request.parts = None
+        if request.recorded_by is not reference:
             if begun:
                 _record_completion(reference, begun)
                 begun = Completion()
-            reference = request._tape
+            reference = request.recorded_by
         for part in parts:
             if type(part) is Sent:
                 if part.wild:
@@ -537,7 +537,7 @@ def _finish_some(
 def _finish_objects(
     requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, messages: Sequence[Any]
 ) -> list[Any]:
-    unpackers = [getattr(request, "_unpack", None) if _parts_of(request) else None for request in requests]
+    unpackers = [getattr(request, "unpack", None) if _parts_of(request) else None for request in requests]
     messages = [message if unpack is None else unpack(message) for unpack, message in zip(unpackers, messages)]
     _finish(requests, statuses)
     return messages

@@ -80,6 +80,8 @@ class Reverse:
         That have logged messages on it, and may be open.
     by_thread : int or None
         Whose sweep is using it.
+    world : list of list of int or None
+        What its partners are called in the world, and this group's ranks if it is another one; None: not asked yet.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
@@ -107,6 +109,7 @@ class Reverse:
         "sweeps_with",
         "tags",
         "tapes",
+        "world",
     )
 
     def __init__(self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None) -> None:
@@ -131,6 +134,7 @@ class Reverse:
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
+        self.world: list[list[int]] | None = None
         weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
 
     @property
@@ -150,6 +154,17 @@ class Reverse:
     def partners(self) -> int:
         """Number of ranks that a message can go to."""
         return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
+
+    def in_world(self, partner: int | None = None) -> list[int]:
+        """What a partner, or all ranks (None), are called in the world; -1 if they are not in it."""
+        if self.pending:
+            return list(range(_WORLD.Get_size()))  # MPI has not made it yet
+        if self.world is None:
+            between = self.comm.Is_inter()
+            partners = _Comm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
+            self.world = [_in_world(partners), _in_world(_Comm.Get_group(self.comm)) if between else []]
+        partners_there, own_group = self.world
+        return own_group + partners_there if partner is None else [partners_there[partner]]
 
     def count(self, others: Collection[int] | None) -> None:
         """A sweep begins that concerns some ranks, or all (None)."""
@@ -402,6 +417,16 @@ def reverse_of(comm: Any) -> Reverse | None:
     if hasattr(comm, "__dict__"):  # one of mpi4py's own has none
         comm._reverse = reverse
     return reverse
+
+
+def set_reverse(comm: Any, reverse: Reverse | None) -> None:
+    """Say which is the reverse side of a communicator of ours."""
+    comm._reverse = reverse
+
+
+def _in_world(group: mpi.Group) -> list[int]:
+    ranks = mpi.Group.Translate_ranks(group, None, _Comm.Get_group(_WORLD))
+    return [-1 if rank == mpi.UNDEFINED else rank for rank in ranks]
 
 
 def name_of(comm: Any) -> str:

@@ -1,28 +1,35 @@
-"""Waiting in a sweep: it ends when what is waited for has come, when a partner has stopped, or when time is up."""
+"""Waiting in a sweep: it ends when what is waited for has come, or when it is certain that it cannot come.
+
+A rank that computes for minutes is waited for, and a line on stderr says so now and then.  What cannot come is an
+error: a partner has stopped its sweep, which it says in a notice; it has ended; or ranks wait for each other.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Sweep
+from .deadlocks import Judge, Whom
+from .notices import look, stranded
 
-STOPPED_TAG = 0
-"""Tag of the notice on a reverse communicator that a rank has stopped its sweep."""
+if TYPE_CHECKING:
+    from .reverse import Reverse
+
+SOON = 0.5
+"""Seconds after which a rank that waits begins to find out why."""
 
 LONGEST = 1.0
 """Seconds that one pause counts for at most: a process that was suspended has not waited meanwhile."""
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
-_TEXT = 2000  # bytes of a notice
 
 
 class Running(threading.local):
@@ -34,11 +41,14 @@ class Running(threading.local):
         Reverse sides of its communicators: where notices may come from.
     underway : list of callable
         What it has begun, and goes on with whenever it waits.
+    moved : int
+        Number of steps of these so far.
     """
 
     def __init__(self) -> None:
         self.listening: list[Any] = []
         self.underway: list[Callable[[], None]] = []
+        self.moved = 0
 
     def begin(self, listening: Iterable[Any]) -> Callable[[], list[Callable[[], None]]]:
         """A sweep begins, perhaps inside of another one.
@@ -61,13 +71,12 @@ class Running(threading.local):
 
 running = Running()
 
-stranded: list[Any] = []
-"""Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them."""
 
-
-def timeout() -> float:
-    """Seconds without progress after which a sweep gives up: AMPI_TIMEOUT."""
-    text = os.environ.get("AMPI_TIMEOUT", "60")
+def timeout() -> float | None:
+    """Seconds without progress after which a sweep gives up: AMPI_TIMEOUT; None without it."""
+    text = os.environ.get("AMPI_TIMEOUT")
+    if text is None:
+        return None
     try:
         seconds = float(text)
     except ValueError:
@@ -80,30 +89,53 @@ def timeout() -> float:
 
 
 class Patience:
-    """Pauses between two looks whether something has come: a little longer each time, and not for ever."""
+    """Pauses between two looks whether something has come: a little longer each time.
 
-    __slots__ = ("began", "checked", "turns")
+    Used in a ``with`` statement, at the end of which this rank waits no more.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    describe : callable
+        Says what is waited for, for messages.
+    whom : callable, optional
+        Gives pairs of a `Reverse` and a rank on it that must do something, or None if some rank on it must.  Without
+        it, some rank of the world must.
+
+    Attributes
+    ----------
+    judge : Judge or None
+        Finds out whether it can come at all, once this has lasted for some time.
+    """
+
+    __slots__ = ("began", "checked", "describe", "judge", "turns", "whom")
+
+    def __init__(
+        self, describe: Callable[[], str], whom: Callable[[], Iterable[Whom]] = lambda: [(None, None)]
+    ) -> None:
+        self.describe = describe
+        self.whom = whom
         self.turns = 0
         self.began = self.checked = 0.0
+        self.judge: Judge | None = None
+
+    def __enter__(self) -> Patience:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.judge is not None:
+            self.judge.board.goes_on()
 
     def waited(self) -> float:
         """Seconds since the first pause that was long."""
         return time.monotonic() - self.began if self.began else 0.0
 
-    def pause(self, describe: Callable[[], str]) -> None:
+    def pause(self) -> None:
         """Pause.
-
-        Parameters
-        ----------
-        describe : callable
-            Says what is waited for, for the error message.
 
         Raises
         ------
         CommunicationError
-            AMPI_TIMEOUT seconds have passed, or a partner stopped its sweep with an error.
+            It cannot come, or AMPI_TIMEOUT seconds have passed.
         """
         self.turns += 1
         for proceed in running.underway:
@@ -122,15 +154,25 @@ class Patience:
         if now - self.checked > 0.01:
             self.began += max(now - self.checked - LONGEST, 0.0)
             self.checked = now
-            _look_for_notices(describe)
-            if now - self.began > timeout():
-                raise CommunicationError(
-                    f"rank {_WORLD.Get_rank()} of the world: no progress for {timeout():g} s in the sweep, waiting for "
-                    f"{describe()}; has every rank asked for the gradient? (AMPI_TIMEOUT sets the time)"
-                )
+            look(running.listening, self.describe)
+            self._consider(now - self.began)
+
+    def _consider(self, waited: float) -> None:
+        limit = timeout()
+        if limit is not None and waited > limit:
+            raise CommunicationError(
+                f"rank {_WORLD.Get_rank()} of the world: no progress for {limit:g} s in the sweep, waiting for "
+                f"{self.describe()}; has every rank asked for the gradient? (AMPI_TIMEOUT sets the time)"
+            )
+        if waited > SOON:
+            if self.judge is None:
+                self.judge = Judge(self.describe, list(self.whom()))
+            self.judge.consider(waited, running.moved)
 
 
-def wait(request: mpi.Request, describe: Callable[[], str]) -> None:
+def wait(
+    request: mpi.Request, describe: Callable[[], str], reverse: Reverse | None = None, partner: int | None = None
+) -> None:
     """Wait for a request of mpi4py's in a sweep.
 
     Parameters
@@ -138,76 +180,26 @@ def wait(request: mpi.Request, describe: Callable[[], str]) -> None:
     request : mpi4py.MPI.Request
     describe : callable
         Gives the text for the error message: the operation, its partner, tag and source line.
+    reverse : Reverse, optional
+        What it runs on.
+    partner : int, optional
+        The rank on it without which the request does not complete.
 
     Raises
     ------
     CommunicationError
-        Nothing came for AMPI_TIMEOUT seconds (60 by default), or a partner stopped its sweep with an error.
+        It cannot come: ranks have ended or wait for each other, or a partner stopped its sweep with an error.  Or
+        nothing came for AMPI_TIMEOUT seconds, if that is set.
     """
     if request.Test():
         return
-    patience = Patience()
-    try:
-        while not request.Test():
-            patience.pause(describe)
-    except BaseException:
-        stranded.append(request)
-        raise
-
-
-def tell(reverse: Any, partners: Iterable[int], error: BaseException) -> None:
-    """Tell partners, who may be waiting for this rank, that it has stopped, why, and with which status it may end."""
-    reverse.keep()
-    stopped = f"{status_of(error)} {notice_of(error)}"
-    for partner in partners:
-        notice = f"{reverse.identity} {reverse.sweep_with(partner)} {stopped}".encode()[:_TEXT]
-        stranded.append(reverse.comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
-
-
-def _look_for_notices(describe: Callable[[], str]) -> None:
-    status = mpi.Status()
-    for reverse in running.listening:
-        if reverse.pending:
-            continue  # MPI has not made it yet
-        while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
-            notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
-            reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
-            identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
-            if int(identity) == reverse.identity:
-                reverse.notices.append((source, int(number), stopped))
-        for notice in reverse.notices.copy():
-            source, number, stopped = notice
-            if number > reverse.sweep_with(source):
-                continue  # of a later sweep: that rank has done its part of this one
-            reverse.notices.remove(notice)
-            if number < reverse.sweep_with(source):
-                continue  # of a sweep that this rank refused as well
-            ending, text = stopped.split(" ", 1)
-            error = CommunicationError(
-                f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {describe()}, because {text}"
-            )
-            error.notice = text  # type: ignore[attr-defined]
-            error.ending = int(ending)  # type: ignore[attr-defined]
-            raise error
-
-
-def notice_of(error: BaseException) -> str:
-    """What the other ranks are told about the error that stopped a sweep: where it began."""
-    return getattr(error, "notice", None) or (
-        f"rank {_WORLD.Get_rank()} of the world stopped its sweep with {type(error).__name__}: {error}"
-    )
-
-
-def status_of(error: BaseException) -> int:
-    """The status with which a program ends that does not catch an error: that of the rank where it began."""
-    match error:
-        case SystemExit(code=int() as status):
-            return int(status)
-        case SystemExit(code=code):
-            return int(code is not None)
-        case KeyboardInterrupt():
-            return 128 + signal.SIGINT
-    return getattr(error, "ending", 0) or 1
+    with Patience(describe, lambda: [(reverse, partner)]) as patience:
+        try:
+            while not request.Test():
+                patience.pause()
+        except BaseException:
+            stranded.append(request)
+            raise
 
 
 class Outbox:
@@ -223,18 +215,18 @@ class Outbox:
     _MUCH = 1 << 26
 
     def __init__(self) -> None:
-        self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str]]] = []
+        self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str], Reverse, int]] = []
         self.nbytes = 0
         self._many = self._FEW
         self._much = self._CACHED
         self._patient = self._MUCH
 
-    def send(self, comm: mpi.Comm, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
+    def send(self, reverse: Reverse, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
         """Send an array that nobody changes any more."""
-        request = comm.Isend(array, dest, tag)
+        request = reverse.comm.Isend(array, dest, tag)
         if request.Test():
             return
-        self.flights.append((request, array, describe))
+        self.flights.append((request, array, describe, reverse, dest))
         self.nbytes += array.nbytes
         if len(self.flights) > self._many or self.nbytes > self._much:
             self._forget_delivered()
@@ -250,13 +242,13 @@ class Outbox:
 
     def _forget_delivered(self) -> None:
         self.flights = [flight for flight in self.flights if not flight[0].Test()]
-        self.nbytes = sum(array.nbytes for _, array, _ in self.flights)
+        self.nbytes = sum(flight[1].nbytes for flight in self.flights)
 
     def flush(self) -> None:
         """Wait until everything has been delivered."""
         while self.flights:
-            request, _, describe = self.flights[-1]
-            wait(request, describe)
+            request, _, describe, reverse, dest = self.flights[-1]
+            wait(request, describe, reverse, dest)
             self.flights.pop()
 
 

@@ -8,9 +8,10 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy
-from ampi.census import tracked_arrays
+from ampi.live_arrays import tracked_arrays
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.buffers import NOTHING, parse, parse_types, parse_vector
+from ampi.mpi.arguments import parse, parse_types, parse_vector
+from ampi.mpi.buffers import NOTHING
 
 pytestmark = pytest.mark.mpi
 

@@ -11,10 +11,15 @@ from programs import broken_in
 
 import ampi
 from ampi.memory import plain, storage_of, tracked_copy
-from ampi.mpi import buffers
-from ampi.mpi.buffers import parse, parse_types, parse_vector
-from ampi.mpi.datatypes import Layout, Piece, made_of, reach, typemap_of
-from ampi.mpi.shadows import target_of
+from ampi.mpi.absolute_buffers import Composite, bounds
+from ampi.mpi.arguments import parse, parse_bytes, parse_types, parse_vector
+from ampi.mpi.buffers import NOTHING
+from ampi.mpi.bundles import Bundle
+from ampi.mpi.datatypes import made_of, typemap_of
+from ampi.mpi.message_memory import AdjointMemory, MessageMemory
+from ampi.mpi.packed_adjoints import PackedAdjoints
+from ampi.mpi.pieces import Layout, Piece, reach
+from ampi.mpi.rma_target import target_of
 from ampi.tape import Sweep
 
 SELF = MPI.Intracomm(MPI.COMM_SELF)
@@ -302,6 +307,13 @@ def test_integer_elements_pass():
     assert np.array_equal(parse([memory, 2, MPI.LONG]).values(), [0, 1])
 
 
+def test_memories_have_what_the_log_the_sweep_and_the_recording_ask_of_them():
+    buffer = parse(tracked_copy(np.arange(4.0)))
+    for memory in (buffer, NOTHING, Composite(np.dtype(float), 0, []), PackedAdjoints(buffer)):
+        assert isinstance(memory, MessageMemory)
+    assert isinstance(Bundle(), AdjointMemory) and not isinstance(Bundle(), MessageMemory)
+
+
 def test_no_memory():
     for spec in (None, [None, 0, MPI.DOUBLE], [MPI.BOTTOM, 0, MPI.DOUBLE]):
         buffer = parse(spec) if spec is not None else parse([None, MPI.DOUBLE])
@@ -455,15 +467,15 @@ BIG = 1 << 31
 def test_counts_and_displacements_beyond_31_bits():
     """The arithmetic only: the memory is never touched, so it takes none."""
     memory = ampi.numpy.empty(BIG + 64, np.uint8)
-    buffer = buffers.parse_bytes([memory, (BIG + 7, 9), MPI.BYTE])
+    buffer = parse_bytes([memory, (BIG + 7, 9), MPI.BYTE])
     assert buffer.count == buffer.nbytes == BIG + 7 and buffer.packed
     assert buffer.part(BIG, BIG + 5).regions()[0].offset == BIG + 9
     assert buffer.within(BIG + 1).count == BIG + 1
-    vector = buffers.parse_vector([memory, ([3, BIG, 2], [BIG + 5, 0, BIG + 1]), MPI.BYTE], 3)
+    vector = parse_vector([memory, ([3, BIG, 2], [BIG + 5, 0, BIG + 1]), MPI.BYTE], 3)
     assert vector.counts == [3, BIG, 2] and vector.nbytes == BIG + 5
     assert vector.part(0, 3).regions()[0].offset == BIG + 5
-    first, second = buffers.parse_types([memory, ([1, 4], [BIG + 8, BIG + 16]), [MPI.INT, MPI.BYTE]], 2)
-    assert first.overwritten() == [] and second._address - first._address == 8
+    first, second = parse_types([memory, ([1, 4], [BIG + 8, BIG + 16]), [MPI.INT, MPI.BYTE]], 2)
+    assert first.overwritten() == [] and second.address - first.address == 8
     del memory
 
 
@@ -477,7 +489,7 @@ def test_layouts_beyond_31_bits():
     assert layout.pieces == ((0, (BIG,), (BIG,)),)
     far = MPI.DOUBLE.Create_hindexed([1, 1], [3 * BIG, -BIG]).Commit()
     assert [piece.offset for piece in typemap_of(far).pieces(1)] in ([3 * BIG], [3 * BIG, -BIG])
-    assert buffers._bounds(typemap_of(far), 1, 0) == (-BIG, 3 * BIG + 8)
+    assert bounds(typemap_of(far), 1, 0) == (-BIG, 3 * BIG + 8)
     far.Free()
 
 

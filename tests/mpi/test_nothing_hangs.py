@@ -14,7 +14,7 @@ from programs import WORLD
 
 import ampi
 import ampi.numpy
-from ampi.mpi import waiting
+from ampi.mpi import notices, waiting
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -381,3 +381,118 @@ def test_messages_of_a_sweep_that_took_place_on_one_rank_only(impatient):
         assert (tape.gradient((y, z), x, seed=seeds) == expected).all()
         inter.Free()
     part.Free()
+
+
+def split_world():
+    first = WORLD.rank < WORLD.size // 2
+    part = ampi.COMM_WORLD.Split(first)
+    return part, part.Create_intercomm(0, WORLD, WORLD.size // 2 if first else 0), not first
+
+
+STOPPING = ["Allreduce", "Bcast", "Scatter", "Reduce", "Gather", "bcast", "scatter", "gather", "Ibcast", "fence"]
+
+
+def communicate(comm, operation, x, root):
+    """One collective in which all ranks deal with one, or with all."""
+    y = ampi.numpy.zeros(x.shape)
+    if operation == "Allreduce":
+        comm.Allreduce(x, y)
+    elif operation == "Bcast":
+        comm.Bcast(x, root)
+    elif operation == "Ibcast":
+        comm.Ibcast(x, root).Wait()
+    elif operation == "Scatter":
+        comm.Scatter(x, y[:1], root)
+    elif operation == "Gather":
+        comm.Gather(x[:1], y, root)
+    elif operation == "Reduce":
+        comm.Reduce(x, y, root=root)
+    elif operation == "bcast":
+        comm.bcast(x, root)
+    elif operation == "scatter":
+        comm.scatter([x] * comm.size, root)
+    elif operation == "gather":
+        comm.gather(x, root)
+    else:
+        win = ampi.Win.Create(y, 8, comm=comm)
+        win.Fence()
+        win.Put(x, (comm.rank + 1) % comm.size)
+        win.Fence()
+        win.Free()
+
+
+@pytest.mark.parametrize("failing", ["first", "last", "all"])
+@pytest.mark.parametrize("operation", STOPPING)
+def test_few_are_told_and_all_hear(comm, at_once, monkeypatch, operation, failing):
+    """Nobody tells everybody but the root that all others wait for, or for whom it waits."""
+    told = []
+
+    def tell(reverse, ranks, error):
+        told.append(ranks)
+        spoken(reverse, ranks, error)
+
+    spoken = notices.tell
+    monkeypatch.setattr(notices, "tell", tell)
+    for root in {0, comm.size // 2}:
+        other = comm.Dup()
+        fails = {"first": comm.rank == 0, "last": comm.rank == comm.size - 1, "all": True}[failing]
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(comm.size))
+            for _ in range(2):
+                communicate(other, operation, x * 1.0, root)
+            if fails:
+                tape.append(lambda sweep: 1 / 0)
+        told.clear()
+        if fails:
+            with pytest.raises((ZeroDivisionError, ampi.CommunicationError), match=r"ZeroDivision|division by zero"):
+                tape.gradient(None, x)
+        else:
+            with contextlib.suppress(ampi.CommunicationError):  # it has done its part, or not
+                tape.gradient(None, x)
+        most = comm.size - 1 if comm.rank == root else 2 * comm.size.bit_length() + 1
+        assert all(len(ranks) <= most for ranks in told), told
+        WORLD.Barrier()
+
+
+@pytest.mark.parametrize("operation", ["Allreduce", "Bcast", "Reduce", "bcast"])
+def test_few_are_told_in_the_other_group(at_once, operation):
+    part, inter, second = split_world()
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = ampi.numpy.zeros(2)
+        if operation == "Allreduce":
+            inter.Allreduce(x, y)
+        else:
+            root = 0 if second else MPI.ROOT if inter.rank == 0 else MPI.PROC_NULL
+            arguments = (x, y) if operation == "Reduce" else (x * 1.0,)
+            getattr(inter, operation)(*arguments, root=root)
+        if WORLD.rank == WORLD.size - 1:
+            tape.append(lambda sweep: 1 / 0)
+    with contextlib.suppress(ampi.CommunicationError, ZeroDivisionError):
+        tape.gradient(None, x)
+    WORLD.Barrier()
+    inter.Free()
+    part.Free()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 64, 100, 1000])
+def test_news_reach_all_in_few_steps(size):
+    """In as many as the number of ranks has digits, each of whom tells few."""
+    steps = size.bit_length()
+    reached = {size // 2}
+    for _ in range(steps):
+        reached = reached.union(*(notices.neighbours(rank, size) for rank in reached))
+    assert reached == set(range(size))
+    assert all(len(notices.neighbours(rank, size)) <= 2 * steps for rank in range(size))
+
+
+@pytest.mark.parametrize("others", [1, 2, 7, 64])
+@pytest.mark.parametrize("size", [1, 3, 8, 100])
+def test_news_reach_both_groups_in_few_steps(size, others):
+    here, there = {size // 2}, set()
+    for _ in range(1 + max(size, others).bit_length()):
+        there = there.union(*(notices.across(rank, size, others) for rank in here))
+        here = here.union(*(notices.across(rank, others, size) for rank in there))
+    assert (here, there) == (set(range(size)), set(range(others)))
+    for rank in range(size):
+        assert len(notices.across(rank, size, others)) <= 2 + 2 * others.bit_length() + others // size

@@ -3,7 +3,8 @@
 Bytes do not say what was packed into them, nor does the rank that passes them on know; but adjoints must be added as
 the numbers they are.  So the shadow of memory of bytes (`memory.Storage.packed`) has a double for each byte: the
 adjoint of a real number stands at its first byte, that of a complex one at the first bytes of its two parts, and the
-others are zero.  Adjoints of messages of bytes travel like that.  `Slots` is a message of typed elements seen so.
+others are zero.  Adjoints of messages of bytes travel like that.  `PackedAdjoints` is a message of typed elements seen
+so.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 
 from ..tape import Sweep
 
-SLOT = np.dtype(np.float64)
+SLOT_DTYPE = np.dtype(np.float64)
 
 
-class Slots:
+class PackedAdjoints:
     """A buffer of typed elements as a message of bytes: `Buffer`'s interface with a number for each byte.
 
     Attributes
@@ -30,7 +31,7 @@ class Slots:
 
     __slots__ = ("count", "counts", "inner")
 
-    dtype = SLOT
+    dtype = SLOT_DTYPE
     packed = True
     raw = mixed = False
 
@@ -63,23 +64,23 @@ class Slots:
         """As `Buffer.overwrite`."""
         return self.inner.overwrite()
 
-    def detach(self) -> Slots:
+    def detach(self) -> PackedAdjoints:
         """As `Buffer.detach`."""
         self.inner.detach()
         return self
 
-    def within(self, nbytes: int) -> Slots:
+    def within(self, nbytes: int) -> PackedAdjoints:
         """The first bytes."""
-        return Slots(self.inner.within(nbytes))
+        return PackedAdjoints(self.inner.within(nbytes))
 
-    def part(self, start: int, stop: int) -> Slots:
+    def part(self, start: int, stop: int) -> PackedAdjoints:
         """Bytes ``start`` to ``stop``; whole elements."""
         itemsize = self.inner.dtype.itemsize
-        return Slots(self.inner.part(start // itemsize, stop // itemsize))
+        return PackedAdjoints(self.inner.part(start // itemsize, stop // itemsize))
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """The adjoint of what the message overwrote; the shadow becomes zero."""
-        slots = np.zeros(self.count, SLOT)
+        slots = np.zeros(self.count, SLOT_DTYPE)
         places = self.inner.places()
         taken = self.inner.take(sweep)
         slots[places] = taken.real

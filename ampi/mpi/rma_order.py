@@ -1,4 +1,4 @@
-"""In which order accesses happened that no call of the target orders, and their adjoints the other way round.
+"""Order of RMA accesses: tickets say it while a tape records, turns reverse it in the sweep.
 
 The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
 the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
@@ -182,7 +182,7 @@ class Observer:
 
     def __init__(self, tape: Tape, draw: Callable[[Any, int], int]) -> None:
         self._draw = draw
-        self.records = tape._records
+        self.records = tape.records
         self.seen: dict[Any, int] = {}
         self.visited: set[tuple[Any, int]] = set()
         tape.observe(self)
@@ -347,9 +347,10 @@ class Turns:
         Of all ranks: why they cannot be swept.
     """
 
-    __slots__ = ("_bound", "_drawn", "_held", "_limit", "_name", "_settled", "cells", "numbers", "problems")
+    __slots__ = ("_bound", "_drawn", "_held", "_limit", "_settled", "cells", "numbers", "problems", "reverse")
 
-    def __init__(self, comm: mpi.Comm, name: str, tickets: dict[int, list[int]], seen: int, touched: bool) -> None:
+    def __init__(self, reverse: Any, tickets: dict[int, list[int]], seen: int, touched: bool) -> None:
+        comm = reverse.comm
         came = comm.alltoall([tickets.get(rank, []) for rank in range(comm.size)])
         self._drawn = sorted(abs(ticket) for theirs in came for ticket in theirs)
         late = [ticket for theirs in came for ticket in theirs if -ticket > seen]
@@ -359,7 +360,7 @@ class Turns:
             for rank, mine in tickets.items()
             for ticket, number in zip(mine, back[rank], strict=True)
         }
-        self._name = name
+        self.reverse = reverse
         self._bound = self._limit = self._number(seen)
         self._held = 0
         self._settled = False
@@ -368,8 +369,8 @@ class Turns:
         problem = ""
         if late and touched:
             problem = (
-                f"rank {self.cells.rank}: another rank wrote to this rank's memory in {name} after this rank's tape "
-                "had been closed, and that memory is an output; put a barrier before the end of the tape"
+                f"rank {self.cells.rank}: another rank wrote to this rank's memory in {reverse.name} after this rank's "
+                "tape had been closed, and that memory is an output; put a barrier before the end of the tape"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
 
@@ -382,9 +383,9 @@ class Turns:
     def begin(self, rank: int, ticket: int, describe: Callable[[], str]) -> None:
         """Wait for the turn of one of this rank's tickets."""
         number = self.numbers[rank, ticket]
-        patience = Patience()
-        while self.cells.read(rank, _LIMIT) >= number or not self.cells.swap(rank, _TURN, number, _BUSY):
-            patience.pause(describe)
+        with Patience(describe, lambda: [(self.reverse, None)]) as patience:
+            while self.cells.read(rank, _LIMIT) >= number or not self.cells.swap(rank, _TURN, number, _BUSY):
+                patience.pause()
 
     def end(self, rank: int, ticket: int) -> None:
         """The turn is over."""
@@ -406,9 +407,9 @@ class Turns:
         """Before this rank touches the adjoint of its memory: wait for the turns that come first."""
         if self._settled:
             return
-        patience = Patience()
-        while not self._may_touch():
-            patience.pause(self._waiting)
+        with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
+            while not self._may_touch():
+                patience.pause()
         self._settled = True
 
     def _may_touch(self) -> bool:
@@ -434,4 +435,4 @@ class Turns:
         return int(self.cells.own[_TURN]) == 0
 
     def _waiting(self) -> str:
-        return f"other ranks' accesses to this rank's memory in {self._name}, before it works on its adjoint"
+        return f"other ranks' accesses to this rank's memory in {self.reverse.name}, before it works on its adjoint"

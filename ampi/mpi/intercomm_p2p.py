@@ -1,4 +1,4 @@
-"""How adjoints travel between the two groups of an intercommunicator: in messages.
+"""Point-to-point exchanges between the two groups of an intercommunicator, by which adjoints travel.
 
 No implementation can be trusted with the nonblocking collectives of intercommunicators. After an Ireduce or an Ibcast
 for which a member of the root's group says ``MPI.PROC_NULL``, the next one finds the wrong partners in Open MPI; with

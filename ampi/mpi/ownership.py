@@ -1,4 +1,4 @@
-"""Which thread has a communicator: messages of two threads have no order that all ranks could agree on.
+"""Ownership of communicators by threads: messages of two have no order that all ranks could agree on.
 
 Each thread records on a tape of its own, which its ranks sweep in the order of the tape.  Tapes of two threads that
 record at the same time must not share a communicator, whether they mix up their messages or not: which of them a

@@ -1,4 +1,4 @@
-"""Reversed collectives on their way: each begins at the mirror of its wait and ends at the mirror of its start.
+"""Schedule of reversed collectives: each begins at the mirror of its wait and ends at the mirror of its start.
 
 Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in the
 same order, or they meet the wrong partners.  That order is the log's, backwards: a reversed collective that is ready
@@ -16,16 +16,18 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Sweep
-from .agreement import communication_of
 from .buffers import NOTHING, arrive
+from .log import communication_of
 from .messages import Collective
+from .notices import stranded
 from .reductions import Steps
-from .waiting import running, stranded, wait
+from .reverse import Reverse
+from .waiting import running, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 
 
-class Flight:
+class ReversedCollective:
     """One reversed collective.
 
     Attributes
@@ -51,19 +53,20 @@ class Flight:
             for request in self.requests:
                 if not request.Test():
                     return
+            running.moved += 1
             try:
                 self.requests = next(self.steps)
             except StopIteration as end:
                 self.finished = True
                 self.result = end.value
 
-    def finish(self, describe: Callable[[], str]) -> None:
+    def finish(self, describe: Callable[[], str], reverse: Reverse) -> None:
         """Wait for the end, and add what came to the adjoints."""
         try:
             self.advance()
             while not self.finished:
                 for request in self.requests:
-                    wait(request, describe)
+                    wait(request, describe, reverse)
                 self.advance()
         except BaseException:
             stranded.append(self)  # with its buffers
@@ -75,23 +78,23 @@ class Flight:
 class Schedule:
     """In which order the reversed collectives of one communicator begin in a sweep."""
 
-    __slots__ = ("calls", "flights", "position")
+    __slots__ = ("begun", "calls", "position")
 
     def __init__(self, calls: list[Collective]) -> None:
         self.calls = calls
         self.position = len(calls) - 1
-        self.flights: dict[Collective, Flight] = {}
+        self.begun: dict[Collective, ReversedCollective] = {}
 
     def proceed(self) -> None:
         """Begin all that are ready and whose turn it is."""
         while self.position >= 0:
             call = self.calls[self.position]
             if call.happening and not call.passed:
-                flight = self.flights.get(call)
-                if flight is None:
+                reversed_call = self.begun.get(call)
+                if reversed_call is None:
                     return
-                flight.advance()
-                if not flight.overlaps and not flight.finished:
+                reversed_call.advance()
+                if not reversed_call.overlaps and not reversed_call.finished:
                     return
                 call.passed = True
             self.position -= 1
@@ -106,9 +109,9 @@ def _schedule(sweep: Sweep, call: Collective) -> Schedule:
     return schedule
 
 
-def fly(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
+def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
     """Run the reversed collective of a blocking call."""
-    Flight(steps, False).finish(describe)
+    ReversedCollective(steps, False).finish(describe, call.reverse)
     call.passed = True
     schedule = sweep.state.get(call.reverse)
     if schedule is not None:
@@ -121,7 +124,7 @@ class Started:
     ``performed`` is this rank's part in it, a `collectives.Performed`.
     """
 
-    __slots__ = ("buffer", "flight", "performed", "request", "sweep", "wild")
+    __slots__ = ("buffer", "performed", "request", "reversed", "sweep", "wild")
 
     active = True
     reads_memory = False  # but what `Performed.steps` has put back
@@ -132,7 +135,7 @@ class Started:
         self.request: Any = None
         self.wild = False
         self.sweep: Sweep | None = None
-        self.flight: Flight | None = None
+        self.reversed: ReversedCollective | None = None
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
@@ -165,19 +168,19 @@ class Started:
         if not performed.happens(sweep):
             performed.zero(sweep)
             return
-        self.flight = Flight(performed.steps(sweep), performed.call.overlaps)
+        self.reversed = ReversedCollective(performed.steps(sweep), performed.call.overlaps)
         schedule = _schedule(sweep, performed)
-        schedule.flights[performed] = self.flight
+        schedule.begun[performed] = self.reversed
         schedule.proceed()
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start: wait for the end, and add what came."""
         self.begin(sweep)
         self.sweep = None
-        if self.flight is None:
+        if self.reversed is None:
             return
         schedule = _schedule(sweep, self.performed)
         schedule.proceed()
-        self.flight.finish(self.performed.waiting)
-        self.flight = None
+        self.reversed.finish(self.performed.waiting, self.performed.reverse)
+        self.reversed = None
         schedule.proceed()

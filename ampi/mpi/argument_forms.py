@@ -1,0 +1,143 @@
+"""The forms of a message argument that mpi4py takes: memory, counts, displacements and datatype."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .datatypes import datatype_named, typemap_of
+from .typemaps import Typemap
+
+
+def _is_memory(spec: Any) -> bool:
+    if isinstance(spec, (list, tuple)):
+        return False
+    if hasattr(spec, "__dlpack__") or hasattr(spec, "__cuda_array_interface__"):
+        return True
+    try:
+        memoryview(spec)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_datatype(item: Any) -> bool:
+    return isinstance(item, (MPI.Datatype, Typemap, str))
+
+
+def is_bottom(memory: Any) -> bool:
+    """Whether displacements are addresses."""
+    return memory is None or isinstance(memory, MPI.BottomType)
+
+
+def is_nothing(count: Any, displ: Any, datatype: Any) -> bool:
+    """Whether a message has no items of the null datatype."""
+    return count == 0 and not displ and isinstance(datatype, MPI.Datatype) and datatype == MPI.DATATYPE_NULL
+
+
+def _form(spec: Any, pairs: type | tuple[type, ...]) -> tuple[Any, Any, Any, Any]:
+    """Memory, counts, displacements and datatype of a message; ``(counts, displs)`` is one of the types in pairs."""
+    if not isinstance(spec, (list, tuple)):
+        if not _is_memory(spec):
+            raise TypeError("message: expecting buffer or list/tuple")
+        return spec, None, None, None
+    if not 2 <= len(spec) <= 4:
+        raise ValueError("message: expecting 2 to 4 items")
+    memory, counts, *rest = spec
+    displs = datatype = None
+    if len(spec) == 4:
+        return memory, counts, *rest
+    if len(spec) == 3:
+        (datatype,) = rest
+    elif _is_datatype(counts):
+        counts, datatype = None, counts
+    if isinstance(counts, pairs):
+        counts, displs = counts
+    return memory, counts, displs, datatype
+
+
+def simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Memory, count, displacement and datatype of a message with one count."""
+    return _form(spec, (list, tuple))
+
+
+def vector_form(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Memory, counts, displacements and datatype of a message with one count per rank."""
+    return _form(spec, tuple)  # mpi4py: a list has one count per rank
+
+
+def per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> list[int]:
+    """One integer for each rank; ``spread`` says what a single one stands for."""
+    try:
+        return spread(operator.index(values))
+    except TypeError:
+        pass
+    values = [operator.index(value) for value in values]
+    if len(values) != blocks:
+        raise ValueError(f"expecting {blocks} items, got {len(values)}")
+    return values
+
+
+def inferred_count(nbytes: int, extent: int) -> int:
+    """Number of items of a datatype in so many bytes, where the argument does not say it."""
+    if nbytes <= 0:
+        return 0
+    if extent <= 0:
+        raise ValueError(f"message: cannot infer count, datatype extent {extent}")
+    count, rest = divmod(nbytes, extent)
+    if rest:
+        raise ValueError(
+            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {extent}"
+        )
+    return count
+
+
+def as_array(memory: Any) -> np.ndarray:
+    """A NumPy array of any memory that mpi4py takes, without a copy.
+
+    What only speaks DLPack or the CUDA array interface is never tracked: bytes will do.
+    """
+    if isinstance(memory, np.ndarray):
+        array = memory
+    else:
+        try:
+            array = np.asarray(memoryview(memory))
+        except TypeError:
+            array = np.asarray(memoryview(MPI.memory(memory)))
+    if not array.flags.forc:
+        raise BufferError("message: ndarray is not contiguous")
+    return array
+
+
+def typemap_for(array: np.ndarray | None, datatype: Any) -> Typemap:
+    """The typemap of a datatype argument; without one, that of the array's elements."""
+    if isinstance(datatype, Typemap):
+        return datatype
+    if datatype is None:
+        datatype = datatype_named(array.dtype.char)
+    elif isinstance(datatype, str):
+        datatype = datatype_named(datatype)
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError("message: datatype is null")
+    return typemap_of(datatype)
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether a send buffer argument stands for ``MPI.IN_PLACE`` (mpi4py takes None for it, too)."""
+    return spec is None or spec is MPI.IN_PLACE
+
+
+def lasting(spec: Any) -> Any:
+    """A message argument with typemaps for its datatypes: a program may free these before it starts the request."""
+    if type(spec) in (list, tuple):
+        return type(spec)(lasting(item) for item in spec)
+    if isinstance(spec, MPI.Datatype) and spec != MPI.DATATYPE_NULL and not spec.is_predefined:
+        try:
+            return typemap_of(spec)
+        except NotImplementedError:  # said when the request starts while a tape records
+            return spec
+    return spec

@@ -1,0 +1,211 @@
+"""Status board: what the ranks of a node know of each other without messages, in a file mapped into their memory.
+
+A rank that waits in a sweep cannot ask one that computes, or sits in a call of MPI's, for minutes.  So each rank writes
+down, where others can read it, whether it waits, and for whom.  Every cell has one writer.  Nothing but the moment at
+which a wait without end becomes an error depends on it: ranks of other nodes, or without such a file, are waited for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+_WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
+
+RUNS, WAITS, ENDED, DIED = range(4)
+"""What a rank does: something else than waiting in a sweep, waiting there, nothing any more, or, without having said
+so, nothing any more, because its process has gone."""
+
+ELSEWHERE = "elsewhere"
+"""Of a rank: nothing is known of it."""
+
+_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _NEEDED = range(7)  # from the last one on a bit for each rank of the node
+
+
+class Board:
+    """The mapped file.
+
+    Attributes
+    ----------
+    rank : int
+        This rank's, in the world.
+    places : dict
+        The ranks of this node, by rank in the world, and where they stand in the file.
+    rows : numpy.ndarray
+        One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
+        of its process, the process, whether it waits for ranks elsewhere, and for which ones of this node.
+    """
+
+    def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
+        n = len(places)
+        self.rank = rank
+        self.places = places
+        self.ranks = list(places)
+        self.rows = np.frombuffer(memory, np.int64).reshape(n, width(n))
+        self.mine = self.rows[places[rank]]
+        self.mine[_PID] = os.getpid() if pids else 0
+        self.process = os.getpid()
+
+    # ---------------------------------------------------------------------------------------- what this rank says
+
+    def waits(self, ranks: Iterable[int]) -> None:
+        """This rank begins to wait for some of these, in a sweep."""
+        if threading.active_count() > 1:
+            return  # another thread may be about to do what they wait for
+        self.mine[_NEEDED:] = 0
+        self.mine[_AFAR] = 0
+        for rank in ranks:
+            place = self.places.get(rank)
+            if place is None:
+                self.mine[_AFAR] = 1
+            else:
+                self.mine[_NEEDED + place // 32] |= 1 << place % 32
+        self.mine[_LOOKS] = 0
+        self.mine[_BYTES] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
+        self.mine[_WAIT] += 1
+        self.mine[_STATE] = WAITS
+
+    def looks(self) -> None:
+        """This rank has looked, and what it waits for has not come."""
+        self.mine[_LOOKS] += 1
+
+    def moves(self) -> None:
+        """This rank waits for the same, but has gone on with something else meanwhile."""
+        self.mine[_WAIT] += 1
+
+    def goes_on(self) -> None:
+        """This rank waits no more."""
+        self.mine[_STATE] = RUNS
+
+    def ends(self) -> None:
+        """This rank's program has ended."""
+        if os.getpid() == self.process:
+            self.mine[_STATE] = ENDED
+
+    # ------------------------------------------------------------------------------------- what is known of others
+
+    def state(self, rank: int) -> int | str:
+        """What a rank of the world does."""
+        place = self.places.get(rank)
+        if place is None:
+            return ELSEWHERE
+        state = int(self.rows[place, _STATE])
+        return state if state == ENDED or _exists(int(self.rows[place, _PID])) else DIED
+
+    def involved(self, states: Mapping[int, int | str] = MappingProxyType({})) -> dict[int, tuple[int, int]] | None:
+        """All ranks that this one waits for, that those wait for, and so on, if none of them can do anything.
+
+        Parameters
+        ----------
+        states : mapping
+            What `state` has just said of some ranks.
+
+        Returns
+        -------
+        dict or None
+            State and number of the wait of each.  None if one of them runs, or nothing is known of it.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        ranks = [self.rank]
+        while ranks:
+            rank = ranks.pop()
+            if rank in found:
+                continue
+            state = states[rank] if rank in states else self.state(rank)
+            if state in (ENDED, DIED):
+                found[rank] = int(state), 0
+                continue
+            row = self.rows[self.places[rank]].tolist() if state == WAITS else None
+            if row is None or row[_STATE] != WAITS or row[_AFAR]:
+                return None
+            found[rank] = WAITS, row[_WAIT]
+            ranks += [other for other, place in self.places.items() if row[_NEEDED + place // 32] >> place % 32 & 1]
+        return found
+
+    def looked(self, ranks: Iterable[int]) -> dict[int, int]:
+        """How often those that wait have looked."""
+        rows = {rank: self.rows[self.places[rank]] for rank in ranks}
+        return {rank: int(row[_LOOKS]) for rank, row in rows.items() if row[_STATE] == WAITS}
+
+    def most_bytes(self, ranks: Iterable[int]) -> int:
+        """Bytes of the largest process of these, and so of a message that may be under way between them."""
+        return max(int(self.rows[self.places[rank], _BYTES]) for rank in ranks)
+
+    def first_to_wait(self) -> bool:
+        """Whether no lower rank of this node waits."""
+        return not any(rank < self.rank and self.state(rank) == WAITS for rank in self.ranks)
+
+
+def width(n: int) -> int:
+    """Cells of a row for so many ranks."""
+    return _NEEDED + -(-n // 32)
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process can still do something; True if it is not known which it is."""
+    if not pid:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except OSError:
+        return not os.path.isdir("/proc/self")
+
+
+def make() -> Board:
+    """The board of this rank's node; collective over the world.  Without a common file it shows this rank alone."""
+    if _WORLD.Get_size() == 1:
+        return alone()
+    node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+    ranks = node.allgather(_WORLD.Get_rank())
+    memory = _mapped(node, 8 * len(ranks) * width(len(ranks)))
+    seen = all(map(_exists, node.allgather(os.getpid())))
+    usable = node.allreduce(memory is not None and len(ranks) > 1, mpi.LAND)
+    node.Free()
+    if memory is None or not usable:
+        return alone(_WORLD.Get_rank())
+    return Board(_WORLD.Get_rank(), {rank: place for place, rank in enumerate(ranks)}, memory, seen)
+
+
+def alone(rank: int = 0) -> Board:
+    """A board on which a rank sees nobody else."""
+    return Board(rank, {rank: 0}, bytearray(8 * width(1)), False)
+
+
+def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
+    path = None
+    if node.Get_rank() == 0:
+        try:
+            folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            number, path = tempfile.mkstemp(prefix="ampi-", dir=folder)
+            with open(number, "wb") as file:
+                file.write(bytes(nbytes))
+        except OSError:
+            pass
+    path = node.bcast(path)
+    memory = None
+    if path is not None:
+        try:
+            with open(path, "r+b") as file:
+                memory = mmap.mmap(file.fileno(), nbytes)
+        except (OSError, ValueError):
+            pass
+    node.Barrier()
+    if path is not None and node.Get_rank() == 0:
+        os.unlink(path)
+    return memory
+
+
+board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
+"""This rank's; made when ampi is imported."""

@@ -1,0 +1,231 @@
+"""Active arrays inside Python objects: found by pickling, and their adjoints as one message.
+
+While a tape records, an object with active arrays in it (in lists, dicts, dataclasses, attributes) travels as a
+`Parcel`, which pickles the object together with the list of these arrays.  On arrival the same arrays are found again
+in the unpickled object, as `ampi.ndarray`s which are active, and their adjoints go back as one flat message.  Objects
+without active arrays travel as they are, by which the receiver knows as well that they have no part in derivatives.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import numbers
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..array import ndarray
+from ..byte_views import movable
+from ..errors import ActivityError
+from ..indexing import is_active
+from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
+from ..outside import warn_lost
+from ..recording import current, recording
+from ..scalars import scalar
+from ..tape import Sweep, Tape, living
+from .packed_adjoints import SLOT_DTYPE
+
+
+class Bundle:
+    """The active arrays inside an object, as one message: what `Buffer` is for a buffer.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the message of adjoints: the least one that holds all of them.
+    count : int
+        Number of elements.
+    """
+
+    __slots__ = ("count", "dtype", "regions")
+
+    packed = False
+
+    def __init__(self, arrays: Iterable[np.ndarray] = ()) -> None:
+        self.fill(arrays)
+
+    def fill(self, arrays: Iterable[np.ndarray]) -> None:
+        """Say which arrays these are."""
+        self.regions: list[Region] = [region_of(array) for array in arrays]
+        self.dtype = np.result_type(*(_dtype_of(region) for region in self.regions), np.float32)
+        self.count = sum(map(_size, self.regions))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message of adjoints."""
+        return self.count * self.dtype.itemsize
+
+    def within(self, nbytes: int) -> Bundle:
+        """Objects arrive as a whole."""
+        return self
+
+    def take(self, sweep: Sweep) -> np.ndarray:
+        """The adjoints in one array; the shadows become zero."""
+        taken = np.empty(self.count, self.dtype)
+        start = 0
+        for region in self.regions:
+            end = start + _size(region)
+            adjoint = sweep.take(region)
+            taken[start:end] = 0 if adjoint is None else adjoint.ravel()
+            start = end
+        return taken
+
+    def zero(self, sweep: Sweep) -> None:
+        """The shadows become zero."""
+        for region in self.regions:
+            sweep.zero(region)
+
+    def add(self, sweep: Sweep, flat: np.ndarray) -> None:
+        """Add to the adjoints."""
+        start = 0
+        for region in self.regions:
+            end = start + _size(region)
+            value = flat[start:end].reshape(region.shape)
+            dtype = _dtype_of(region)
+            if dtype.kind == "f":
+                value = value.real
+            sweep.add(region, value.astype(dtype, copy=False))
+            start = end
+
+
+def _dtype_of(region: Region) -> np.dtype:
+    """Of the adjoint."""
+    return region.dtype if region.dtype.kind in "fc" else SLOT_DTYPE
+
+
+def _size(region: Region) -> int:
+    size = 1
+    for n in region.shape:
+        size *= n
+    return size
+
+
+class Parcel:
+    """An object on its way, with the list of the active arrays in it; unpickled it is the object."""
+
+    __slots__ = ("arrays", "contents")
+
+    def __init__(self, contents: Any, arrays: Sequence[TrackedArray]) -> None:
+        self.contents = contents
+        self.arrays = arrays
+
+    def __reduce__(self) -> Any:
+        return _open, (self.contents, list(self.arrays))
+
+
+# Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them.
+arrived: dict[int, tuple[Any, list[TrackedArray]]] = {}
+
+
+def _open(contents: Any, arrays: list[TrackedArray]) -> Any:
+    if living:
+        arrived[id(contents)] = contents, [] if recording() is None else arrays
+    return contents
+
+
+_ATOMS = (numbers.Number, str, bytes, type(None))
+
+
+class _Noting(threading.local):
+    """Arrays that this thread pickles; None if nobody asks."""
+
+    arrays: list[TrackedArray] | None = None
+
+
+_noting = _Noting()
+
+
+def _reduced(array: TrackedArray) -> Any:
+    """How arrays are pickled: as they say themselves, but noted where somebody asks for it.
+
+    A pickle that is no message (compiled code has no frame, so whoever called it is next) loses derivatives.
+    """
+    if _noting.arrays is not None:
+        _noting.arrays.append(array)
+    elif sys._getframe(1).f_globals.get("__name__", "").split(".")[0] not in ("ampi", "mpi4py"):
+        warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
+    return array.__reduce__()
+
+
+copyreg.pickle(ndarray, _reduced)
+copyreg.pickle(scalar, _reduced)
+
+
+def _arrays_in(obj: Any) -> list[TrackedArray]:
+    """All arrays of ours that pickling an object would meet."""
+    if isinstance(obj, _ATOMS):
+        return []
+    if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
+        return [obj]
+    found: dict[int, TrackedArray] = {}
+    if _walk(obj, found, set()):
+        return list(found.values())
+    outer, _noting.arrays = _noting.arrays, []
+    try:
+        mpi.pickle.dumps(obj)
+        return _noting.arrays
+    finally:
+        _noting.arrays = outer
+
+
+def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
+    """Look for arrays in built-in containers; False if there is something else, which only pickling can look into."""
+    if isinstance(obj, np.ndarray):
+        if obj.dtype.hasobject:
+            return False
+        if isinstance(obj, TrackedArray):
+            found[id(obj)] = obj
+        return True
+    if isinstance(obj, _ATOMS):
+        return True
+    if id(obj) in seen:
+        return True
+    seen.add(id(obj))
+    if type(obj) in (list, tuple, set, frozenset):
+        return all(_walk(item, found, seen) for item in obj)
+    if type(obj) is dict:
+        return all(_walk(item, found, seen) for pair in obj.items() for item in pair)
+    return False
+
+
+def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
+    """What to send for an object, and the active arrays in it."""
+    arrays, memory = [], []
+    for array in _arrays_in(obj):
+        if not array.size:
+            continue
+        moved = movable(tape, array)
+        if moved is None and not is_active(tape, array):
+            continue
+        if moved is None and array.dtype.names is not None:
+            raise ActivityError(
+                "an active structured array is sent inside an object; send its fields, or ampi.value(array)"
+            )
+        arrays.append(array)
+        memory.append(array if moved is None else moved)
+    return (Parcel(obj, arrays), Bundle(memory)) if arrays else (obj, EMPTY)
+
+
+EMPTY = Bundle()
+_NOTHING: tuple[Any, list[TrackedArray]] = None, []
+
+
+def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
+    """The active arrays in an object that has arrived."""
+    _, arrays = arrived.pop(id(message), _NOTHING)
+    for array in arrays:
+        tape.activate(array)
+        if not carries_derivatives(array.dtype):
+            storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
+    return (Bundle(arrays) if arrays else EMPTY), arrays
+
+
+def refuse_others_in(obj: Any) -> None:
+    """Raise if an object that no tape of this thread records holds what is active on one of another thread's."""
+    tape = current()
+    if tape is not None:
+        pack(tape, obj)

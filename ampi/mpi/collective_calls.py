@@ -1,0 +1,171 @@
+"""Collective calls: this rank's part in one, and its record on the tape.
+
+An operation's *plan* is a function of the call's arguments that gives a `Call`, this rank's part in it.  The adjoint is
+a generator which takes the adjoints of what was written, sends them on their way on the reverse communicator, yields
+the requests, and returns what adds that which came to the adjoints of what was read.  The blocking form runs it through
+at once; a form with a request begins it at the mirror of the wait and ends it at the mirror of the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ActivityError
+from ..tape import IsRecord, Sweep, Tape, Undo
+from .buffers import Buffer
+from .log import log_collective
+from .messages import Collective, line_of
+from .reductions import Steps
+from .reverse_schedule import run_reversed
+
+
+class Call:
+    """This rank's part in one collective operation, as its arguments say; calls with the same arguments share it.
+
+    Attributes
+    ----------
+    name : str
+        mpi4py's, of the form that has been called.
+    reads, writes : sequence of Buffer
+        Memory whose values go to other ranks, and memory that is overwritten.
+    adjoint : callable
+        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.  It
+        returns a function to be called at the end, or None.
+    needed : Buffer or None
+        Memory whose values the adjoint wants.
+    refused : str
+        If not empty: why the operation has no adjoint.
+    spoils : sequence of Buffer
+        What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
+    overlaps : bool
+        The adjoint goes in one step, on all ranks: it yields once.
+    root : int or None
+        The one rank that all others exchange data with, as the arguments name it.
+    """
+
+    __slots__ = ("adjoint", "name", "needed", "overlaps", "reads", "refused", "root", "spoils", "writes")
+
+    def __init__(
+        self,
+        reads: Sequence[Buffer],
+        writes: Sequence[Buffer],
+        adjoint: Callable[[Sweep, Any, Any], Steps] | None,
+        needed: Buffer | None = None,
+        refused: str = "",
+        root: int | None = None,
+    ) -> None:
+        self.name = ""
+        self.root = root
+        self.reads = reads
+        self.writes = writes
+        self.adjoint = adjoint
+        self.needed = needed
+        self.refused = refused
+        self.spoils = writes
+        self.overlaps = True
+
+    def overwrite(self) -> list[Undo]:
+        """Save what the primal overwrites."""
+        undo: list[Undo] = []
+        for buffer in self.spoils:
+            undo += buffer.overwrite()
+        return undo
+
+    def log(self, tape: Tape, comm: Any) -> Performed:
+        """Before the primal starts: check the call and log it."""
+        active = certain = tracked = loses = False
+        for buffer in self.reads:
+            if buffer.active(tape):
+                active = True
+                certain = certain or not buffer.uncertain()
+        for buffer in self.writes:
+            if buffer.nbytes:
+                tracked = tracked or buffer.tracked
+                loses = loses or buffer.loses
+        if active:
+            self._check(loses and certain)
+        performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, self.root, Performed)
+        performed.call = self
+        performed.values = None
+        performed.undo = ()
+        return performed
+
+    def _check(self, loses: bool) -> None:
+        if self.refused:
+            raise ActivityError(f"{self.name}: {self.refused}")
+        if loses:
+            raise ActivityError(
+                f"{self.name}: an active array is received into memory that is not tracked, where its derivative would "
+                "be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
+
+    def activate(self, tape: Tape, comm: Any, contributes: bool) -> None:
+        """What is written carries derivatives from now on."""
+        if contributes or comm.Get_size() > 1 or comm.Is_inter():
+            for buffer in self.writes:
+                buffer.activate(tape)
+
+    def detach(self) -> None:
+        """Keep no memory alive any longer."""
+        for buffer in (*self.reads, *self.writes, *self.spoils):
+            buffer.detach()
+
+
+class Performed(IsRecord, Collective):
+    """One call of a collective operation: in the log of the tape, and its record.
+
+    Attributes
+    ----------
+    call : Call
+    values : callable or None
+        Gives the values that the adjoint wants.
+    undo : list of Undo
+        What the primal has overwritten.
+    """
+
+    __slots__ = ("call", "undo", "values")
+    depth = 5
+    reads_memory = False  # but what `steps` has put back
+
+    def keep_values(self, tape: Tape, started: bool) -> None:
+        """Before the primal: see to it that the sweep has the values that the adjoint wants.
+
+        Where the primal of a form with a request works in place, they are not in memory any more at the mirror of the
+        wait: the adjoint gets a copy.
+        """
+        needed = self.call.needed
+        if needed is None:
+            return
+        if started and any(needed is spoilt for spoilt in self.call.spoils):
+            copy = needed.values()
+            self.values = lambda: copy
+        else:
+            self.values = needed.need(tape)
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoint of the blocking form."""
+        if self.happens(sweep):
+            run_reversed(sweep, self, self.steps(sweep), self.waiting)
+        else:
+            self.zero(sweep)
+
+    def zero(self, sweep: Sweep) -> None:
+        """The adjoint if nothing travels back: what was written has been overwritten by constants."""
+        for buffer in self.call.writes:
+            buffer.zero(sweep)
+
+    def steps(self, sweep: Sweep) -> Steps:
+        """The adjoint's steps."""
+        call = self.call
+        if call.refused:
+            raise ActivityError(f"{self.name} at {line_of(self.where)}: {call.refused}")
+        x = None
+        if self.values is not None:
+            sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
+            x = self.values()
+        return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"

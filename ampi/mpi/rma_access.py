@@ -1,0 +1,293 @@
+"""Records of one-sided operations and epochs, and their adjoints on the shadow window.
+
+The origin of an operation alone does the adjoint of what it did: it fetches x̄ for a Put, and adds x̄ for a Get.
+Operations whose derivatives depend on values (PROD, MIN, MAX, MINLOC, MAXLOC) fetch the target's old value along with
+the primal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError, CommunicationError
+from ..tape import Sweep
+from .buffers import Buffer
+from .datatypes import datatype_named
+from .messages import Collective, call_site, line_of
+from .reductions import PAIR_TYPES, known, pair_of
+from .rma_shadow import DONE, READY, Shadow, shadow_of
+from .rma_target import Target
+
+_Win = mpi.Win  # mpi4py's own: the name in its module is rebound
+
+
+LOCATED = (mpi.MINLOC, mpi.MAXLOC)
+"""Operations on pairs of a value and a location."""
+NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX, *LOCATED)
+"""Operations whose derivatives depend on values."""
+
+
+def elements_of(buffer: Buffer) -> np.ndarray:
+    """The elements that an atomic operation reads: values, or pairs of a value and a location."""
+    if not buffer.mixed:
+        return buffer.values()
+    locations = buffer.others(np.dtype(np.intc))
+    if len(locations) != buffer.count:
+        raise ActivityError(
+            "an atomic operation on a datatype that is neither of one dtype nor of pairs, on a window that may carry "
+            "derivatives; use an operation for each dtype"
+        )
+    pairs = np.empty(buffer.count, pair_of(buffer.dtype))
+    pairs["value"], pairs["location"] = buffer.values(), locations
+    return pairs
+
+
+def _type_of(dtype: np.dtype) -> mpi.Datatype:
+    return datatype_named(dtype.char) if dtype.names is None else PAIR_TYPES[dtype["value"].char]
+
+
+class Access:
+    """One operation on a target's memory, and its adjoint.
+
+    Attributes
+    ----------
+    op : MPI.Op or None
+        What is done to the target's memory; None: nothing.
+    origin : Buffer or None
+        What was read here, if it is active.
+    result : Buffer or None
+        What was received here, if it is tracked.
+    old : Buffer or ndarray or None
+        Where the target's old value arrives, if the derivative needs it or the operation has been put off.
+    request : object or None
+        Of an operation with a request that brings a result: the request's part.
+    """
+
+    __slots__ = (
+        *("_came", "_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
+        *("target", "where", "window"),
+    )
+
+    def __init__(
+        self, name: str, window: Any, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
+    ) -> None:
+        self.name = name
+        self.window = window
+        self.target = target
+        self.op = op
+        self.origin = origin
+        self.result = result
+        self.old: Any = None
+        self.request: Any = None
+        self.where = call_site()
+        self._operand: np.ndarray | None = None
+        self._sink: Buffer | None = None
+        self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
+        self._came: np.ndarray | None = None
+
+    @property
+    def updates(self) -> bool:
+        """Whether the target's memory is changed."""
+        return self.op is not None and self.op != mpi.NO_OP
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the derivative depends on values."""
+        return self.op in NONLINEAR
+
+    def keep(self, source: Buffer, sink: Buffer | None) -> None:
+        """Before a nonlinear operation starts: keep what its derivative needs."""
+        self._operand = elements_of(source)
+        self.old = np.empty_like(self._operand) if sink is None else sink
+
+    def put_off(self, source: Buffer | None, sink: Buffer | None) -> None:
+        """Keep what is needed to carry out an atomic operation at the end of its epoch."""
+        if source is None:
+            self._operand = np.zeros(sink.count, pair_of(sink.dtype) if sink.mixed else sink.dtype)  # type: ignore
+        else:
+            self._operand = elements_of(source)
+        self._sink = sink
+        if sink is not None or self.nonlinear:
+            self.old = np.empty_like(self._operand)
+
+    def holds(self, buffer: Buffer) -> bool:
+        """Whether values are yet to be read from the buffer's memory, or written there."""
+        return buffer is self.old or buffer is self._sink
+
+    def carry_out(self, win: Any) -> None:
+        """Start the operation that was put off, in words of our own: the user may have freed the datatypes."""
+        target, datatype = self.target, _type_of(self._operand.dtype)  # type: ignore[union-attr]
+        if not target.count:
+            return
+        operand = [self._operand, datatype]
+        with target.argument(target.start, self.window.units[target.rank], datatype) as spec:
+            if self.old is None:
+                _Win.Accumulate(win, operand, target.rank, spec, self.op)
+            else:
+                _Win.Get_accumulate(win, operand, [self.old, datatype], target.rank, spec, self.op)
+
+    def complete(self) -> None:
+        """The operation has completed: the target's old value is here."""
+        if self._operand is None:
+            return
+        x, old = self._operand, self.old
+        if isinstance(old, Buffer):
+            old = elements_of(old)
+        if self._sink is not None:
+            self._sink.store(old)
+        if self.result is not None:
+            self.result.detach()
+        self._values = (old, x) if self.nonlinear else None
+        self._operand = self.old = self._sink = None
+
+    def take(self, sweep: Sweep) -> np.ndarray | None:
+        """The result's adjoint, which is zero from here on."""
+        return None if self.result is None else self.result.take(sweep)
+
+    def exchange(self, shadow: Shadow, going: np.ndarray | None) -> None:
+        """Add the result's adjoint to the target's, and fetch from there what the origin's gets."""
+        target = self.target
+        if self.origin is not None and shadow.place(target) is None:
+            raise CommunicationError(
+                f"rank {self.window.reverse.rank}: {self.describe()}, puts an active array into memory that is not "
+                f"tracked on rank {target.rank}; make the memory that is attached there with ampi.numpy"
+            )
+        if self.op is None:
+            shadow.exchange(target, going, mpi.SUM, self.waiting)
+        elif self.op == mpi.REPLACE:
+            going = np.zeros(target.count, target.dtype) if going is None else going
+            self._came = shadow.exchange(target, going, mpi.REPLACE, self.waiting)
+        elif self.nonlinear:
+            after = shadow.exchange(target, None, mpi.NO_OP, self.waiting)
+            before, self._came = known(self.op).partials(*self._values, after)  # type: ignore
+            if going is not None:
+                before = before + going
+            shadow.exchange(target, before, mpi.REPLACE, self.waiting)
+        else:
+            self._came = shadow.exchange(target, going, mpi.NO_OP if going is None else mpi.SUM, self.waiting)
+
+    def collect(self, sweep: Sweep) -> None:
+        """Mirror of the start in a lock epoch, the exchange having taken place at the mirror of the completion."""
+        if self.origin is not None and self._came is not None:
+            self.origin.add(sweep, self._came)
+        self._came = None
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoint in an epoch of Fence or Start."""
+        going = self.take(sweep)
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        if self.op is None:
+            if going is not None:
+                shadow.later.append((self.target, going))
+            return
+        shadow.add_what_precedes(self.target, self.waiting)
+        self.exchange(shadow, going)
+        self.collect(sweep)
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} with target rank {self.target.rank} in {self.window.reverse.name}, {line_of(self.where)}"
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"
+
+
+class Completed:
+    """Record of the completion of accesses to one target in a lock epoch: their ticket has its turn."""
+
+    __slots__ = ("accesses", "rank", "ticket", "window")
+
+    def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
+        self.window = window
+        self.rank = rank
+        self.ticket = ticket
+        self.accesses = accesses
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoints of the accesses, one after the other."""
+        going = [(access, access.take(sweep)) for access in reversed(self.accesses)]
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.turns.begin(self.rank, self.ticket, self.waiting)
+        for access, adjoint in going:
+            access.exchange(shadow, adjoint)
+        shadow.turns.end(self.rank, self.ticket)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"its turn for {self.accesses[-1].waiting()}"
+
+
+class Fence:
+    """Record of a fence: closes an epoch of all ranks, opens another."""
+
+    __slots__ = ("token", "window")
+
+    def __init__(self, window: Any, token: Collective) -> None:
+        self.window = window
+        self.token = token
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The same the other way round: closes the mirror of the epoch that it opened."""
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.win.Sync()
+        shadow.deliver(sweep, self.waiting)
+        shadow.barrier(self.waiting)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.token.describe()}"
+
+
+class Handshake:
+    """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
+
+    __slots__ = ("name", "partners", "where", "window")
+
+    def __init__(self, name: str, window: Any, partners: list[int]) -> None:
+        self.name = name
+        self.window = window
+        self.partners = partners
+        self.where = call_site()
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Tell the other side, or wait for it."""
+        shadow = shadow_of(sweep, self.window)
+        if shadow is None:
+            return
+        shadow.win.Sync()
+        if self.name == "Wait":
+            for origin in self.partners:
+                shadow.tell(sweep, origin, READY, [], self.waiting)
+        elif self.name == "Complete":
+            for target in self.partners:
+                shadow.hear(target, READY, self.waiting)
+        elif self.name == "Start":
+            # The target adds it: it alone knows when it does not touch its shadow.
+            later = shadow.taken_later()
+            for target in self.partners:
+                entries = [entry for entry in later if entry[0].rank == target]
+                shadow.tell(sweep, target, DONE, entries, self.waiting)
+        else:
+            came = [shadow.hear(origin, DONE, self.waiting) for origin in self.partners]
+            shadow.settle()
+            for entries in came:
+                shadow.add(entries, self.waiting)
+        shadow.win.Sync()
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} in {self.window.reverse.name}, {line_of(self.where)}"
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.describe()}"

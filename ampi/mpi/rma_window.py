@@ -1,0 +1,144 @@
+"""Window registry: what ampi knows of each window while it exists."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import CommunicationError
+from ..memory import Storage
+from ..recording import open_tapes, opened, this_thread
+from ..tape import where_called
+from .reverse import Reverse
+from .rma_order import Order
+
+if TYPE_CHECKING:
+    from .rma_access import Access
+    from .rma_memory import Elsewhere
+    from .rma_trace import Trace
+
+
+class Window:
+    """What ampi knows of a window.
+
+    Attributes
+    ----------
+    reverse : Reverse
+        For what the ranks say to one another in a sweep.
+    storage : Storage or None
+        Of this rank's memory; None if it is not tracked.
+    offset, nbytes : int
+        The window in its storage.
+    units : list of int
+        Displacement unit of each rank.
+    tracked : list of bool
+        Whether the memory of each rank is tracked.
+    posted, started : list of int
+        Ranks of the present epochs of Post and Start.
+    starts : list of int
+        Number of epochs of Start so far, by rank.
+    fences : int
+        Number of fences so far.
+    locked : dict
+        Kinds of the present locks, by rank; that of Lock_all under `ALL`.
+    order : Order
+        Of accesses in lock epochs.
+    incomplete : list of Access
+        In lock epochs, with the tapes' traces.
+    put_off : list of Access
+        To the end of the present epoch of Fence or Start, with the tapes' traces.
+    segments : dict or None
+        Of a shared window: other ranks' memory that is known here, by rank.
+    attached : dict or None
+        Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
+    freed : bool
+    thread : object
+        That made it (`this_thread`): only tapes of this thread see what is done with it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attached",
+        "fences",
+        "freed",
+        "incomplete",
+        "locked",
+        "nbytes",
+        "offset",
+        "order",
+        "posted",
+        "put_off",
+        "reverse",
+        "segments",
+        "started",
+        "starts",
+        "storage",
+        "thread",
+        "tracked",
+        "units",
+    )
+
+    def __init__(
+        self, reverse: Reverse, storage: Storage | None, address: int, nbytes: int, unit: int, dynamic: bool = False
+    ) -> None:
+        self.reverse = reverse
+        self.storage = storage
+        self.offset = 0 if storage is None else address - storage.address
+        self.nbytes = nbytes
+        self.order = Order(reverse.comm)
+        facts = reverse.comm.allgather((unit, dynamic or storage is not None))
+        self.units = [fact[0] for fact in facts]
+        self.tracked = [fact[1] for fact in facts]
+        self.posted: list[int] = []
+        self.started: list[int] = []
+        self.starts = [0] * len(facts)
+        self.fences = 0
+        self.locked: dict[int, int] = {}
+        self.incomplete: list[tuple[Trace, Access]] = []
+        self.put_off: list[tuple[Trace, Access]] = []
+        self.segments: dict[int, Elsewhere] | None = None
+        self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
+        self.freed = False
+        self.thread = this_thread()
+
+    def is_locked(self, rank: int) -> bool:
+        """Whether this rank has an epoch of Lock or Lock_all at the target."""
+        return rank in self.locked or ALL in self.locked
+
+    def puts_off(self, rank: int) -> bool:
+        """Whether an atomic operation on a target's memory has been put off in this epoch."""
+        return any(access.target.rank == rank for _, access in self.put_off)
+
+
+ALL = -1  # in the place of a rank: all of them
+windows: dict[int, Window] = {}
+"""By handle, in the order of their creation."""
+
+
+def window_of(win: Any) -> Window | None:
+    """What is known of a window; None if ampi did not see it being made."""
+    return windows.get(win.handle)
+
+
+def alive(window: weakref.ref[Window]) -> Window | None:
+    """A window that has not been freed."""
+    found = window()
+    return None if found is None or found.freed else found
+
+
+def require_own(window: Window) -> None:
+    """Raise unless this is the thread that made the window, or no tape can see what is done.
+
+    Other ranks use a window without a call of this one: which of two threads' tapes is concerned must be known before.
+    """
+    if window.thread is this_thread():
+        return
+    if opened() is None and not any(tape.owner is window.thread for tape in open_tapes):
+        return
+    raise CommunicationError(
+        f"{where_called()}: {window.reverse.name} is used by thread '{threading.current_thread().name}', but a tape "
+        "sees what is done with a window only in the thread that made it; make the window in the thread that uses it"
+    )

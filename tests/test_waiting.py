@@ -1,0 +1,290 @@
+"""Sweeps that wait for other ranks: for the slow without end, and for those that cannot come not at all."""
+
+import os
+import re
+import subprocess
+import threading
+
+import numpy
+import pytest
+from patience import patience
+
+from ampi.mpi.board import DIED, ENDED, RUNS, WAITS, Board, width
+
+START = """
+import os, random, sys, time
+{before}
+os.environ.pop("AMPI_TIMEOUT", None)
+os.environ.update({environment})
+import numpy
+import ampi, ampi.numpy as np
+import ampi.mpi.board, ampi.mpi.deadlocks
+comm = ampi.COMM_WORLD
+rank, size = comm.rank, comm.size
+ONES = numpy.ones(2)
+after, before = (rank + 1) % size, (rank - 1) % size
+{board}
+
+def recorded(comm=comm, rounds=1):
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = x * x
+        for _ in range(rounds):
+            comm.Sendrecv_replace(y, after, 0, before)
+    return tape, x, y
+
+def allreduced(comm=comm):
+    with ampi.Tape() as tape:
+        x, y = tape.watch(ONES), np.zeros(2)
+        comm.Allreduce(x * x, y)
+    return tape, x, y
+
+def swept(tape, x, y):
+    start = time.monotonic()
+    try:
+        x_bar = tape.gradient(y, x, seed=ONES)
+    except ampi.CommunicationError as error:
+        return f"{{time.monotonic() - start:.0f}} s {{error}}"
+    return x_bar.tolist()
+
+def busy(seconds):
+    import ctypes
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # with Python's lock: nothing else of this process runs
+"""
+NO_BOARD = "ampi.mpi.board.board = ampi.mpi.board.alone(rank)"
+TWO_NODES = """
+class World:
+    Get_rank, Get_size = comm.Get_rank, comm.Get_size
+    Split_type = lambda self, kind: ampi.MPI.COMM_WORLD.Split(rank // 2)
+ampi.mpi.board._WORLD = World()
+ampi.mpi.board.board = ampi.mpi.board.make()
+"""
+SEEN = [
+    pytest.param("", id="board"),
+    pytest.param(NO_BOARD, id="no board"),
+    pytest.param(TWO_NODES, id="two nodes"),
+]
+
+
+@pytest.fixture
+def run(mpiexec, tmp_path):
+    """``run(source)``: status, output and errors of a program that starts as above."""
+
+    def run(source, *, ranks=2, before="", board="", environment=None):
+        path = tmp_path / "program.py"
+        path.write_text(START.format(before=before, board=board, environment=environment or {}) + source)
+        result = mpiexec(ranks, path)
+        return result.returncode, result.stdout, result.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("board", SEEN)
+@pytest.mark.parametrize("program", ["recorded", "allreduced"])
+def test_a_slow_rank_is_waited_for(run, program, board):
+    """It computes before its sweep, and in it; the others say that they wait, and no more often than they must."""
+    source = f"""
+ampi.mpi.deadlocks.NOTICE = 1.0
+ampi.mpi.deadlocks.QUIET = 0.5
+tape, x, y = {program}()
+if rank == 1:
+    tape.append(lambda sweep: busy(4))
+    busy(4)
+print(swept(tape, x, y), flush=True)
+"""
+    status, out, err = run(source, ranks=3, board=board)
+    assert status == 0, err
+    assert out.split("\n")[:3] == [str([2.0 if program == "recorded" else 6.0] * 2)] * 3
+    assert "rank 0 of the world has waited for" in err
+    assert "program.py:" in err and "AMPI_TIMEOUT" in err
+    if not board:
+        assert "rank 1 of the world computes" in err or "ranks 1" in err
+    assert err.count("has waited for") <= 12
+
+
+def test_a_time_limit_that_the_user_sets_holds(run):
+    source = """
+tape, x, y = recorded()
+if rank == 1:
+    busy(6)
+print(swept(tape, x, y), flush=True)
+comm.Barrier()
+"""
+    _, out, err = run(source, environment={"AMPI_TIMEOUT": "2"})
+    assert "no progress for 2 s" in out and "AMPI_TIMEOUT sets the time" in out, out + err
+
+
+@pytest.mark.parametrize("program", ["recorded", "allreduced"])
+def test_a_rank_that_has_ended_without_its_sweep(run, program):
+    source = f"""
+tape, x, y = {program}()
+if rank == 1:
+    sys.exit()
+print(swept(tape, x, y), flush=True)
+"""
+    _, out, err = run(source, ranks=2)
+    assert re.search(r"program.py:\d+.*rank 1 .*has ended its program", out), out + err
+    assert int(out.split()[0]) < patience(20)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_wait_for_each_other_in_different_sweeps(run, ranks):
+    source = """
+tapes = [recorded(comm.Dup()), allreduced(comm.Dup())]
+print(swept(*tapes[rank % 2]), flush=True)
+"""
+    _, out, err = run(source, ranks=ranks)
+    assert "nobody can do anything but wait" in out, out + err
+    for line in out.splitlines():
+        assert "gave up waiting" in line and int(line.split()[0]) < patience(20)
+
+
+def test_ranks_that_wait_for_each_other_go_on_when_one_that_computes_joins(run):
+    """Two wait, the third one computes for longer than the time in which nothing may change."""
+    source = """
+ampi.mpi.deadlocks.QUIET = 0.5
+tape, x, y = recorded(rounds=2 * size)
+if rank == 2:
+    busy(4)
+print(swept(tape, x, y), flush=True)
+"""
+    status, out, err = run(source, ranks=3)
+    assert status == 0, err
+    assert out.splitlines() == ["[2.0, 2.0]"] * 3
+
+
+@pytest.mark.parametrize("last", ["end", "skip"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_drawn(run, ranks, last):
+    """Random exchanges and collectives; ranks sleep at random places, raise at random places, and one ends.
+
+    Every rank ends, with the right gradient or an error in words.
+    """
+    source = f"""
+ampi.mpi.deadlocks.QUIET = 1.5
+
+def program(number, ending):
+    same, own = random.Random(f"{{number}} {{size}} {last}"), random.Random(f"{{number}} {{size}} {{rank}} {last}")
+    other = comm.Dup()
+    fails, where = same.randrange(size) == rank, same.randrange(8)
+    with ampi.Tape() as tape:
+        x = tape.watch(ONES)
+        y = x * 1.0
+        for k in range(8):
+            kind = same.choice(["ring", "sum", "bcast", "objects"])
+            if kind == "ring":
+                other.Sendrecv_replace(y, after, k, before, k)
+            elif kind == "sum":
+                z = np.zeros(2)
+                other.Allreduce(y, z)
+                y = z / size
+            elif kind == "bcast":
+                other.Bcast(y, same.randrange(size))
+            else:
+                y = other.sendrecv(y, after, k, None, before, k)
+            y = y * 1.5
+            if k == where and fails and ending == "raise":
+                tape.append(lambda sweep: 1 / 0)
+            if k == where and fails and ending == "end":
+                tape.append(lambda sweep: sys.exit(0))
+            nap = own.choice([0.0, 0.0, 0.2, 1.0])
+            tape.append(lambda sweep, nap=nap: time.sleep(nap))
+    if ending == "skip" and fails:
+        sys.exit(0)
+    try:
+        x_bar = tape.gradient(y, x, seed=ONES)
+    except (ampi.CommunicationError, ZeroDivisionError) as error:
+        return "error " + str(error).replace("\\n", " ")
+    if ending is None:
+        total = comm.allreduce(x_bar[0])
+        return "right" if abs(total - size * 1.5**8) < 1e-9 else f"wrong {{total}}"
+    return "right"
+
+for number, ending in enumerate([None, "raise", None, "raise", "{last}"]):
+    print(number, program(number, ending), flush=True)
+"""
+    status, out, err = run(source, ranks=ranks)
+    said = sorted(line.split(" ", 1) for line in out.splitlines())
+    assert all(text.startswith(("right", "error")) for _, text in said), out + err
+    for number in "0", "2":
+        assert [text for n, text in said if n == number] == ["right"] * ranks, out + err
+    for number in "1", "3":
+        assert len([text for n, text in said if n == number]) == ranks, out + err
+    assert any(n == "4" and text.startswith("error") for n, text in said) or status, out + err
+
+
+def boards(n):
+    """What so many ranks of one node have in their hands."""
+    memory = bytearray(8 * n * width(n))
+    return [Board(rank, {rank: rank for rank in range(n)}, memory, False) for rank in range(n)]
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Without those of pytest's plugins."""
+    others = threading.active_count() - 1
+    monkeypatch.setattr(threading, "active_count", lambda count=threading.active_count: count() - others)
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_who_is_involved(number, one_thread):
+    """Against the powers of the matrix of who waits for whom."""
+    generator = numpy.random.default_rng(number)
+    n = int(generator.integers(1, 80))
+    ours = boards(n)
+    states = generator.choice([WAITS, WAITS, WAITS, WAITS, ENDED, RUNS], n)
+    if number % 2:
+        states[states == RUNS] = WAITS
+    waits = generator.random((n, n)) < generator.choice([0.3, 1.5]) / n
+    afar = generator.random(n) < 0.05
+    for rank, board in enumerate(ours):
+        if states[rank] == WAITS:
+            board.waits([*numpy.flatnonzero(waits[rank]).tolist(), *([n] if afar[rank] else [])])
+        elif states[rank] == ENDED:
+            board.ends()
+    waits[states != WAITS] = False
+    reached = numpy.linalg.matrix_power((waits | numpy.eye(n, dtype=bool)).astype(float), n) > 0
+    for rank, board in enumerate(ours):
+        there = numpy.flatnonzero(reached[rank])
+        hopeless = (states[there] != RUNS).all() and not afar[there[states[there] == WAITS]].any()
+        found = board.involved()
+        assert (set(there.tolist()) if hopeless else None) == (None if found is None else set(found))
+
+
+def test_what_a_rank_says_of_itself(one_thread):
+    first, second = boards(2)
+    assert second.state(0) == RUNS and second.involved() is None
+    first.waits([1])
+    second.waits([0])
+    before = first.involved()
+    assert before == second.involved() and not second.first_to_wait() and first.most_bytes([0, 1]) > 1 << 20
+    first.looks()
+    assert first.involved() == before and first.looked(before) == {0: 1, 1: 0}
+    second.moves()
+    assert first.involved() not in (before, None)
+    first.goes_on()
+    assert second.involved() is None and second.first_to_wait()
+    thread = threading.Thread(target=(done := threading.Event()).wait)
+    thread.start()
+    first.waits([1])
+    assert first.state(0) == RUNS  # the thread may do what others wait for
+    done.set()
+    thread.join()
+    if os.fork() == 0:
+        first.ends()
+        os._exit(0)
+    os.wait()
+    assert second.state(0) == RUNS
+    first.ends()
+    assert second.state(0) == ENDED
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are not seen here")
+def test_a_process_that_has_gone():
+    first, second = boards(2)
+    other = subprocess.Popen(["sleep", "100"])
+    second.mine[4] = other.pid
+    assert first.state(1) == RUNS
+    other.kill()
+    other.wait()
+    assert first.state(1) == DIED
