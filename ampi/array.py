@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from . import functions, indexing, ufuncs
+from . import activity, byte_views, functions, indexing, nested, ufuncs, writing
 from .errors import no_rule
-from .memory import TrackedArray, forget_region, is_scalar, plain, set_array_type, storage_of, wrapped
-from .outside import lend, lose, warn_lost
+from .memory import (
+    TrackedArray,
+    forget_region,
+    is_scalar,
+    plain,
+    region_of,
+    set_array_type,
+    storage_of,
+    tracked,
+    wrapped,
+)
+from .outside import is_called_by_ampi, lend, lose, warn_lost
 from .tape import current, open_tapes
 
 
@@ -92,7 +103,7 @@ class ndarray(TrackedArray):
         return format(plain(self)[()] if self.ndim == 0 else plain(self), spec)
 
     def __reduce__(self) -> Any:
-        return wrapped, (np.array(plain(self))[()] if is_scalar(self) else np.array(plain(self)),)
+        return wrapped, (np.array(plain(self))[()] if is_scalar(self) else plain(self),)
 
     def tobytes(self, order: Any = "C") -> bytes:
         """`numpy.ndarray.tobytes`, without derivatives (which draws a warning while a tape records)."""
@@ -142,25 +153,26 @@ class ndarray(TrackedArray):
         lend(self)
 
     def __copy__(self) -> ndarray:
-        return self.copy()
+        return self.copy("K")
 
     def __deepcopy__(self, memo: dict) -> ndarray:
-        return self.copy()
+        return wrapped(copy.deepcopy(plain(self), memo)) if self.dtype.hasobject else self.copy("K")
 
     # ------------------------------------------------------------------------------------------------- new arrays
 
     def copy(self, order: Any = "C") -> ndarray:
         """A copy with memory of its own; derivatives pass."""
-        return indexing.copied(self, plain(self).copy(order))
+        return indexing.copied(self, np.ndarray.copy(self, order))
 
     def astype(
         self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
     ) -> Any:
         """`numpy.ndarray.astype`; derivatives pass between floating-point and complex dtypes."""
-        result = plain(self).astype(dtype, order, casting, subok, copy)
-        if result.dtype == object and indexing.is_active(current(), self):
+        values = plain(self)
+        result = values.astype(dtype, order, casting, subok, copy)
+        if result.dtype == object and activity.is_active(current(), self):
             raise no_rule(np.ndarray.astype, " to objects")
-        if not copy and np.may_share_memory(result, plain(self)):
+        if result is values or (not copy and np.may_share_memory(result, values)):
             return self if result.dtype == self.dtype else wrapped(result)
         return indexing.copied(self, result)
 
@@ -175,8 +187,8 @@ class ndarray(TrackedArray):
         return result if indexing.looks_into(result, self) else self._in_new_order(result, None, order=order)
 
     def _in_new_order(self, result: ndarray, function: Any, order: Any = "C", **keywords: Any) -> Any:
-        moved = indexing.movable(current(), self)
-        if moved is None and not indexing.is_active(current(), self):
+        moved = byte_views.movable(current(), self)
+        if moved is None and not activity.is_active(current(), self):
             return result
         source = self if moved is None else moved
         if order == "C":
@@ -199,13 +211,16 @@ class ndarray(TrackedArray):
         return method
 
     # NumPy's own methods of these names look at the numbers alone, or know no subgradient.
-    choose = _by_function("choose")
     dot = _by_function("dot")
     put = _by_function("put")
     repeat = _by_function("repeat")
     std = _by_function("std")
     take = _by_function("take")
     del _by_function
+
+    def choose(self, *choices: Any, out: Any = None, mode: Any = "raise") -> Any:
+        """`numpy.choose` with this array of indices."""
+        return np.choose(self, choices[0] if len(choices) == 1 else choices, out, mode)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         """`numpy.cumsum` of this array."""
@@ -220,10 +235,13 @@ class ndarray(TrackedArray):
         flat = axis is None or not self.ndim
         return ufunc.accumulate(self.ravel() if flat else self, 0 if axis is None else axis, dtype, out)
 
-    def var(self, *arguments: Any, **keywords: Any) -> Any:
+    def var(self, axis: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """`numpy.var` of this array."""
+        if self.ndim:
+            return np.ndarray.var(self, axis, *arguments, **keywords)
         # NumPy computes in place in what it takes for an array of its own.
-        return np.ndarray.var(self if self.ndim else self.reshape(1), *arguments, **keywords)
+        keywords.pop("keepdims", None)
+        return np.ndarray.var(self.reshape(1), None if axis == () else axis, *arguments, **keywords)
 
     def compress(self, condition: Any, axis: Any = None, out: Any = None) -> ndarray:
         """`numpy.compress` of this array."""
@@ -245,11 +263,15 @@ class ndarray(TrackedArray):
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sort in place."""
-        indexing.assign(self, np.sort(self, axis, kind, order, stable=stable))
+        if axis is None:
+            raise TypeError("'NoneType' object cannot be interpreted as an integer")
+        writing.assign(self, np.sort(self, axis, kind, order, stable=stable))
 
     def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
         """Partition in place."""
-        indexing.assign(self, np.partition(self, kth, axis, kind, order))
+        if axis is None:
+            raise TypeError("'NoneType' object cannot be interpreted as an integer")
+        writing.assign(self, np.partition(self, kth, axis, kind, order))
 
     @property
     def real(self) -> ndarray:
@@ -258,7 +280,15 @@ class ndarray(TrackedArray):
 
     @real.setter
     def real(self, value: Any) -> None:
-        self.real[...] = value
+        self._set_part(np.ndarray.real, value)
+
+    def _set_part(self, part: Any, value: Any) -> None:
+        value = nested.from_nested(value)
+        target = part.__get__(self)
+        if isinstance(value, np.ndarray) and region_of(target).place == region_of(tracked(value)).place:
+            return  # as NumPy does, whether it can be written or not
+        action = lambda: part.__set__(plain(self), activity.plain_of(value))
+        writing.assign(target, value, action=action)
 
     @property
     def imag(self) -> ndarray:
@@ -269,7 +299,7 @@ class ndarray(TrackedArray):
     def imag(self, value: Any) -> None:
         if self.dtype.kind != "c":
             raise TypeError("array does not have imaginary part to set")
-        self.imag[...] = value
+        self._set_part(np.ndarray.imag, value)
 
     @property
     def flat(self) -> FlatView:
@@ -284,7 +314,7 @@ class ndarray(TrackedArray):
         method = getattr(np.ndarray, name)
 
         def guarded(self, *arguments: Any, **keywords: Any) -> Any:
-            if indexing.is_active(current(), self) or indexing.concerns_tapes(self):
+            if activity.is_active(current(), self) or writing.concerns_tapes(self):
                 raise no_rule(method, " (it changes memory behind the tape's back)")
             forget_region(self)
             return method(self, *arguments, **keywords)
@@ -307,40 +337,86 @@ class FlatView:
     base : ampi.ndarray
     """
 
-    __slots__ = ("base",)
+    __slots__ = ("_elements", "base")
 
     def __init__(self, base: ndarray) -> None:
         self.base = base
+        self._elements = plain(base).flat  # raises for axes too many
 
     def __len__(self) -> int:
         return self.base.size
 
-    def __iter__(self) -> Iterator[Any]:
-        if not indexing.is_active(current(), self.base):
-            return iter(plain(self.base).flat)
-        if not self.base.ndim:
-            return iter((self.base.item(),))  # not the 0-d array again: who descends into `flat` would never arrive
-        return (self[k] for k in range(len(self)))
+    @property
+    def index(self) -> int:
+        """How many elements an iteration has given."""
+        return self._elements.index
+
+    @property
+    def coords(self) -> tuple:
+        """Where the next element of an iteration is."""
+        return self._elements.coords
+
+    def __iter__(self) -> FlatView:
+        return self
+
+    def __next__(self) -> Any:
+        """The next element, with its derivative."""
+        place = self._elements.index
+        found = next(self._elements)
+        if not self.base.ndim or not activity.is_active(current(), self.base):
+            return found  # of a 0-d array a number: who descends into `flat` would never arrive otherwise
+        return self[place]
 
     def _places(self, key: Any) -> Any:
-        return np.arange(self.base.size)[indexing.plain_of(key)]
+        return np.arange(self.base.size).reshape(self.base.shape).flat[activity.plain_of(key)]
 
     def __getitem__(self, key: Any) -> Any:
         base = self.base if self.base.ndim else self.base[None]
         return base[np.unravel_index(self._places(key), base.shape)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        places = np.asarray(self._places(key))
-        values = np.asanyarray(indexing.from_nested(value)).reshape(-1)
-        if not places.size or not len(values):
-            return
-        # A shorter value is repeated, as NumPy does.
-        taken = np.arange(places.size).reshape(places.shape) % len(values)
-        base = self.base if self.base.ndim else self.base[None]
-        base[np.unravel_index(places, base.shape)] = values[taken]
+        key, value = activity.plain_of(key), nested.from_nested(value)
+        constants = activity.plain_of(value)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.array(plain(self.base).ravel(), dtype=dtype)
+        def write() -> None:
+            plain(self.base).flat[key] = constants
+
+        if (current() is None and not writing.must_announce(self.base)) or not np.size(value):
+            write()
+            return
+        if not activity.is_active(current(), value):
+            writing.write_constants([self.base], write, self._selected(key))
+            return
+        places = np.asarray(self._places(key))
+        if not places.size:
+            write()
+            return
+        written = plain(self.base)
+        if isinstance(key, slice) and written.flags.c_contiguous:
+            written = written.reshape(-1)[key]
+        if places.size > 1 and np.may_share_memory(value, written):
+            raise no_rule(np.ndarray.flat, " for values from the same array (NumPy reads what it has just written)")
+        # A shorter value is repeated, as NumPy does.
+        taken = np.arange(places.size).reshape(places.shape) % value.size
+        base = self.base if self.base.ndim else self.base[None]
+        indexing.setitem(base, np.unravel_index(places, base.shape), value.reshape(-1)[taken], write)
+
+    def _selected(self, key: Any) -> Any:
+        """A mask of the elements, as a key of the array."""
+        mask = np.zeros(self.base.shape, bool)
+        mask.flat[key] = True
+        return (mask,)
+
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError("Cannot delete iterator elements")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if not is_called_by_ampi(2):
+            self.base._hand_out("a plain numpy array of")
+        found = self.base.reshape(-1)
+        if not plain(self.base).flags.c_contiguous:
+            found.flags.writeable = False
+        return found if dtype is None or found.dtype == dtype else found.astype(dtype)
 
     def copy(self) -> ndarray:
         """A 1-d copy."""

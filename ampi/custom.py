@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .activity import is_active
 from .errors import TapeError
-from .indexing import is_active
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, tracked_copy
 from .structures import leaves, mapped
 from .tape import Sweep, Tape, Undo, passive, recording
@@ -56,6 +56,10 @@ class custom_vjp:
         """Give the tangent as well (see `custom_jvp`): of use where `f` is a kernel, for tangents of its callers."""
         self.tangent = tangent
         return tangent
+
+    def identity_parts(self) -> tuple[Any, ...]:
+        """The functions that say what code with a call of this one does (None: not given)."""
+        return self.f, self.forward, self.backward, self.tangent
 
     def __call__(self, *arguments: Any) -> Any:
         tape = recording()

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .activity import plain_of
 from .array import value
 from .errors import ActivityError, AmpiError, CommunicationError, TapeError
-from .indexing import plain_of
 from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 

@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib.abc
 import importlib.machinery
+import operator
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,14 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, indexing, interception
+from . import checks, entry_points, indexing, interception, nested, writing
 from .array import ndarray
+from .entry_points import object_at
 from .errors import ActivityError, no_rule
-from .interception import Place, arguments_at, object_at
-from .memory import carries_derivatives, plain, storage_of
+from .interception import arguments_at
+from .memory import carries_derivatives, plain, storage_of, tracked
 from .outside import is_called_by_ampi, lend, lose, warn_lost, would_be_lost
 from .structures import leaves
 from .tape import Tape, at_opening, current
+from .trampolines import Hook, Place
 
 _IN = "make that array with ampi.numpy"
 _AS = "use ampi.numpy"
@@ -67,7 +70,7 @@ def _is_lost(target: Any, key: Any) -> bool:
     return not (len(keys) == np.ndim(target) and all(isinstance(k, (int, np.integer)) for k in keys))
 
 
-def _set(name: str) -> interception.Hook:
+def _set(name: str) -> Hook:
     def hook(target: int, value: int, _: int) -> Any:
         array, given = object_at(target), object_at(value)
         if current() is None or is_called_by_ampi(2):
@@ -77,10 +80,10 @@ def _set(name: str) -> interception.Hook:
     return hook
 
 
-def _convert(name: str, signature: str) -> interception.Hook:
+def _convert(name: str, signature: str) -> Hook:
     """``numpy.asarray(x)`` and its relatives."""
 
-    def hook(_: int, items: int, n: int, names: int = 0) -> Any:
+    def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
         if current() is None or is_called_by_ampi(2):
             return None
         arguments, keywords = arguments_at(signature, items, n, names)
@@ -111,11 +114,11 @@ def _keeps_arrays(x: Any, arguments: tuple, keywords: dict) -> bool:
     return not carries_derivatives(dtype)
 
 
-def _method(name: str, signature: str) -> interception.Hook:
+def _method(name: str, signature: str) -> Hook:
     """A method of a plain array that is given arrays of ours: the function of that name knows what to do."""
     function = getattr(np, name)
 
-    def hook(target: int, items: int, n: int, names: int = 0) -> Any:
+    def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
         array = object_at(target)
         if type(array) is not np.ndarray or current() is None or is_called_by_ampi(2):
             return None
@@ -133,7 +136,53 @@ def _method(name: str, signature: str) -> interception.Hook:
 
 
 _NONE = np.array(None)  # stands for a None that is a result
-_METHODS = ("choose", "compress", "dot", "take")
+_METHODS = ("choose", "compress", "dot", "put", "take")
+
+
+def _fill(signature: str) -> Hook:
+    """``plain.fill(x)``."""
+
+    def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        done = _assign(object_at(target), ..., [*arguments, *keywords.values()][0])
+        return None if done is None else _NONE
+
+    return hook
+
+
+def _function(name: str, signature: str) -> Hook:
+    """A function of NumPy's C code that is given lists of ours: `ampi.numpy` has one that knows what to do."""
+
+    def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        if _first_active((arguments, keywords)) is None:
+            return None
+        from . import numpy as ours
+
+        found = getattr(ours, name)(*arguments, **keywords)
+        return _NONE if found is None else found
+
+    return hook
+
+
+_FUNCTIONS = {
+    "bincount": "bincount",
+    "c_einsum": "einsum",
+    "concatenate": "concatenate",
+    "copyto": "copyto",
+    "correlate2": "correlate",
+    "dot": "dot",
+    "inner": "inner",
+    "interp": "interp",
+    "putmask": "putmask",
+    "vdot": "vdot",
+    "where": "where",
+}
+"""Functions of NumPy's C code that compute, and those of its namespace that call them."""
 
 
 def _export(array: int, _: int, __: int) -> Any:
@@ -145,6 +194,58 @@ def _export(array: int, _: int, __: int) -> Any:
         warn_lost("what is read from a buffer of", x, "messages of it keep theirs")
     lend(x)
     return None
+
+
+def _compute(function: Callable[[Any], Callable]) -> Hook:
+    """A ufunc that is given lists of ours, which NumPy would take apart into numbers."""
+
+    def hook(ufunc: int, items: int, n: int, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
+        arguments = tuple([nested.from_nested(x) for x in arguments])
+        if function is _REDUCE and _first_active((arguments[1:], keywords)) is not None:
+            arguments = (tracked(arguments[0]), *arguments[1:])  # NumPy does not look for an initial value's class
+        if not any(isinstance(x, ndarray) for x in arguments):
+            return None
+        found = function(object_at(ufunc))(*arguments, **keywords)
+        return _NONE if found is None else found
+
+    return hook
+
+
+_REDUCE = operator.attrgetter("reduce")
+
+
+def _operate(name: str) -> Hook:
+    """An operator of a number of NumPy's and a list of ours, of which it would make a plain array."""
+    compute = divmod if name == "divmod" else getattr(operator, name)
+
+    def hook(a: int, b: int, _: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        x, y = object_at(a), object_at(b)
+        if name == "mul" and (isinstance(x, np.integer) or isinstance(y, np.integer)):
+            return None  # which repeats the list
+        x, y = nested.from_nested(x), nested.from_nested(y)
+        return compute(x, y) if isinstance(x, ndarray) or isinstance(y, ndarray) else None
+
+    return hook
+
+
+_NUMBERS = tuple(
+    dict.fromkeys(
+        cls
+        for cls in np.sctypeDict.values()
+        if issubclass(cls, (np.number, np.bool_)) and not issubclass(cls, np.timedelta64)
+    )
+)
+
+
+def _ufuncs() -> list[np.ufunc]:
+    modules = (np, np._core.umath, np.linalg._umath_linalg, sys.modules.get("scipy.special"))
+    found = {id(x): x for module in modules if module is not None for x in vars(module).values()}
+    return [x for x in found.values() if type(x) is np.ufunc]
 
 
 def _iterate(_: int, items: int, named: int) -> Any:
@@ -163,18 +264,38 @@ def _places() -> list[Place]:
     """All places that are redirected while a tape records."""
     places = []
     for cls in (np.ndarray, *_plain_classes()):
-        places.append(Place(*interception.mapping_slot(cls, np.ndarray), "store", _store))
-    places.append(Place(*interception.mapping_slot(np.flatiter, np.flatiter), "store flat", _store))
+        places.append(Place(*entry_points.mapping_slot(cls, np.ndarray), "store", _store))
+    places.append(Place(*entry_points.mapping_slot(np.flatiter, np.flatiter), "store flat", _store))
     for name in ("real", "imag", "flat"):
-        places.append(Place(*interception.setter(np.ndarray, name), "set", _set(name)))
+        places.append(Place(*entry_points.setter(np.ndarray, name), "set", _set(name)))
     for name in ("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "frombuffer"):
-        address, original, signature = interception.entry_of_function(getattr(np, name))
+        address, original, signature = entry_points.entry_of_function(getattr(np, name))
         places.append(Place(address, original, signature, _convert(name, signature)))
     for name in _METHODS:
-        address, original, signature = interception.entry_of_method(np.ndarray, name)
+        address, original, signature = entry_points.entry_of_method(np.ndarray, name)
         places.append(Place(address, original, signature, _method(name, signature)))
-    places.append(Place(*interception.buffer_slot(ndarray), "buffer", _export))
-    places.append(Place(*interception.making_slot(np.nditer), "init", _iterate))
+    places.append(Place(*(found := entry_points.entry_of_method(np.ndarray, "fill")), _fill(found[-1])))
+    for name, public in _FUNCTIONS.items():
+        function = getattr(np._core.multiarray, name, None)
+        if function is not None:
+            found = entry_points.entry_of_function(getattr(function, "_implementation", function))
+            places.append(Place(*found, _function(public, found[-1])))
+    for name in ("accumulate", "outer", "reduce", "reduceat"):
+        address, original, signature = entry_points.entry_of_method(np.ufunc, name)
+        if signature != "fast":
+            raise entry_points.Unknown(name)
+        if name == "reduce":
+            places.append(Place(address, original, "reduce", _compute(_REDUCE), lasts=True))
+        else:
+            places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), lasts=True))
+    calls, original = entry_points.calls_of(np.ufunc, _ufuncs())
+    places.append(Place(calls, original, "lists", _compute(lambda ufunc: ufunc), lasts=True))
+    for cls in _NUMBERS:
+        for name, (address, original) in entry_points.operator_slots(cls).items():
+            signature = "power" if name == "pow" else "binary"
+            places.append(Place(address, original, signature, _operate(name), lasts=True))
+    places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
+    places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
     return places
 
 
@@ -207,7 +328,7 @@ def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callabl
     def replace(method: Callable) -> Callable:
         def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
             out = find(arguments, keywords)
-            if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or indexing.must_announce(out)):
+            if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or writing.must_announce(out)):
                 return _announced(method, self, arguments, keywords, out)
             if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
                 raise no_rule(method, "; draw standard numbers or indices and compute with them,")
@@ -225,7 +346,7 @@ def _announced(method: Callable, self: Any, arguments: tuple, keywords: dict, ou
     target = plain(out)
     arguments = tuple(target if x is out else x for x in arguments)
     keywords = {name: target if x is out else x for name, x in keywords.items()}
-    result = indexing.write_constants([out], lambda: method(self, *arguments, **keywords))
+    result = writing.write_constants([out], lambda: method(self, *arguments, **keywords))
     return out if result is target else result
 
 

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from .bits import movable
+from .activity import is_active, is_inexact, plain_of, require_arrays, run_plainly
+from .byte_views import movable
 from .errors import no_rule
-from .indexing import assign, is_active, is_inexact, plain_of, require_arrays, write_constants
-from .memory import storage_of, wrapped
+from .memory import is_scalar, plain, storage_of, wrapped
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
 from .tape import Tape, current
+from .writing import assign_as, write_constants
 
 
 def _named(names: str, module: Any = np) -> set:
@@ -44,7 +45,7 @@ CONSTANT: set[Callable] = _named(
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
-    "full_like geomspace gradient i0 imag kron linspace logspace max mean median meshgrid min percentile piecewise "
+    "full_like geomspace gradient i0 kron linspace logspace max mean median meshgrid min percentile piecewise "
     "prod ptp quantile real sinc sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 
@@ -62,6 +63,8 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         return inplace.WRITERS[function](*arguments, **keywords)
     out = _given_out(function, arguments, keywords)
     if out is not None:
+        if not all(isinstance(x, np.ndarray) for x in (out if isinstance(out, tuple) else (out,))):
+            return function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # which raises
         require_arrays(out)
         return _into(out, function, arguments, keywords)
     keywords = {name: x for name, x in keywords.items() if name not in _WORKSPACE}
@@ -73,7 +76,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         if moved:
             return RULES[function](*arguments, **keywords)
     if tape is None or function in CONSTANT or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
-        return wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
+        return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
         return _checked(function, function._implementation(*arguments, **keywords))
     if function in RULES:
@@ -139,13 +142,26 @@ def _given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
 def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
     if "out" in keywords:
         return arguments, {name: x for name, x in keywords.items() if name != "out"}
-    k = _out_position(function)
-    return (*arguments[:k], None, *arguments[k + 1 :]), keywords
+    k: Any = _out_position(function)
+    names = list(inspect.signature(function).parameters)[k + 1 : len(arguments)] if len(arguments) > k + 1 else ()
+    return arguments[:k], {**dict(zip(names, arguments[k + 1 :])), **keywords}
 
 
 def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
+    first = arguments[0] if arguments else None
+    if out.ndim or not (is_scalar(first) or isinstance(first, np.generic)):
+        return _into_array(out, function, arguments, keywords)
+    # Methods of NumPy's scalars give a scalar even so; not all functions ask them.
+    given, named = _without_out(function, arguments, keywords)
+    found = function(*mapped(plain_of, given), **mapped(plain_of, named), out=plain(out).copy())
+    _into_array(out, function, arguments, keywords)
+    return out if isinstance(found, np.ndarray) else out[()]
+
+
+def _into_array(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
     tape = current()
-    active = any(is_active(tape, leaf) for leaf in leaves(_without_out(function, arguments, keywords)))
+    given, named = _without_out(function, arguments, keywords)
+    active = any(is_active(tape, leaf) for leaf in leaves((given, named)))
     if not active:
         run = lambda: function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
         if storage_of(out) is None:
@@ -162,9 +178,9 @@ def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any
         if active and is_inexact(out) and not is_active(tape, out):
             raise no_rule(function, " with the argument out")
         return out
-    arguments, keywords = _without_out(function, arguments, keywords)
-    result = apply(function, arguments, keywords)
-    if np.shape(result) != out.shape:
-        raise ValueError(f"output array has shape {out.shape}, the result {np.shape(result)}")
-    assign(out, result, f"{function.__name__}(..., out=...)", casting="same_kind")
-    return out
+    return assign_as(
+        out,
+        f"{function.__name__}(..., out=...)",
+        lambda scratch: function(*mapped(plain_of, given), **mapped(plain_of, named), out=scratch),
+        lambda: apply(function, given, named),
+    )

@@ -16,19 +16,24 @@ from typing import Any
 import numpy as _np
 
 from . import memory as _memory
+from .activity import is_active as _is_active
+from .activity import plain_of as _plain_of
 from .array import ndarray
 from .errors import no_rule as _no_rule
-from .indexing import from_nested as _from_nested
-from .indexing import is_active as _is_active
-from .indexing import plain_of as _plain_of
-from .indexing import write_constants as _write_constants
+from .functions import CONSTANT as _CONSTANT
+from .nested import from_nested as _from_nested
+from .structures import leaves as _leaves
+from .structures import mapped as _mapped
 from .tape import current as _current
-from .unseen import RefusingToWrite as _RefusingToWrite
-from .unseen import any_active as _any_active
-from .unseen import checked as _checked
-from .unseen import has_numbers_of_ours as _has_numbers_of_ours
-from .unseen import refusing as _refusing
-from .unseen import standing_for as _standing_for
+from .unhooked_numpy import OfNumbers as _OfNumbers
+from .unhooked_numpy import RefusingToWrite as _RefusingToWrite
+from .unhooked_numpy import any_active as _any_active
+from .unhooked_numpy import checked as _checked
+from .unhooked_numpy import refusing as _refusing
+from .unhooked_numpy import require_active as _require_active
+from .unhooked_numpy import standing_for as _standing_for
+from .unhooked_numpy import with_lists_joined as _with_lists_joined
+from .writing import write_constants as _write_constants
 
 __all__ = [name for name in dir(_np) if not name.startswith("_")]
 
@@ -39,13 +44,17 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if formula is None and _current() is not None:  # formulas take lists apart themselves
-            arguments = tuple([_from_nested(x) if _has_numbers_of_ours(x) else x for x in arguments])
+        is_seen = formula is not None or _current() is None  # formulas take lists apart themselves
+        if not is_seen:
+            arguments, keywords = _with_lists_joined(function, arguments, keywords)
         result = run(*arguments, **keywords)
+        if not is_seen and function not in _CONSTANT and function is not _np.imag:  # of real numbers
+            _require_active(function, arguments, keywords, result)
         return result if type(result) is ndarray else _memory.wrapped(result)
 
-    call.numpy_function = function  # type: ignore[attr-defined]
-    return call
+    made: Any = call if hasattr(function, "__get__") else staticmethod(call)  # does not become a method in a class
+    made.numpy_function = function
+    return made
 
 
 def _wrappable(found: Any) -> bool:
@@ -55,14 +64,24 @@ def _wrappable(found: Any) -> bool:
 # ------------------------------------------------------------------------------------------- arrays from other things
 
 
-def _empty(shape: Any, dtype: Any = None, order: Any = "C", **keywords: Any) -> ndarray:
-    dtype = _np.float64 if dtype is None else dtype
+def _empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None) -> ndarray:
+    if dtype is None:
+        dtype = _np.float64
+    elif type(dtype) is _CLASS_OF_DTYPES:
+        return _np.empty(shape, dtype, order).view(ndarray)
+    if device is not None:
+        _np.empty(0, device=device)  # raises for all but "cpu"
     return _np.ndarray.__new__(ndarray, shape, dtype, None, 0, None, order)
 
 
-def _full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", **keywords: Any) -> ndarray:
+_CLASS_OF_DTYPES = type(_np.dtypes.StrDType)  # classes of dtypes, such as this one, leave sizes open
+
+
+def _full(
+    shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None
+) -> ndarray:
     fill_value = _from_nested(fill_value)
-    made = _empty(shape, _np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    made = _empty(shape, _np.asarray(fill_value).dtype if dtype is None else dtype, order, device=device)
     made[...] = fill_value
     return made
 
@@ -76,13 +95,17 @@ def _array(
     subok: bool = False,
     ndmin: int = 0,
     like: Any = None,
+    **newer: Any,
 ) -> Any:
     nested = _from_nested(object, dtype=dtype)
     if nested is not object:
         object, copy = nested, None
     if not isinstance(object, ndarray):
-        made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin)
+        subok = not isinstance(object, _np.ndarray)  # what __array__ gives may be one of ours
+        made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin, subok=subok, **newer)
         return _memory.tracked(made) if type(made) is _np.ndarray else made
+    if newer or (copy is False and _memory.is_scalar(object)):
+        _np.array(_plain_of(object), copy=copy, ndmin=ndmin, **newer)  # raises for what cannot be
     if _memory.is_scalar(object):
         object, copy = object[...], None  # an array of its own
     wanted = object.dtype if dtype is None else _np.dtype(dtype)
@@ -96,6 +119,8 @@ def _asarray(
 ) -> Any:
     if isinstance(a, ndarray) and dtype is None and order is None and not copy and not _memory.is_scalar(a):
         return a
+    if device is not None:
+        _np.empty(0, device=device)  # raises for all but "cpu"
     return _array(a, dtype, copy=copy, order="K" if order is None else order)
 
 
@@ -140,11 +165,16 @@ class vectorize(_np.vectorize):
             return _memory.wrapped(super().__call__(*plain, **{name: _plain_of(x) for name, x in keywords.items()}))
         if keywords or self.signature is not None or self.excluded:
             raise _no_rule(_np.vectorize, " with a signature, excluded or keyword arguments")
-        wide = _np.broadcast_arrays(*arguments)
-        results = [self.pyfunc(*[_memory.tracked(x)[k] for x in wide]) for k in _np.ndindex(wide[0].shape)]
+        arguments = tuple(map(_from_nested, arguments))
+        # NumPy goes through the elements in the order in which they lie in memory, and so will the results.
+        layout = _np.nditer([*map(_plain_of, arguments), None], ("refs_ok", "zerosize_ok")).operands[-1].strides
+        order = sorted(range(len(layout)), key=lambda k: -layout[k])
+        wide = [_np.transpose(x, order) for x in _np.broadcast_arrays(*arguments)]
+        shape, back = wide[0].shape, [order.index(k) for k in range(len(order))]
+        results = [self.pyfunc(*[_memory.tracked(x)[k] for x in wide]) for k in _np.ndindex(shape)]
         if isinstance(results[0], tuple):
-            return tuple(_array(list(part)).reshape(wide[0].shape) for part in zip(*results))
-        return _array(results).reshape(wide[0].shape)
+            return tuple(_array(list(part)).reshape(shape).transpose(back) for part in zip(*results))
+        return _array(results).reshape(shape).transpose(back)
 
 
 # Classes of NumPy that keep or visit the numbers of an array behind its back.
@@ -152,6 +182,11 @@ matrix = _standing_for(_np.matrix)
 poly1d = _standing_for(_np.poly1d)
 recarray = _standing_for(_np.recarray)
 nested_iters = _refusing(_np.nested_iters)
+
+
+class finfo(metaclass=_OfNumbers):
+    __doc__ = _np.finfo.__doc__
+    origin = _np.finfo
 
 
 class nditer(metaclass=_RefusingToWrite):
@@ -179,15 +214,36 @@ class broadcast:
     __doc__ = _np.broadcast.__doc__
 
     def __init__(self, *arrays: Any) -> None:
-        self._origin = _np.broadcast(*[_plain_of(x) for x in arrays])
-        self._arrays = arrays
+        parts = [x for one in arrays for x in (one._arrays if isinstance(one, broadcast) else [one])]
+        self._arrays: list[Any] = [_asarray(x) for x in parts]
+        self._origin = _np.broadcast(*[_plain_of(x) for x in self._arrays])
+        self._wide: Any = None
+        self.index = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._origin, name)
 
-    def __iter__(self) -> Any:
-        """Tuples of elements, with their derivatives."""
-        return zip(*[x.flat for x in _np.broadcast_arrays(*[_asarray(x) for x in self._arrays])])
+    @property
+    def iters(self) -> tuple:
+        """The elements of each array, without broadcasting."""
+        return tuple(x.flat for x in self._arrays)
+
+    def reset(self, /) -> None:
+        """Begin anew."""
+        self.index = 0
+
+    def __iter__(self) -> broadcast:
+        return self
+
+    def __next__(self) -> tuple:
+        """The next elements, with their derivatives."""
+        if self.index >= self._origin.size:
+            raise StopIteration
+        if self._wide is None:
+            self._wide = _np.broadcast_arrays(*self._arrays)
+        place = _np.unravel_index(self.index, self._origin.shape)
+        self.index += 1
+        return tuple(x[place] for x in self._wide)
 
 
 class _Getter:
@@ -201,6 +257,8 @@ class _Getter:
             return _memory.wrapped(self._origin[key])
         # NumPy changes dtypes behind the back of our class.
         items = [_from_nested(item) for item in key]
+        if not [item for item in items if isinstance(item, ndarray)]:  # `any` may be NumPy's here
+            return _memory.wrapped(self._origin[key])
         dtype = self._origin[tuple([_plain_of(item) for item in items])].dtype
         items = [item.astype(dtype, copy=False) if isinstance(item, ndarray) else item for item in items]
         return _memory.wrapped(self._origin[tuple(items)])
@@ -272,10 +330,15 @@ def _sampling(function: Callable) -> Callable:
     @functools.wraps(function)
     def draw(*arguments: Any, **keywords: Any) -> Any:
         tape = _current()
-        for x in (*arguments, *keywords.values()):
+        for x in _leaves((arguments, keywords)):
             if _is_active(tape, x):
                 raise _no_rule(function, "; draw standard numbers or indices and compute with them,")
-        return function(*arguments, **keywords)
+        out = keywords.get("out")
+        if not isinstance(out, ndarray):
+            return function(*arguments, **keywords)
+        plain, named = _mapped(_plain_of, arguments), _mapped(_plain_of, keywords)
+        _write_constants([out], lambda: function(*plain, **named))
+        return out
 
     return _ours(draw)
 
@@ -284,6 +347,15 @@ class Generator(_np.random.Generator):
     __doc__ = _np.random.Generator.__doc__
 
     shuffle = _shuffling(_np.random.Generator.shuffle)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.bit_generator,), None
+
+
+class RandomState(_np.random.RandomState):
+    __doc__ = _np.random.RandomState.__doc__
+
+    shuffle = _shuffling(_np.random.RandomState.shuffle)
 
 
 for _name in dir(_np.random.Generator):
@@ -318,6 +390,7 @@ random = _Submodule(
     _np.random,
     _sampling,
     Generator=Generator,
+    RandomState=RandomState,
     default_rng=functools.wraps(_np.random.default_rng)(_default_rng),
     shuffle=_shuffling(_np.random.shuffle),
 )

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import checks, handouts
+from .activity import is_active
 from .errors import ActivityError, ActivityWarning
-from .indexing import is_active
 from .memory import LENT, behind, storage_of
 from .tape import Bystander, current, keep_needed, where_called
 

@@ -84,7 +84,7 @@ def install():
 
 def fail(board, error):
     """Show `error` and end all ranks with its status."""
-    status = ampi.mpi.waiting.status_of(error)
+    status = ampi.mpi.notices.status_of(error)
     sys.stdout.flush()
     board.post(render(error))
     board.wait_for_turn()

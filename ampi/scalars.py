@@ -1,4 +1,4 @@
-"""Tracked scalars: 0-d arrays that nothing changes, as NumPy's scalars are.
+"""Tracked scalars: 0-d arrays that nothing changes, as NumPy's scalars are, and elements of structured arrays.
 
 What NumPy gives as a number (a reduction, an element, arithmetic of numbers) is immutable there: ``t *= 0.5`` binds the
 name t to another number, and who else holds the old one still does.  A 0-d array that the user made is an array.
@@ -6,13 +6,14 @@ name t to another number, and who else holds the old one still does.  A 0-d arra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from . import indexing
+from . import activity, indexing
 from .array import ndarray
-from .memory import as_array, is_scalar, plain, set_scalar_type
+from .memory import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
 
 
 def _rebinding(name: str) -> Any:
@@ -43,7 +44,7 @@ class scalar(ndarray):
     del _name
 
     def __hash__(self) -> int:
-        return hash(indexing.plain_of(self))
+        return hash(activity.plain_of(self))
 
     def __getitem__(self, key: Any) -> Any:
         return self if key == () and type(key) is tuple else self._array()[key]
@@ -103,4 +104,57 @@ class scalar(ndarray):
         return indexing.getitem(np.ndarray.imag.__get__(self), ())
 
 
-set_scalar_type(scalar)
+class record(ndarray):
+    """An element of a structured array with floating-point fields: what NumPy gives as a `numpy.void`.
+
+    It looks into the array's memory, as NumPy's does: ``r["p"] = v`` sets the array's element, and ``r["p"]`` is a
+    number.
+    """
+
+    __slots__ = ()
+    __module__ = "ampi"
+
+    def __array_finalize__(self, template: Any) -> None:
+        if is_record(template):
+            as_array(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        if key == () and type(key) is tuple:
+            return self
+        part = indexing.getitem(self, self._name(key))
+        if isinstance(key, list):
+            return as_record(part)
+        return part[()] if isinstance(part, ndarray) and not part.ndim and key is not Ellipsis else part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        indexing.setitem(self, self._name(key), value)
+
+    def _name(self, key: Any) -> Any:
+        """A field's name, where its position was given."""
+        if not isinstance(key, (int, np.integer)) or isinstance(key, bool):
+            return key
+        if not -len(self) <= key < len(self):
+            raise IndexError(f"invalid index ({key}): the element has {len(self)} fields")
+        return self.dtype.names[key]
+
+    def __len__(self) -> int:
+        return len(self.dtype.names)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[name] for name in self.dtype.names)
+
+    def __hash__(self) -> int:
+        return hash(plain(self)[()])
+
+    def __repr__(self) -> str:
+        return repr(plain(self)[()])
+
+    def __str__(self) -> str:
+        return str(plain(self)[()])
+
+    def copy(self, order: Any = "C") -> Any:
+        """An element with memory of its own."""
+        return as_record(indexing.copied(self, np.array(plain(self))))
+
+
+set_scalar_types(scalar, record)

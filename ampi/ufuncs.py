@@ -7,24 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from . import reductions
+from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .errors import no_rule
-from .indexing import (
-    assign,
-    from_nested,
-    frozen_key,
-    getitem,
-    is_active,
-    is_inexact,
-    is_of_numpy,
-    must_announce,
-    plain_key,
-    plain_of,
-    require_arrays,
-    require_tracked,
-    setitem,
-    write,
-    write_constants,
-)
+from .indexing import frozen_key, getitem, plain_key, setitem
 from .memory import (
     Region,
     TrackedArray,
@@ -37,22 +23,68 @@ from .memory import (
     wrapped,
     writable,
 )
+from .nested import from_nested
+from .reductions import taken
 from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
+from .rules.exact import exactly
 from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from .tape import Sweep, Tape, current
+from .writing import assign, must_announce, write, write_constants
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+
+
+_plain_kinds: set[type] = {np.ndarray, int, float, complex, bool, list, tuple, np.float64, np.int64}
+"""Classes of operands that do not compute ufuncs themselves, as far as they have been met."""
+
+
+def _computes(x: Any) -> bool:
+    """Whether an operand's class is another one that computes ufuncs itself, or refuses to."""
+    kind = type(x)
+    if kind in _plain_kinds:
+        return False
+    method = getattr(kind, "__array_ufunc__", _plain_method)
+    if (
+        method is not _plain_method
+        and method is not TrackedArray.__array_ufunc__
+        and not issubclass(kind, TrackedArray)
+    ):
+        return True
+    _plain_kinds.add(kind)
+    return False
+
+
+class _Deferred(Exception):
+    """An operand computes the ufunc itself."""
+
+
+def _not_computing(x: Any) -> Any:
+    if _computes(x):
+        raise _Deferred
+    return x
+
+
+_plain_method = np.ndarray.__array_ufunc__
 
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     """Run ``ufunc.method(*inputs, **keywords)`` and record it if it has an active operand."""
     if keywords:
         outs = keywords.get("out", ())
+        if any(map(_computes, (*inputs, *outs, keywords.get("where")))):
+            return NotImplemented
         if any(map(is_scalar, outs)):
             return _into_scalars(ufunc, method, inputs, keywords, outs)
+        if not all([out is None or isinstance(out, np.ndarray) for out in outs]):
+            raise TypeError("return arrays must be of ArrayType")
     tape = current()
     if tape is None:
-        return _passively(ufunc, method, inputs, keywords)
+        try:
+            return _passively(ufunc, method, inputs, keywords)
+        except _Deferred:
+            return NotImplemented
+    if any(map(_computes, inputs)):
+        return NotImplemented
     inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
     if method == "__call__" and ufunc in _COMPARISONS:
         return _passively(ufunc, method, inputs, keywords)
@@ -71,7 +103,10 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
 
 
 def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
-    values = [as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]
+    values = [
+        as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x if type(x) in _plain_kinds else _not_computing(x)
+        for x in inputs
+    ]
     run = ufunc if method == "__call__" else getattr(ufunc, method)
     if not keywords and method != "at":
         return wrapped(run(*values))
@@ -143,7 +178,7 @@ class _Elementwise:
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
             return
-        g = _taken(sweep, self.result, self.fresh, self.mask)
+        g = taken(sweep, self.result, self.fresh, self.mask)
         values = self.values
         if self.recompute is not None:
             with np.errstate(all="ignore"):
@@ -157,21 +192,6 @@ class _Elementwise:
                 with np.errstate(all="ignore"):
                     contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
             sweep.add(region, unbroadcast(contribution, region.shape))
-
-
-def _taken(sweep: Sweep, result: Region, fresh: bool, mask: Any) -> np.ndarray:
-    """Adjoint of an operation's result; zero where a mask kept the old value."""
-    shadow = sweep.shadow(result)
-    if fresh:
-        return shadow if mask is None else np.where(mask, shadow, 0)
-    if mask is None:
-        g = shadow.copy()
-        shadow[...] = 0
-        return g
-    mask = np.broadcast_to(mask, shadow.shape)
-    g = np.where(mask, shadow, 0)
-    shadow[mask] = 0
-    return g
 
 
 def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
@@ -211,6 +231,9 @@ def _call_with_keywords(
     tape: Tape, ufunc: np.ufunc, rule: Rule, inputs: tuple, active: tuple, keywords: dict
 ) -> TrackedArray:
     keywords = dict(keywords)
+    dtype = keywords.get("dtype")
+    if dtype is not None and np.dtype(dtype).kind == "c":  # derivatives of complex functions are wanted then
+        inputs = tuple([tracked(x).astype(dtype, copy=False) if isinstance(x, np.ndarray) else x for x in inputs])
     (out,) = keywords.pop("out", (None,))
     where = keywords.pop("where", True)
     mask = None if where is True else tape.need(np.asanyarray(where))
@@ -268,7 +291,7 @@ def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tupl
 def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
     """Whether the result is floating-point or complex, so that it would carry a derivative."""
     dtypes = [
-        x.dtype if isinstance(x, np.ndarray) else type(x) if isinstance(x, (int, float, complex)) else None
+        type(x) if type(x) in (int, float, complex) else getattr(x, "dtype", None) or np.asarray(x).dtype
         for x in inputs
     ]
     found = ufunc.resolve_dtypes((*dtypes, *[None] * ufunc.nout))
@@ -284,245 +307,24 @@ def _write_results(ufunc: np.ufunc, results: tuple, outs: Any) -> tuple:
     return _given(outs, results)
 
 
+@exactly(np.divmod)
 def _divmod(x: Any, y: Any) -> tuple:
     return np.floor_divide(x, y), np.remainder(x, y)
 
 
+@exactly(np.modf)
 def _modf(x: Any) -> tuple:
     whole = np.trunc(x)
     return x - whole, whole
 
 
+@exactly(np.frexp)
 def _frexp(x: Any) -> tuple:
     _, exponent = np.frexp(plain_of(x))
     return np.ldexp(x, -exponent), wrapped(exponent)
 
 
 _REWRITTEN: dict[np.ufunc, Callable] = {np.divmod: _divmod, np.modf: _modf, np.frexp: _frexp}
-
-
-# ----------------------------------------------------------------------------------------------------- reductions
-
-
-def _sum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
-    return g
-
-
-def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
-    hits = x == z
-    if mask is not None:
-        hits &= mask
-    return g * hits / np.maximum(hits.sum(axis=axes, keepdims=True), 1)
-
-
-def _product_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
-    # The product of the others from a prefix and a suffix product: no division, so zeros are right.
-    if mask is not None:
-        x = np.where(mask, x, 1)
-    kept = [k for k in range(x.ndim) if k not in axes]
-    order = kept + list(axes)
-    moved = np.transpose(x, order)
-    rows = moved.reshape(moved.shape[: len(kept)] + (-1,))
-    others = np.ones_like(rows)
-    np.cumprod(rows[..., :-1], axis=-1, out=others[..., 1:])
-    suffix = np.cumprod(rows[..., :0:-1], axis=-1)[..., ::-1]
-    others[..., :-1] *= suffix
-    back = np.transpose(others.reshape(moved.shape), np.argsort(order))
-    return g * np.conj(back)
-
-
-def _logsumexp_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
-    return g * np.exp(x - z)
-
-
-def _hypot_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
-    return g * x / np.where(z == 0, 1, z)
-
-
-# For each reduction: its adjoint, and whether that needs the argument and the result.
-_REDUCTIONS: dict[np.ufunc, tuple[Callable, bool, bool]] = {
-    np.add: (_sum_adjoint, False, False),
-    np.multiply: (_product_adjoint, True, False),
-    np.maximum: (_extremum_adjoint, True, True),
-    np.minimum: (_extremum_adjoint, True, True),
-    np.fmax: (_extremum_adjoint, True, True),
-    np.fmin: (_extremum_adjoint, True, True),
-    np.logaddexp: (_logsumexp_adjoint, True, True),
-    np.hypot: (_hypot_adjoint, True, True),
-}
-
-
-class _Reduction:
-    __slots__ = ("adjoint", "axes", "factor", "fresh", "mask", "recompute", "result", "source", "x", "z")
-
-    def __call__(self, sweep: Sweep) -> None:
-        if not sweep.has_shadow(self.result):
-            return
-        z = self.z if self.recompute is None else self.recompute(self.x)
-        shape = tuple(1 if k in self.axes else n for k, n in enumerate(self.source.shape))
-        g = _taken(sweep, self.result, self.fresh, None).reshape(shape)
-        if self.factor is not None:
-            g = g * self.factor
-        g = self.adjoint(g, self.x, None if z is None else np.reshape(z, shape), self.axes, self.mask)
-        sweep.add(self.source, g if self.mask is None else np.where(self.mask, g, 0))
-
-
-def _axes(axis: Any, ndim: int) -> tuple:
-    if axis is None:
-        return tuple(range(ndim))
-    return tuple(int(k) % ndim for k in (axis if isinstance(axis, tuple) else (axis,))) if ndim else ()
-
-
-def _in_real_dtype(x: Any, keywords: dict) -> Any:
-    """What is reduced: the real parts of complex numbers, where a real dtype is asked for."""
-    dtype = keywords.get("dtype")
-    return x if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind == "c" else tracked(x).astype(dtype)
-
-
-def _reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    x = _in_real_dtype(inputs[0], keywords)
-    if is_active(tape, keywords.get("initial")):
-        raise no_rule(ufunc, ".reduce for an active `initial`")
-    keywords = {name: plain_of(value) for name, value in keywords.items()}
-    (out,) = keywords.pop("out", (None,)) or (None,)
-    run = lambda values: ufunc.reduce(values, **keywords)
-    if ufunc not in _REDUCTIONS:
-        return _unknown_method(ufunc, "reduce", inputs, run(plain(x)), out)
-    record = _Reduction()
-    record.adjoint, need_x, need_z = _REDUCTIONS[ufunc]
-    record.axes = _axes(keywords.get("axis", 0), x.ndim)
-    where = keywords.get("where", True)
-    record.mask = None if where is True else tape.need(np.asarray(where))
-    initial = keywords.get("initial", None)
-    record.factor = initial if ufunc is np.multiply and isinstance(initial, (int, float, complex, np.number)) else None
-    record.source = region_of(x)
-    record.x = tape.need(x) if need_x else None
-    record.z = record.recompute = None
-    record.fresh = out is None
-    if out is None:
-        result = wrapped(run(plain(x)))
-        if not is_inexact(result):
-            return result
-        record.z = tape.need(result) if need_z else None
-        record.result = region_of(result)
-        tape.activate(result)
-        tape.append(record, created=(result,))
-        return result
-    require_tracked(out, f"np.{ufunc.__name__}.reduce(..., out=...)")
-    action = lambda: ufunc.reduce(plain(x), out=plain(out), **keywords)
-    if not is_inexact(out):
-        write_constants([out], action)
-        return out
-    record.recompute = run if need_z else None
-    _, undo = write([out], action)
-    record.result = region_of(out)
-    tape.append(record, undo)
-    tape.activate(out)
-    return out
-
-
-def _unknown_method(ufunc: np.ufunc, method: str, inputs: tuple, result: Any, out: Any) -> Any:
-    result = wrapped(result)
-    if is_inexact(result) or out is not None:
-        raise no_rule(ufunc, f" for its method {method}")
-    return result
-
-
-# ------------------------------------------------------------------------------------------------- accumulations
-
-
-def _cumsum_adjoint(g: Any, x: Any, z: Any) -> Any:
-    return np.cumsum(g[::-1], axis=0)[::-1]
-
-
-def _cumprod_adjoint(g: Any, x: Any, z: Any) -> Any:
-    # Horner's scheme from the end: s_k = ḡ_k + x_{k+1} s_{k+1}; no division, so zeros are right.
-    before = np.ones_like(x)
-    np.cumprod(x[:-1], axis=0, out=before[1:])
-    before = np.conj(before)
-    factors = np.conj(x)
-    total = np.zeros_like(g)
-    s = np.zeros_like(g[0]) if len(g) else None
-    for k in range(len(g) - 1, -1, -1):
-        s = g[k] + (factors[k + 1] * s if k + 1 < len(g) else 0)
-        total[k] = s
-    return total * before
-
-
-def _cumulative_extremum_adjoint(g: Any, x: Any, z: Any) -> Any:
-    # An element holds the extremum until a later one takes (or ties) it.
-    place = np.arange(len(x)).reshape((-1,) + (1,) * (x.ndim - 1))
-    holder = np.maximum.accumulate(np.where(x == z, place, 0), axis=0)
-    total = np.zeros_like(g)
-    np.add.at(total, (holder, *np.indices(x.shape, sparse=True)[1:]), g)
-    return total
-
-
-_ACCUMULATIONS: dict[np.ufunc, tuple[Callable, bool]] = {
-    np.add: (_cumsum_adjoint, False),
-    np.multiply: (_cumprod_adjoint, True),
-    np.maximum: (_cumulative_extremum_adjoint, True),
-    np.minimum: (_cumulative_extremum_adjoint, True),
-}
-
-
-class _Accumulation:
-    __slots__ = ("adjoint", "axis", "keywords", "result", "source", "ufunc", "x")
-
-    def __call__(self, sweep: Sweep) -> None:
-        if not sweep.has_shadow(self.result):
-            return
-        g = np.moveaxis(sweep.shadow(self.result), self.axis, 0)
-        x = z = None
-        if self.x is not None:
-            x = np.moveaxis(self.x, self.axis, 0)
-            z = self.ufunc.accumulate(x, axis=0)
-        sweep.add(self.source, np.moveaxis(self.adjoint(g, x, z), 0, self.axis))
-
-
-def _accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    x = _in_real_dtype(inputs[0], keywords)
-    keywords = dict(keywords)
-    (out,) = keywords.pop("out", (None,)) or (None,)
-    result = wrapped(ufunc.accumulate(plain(x), **keywords))
-    if ufunc not in _ACCUMULATIONS:
-        return _unknown_method(ufunc, "accumulate", inputs, result, out)
-    if is_inexact(result):
-        record = _Accumulation()
-        record.adjoint, need_x = _ACCUMULATIONS[ufunc]
-        record.ufunc = ufunc
-        record.axis = keywords.get("axis", 0) % x.ndim
-        record.source = region_of(x)
-        record.x = tape.need(x) if need_x else None
-        record.result = region_of(result)
-        tape.activate(result)
-        tape.append(record, created=(result,))
-    if out is None:
-        return result
-    assign(out, result, f"np.{ufunc.__name__}.accumulate(..., out=...)")
-    return out
-
-
-def _reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    """Segment by segment, through the rules of reduce and item access."""
-    x, starts = inputs
-    keywords = dict(keywords)
-    axis = keywords.pop("axis", 0) % x.ndim
-    (out,) = keywords.pop("out", (None,)) or (None,)
-    starts = plain_of(np.asarray(starts))
-    n = x.shape[axis]
-    moved = np.moveaxis(tracked(x), axis, 0)
-    parts = []
-    for k, start in enumerate(starts):
-        stop = starts[k + 1] if k + 1 < len(starts) else n
-        segment = moved[start:stop] if start < stop else moved[start : start + 1]
-        parts.append(ufunc.reduce(segment, axis=0, **keywords))
-    result = np.moveaxis(from_nested(parts), 0, axis)
-    plain(result)[...] = ufunc.reduceat(plain(x), starts, axis=axis, **keywords)
-    if out is None:
-        return result
-    assign(out, result, f"np.{ufunc.__name__}.reduceat(..., out=...)")
-    return out
 
 
 def _outer(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
@@ -599,9 +401,9 @@ def _at_method(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywor
 
 _METHODS: dict[str, Callable] = {
     "__call__": _call,
-    "reduce": _reduce,
-    "accumulate": _accumulate,
-    "reduceat": _reduceat,
+    "reduce": reductions.reduce,
+    "accumulate": reductions.accumulate,
+    "reduceat": reductions.reduceat,
     "outer": _outer,
     "at": _at_method,
 }

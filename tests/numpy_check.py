@@ -9,9 +9,12 @@ from numpy_programs import NARROW, WIDE, run, starts
 
 import ampi
 import ampi.numpy
-from ampi.memory import is_scalar
+from ampi.memory import is_record, is_scalar
 
 STEP = 2.0**-17
+SINGULAR = "cbrt"
+"""A function with an infinite derivative at zero: the cube root of x - x has one of either sign, and their sum is not a
+number."""
 
 
 class Refused(Exception):
@@ -49,7 +52,7 @@ def record(lines, dtypes):
     for value, seed in zip(names.values(), weights(names)):
         if isinstance(value, ampi.ndarray):
             for field in value.dtype.names or (None,):
-                part = value if field is None else value[field]
+                part = value if field is None else value[...][field]
                 if part.dtype.kind in "fc":
                     outputs.append(part)
                     seeds.append(seed[field] if field else seed)
@@ -97,9 +100,11 @@ def plain(x):
 
 def different(a, b):
     if isinstance(a, np.ndarray):
-        if not isinstance(b, ampi.ndarray) or is_scalar(b):
+        if not isinstance(b, np.ndarray) or is_scalar(b):  # a ufunc of lists gives a plain array
             return [f"NumPy gives an array, ampi {type(b)}"]
-    elif type(a) is not type(b) and not (is_scalar(b) and isinstance(a, np.inexact)):
+    elif type(a) is not type(b) and not (
+        (is_scalar(b) and isinstance(a, np.inexact)) or (is_record(b) and a.dtype.names)
+    ):
         return [f"NumPy gives {type(a)}, ampi {type(b)}"]
     if a.dtype != b.dtype or a.shape != b.shape:
         return [f"NumPy gives {a.dtype} of shape {a.shape}, ampi {b.dtype} of shape {b.shape}"]
@@ -138,7 +143,7 @@ def gradient_problems(lines):
     _, gradient = record(lines, WIDE)
     directions = dict(zip(gradient, moves()))
     total = sum(np.vdot(gradient[n], directions[n]).real for n in gradient)
-    if abs(total - near) <= 2e-4 * scale:
+    if abs(total - near) <= 2e-4 * scale or (np.isnan(total) and any(SINGULAR in line for line in lines)):
         return []
     return [f"gradient: ampi gives {total}, differences {near} (and {far})"]
 

@@ -1,6 +1,8 @@
 """`ampi.ndarray` as NumPy users use arrays: views, assignment, in-place operators, masks, scalars."""
 
 import copy
+import inspect
+import operator
 import pickle
 import warnings
 
@@ -550,7 +552,7 @@ def test_active_values_do_not_enter_plain_arrays(write):
     ("name", "call"),
     [
         ("unique", lambda x: np.unique(x)),
-        ("nextafter", lambda x: np.nextafter(x, 1.0)),
+        ("spacing", lambda x: np.spacing(x)),
         ("cov", lambda x: np.cov(x)),
         ("lstsq", lambda x: np.linalg.lstsq(np.eye(3), x)),
         ("reduce", lambda x: np.subtract.reduce(x)),
@@ -853,3 +855,47 @@ def test_bytes_and_addresses_of_active_arrays_draw_a_warning(leave):
     outside._warned.clear()
     with ampi.Tape() as tape, pytest.warns(ampi.ActivityWarning, match="drops its derivative"):
         leave(tape.watch(np.ones(2)))
+
+
+def test_functions_that_are_attributes_of_classes_stay_functions():
+    class Program:
+        array, zeros, total = ampi.numpy.array, ampi.numpy.zeros, ampi.numpy.sum
+
+    for program in (Program, Program()):
+        assert program.array([1.0, 2.0]).shape == (2,)
+        assert program.zeros((2, 3)).shape == (2, 3)
+    assert inspect.signature(ampi.numpy.zeros) and ampi.numpy.zeros.__name__ == "zeros"
+
+
+def test_elements_of_arrays_of_objects_are_what_numpy_makes_of_them():
+    with ampi.Tape():
+        a, inner = ampi.numpy.empty(3, object), ampi.numpy.array([1, 2])
+        a[0], a[1], a[2] = inner, ampi.numpy.array(3), ampi.numpy.array(None)
+        a[1, ...] = ampi.numpy.array(3)
+        assert a[0] is inner and type(a[1]) is int and a[2].dtype == object
+    number = np.float64(2.5)
+    a[0], a[1] = number, inner
+    assert a[0] is number and a[1] is inner and next(iter(a)) is number
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, 2, writeable=True),
+        lambda x: np.lib.stride_tricks.as_strided(x, (3, 2), (8, 0)),
+        lambda x: np.lib.stride_tricks.as_strided(x, (2, 3), (16, 8)),
+    ],
+)
+def test_active_values_into_elements_that_share_memory_are_refused(view):
+    with ampi.Tape() as tape:
+        y = tape.watch(np.ones(8))
+        target = view(ampi.numpy.zeros(5))
+        for write in (
+            lambda: operator.setitem(target, ..., y[: target.size].reshape(target.shape)),
+            lambda: np.multiply(y[: target.size].reshape(target.shape), 2, out=target),
+            lambda: operator.iadd(target, y[0]),
+        ):
+            with pytest.raises(ampi.ActivityError, match="share memory"):
+                write()
+        target[:1, :1] = y[0]
+        np.lib.stride_tricks.as_strided(target, (2, 1), (24, 16))[...] = y[1]

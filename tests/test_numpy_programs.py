@@ -1,7 +1,10 @@
-"""NumPy programs that `scripts/fuzz --numpy` found to compute something else, held against NumPy."""
+"""NumPy programs held against NumPy: random ones, and those that `scripts/fuzz --numpy` found to compute otherwise."""
 
 import pytest
-from numpy_check import examine
+from numpy_check import Refused, examine
+from numpy_programs import Program
+
+import ampi
 
 FOUND = {
     "an empty list as an index": ["z[[]] += 3"],
@@ -30,6 +33,119 @@ FOUND = {
         "b = np.reshape(x[0, 0], ())",
         "c = np.broadcast_to(x[0, 0], ())",
     ],
+    "elements of structured arrays": [
+        "v = np.zeros(3, dtype=[('p', 'f8'), ('k', 'i4'), ('q', 'f8', (2,)), ('c', 'c16')])",
+        "v['p'] = x[0, :3]",
+        "a = v[0]['p']",
+        "b = v[1]['q']",
+        "v[2]['q'] = x[1, 2:]",
+        "b *= 3",
+        "r = v[2]",
+        "r[2] = x[2, 2]",
+        "w = v[[1, 0, 0]]",
+        "w[[1, 1]] = v[:2]",
+        "u = v.copy()",
+        "u[:] = r",
+    ],
+    "lists of scalars": [
+        "a = np.sin([x[0, 0], x[1, 1]])",
+        "b = np.multiply([2.0, x[1, 1]], [[3, 1], (x[0, 0], f[0])])",
+        "c = np.add.reduce([1, f[1]])",
+        "d = [x[0, 1], 1] * x[1, :2]",
+    ],
+    "orders in memory": [
+        "a = np.sort(x.T, axis=0)",
+        "b = np.partition(x[:, ::-1], 1, axis=0)",
+        "c = np.sort(x, axis=None)",
+        "x.T[2].partition(1)",
+        "x[:, 0].sort()",
+    ],
+    "norms of zero": [
+        "a = np.linalg.norm(x * 0, 2)",
+        "b = np.linalg.norm(z * 0, 'nuc')",
+        "c = np.linalg.norm(x, 2) + np.linalg.norm(z, 'nuc') + np.linalg.norm(z, -2)",
+    ],
+    "joined empty parts": [
+        "v = np.stack([x, x], axis=-1)[1, :0:2]",
+        "a = np.r_[v, v]",
+        "b = np.array([z[:0].T, z[:0].T])",
+    ],
+    "numbers and lists of scalars": ["a = np.float64(0.5) + [x[0, 0], 2]", "b = [x[0, 1], f[0]] / np.int64(2)"],
+    "values from the array itself": ["v = f.conj()", "v.flat[:-6:-2] = np.arange(5)", "f.flat[[0, 2, 4]] = x[0, :2]"],
+    "scalars into given arrays": [
+        "a = np.mean(np.sum(x), out=np.zeros(()))",
+        "b = np.median(x[0, 0], out=np.zeros(()))",
+    ],
+    "elements in the order of memory": ["a = np.vectorize(lambda t: t * 2)(x.T)"],
+    "grids": ["a = np.ogrid[:3, :4][1] * x", "b = np.mgrid[:2, :3][0] * z", "c = np.r_[0:2:3j, 1:3, x[0]]"],
+    "broadcast": ["b = np.array([s * t for s, t in np.broadcast(x, x[0])])", "c = np.full(3, x[0, 0]).copy()"],
+    "fields of elements": [
+        "v = np.zeros(4, dtype=[('p', 'f8'), ('c', 'c16')])",
+        "v[0]['p'] = f[2]",
+        "v[1]['c'] += z[0, 1]",
+    ],
+    "complex powers of negative numbers": ["a = np.power(-np.abs(x), z[0, 0])", "b = np.float_power(f, z[1, 2])"],
+    "copies in the order of memory": [
+        "a = np.nan_to_num(z.T)",
+        "b = np.nan_to_num(x.T)",
+        "c = np.nan_to_num(z[:, ::-1])",
+    ],
+    "formulas in the order of memory": [
+        "v = np.stack([z, z * 2, z], axis=1)",
+        "a = np.vecdot(v.T, v.T)",
+        "b = np.cross(x.T[:, :3], x.T[:, :3], axis=1)",
+        "c = np.inner(x.T, x.T)",
+    ],
+    "the argument itself": [
+        "a = np.squeeze(z)",
+        "b = np.real_if_close(z)",
+        "c = np.atleast_1d(x, f)[0]",
+        "z.shape = (6,)",
+        "x.shape = (12,)",
+    ],
+    "variances of numbers": ["a = np.std(np.sum(x), axis=())", "b = np.var(np.sum(z), axis=(), keepdims=True)"],
+    "exponents": ["a = np.frexp(x[0, 0])[1] + np.frexp(x)[0]", "b = np.frexp(f[0])[0]"],
+    "signs of zeros": ["a = np.modf(f // 2)[0]", "b = np.modf(-np.abs(f) // 2)[1]", "c = np.divmod(f, 0.7)[1]"],
+    "a part of windows": ["v = np.lib.stride_tricks.sliding_window_view(x, 2, axis=1)", "v.real = v", "a = v * 2"],
+    "a part of the array itself": ["a = np.imag(f)", "a.real = a[:]", "z.real = z.imag", "z.imag = [x[0, 0], 1, 2]"],
+    "what is known of a number's dtype": ["a = np.finfo(x[0, 0]).eps * x", "b = np.finfo(f[0]).max * 0 + f"],
+    "axes too many": ["np.copyto(f, x[:1, None, :1], where=f > 0)", "np.copyto(x[0], x[None, None, 1])"],
+    "nothing into flat": ["x.flat = np.empty(0)", "z.flat[2:] = f[:0]", "a = x * 2"],
+    "complex functions of real numbers": [
+        "a = np.power(f - 2, f, dtype=np.complex128)",
+        "b = np.arcsin(x + 3, dtype=np.complex128)",
+        "c = np.sqrt(f - 2, dtype=complex)",
+    ],
+    "sides of cuts": [
+        f"{name}_{function} = np.{function}({number})"
+        for function in ("arcsin", "arccos", "arccosh", "arcsinh", "arctanh", "sqrt", "log", "log1p")
+        for name, number in {
+            "a": "x + 3 + 0j",
+            "b": "np.conj(x + 3 + 0j)",
+            "c": "x - 3 + 0j",
+            "d": "np.conj(x - 3 + 0j)",
+            "e": "(x + 3) * 1j",
+            "g": "-np.conj((x + 3) * 1j)",
+        }.items()
+    ],
+    "nothing into what cannot be written": [
+        "v = np.diagonal(x, 5)",
+        "np.concatenate([v[1:], v[:1]], out=v)",
+    ],
+    "lists into fields": [
+        "v = np.zeros((2, 2), dtype=[('p', 'f8'), ('q', 'f8', (2,)), ('c', 'c16')])",
+        "v['p'] = [x[0, 0], F4(0.25)]",
+        "v['q'] = [f[0], 2]",
+        "v['c'][0] = [z[0, 0], x[0, 0]]",
+        "a = v['q'] * 2",
+    ],
+    "broadcast arrays in the order of memory": [
+        "a = np.broadcast_to(f, (2, 5)).ravel('K')",
+        "b = np.broadcast_to(x[:, :1], (3, 4)).ravel('K')",
+        "c = np.broadcast_to(z[:, None].T, (2, 3, 1, 2)).ravel('K')",
+        "d = np.broadcast_to(x.T[:, None], (4, 2, 3)).flatten('K')",
+    ],
+    "nothing into a diagonal": ["np.fill_diagonal(x, z[:0])", "a = np.diagonal(x)"],
     "joined dtypes": ["a = np.r_[x[0], z.ravel(), f, 1]"],
 }
 
@@ -37,3 +153,31 @@ FOUND = {
 @pytest.mark.parametrize("lines", FOUND.values(), ids=FOUND)
 def test_found_before(lines):
     assert not examine(lines)
+
+
+def examine_random(seeds):
+    problems = {}
+    for seed in seeds:
+        lines = Program(seed).lines
+        try:
+            found = examine(lines)
+        except Refused:
+            continue
+        if found:
+            problems[seed] = [*lines, *found]
+    return problems
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("first", range(0, 40, 8))
+def test_random_programs(first):
+    """Others on each rank."""
+    first += 1000 * ampi.COMM_WORLD.rank
+    assert not examine_random(range(first, first + 8))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(100_000, 104_000, 400))
+def test_many_random_programs(first):
+    assert not examine_random(range(first, first + 400))

@@ -21,6 +21,7 @@ import numpy as np
 
 _LN2 = float(np.log(2.0))
 _LN10 = float(np.log(10.0))
+_INF = float("inf")
 
 
 def _share(x: Any, y: Any, z: Any) -> Any:
@@ -33,9 +34,59 @@ def _power_base(x: Any, y: Any) -> Any:
     return np.where(zero, 0.0, y * x ** np.where(zero, 1.0, y - 1.0))
 
 
+def _power_exponent(x: Any, z: Any) -> Any:
+    return z * np.log(np.where(x == 0, z.dtype.type(1), x))  # complex for negative numbers too, if the power is
+
+
 def _unit(x: Any, z: Any) -> Any:
     """x/|x|, zero at zero."""
     return x / np.where(z == 0, 1.0, z)
+
+
+def leg(x: Any, z: Any) -> Any:
+    """The derivative of a hypotenuse z with respect to x: zero at zero, and at infinity that of the leg which is."""
+    return np.where(np.isinf(z), np.where(np.isinf(x), np.sign(x), 0.0), _unit(x, z))
+
+
+def _other_leg(x: Any) -> Any:
+    """sqrt(1 - x²).  On its cuts the sign of the imaginary zero says on which side: subtracting keeps it."""
+    return np.sqrt(-(x - 1.0)) * np.sqrt(x - -1.0) if np.iscomplexobj(x) else np.sqrt((1.0 - x) * (1.0 + x))
+
+
+def _around(a: Any, x: Any, y: Any) -> Any:
+    """a / (x² + y²) where the squares may leave the range of numbers; zero at the origin and at infinity."""
+    distance = np.hypot(x, y)
+    nowhere = (distance == 0) | np.isinf(distance)
+    safe = np.where(nowhere, 1.0, distance)
+    return np.where(nowhere, 0.0, a / safe / safe)
+
+
+def _weight(x: Any, y: Any, z: Any, exp: Any) -> Any:
+    """exp(x - z), also where infinities meet: one for the larger argument, 1/2 for each of two that are the same."""
+    return np.where(x == y, 0.5, exp(np.where(x == z, 0.0, x - z)))
+
+
+def times(g: Any, p: Any) -> Any:
+    """Adjoint times partial derivative; where one of them is exactly zero, so is the product, whatever the other is."""
+    product = g * p
+    if has_nan(product):
+        return np.where((g == 0) | (p == 0), product.dtype.type(0), product)
+    return product
+
+
+def has_nan(x: Any) -> bool:
+    """Whether an element is not a number, by the quickest of NumPy's reductions (which takes threads for more)."""
+    total: Any
+    if x.size > _SMALL:
+        total = np.maximum.reduce(x, axis=None)
+    elif x.ndim == 1:
+        total = x.dot(x)
+    else:
+        total = np.vdot(x, x)
+    return bool(total != total)
+
+
+_SMALL = 8192
 
 
 PARTIALS: dict[str, tuple] = {
@@ -43,19 +94,20 @@ PARTIALS: dict[str, tuple] = {
     "subtract": (1.0, -1.0),
     "multiply": (lambda y: y, lambda x: x),
     "divide": (lambda y: 1.0 / y, lambda y, z: -z / y),
-    "power": (_power_base, lambda x, z: z * np.log(np.where(x == 0, 1.0, x))),
-    "float_power": (_power_base, lambda x, z: z * np.log(np.where(x == 0, 1.0, x))),
+    "power": (_power_base, _power_exponent),
+    "float_power": (_power_base, _power_exponent),
     "remainder": (1.0, lambda x, y: -np.floor_divide(x, y)),
-    "fmod": (1.0, lambda x, y: -np.trunc(x / y)),
+    "fmod": (1.0, lambda x, y, z: -np.rint((x - z) / y)),
     "maximum": (_share, lambda x, y, z: _share(y, x, z)),
     "minimum": (_share, lambda x, y, z: _share(y, x, z)),
     "fmax": (_share, lambda x, y, z: _share(y, x, z)),
     "fmin": (_share, lambda x, y, z: _share(y, x, z)),
-    "logaddexp": (lambda x, z: np.exp(x - z), lambda y, z: np.exp(y - z)),
-    "logaddexp2": (lambda x, z: np.exp2(x - z), lambda y, z: np.exp2(y - z)),
-    "arctan2": (lambda x, y: y / (x * x + y * y), lambda x, y: -x / (x * x + y * y)),
-    "hypot": (_unit, lambda y, z: _unit(y, z)),
-    "copysign": (lambda x, y: np.copysign(np.sign(x), x * y), None),
+    "logaddexp": (lambda x, y, z: _weight(x, y, z, np.exp), lambda x, y, z: _weight(y, x, z, np.exp)),
+    "logaddexp2": (lambda x, y, z: _weight(x, y, z, np.exp2), lambda x, y, z: _weight(y, x, z, np.exp2)),
+    "arctan2": (lambda x, y: _around(y, x, y), lambda x, y: -_around(x, x, y)),
+    "hypot": (leg, lambda y, z: leg(y, z)),
+    "nextafter": (1.0, None),
+    "copysign": (lambda x, y: np.sign(x) * np.copysign(1.0, y), None),
     "ldexp": (lambda y: np.exp2(y), None),
     "negative": (-1.0,),
     "positive": (1.0,),
@@ -66,7 +118,7 @@ PARTIALS: dict[str, tuple] = {
     "reciprocal": (lambda z: -z * z,),
     "exp": (lambda z: z,),
     "exp2": (lambda z: _LN2 * z,),
-    "expm1": (lambda z: z + 1.0,),
+    "expm1": (lambda x: np.exp(x),),
     "log": (lambda x: 1.0 / x,),
     "log2": (lambda x: 1.0 / (_LN2 * x),),
     "log10": (lambda x: 1.0 / (_LN10 * x),),
@@ -74,15 +126,15 @@ PARTIALS: dict[str, tuple] = {
     "sin": (lambda x: np.cos(x),),
     "cos": (lambda x: -np.sin(x),),
     "tan": (lambda z: 1.0 + z * z,),
-    "arcsin": (lambda x: 1.0 / np.sqrt(1.0 - x * x),),
-    "arccos": (lambda x: -1.0 / np.sqrt(1.0 - x * x),),
+    "arcsin": (lambda x: 1.0 / _other_leg(x),),
+    "arccos": (lambda x: -1.0 / _other_leg(x),),
     "arctan": (lambda x: 1.0 / (1.0 + x * x),),
     "sinh": (lambda x: np.cosh(x),),
     "cosh": (lambda x: np.sinh(x),),
-    "tanh": (lambda z: 1.0 - z * z,),
-    "arcsinh": (lambda x: 1.0 / np.sqrt(x * x + 1.0),),
-    "arccosh": (lambda x: 1.0 / (np.sqrt(x - 1.0) * np.sqrt(x + 1.0)),),
-    "arctanh": (lambda x: 1.0 / (1.0 - x * x),),
+    "tanh": (lambda z: (1.0 - z) * (1.0 + z),),
+    "arcsinh": (lambda x: 1.0 / (np.sqrt(x * x - -1.0) if np.iscomplexobj(x) else np.hypot(x, 1.0)),),
+    "arccosh": (lambda x: 1.0 / (np.sqrt(x - 1.0) * np.sqrt(x - -1.0)),),
+    "arctanh": (lambda x: 1.0 / ((1.0 - x) * (1.0 + x)),),
     "degrees": (180.0 / np.pi,),
     "rad2deg": (180.0 / np.pi,),
     "radians": (np.pi / 180.0,),
@@ -91,13 +143,13 @@ PARTIALS: dict[str, tuple] = {
 
 ADJOINTS: dict[str, tuple] = {
     # The absolute value is real, also where it is written into complex memory.
-    "absolute": (lambda g, x, z: np.real(g) * (_unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
+    "absolute": (lambda g, x, z: times(np.real(g), _unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
     "conjugate": (lambda g: np.conj(g),),
     # The bounds take the adjoint where they act.
     "clip": (
-        lambda g, x, y, w: g * ((x >= y) & (x <= w)),
-        lambda g, x, y, w: g * ((x < y) & (y < w)),
-        lambda g, x, y, w: g * ((x > w) | (y >= w)),
+        lambda g, x, y, w: np.where((x >= y) & (x <= w), g, g.dtype.type(0)),
+        lambda g, x, y, w: np.where((x < y) & (y < w), g, g.dtype.type(0)),
+        lambda g, x, y, w: np.where((x > w) | (y >= w), g, g.dtype.type(0)),
     ),
 }
 
@@ -161,7 +213,9 @@ def _constant_term(partial: float) -> Callable:
 def _partial_term(partial: Callable) -> Callable:
     def term(g: Any, *values: Any) -> Any:
         p = partial(*values)
-        return g * (np.conj(p) if np.iscomplexobj(p) else p)
+        if isinstance(p, (np.ndarray, np.generic)):
+            return times(g, p if p.dtype.kind != "c" else np.conj(p))
+        return g * p if type(p) is float and p and -_INF < p < _INF else times(g, np.conj(p))
 
     return term
 
@@ -201,6 +255,11 @@ def unbroadcast(g: Any, shape: tuple) -> Any:
     """Sum an adjoint over the axes along which a value of the given shape was broadcast."""
     if g.shape == shape:
         return g
+    if g.dtype.names is not None:
+        total = np.zeros(shape, g.dtype)
+        for name in g.dtype.names:
+            total[name] = unbroadcast(g[name], total[name].shape)
+        return total
     extra = g.ndim - len(shape)
     if extra > 0:
         g = g.sum(axis=tuple(range(extra)))

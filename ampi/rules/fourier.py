@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..indexing import from_nested, plain_of
+from ..activity import plain_of
 from ..memory import region_of, tracked, wrapped
+from ..nested import from_nested
 from ..structures import bound
 from ..tape import Sweep, current
 

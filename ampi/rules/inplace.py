@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..activity import is_active, plain_of, require_tracked
 from ..errors import ActivityError
-from ..indexing import assign, from_nested, getitem, is_active, plain_of, require_tracked, setitem
+from ..indexing import getitem, setitem
 from ..memory import storage_of, tracked
+from ..nested import from_nested
 from ..tape import current
+from ..writing import assign
 
 
 def _writing(name: str, parameter: str, formula: Callable) -> Callable:
@@ -54,6 +57,8 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     if where is True:
         assign(dst, src, "np.copyto", casting)
         return
+    while np.ndim(src) > dst.ndim and len(src) == 1:
+        src = src[0]
     values = np.broadcast_to(src, dst.shape)
     if not np.can_cast(values.dtype, dst.dtype, casting):
         raise TypeError(f"Cannot cast array data from {values.dtype} to {dst.dtype} according to the rule {casting!r}")
@@ -72,7 +77,10 @@ def _place(arr: Any, mask: Any, vals: Any) -> None:
 
 
 def _putmask(a: Any, mask: Any, values: Any) -> None:
-    places = np.flatnonzero(plain_of(mask))
+    mask = np.asarray(plain_of(mask))
+    if mask.size != a.size:
+        raise ValueError("putmask: mask and data must be the same size")
+    places = np.flatnonzero(mask)
     source = _values(values).reshape(-1)
     if len(places) and len(source):
         _set_flat(a, places, _chosen(source, places % len(source)))
@@ -83,6 +91,8 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     source = _values(v).reshape(-1)
     if not len(places) or not len(source):
         return
+    if not a.size:
+        raise IndexError("cannot replace elements of an empty array")
     if mode == "raise":
         if places.max() >= a.size or places.min() < -a.size:
             raise IndexError(f"index out of bounds for an array of size {a.size}")
@@ -102,6 +112,8 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 def _putmask_in_order(a: Any, places: np.ndarray, val: Any) -> None:
     chosen = np.flatnonzero(places)
     source = _values(val).reshape(-1)
+    if not len(source):
+        return  # as with NumPy
     setitem(a, np.unravel_index(chosen, a.shape), _chosen(source, np.arange(len(chosen)) % len(source)))
 
 

@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from ..activity import is_active, is_inexact, plain_of
 from ..errors import no_rule
-from ..indexing import assign, from_nested, is_active, is_inexact, plain_of
-from ..memory import Region, looks_at, plain, region_of, tracked, wrapped
+from ..memory import Region, looks_at, region_of, tracked, wrapped
+from ..nested import from_nested
 from ..structures import bound, leaves
 from ..tape import Sweep, Tape, current
+from ..writing import assign
+from .contractions import contracted
 from .elementwise import unbroadcast
 from .exact import exactly
 from .roots import root
@@ -183,6 +186,18 @@ def _array(x: Any) -> Any:
     return tracked(np.asanyarray(from_nested(x)))
 
 
+@exactly(np.cross)
+def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = _array(a), _array(b)
+    if a.shape[axisa] != 3 or b.shape[axisb] != 3:
+        return by_autograd(np.cross, (a, b), {"axisa": axisa, "axisb": axisb, "axisc": axisc})
+    a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
+    parts = [np.subtract(a[j] * b[k], a[k] * b[j]) for j, k in ((1, 2), (2, 0), (0, 1))]
+    return np.stack(parts, axisc)
+
+
 class _Product:
     """Adjoint of a matrix product: ā = ḡ bᴴ, b̄ = aᴴ ḡ, summed over the axes along which a stack was broadcast."""
 
@@ -206,11 +221,11 @@ class _Product:
             g = g[..., None]
         if self.a is not None:
             b = b[:, None] if self.column else b
-            a_bar = g @ np.conj(np.swapaxes(b, -1, -2))
+            a_bar = contracted(np.matmul, g, np.conj(np.swapaxes(b, -1, -2)))
             sweep.add(self.a, unbroadcast(a_bar[..., 0, :] if self.row else a_bar, self.a.shape))
         if self.b is not None:
             a = a[None, :] if self.row else a
-            b_bar = np.conj(np.swapaxes(a, -1, -2)) @ g
+            b_bar = contracted(np.matmul, np.conj(np.swapaxes(a, -1, -2)), g)
             sweep.add(self.b, unbroadcast(b_bar[..., 0] if self.column else b_bar, self.b.shape))
 
 
@@ -239,7 +254,27 @@ def _dot(a: Any, b: Any, out: None = None) -> Any:
     a, b = _operand(a), _operand(b)
     if a.ndim in (1, 2) and b.ndim in (1, 2):
         return _product(np.dot, a, b)
-    return by_autograd(np.dot, (a, b), {})
+    return _dot_of_stacks(a, b)
+
+
+@exactly(np.dot)
+def _dot_of_stacks(a: Any, b: Any) -> Any:
+    return np.tensordot(a, b, (-1, -2)) if a.ndim and b.ndim > 1 else _inner(a, b)
+
+
+@exactly(np.inner)
+def _inner(a: Any, b: Any) -> Any:
+    a, b = _array(a), _array(b)
+    return np.tensordot(a, b, (-1, -1)) if a.ndim and b.ndim else np.multiply(a, b)
+
+
+def _keeping_ours(function: Callable) -> Callable:
+    """NumPy's own Python source of a function, with an `asarray` that keeps tracked arrays."""
+    source = function._implementation  # type: ignore[attr-defined]
+    names = {**source.__globals__, "asarray": _array}
+    made = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__, source.__closure__)
+    made.__kwdefaults__ = source.__kwdefaults__
+    return made
 
 
 def _operand(x: Any) -> Any:
@@ -278,7 +313,8 @@ class _Einsum:
         axes = "".join(sorted(set(own), key=own.index))
         present = "".join(letter for letter in axes if any(letter in term for term in terms))
         values = [g] + [np.conj(self.operands[n]) for n in others]
-        found = np.einsum(f"{','.join(terms)}->{present}", *values, optimize=len(values) > 2)
+        product = functools.partial(np.einsum, f"{','.join(terms)}->{present}", optimize=len(values) > 2)
+        found = contracted(product, *values)
         lengths = {letter: n for letter, n in zip(own, shape)}
         full = np.expand_dims(found, tuple(i for i, letter in enumerate(axes) if letter not in present))
         full = unbroadcast(full, tuple(min(n, lengths[letter]) for n, letter in zip(full.shape, axes)))
@@ -352,7 +388,7 @@ def _squares(x: Any) -> Any:
 
 def _vector_power_norm(x: Any, p: Any, axis: int, keepdims: bool) -> Any:
     if p == np.inf:
-        return np.abs(x).max(axis=axis, keepdims=keepdims)
+        return np.abs(x).max(axis=axis, keepdims=keepdims, initial=0)  # of nothing as well
     if p == -np.inf:
         return np.abs(x).min(axis=axis, keepdims=keepdims)
     if p == 2:
@@ -370,10 +406,10 @@ def _matrix_norm(x: Any, p: Any, axis: tuple, keepdims: bool) -> Any:
         result = root(_squares(moved).sum(axis=(-2, -1)))
     elif p in (1, -1, np.inf, -np.inf):
         sums = np.abs(moved).sum(axis=-2 if abs(p) == 1 else -1)
-        result = sums.max(axis=-1) if p > 0 else sums.min(axis=-1)
+        result = sums.max(axis=-1, initial=0) if p > 0 else sums.min(axis=-1)
     elif p in (2, -2, "nuc"):
         s = _singular_values(moved)
-        result = s.sum(axis=-1) if p == "nuc" else s.max(axis=-1) if p > 0 else s.min(axis=-1)
+        result = s.sum(axis=-1) if p == "nuc" else s.max(axis=-1, initial=0) if p > 0 else s.min(axis=-1)
     else:
         raise ValueError("Invalid norm order for matrices.")
     return np.expand_dims(result, axis) if keepdims else result
@@ -389,10 +425,30 @@ def _vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any =
     return np.expand_dims(result, axes) if keepdims else result
 
 
+class _SingularValues:
+    """Adjoint of singular values alone, which is defined where they coincide as well; that of a zero is zero."""
+
+    __slots__ = ("result", "source", "x")
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        u, s, vh = np.linalg.svd(self.x, full_matrices=False)
+        g = np.where(s > 0, sweep.shadow(self.result), 0)
+        sweep.add(self.source, np.matmul(u * g[..., None, :], vh))
+
+
 def _singular_values(x: Any) -> Any:
-    s = np.linalg.svd(x, full_matrices=False)[1]
-    plain(s)[...] = np.linalg.svd(plain_of(x), compute_uv=False)
-    return s
+    tape = current()
+    assert tape is not None
+    result = wrapped(np.linalg.svd(plain_of(x), compute_uv=False))
+    record = _SingularValues()
+    record.source = region_of(x)
+    record.x = tape.need(x)
+    record.result = region_of(result)
+    tape.activate(result)
+    tape.append(record, created=(result,))
+    return result
 
 
 @exactly(_LINALG.eigvals)
@@ -439,12 +495,12 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -
 
 
 RULES: dict[Callable, Callable] = {
-    np.cross: _autograd_rule(np.cross, "a b axisa axisb axisc axis", 2),
+    np.cross: _cross,
     np.dot: _dot,
     np.einsum: _einsum,
-    np.inner: _autograd_rule(np.inner, "a b", 2),
+    np.inner: _inner,
     np.outer: _outer,
-    np.tensordot: _autograd_rule(np.tensordot, "a b axes", 2),
+    np.tensordot: _keeping_ours(np.tensordot),
     np.vdot: _vdot,
     _LINALG.cholesky: _cholesky,
     _LINALG.det: _autograd_rule(_LINALG.det, "a", 1),

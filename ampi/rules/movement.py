@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..activity import carries, carry, plain_of, run_plainly
 from ..errors import no_rule
-from ..indexing import carries, carry, from_nested, plain_of
 from ..memory import Region, is_scalar, looks_at, region_of, wrapped
+from ..nested import from_nested
 from ..structures import bound, leaves, mapped
 from ..tape import Sweep, Tape, current
 from .elementwise import unbroadcast
@@ -85,10 +86,26 @@ def _size(region: Region) -> int:
 
 def _positions(region: Region, first: int) -> np.ndarray:
     """Consecutive numbers in an array with the region's order in memory (which ``order="K"`` looks at)."""
-    order = sorted(range(len(region.shape)), key=lambda k: -abs(region.strides[k]))
+    order = _memory_order(region)
     made = np.empty([region.shape[k] for k in order], np.intp).transpose(np.argsort(order) if order else None)
     made[...] = np.arange(first, first + made.size).reshape(made.shape)
     return made
+
+
+def _memory_order(region: Region) -> list[int]:
+    """The axes from the slowest to the quickest one, as NumPy's iterator sorts them: strides of zero say nothing."""
+    strides = [0 if n == 1 else abs(stride) for n, stride in zip(region.shape, region.strides)]
+    quickest_first: list[int] = []
+    for axis in reversed(range(len(strides))):
+        place = len(quickest_first)
+        for k in reversed(range(len(quickest_first))):
+            other = strides[quickest_first[k]]
+            if other and strides[axis]:
+                if other <= strides[axis]:
+                    break
+                place = k
+        quickest_first.insert(place, axis)
+    return quickest_first[::-1]
 
 
 def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:
@@ -115,7 +132,7 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
             given = mapped(lambda x: x[...] if is_scalar(x) else x, given)
         if check is not None:
             check(given)
-        result = wrapped(_run(function, parameters, {name: mapped(plain_of, x) for name, x in given.items()}))
+        result = run_plainly(lambda **plain: _run(function, parameters, plain), (), given)
         results = list(leaves(result))
         inputs = [x for x in leaves(given) if isinstance(x, np.ndarray)]
         sources = [x for name in moved if name in given for x in leaves(given[name]) if carries(tape, x)]

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..activity import is_active, plain_of
 from ..errors import no_rule
-from ..indexing import from_nested, is_active, plain_of
+from ..indexing import gathered
 from ..memory import is_scalar, plain, region_of, tracked, wrapped
+from ..nested import from_nested
 from ..tape import Sweep, current
+from .contractions import contracted
 from .exact import exactly
 from .roots import root, std
 
@@ -30,13 +33,25 @@ def _array(x: Any) -> Any:
 def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
     if axis is None:
         a, axis = a.ravel(), -1
-    return np.take_along_axis(a, np.argsort(plain(a), axis=axis, kind=kind, order=order, stable=stable), axis)
+    return _reordered(a, np.sort(plain(a), axis, kind, order, stable=stable), axis, order)
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
     if axis is None:
         a, axis = a.ravel(), -1
-    return np.take_along_axis(a, np.argpartition(plain(a), kth, axis, kind, order), axis)
+    return _reordered(a, np.partition(plain(a), kth, axis, kind, order), axis, order)
+
+
+def _reordered(a: Any, values: np.ndarray, axis: int, order: Any) -> Any:
+    """NumPy's result, which has the elements of an array in another order along an axis: a record of where each was."""
+    if not a.ndim:
+        raise np.exceptions.AxisError(axis, 0)
+    places = np.empty(values.shape, np.intp)
+    for_each, of_each = (np.argsort(x, axis, "stable", order) for x in (values, plain(a)))
+    np.put_along_axis(places, for_each, of_each, axis)
+    key: list[np.ndarray] = list(np.indices(values.shape, sparse=True))
+    key[axis] = places
+    return gathered(a, tuple(key), values)
 
 
 # --------------------------------------------------------------------------------------------- values left alone
@@ -52,7 +67,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
         return x if x.ndim else x[()]
     if x.dtype.kind != "c":
         return np.where(np.isfinite(plain(x)), x, numbers)[()]
-    result = x[...].copy()
+    result = x[...].copy(order="K")
     result.real = np.where(np.isfinite(plain(x).real), x.real, numbers.real)
     result.imag = np.where(np.isfinite(plain(x).imag), x.imag, numbers.imag)
     return result[()]
@@ -147,7 +162,8 @@ class _Convolution:
         g = sweep.shadow(self.result)
         for region, other in ((self.a, self.values[1]), (self.b, self.values[0])):
             if region is not None:
-                sweep.add(region, np.correlate(g, other, "full")[len(other) - 1 :][: region.shape[0]])
+                found = contracted(lambda g, other: np.correlate(g, other, "full"), g, other)
+                sweep.add(region, found[len(other) - 1 :][: region.shape[0]])
 
 
 def _convolve_full(a: Any, v: Any) -> Any:
@@ -172,9 +188,9 @@ def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
     a, v = _array(a).reshape(-1), _array(v).reshape(-1)
     full = _convolve_full(a, v)
     longer, shorter = max(len(a), len(v)), min(len(a), len(v))
-    if mode == "full":
+    if mode in ("full", 2):
         return full
-    if mode == "same":
+    if mode in ("same", 1):
         start = (shorter - 1) // 2
         return full[start : start + longer].copy()
     return full[shorter - 1 : longer].copy()
@@ -185,9 +201,9 @@ def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     a, v = _array(a).reshape(-1), _array(v).reshape(-1)
     full = _convolve_full(a, np.conj(v[::-1]))
     longer, shorter = max(len(a), len(v)), min(len(a), len(v))
-    if mode == "full":
+    if mode in ("full", 2):
         return full
-    if mode == "same":
+    if mode in ("same", 1):
         start = (shorter - 1) // 2 if len(a) >= len(v) else shorter // 2
         return full[start : start + longer].copy()
     return full[shorter - 1 : longer].copy()
@@ -245,6 +261,7 @@ RULES: dict[Callable, Callable] = {
     np.bincount: _bincount,
     np.convolve: _convolve,
     np.correlate: _correlate,
+    np.imag: lambda val: val.imag,  # of real numbers a constant
     np.interp: _interp,
     np.nan_to_num: _nan_to_num,
     np.nancumprod: _without_nan(np.cumprod, 1),

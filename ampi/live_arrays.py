@@ -17,7 +17,7 @@ _GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in 
 _UNUSED = 100  # collections of more than the youngest objects without a look, after which none is prepared any more
 
 
-class _Census:
+class _LiveArrays:
     """Keeps what the last look at all objects found; afterwards only young objects can be new.
 
     An object is made in the collector's generation 0 and becomes old (generation 2) in a collection of generation 1 or
@@ -77,20 +77,20 @@ def _young() -> list[TrackedArray]:
 def _kinds() -> set[type]:
     """`TrackedArray` and all classes derived from it."""
     kinds: set[type] = {TrackedArray}
-    unseen = [TrackedArray]
-    while unseen:
-        subclasses = unseen.pop().__subclasses__()
+    pending = [TrackedArray]
+    while pending:
+        subclasses = pending.pop().__subclasses__()
         kinds.update(subclasses)
-        unseen += subclasses
+        pending += subclasses
     return kinds
 
 
-_census: _Census | None = None
+_live: _LiveArrays | None = None
 
 
 def tracked_arrays() -> list[TrackedArray]:
     """All tracked arrays that exist; some more than once."""
-    global _census
-    if _census is None:
-        _census = _Census()
-    return _census.take()
+    global _live
+    if _live is None:
+        _live = _LiveArrays()
+    return _live.take()

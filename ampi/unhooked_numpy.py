@@ -13,21 +13,64 @@ from typing import Any
 
 import numpy as np
 
+from .activity import is_active, is_inexact
 from .array import ndarray
 from .errors import no_rule
-from .indexing import concerns_tapes, is_active, is_inexact
-from .memory import wrapped
+from .memory import is_scalar, wrapped
+from .nested import from_nested
 from .structures import leaves
 from .tape import current
+from .writing import concerns_tapes
+
+SEQUENCES: set[Callable] = {
+    np.choose,
+    np.column_stack,
+    np.concatenate,
+    np.dstack,
+    np.hstack,
+    np.linalg.multi_dot,
+    np.select,
+    np.stack,
+    np.vstack,
+}
+"""Functions that are given lists of arrays, and whose arguments' classes NumPy looks for in these."""
 
 
-def has_numbers_of_ours(x: Any) -> bool:
-    """Whether this is a list of numbers, some of which are 0-d arrays of ours: NumPy would take their values."""
-    return (
-        isinstance(x, (list, tuple))
-        and any(isinstance(item, ndarray) for item in x)
-        and all(isinstance(item, (int, float, complex)) or (isinstance(item, ndarray) and not item.ndim) for item in x)
+def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+    """The arguments of a function with an array for every list of ours that NumPy would take for one, but for its
+    numbers alone."""
+    if function is np.block or not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):
+        return arguments, keywords  # the depth of its lists says what `block` does
+    join = _items_joined if function in SEQUENCES else _joined
+    return tuple([join(x) for x in arguments]), {name: join(x) for name, x in keywords.items()}
+
+
+def _joined(x: Any) -> Any:
+    return from_nested(x) if isinstance(x, (list, tuple)) and _is_array_of_ours(x) else x
+
+
+def _items_joined(x: Any) -> Any:
+    return type(x)([_joined(item) for item in x]) if type(x) in (list, tuple) else x
+
+
+def _is_array_of_ours(x: Any) -> bool:
+    """Whether a list is an array in NumPy's eyes, and has active numbers."""
+    tape = current()
+    found = list(leaves(x))
+    return any(is_active(tape, item) for item in found) and all(
+        isinstance(item, (int, float, complex, np.generic, np.ndarray)) for item in found
     )
+
+
+def require_active(function: Callable, arguments: tuple, keywords: dict, result: Any) -> None:
+    """Raise if none of the numbers that a function gave of active arrays is active.
+
+    NumPy looks for arrays' classes among some of a function's arguments only.
+    """
+    tape = current()
+    numbers = [r for r in leaves(result) if is_inexact(r)]
+    if numbers and not any(is_active(tape, r) for r in numbers) and any_active(arguments, keywords):
+        raise no_rule(function)
 
 
 def any_active(arguments: tuple, keywords: dict) -> bool:
@@ -90,6 +133,13 @@ def standing_for(origin: type) -> type:
         return origin
     names = {"origin": origin, "__doc__": origin.__doc__, "__module__": origin.__module__}
     return Refusing(origin.__name__, (origin,), names)
+
+
+class OfNumbers(Refusing):
+    """The class of a class that is told numbers where NumPy's is, such as `numpy.finfo`."""
+
+    def __call__(cls, x: Any) -> Any:
+        return cls.origin(x.dtype if is_scalar(x) else x)
 
 
 class RefusingToWrite(Refusing):

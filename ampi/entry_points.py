@@ -1,0 +1,140 @@
+"""Where CPython and NumPy keep the addresses of their C functions: slots of types, tables of methods.
+
+Which places there are is read from the layout of CPython's objects.  Each one is compared with what is known to lie
+there in another way before it is touched; where that fails nothing is redirected.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+WORD = struct.calcsize("P")
+# Offsets in CPython's structs, in words.
+_CALL, _NUMBER, _MAPPING, _BUFFER, _INIT = 7, 12, 14, 20, 37  # of tables and slots in a type
+_ASSIGN = 2  # in a type's table of mappings
+# In that of numbers.
+_OPERATORS = {"add": 0, "sub": 1, "mul": 2, "mod": 3, "divmod": 4, "pow": 5, "floordiv": 29, "truediv": 30}
+_METHOD_OF_FUNCTION, _PART_OF_DESCRIPTOR, _WRAPPED = 2, 5, 6
+_ENTRY, _FLAGS, _SETTER = 1, 2, 2  # in a method's and in a property's table entry
+_VARARGS, _KEYWORDS, _FASTCALL = 0x1, 0x2, 0x80
+ARRAY_BASE = 6  # words before the base in NumPy's arrays
+
+
+def word_at(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
+def object_at(address: int) -> Any:
+    """The object that a hook has been given by its address."""
+    return ctypes.cast(address, ctypes.py_object).value
+
+
+class Unknown(Exception):
+    """Something is not where it is expected: another Python than those that are known."""
+
+
+def slot_of_type(cls: type, table: int, index: int | None, special: str, owner: type) -> tuple[int, int]:
+    """Address and content of a type's slot; compared with what the method ``owner.special`` calls."""
+    address = id(cls) + table * WORD
+    if index is not None:
+        address = word_at(address) + index * WORD
+    original = word_at(address)
+    if original != word_at(id(vars(owner)[special]) + _WRAPPED * WORD):
+        raise Unknown(f"{cls.__name__}.{special}")
+    return address, original
+
+
+def buffer_slot(cls: type) -> tuple[int, int]:
+    """Address and content of a class's slot for the buffer protocol, which is that of NumPy's array."""
+    table = word_at(id(cls) + _BUFFER * WORD)
+    original = word_at(table) if 0 < table - id(cls) < 2 * type.__basicsize__ else 0
+    if not original or original != word_at(word_at(id(np.ndarray) + _BUFFER * WORD)):
+        raise Unknown("the buffer protocol")
+    return table, original
+
+
+def mapping_slot(cls: type, owner: type) -> tuple[int, int]:
+    """Those of ``cls[key] = value``."""
+    return slot_of_type(cls, _MAPPING, _ASSIGN, "__setitem__", owner)
+
+
+def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
+    """Those of the arithmetic of a class, by the operators' names."""
+    found = {}
+    for name, k in _OPERATORS.items():
+        special = f"__{name}__"
+        owner = next(base for base in cls.__mro__ if special in vars(base))
+        found[name] = slot_of_type(cls, _NUMBER, k, special, owner)
+    return found
+
+
+def making_slot(cls: type) -> tuple[int, int]:
+    """Those of what is called with the arguments that an instance is made of."""
+    return slot_of_type(cls, _INIT, None, "__init__", cls)
+
+
+def entry_of_function(function: Any) -> tuple[int, int, str]:
+    """Where the address of a built-in function lies, the address, and how it is called."""
+    return _entry(word_at(id(function) + _METHOD_OF_FUNCTION * WORD), function.__name__)
+
+
+def entry_of_method(cls: type, name: str) -> tuple[int, int, str]:
+    """The same for a method of a type."""
+    return _entry(word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD), name)
+
+
+def _entry(table: int, name: str) -> tuple[int, int, str]:
+    _require_name(table, name)
+    flags = ctypes.c_int.from_address(table + _FLAGS * WORD).value
+    known = {
+        _FASTCALL | _KEYWORDS: "fast",
+        _FASTCALL: "fast, no names",
+        _VARARGS | _KEYWORDS: "tuple",
+        _VARARGS: "tuple, no names",
+    }
+    if flags not in known:
+        raise Unknown(name)
+    address = table + _ENTRY * WORD
+    return address, word_at(address), known[flags]
+
+
+def calls_of(cls: type, instances: Sequence[Any]) -> tuple[tuple[int, ...], int]:
+    """Where the address of the function lies that calls an object, for each of some objects of a type, and the address,
+    which they have in common."""
+    offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
+    if not 0 < offset <= cls.__basicsize__ - WORD:
+        raise Unknown(f"calls of {cls.__name__}")
+    addresses = tuple(id(instance) + offset for instance in instances)
+    found = {word_at(address) for address in addresses}
+    if len(found) != 1 or 0 in found:
+        raise Unknown(f"calls of {cls.__name__}")
+    return addresses, found.pop()
+
+
+def setter(cls: type, name: str) -> tuple[int, int]:
+    """Where the address of the function that sets an attribute lies, and the address."""
+    table = word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD)
+    _require_name(table, name)
+    address = table + _SETTER * WORD
+    return address, word_at(address)
+
+
+def _require_name(table: int, name: str) -> None:
+    if ctypes.c_char_p.from_address(table).value != name.encode():
+        raise Unknown(name)
+
+
+def is_writeable(addresses: Sequence[int]) -> bool:
+    """Whether memory can be written to, as far as the system tells."""
+    try:
+        with open("/proc/self/maps") as file:
+            maps = [line.split()[:2] for line in file]
+    except OSError:
+        return True
+    ranges = [[int(end, 16) for end in place.split("-")] for place, rights in maps if rights[1] == "w"]
+    return all(any(low <= address < high for low, high in ranges) for address in addresses)

@@ -1,0 +1,90 @@
+"""Arrays made of nested lists and tuples that contain tracked arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .activity import carries, carry, plain_of
+from .byte_views import movable
+from .errors import ActivityError, no_rule
+from .memory import Region, TrackedArray, region_of, wrapped
+from .tape import Sweep, current
+from .writing import assign
+
+
+class _Stack:
+    __slots__ = ("count", "result", "sources")
+
+    def __init__(self, sources: list[tuple[int, Region]], count: int, result: Region) -> None:
+        self.sources = sources
+        self.count = count
+        self.result = result
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        shape = self.sources[0][1].shape
+        g = sweep.shadow(self.result).reshape((self.count, *shape))
+        for k, source in self.sources:
+            sweep.add(source, g[k])
+
+
+def _nested_leaves(x: Any) -> Iterator[Any]:
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _nested_leaves(item)
+    else:
+        yield x
+
+
+def _nested_plain(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        items = [_nested_plain(item) for item in x]
+        return items if isinstance(x, list) else tuple(items)  # the fields of a structured element
+    return plain_of(x)
+
+
+def _fill_fields(target: np.ndarray, x: Any) -> None:
+    """Set the parts of new structured elements that tracked arrays in lists and tuples give."""
+    if isinstance(x, (list, tuple)) and any(isinstance(leaf, TrackedArray) for leaf in _nested_leaves(x)):
+        if target.ndim:
+            for k, item in enumerate(x):
+                _fill_fields(target[k, ...], item)
+        else:
+            for name, item in zip(target.dtype.names or (), x):
+                _fill_fields(target[name], item)
+    elif isinstance(x, TrackedArray):
+        assign(target, x)
+
+
+def from_nested(x: Any, **keywords: Any) -> Any:
+    """Lists and tuples that contain tracked arrays as one array (recorded); anything else as it is.
+
+    Keyword arguments are those of `numpy.array`.
+    """
+    if not isinstance(x, (list, tuple)):
+        return x
+    leaves = list(_nested_leaves(x))
+    if not any(isinstance(leaf, TrackedArray) for leaf in leaves):
+        return x
+    result = wrapped(np.array(_nested_plain(x), **keywords))
+    tape = current()
+    if tape is None:
+        return result
+    if result.dtype.names is not None:
+        _fill_fields(result, x)
+        return result
+    moved = [movable(tape, leaf) for leaf in leaves]
+    leaves = [leaf if found is None else found for leaf, found in zip(leaves, moved)]
+    active = [(k, leaf) for k, leaf in enumerate(leaves) if carries(tape, leaf)]
+    if active and result.dtype.hasobject:
+        raise no_rule(np.array, " for arrays of objects")
+    if active and carry(tape, result, [leaf for _, leaf in active]):
+        if result.size != sum(np.size(leaf) for leaf in leaves):
+            raise ActivityError("active arrays of different shapes cannot be made one array")
+        sources = [(k, region_of(leaf)) for k, leaf in active]
+        tape.append(_Stack(sources, len(leaves), region_of(result)), created=(result,))
+    return result

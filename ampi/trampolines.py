@@ -1,0 +1,358 @@
+"""Machine code that stands before NumPy's C functions: a look at the operands, and a call of Python where one is ours.
+
+Where none of our arrays is among the operands the code goes on as ever, after some nanoseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import memory
+from .entry_points import ARRAY_BASE, WORD
+
+Hook = Callable[..., Any]
+"""Is given what the C function is given; returns None to have that run, or what it is to return."""
+
+
+class Place:
+    """A pointer to a C function, and what is to stand there while tapes record.
+
+    Attributes
+    ----------
+    addresses : tuple of int
+        Of the pointers.
+    original : int
+        The function that it points to.
+    signature : str
+        What it is called with, and what is looked for: a name in `_BODIES`.
+    trampoline : int
+        The machine code that takes its place.
+    pointers : list of ctypes.c_void_p
+        What lies at the addresses.
+    hook : callable
+        Asked where one of our arrays is an operand; it is given the C function's arguments as integers.
+    lasts : bool
+        Whether the trampoline stays there when no tape records.
+    """
+
+    def __init__(
+        self, addresses: int | tuple[int, ...], original: int, signature: str, hook: Hook, lasts: bool = False
+    ) -> None:
+        self.addresses = addresses if isinstance(addresses, tuple) else (addresses,)
+        self.original = original
+        self.signature = signature
+        self.hook = hook
+        self.trampoline = 0
+        self.lasts = lasts
+        self.pointers = [ctypes.c_void_p.from_address(address) for address in self.addresses]
+
+    def redirect(self, on: bool) -> None:
+        """Put the trampoline there, or the original."""
+        for pointer in self.pointers:
+            pointer.value = self.trampoline if on else self.original
+
+
+# is_own: whether Python code of ampi itself calls; is_ours: whether an operand is an array of ours, or a list or tuple
+# with one in it; list_ours: whether an operand is such a list or tuple; views_ours: whether an array is a plain view of
+# one.
+_HEADER = """
+define internal i1 @is_own() {{
+  %module = call ptr {globals}()
+  br label %next
+next:
+  %k = phi i64 [0, %0], [%after, %look]
+  %more = icmp slt i64 %k, {modules}
+  br i1 %more, label %look, label %no
+look:
+  %at = getelementptr ptr, ptr {own}, i64 %k
+  %one = load ptr, ptr %at
+  %same = icmp eq ptr %one, %module
+  %after = add i64 %k, 1
+  br i1 %same, label %yes, label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+
+define internal i1 @is_ours(ptr %x, i64 %depth) {{
+  %none = icmp eq ptr %x, null
+  br i1 %none, label %no, label %look
+look:
+  %at = getelementptr i8, ptr %x, i64 8
+  %type = load ptr, ptr %at
+  %array = icmp eq ptr %type, {ours}
+  %number = icmp eq ptr %type, {scalar}
+  %either = or i1 %array, %number
+  %record = icmp eq ptr %type, {record}
+  %ours = or i1 %either, %record
+  br i1 %ours, label %yes, label %listed
+listed:
+  %deep = icmp sgt i64 %depth, {deepest}
+  br i1 %deep, label %no, label %shallow
+shallow:
+  %inside = add i64 %depth, 1
+  %list = call i1 @list_ours(ptr %x, i64 %inside)
+  ret i1 %list
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+
+define internal i1 @list_ours(ptr %x, i64 %depth) {{
+  %at = getelementptr i8, ptr %x, i64 8
+  %type = load ptr, ptr %at
+  %list = icmp eq ptr %type, {list}
+  %tuple = icmp eq ptr %type, {tuple}
+  %either = or i1 %list, %tuple
+  br i1 %either, label %count, label %no
+count:
+  %sizeat = getelementptr i8, ptr %x, i64 16
+  %size = load i64, ptr %sizeat
+  %itemsat = getelementptr i8, ptr %x, i64 24
+  br i1 %list, label %outside, label %next
+outside:
+  %moved = load ptr, ptr %itemsat
+  br label %next
+next:
+  %items = phi ptr [%itemsat, %count], [%moved, %outside], [%items, %look]
+  %k = phi i64 [0, %count], [0, %outside], [%after, %look]
+  %more = icmp slt i64 %k, %size
+  br i1 %more, label %look, label %no
+look:
+  %place = getelementptr ptr, ptr %items, i64 %k
+  %item = load ptr, ptr %place
+  %found = call i1 @is_ours(ptr %item, i64 %depth)
+  %after = add i64 %k, 1
+  br i1 %found, label %yes, label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+
+{are_ours}
+{have_lists}
+define internal i1 @views_ours(ptr %array) {{
+  br label %next
+next:
+  %x = phi ptr [%array, %0], [%base, %plain]
+  %baseat = getelementptr i8, ptr %x, i64 {base}
+  %base = load ptr, ptr %baseat
+  %none = icmp eq ptr %base, null
+  br i1 %none, label %no, label %look
+look:
+  %at = getelementptr i8, ptr %base, i64 8
+  %type = load ptr, ptr %at
+  %ours = icmp eq ptr %type, {ours}
+  br i1 %ours, label %yes, label %plain
+plain:
+  %another = icmp eq ptr %type, {array}
+  br i1 %another, label %next, label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+# Whether the predicate is true of one of some operands.
+_ANY = """define internal i1 @{name}(ptr %items, i64 %n) {{
+  br label %next
+next:
+  %k = phi i64 [0, %0], [%after, %look]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %look, label %no
+look:
+  %at = getelementptr ptr, ptr %items, i64 %k
+  %item = load ptr, ptr %at
+  %ours = call i1 @{predicate}(ptr %item, i64 0)
+  %after = add i64 %k, 1
+  br i1 %ours, label %yes, label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+_EITHER_LIST = (
+    "%left = call i1 @list_ours(ptr %a, i64 0)\n  %right = call i1 @list_ours(ptr %b, i64 0)\n"
+    "  %found = or i1 %left, %right"
+)
+
+# How many operands there are, those with names included.
+_ALL_GIVEN = (
+    "%some = icmp eq ptr %d, null\n  br i1 %some, label %positional, label %named\n"
+    "named:\n  %sizeat = getelementptr i8, ptr %d, i64 16\n  %size = load i64, ptr %sizeat\n"
+    "  br label %positional\n"
+    "positional:\n  %names = phi i64 [0, %entry], [%size, %named]\n  %n = add i64 %c, %names\n"
+)
+
+_IN_TUPLE = (
+    "%sizeat = getelementptr i8, ptr %b, i64 16\n  %n = load i64, ptr %sizeat\n"
+    "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @are_ours(ptr %items, i64 %n)\n"
+)
+
+# What each kind of function is called with, and what tells that one of our arrays is among it.
+_BODIES = {
+    "store": (
+        "i32",
+        ("ptr %a", "ptr %b", "ptr %c"),
+        "%gone = icmp eq ptr %c, null\n  br i1 %gone, label %original, label %value\n"
+        "value:\n  %given = call i1 @is_ours(ptr %c, i64 0)\n  %seen = call i1 @views_ours(ptr %a)\n"
+        "  %found = or i1 %given, %seen",
+    ),
+    "store flat": ("i32", ("ptr %a", "ptr %b", "ptr %c"), "%found = call i1 @is_ours(ptr %c, i64 0)"),
+    "set": ("i32", ("ptr %a", "ptr %b", "ptr %c"), "%found = call i1 @is_ours(ptr %b, i64 0)"),
+    "buffer": ("i32", ("ptr %a", "ptr %b", "i32 %c"), "%found = or i1 true, true"),
+    "init": ("i32", ("ptr %a", "ptr %b", "ptr %c"), "%found = or i1 true, true"),
+    "fast": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        _ALL_GIVEN + "  %found = call i1 @are_ours(ptr %b, i64 %n)",
+    ),
+    "fast, no names": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c"),
+        "%found = call i1 @are_ours(ptr %b, i64 %c)",
+    ),
+    # The highest bit of the number of arguments says something else.
+    "lists": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        f"%n = and i64 %c, {sys.maxsize}\n  %found = call i1 @have_lists(ptr %b, i64 %n)",
+    ),
+    # One of ours as the first is seen by NumPy itself.
+    "reduce": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        _ALL_GIVEN + "  %listed = call i1 @have_lists(ptr %b, i64 %n)\n"
+        "  %rest = getelementptr ptr, ptr %b, i64 1\n  %others = sub i64 %n, 1\n"
+        "  %given = call i1 @are_ours(ptr %rest, i64 %others)\n  %found = or i1 %listed, %given",
+    ),
+    "binary": ("ptr", ("ptr %a", "ptr %b"), _EITHER_LIST),
+    "power": ("ptr", ("ptr %a", "ptr %b", "ptr %c"), _EITHER_LIST),
+    "tuple": (
+        "ptr",
+        ("ptr %a", "ptr %b", "ptr %c"),
+        _IN_TUPLE + "  %named = icmp ne ptr %c, null\n  %found = or i1 %given, %named",
+    ),
+    "tuple, no names": ("ptr", ("ptr %a", "ptr %b"), _IN_TUPLE + "  %found = or i1 %given, false"),
+}
+
+_TRAMPOLINE = """
+define {result} @trampoline_{k}({arguments}) {{
+entry:
+  {condition}
+  br i1 %found, label %caller, label %original
+caller:
+  %own = call i1 @is_own()
+  br i1 %own, label %original, label %ask
+ask:
+{numbers}
+  %answer = call ptr (ptr, ptr, ...) {call}(ptr {hook}, ptr {format}, {given})
+  %failed = icmp eq ptr %answer, null
+  br i1 %failed, label %failure, label %answered
+answered:
+  %goes_on = icmp eq ptr %answer, {none}
+  br i1 %goes_on, label %release, label %done
+release:
+  call void {release}(ptr %answer)
+  br label %original
+original:
+  %result = tail call {result} {original}({names})
+  ret {result} %result
+done:
+{done}
+failure:
+  ret {result} {wrong}
+}}
+"""
+
+
+def _constant(address: int) -> str:
+    return f"inttoptr (i64 {address} to ptr)"
+
+
+def _api(name: str) -> str:
+    return _constant(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0)
+
+
+def _source(places: Sequence[Place], cls: type) -> str:
+    """LLVM's text of the trampolines."""
+    modules = [id(vars(m)) for name, m in sys.modules.items() if name.partition(".")[0] == "ampi" and m is not None]
+    own = (ctypes.c_size_t * len(modules))(*modules)
+    _kept.append(own)
+    parts = [
+        _HEADER.format(
+            globals=_api("PyEval_GetGlobals"),
+            own=_constant(ctypes.addressof(own)),
+            modules=len(modules),
+            ours=_constant(id(cls)),
+            scalar=_constant(id(memory._scalar_type)),
+            record=_constant(id(memory._record_type)),
+            deepest=_DEEPEST,
+            list=_constant(id(list)),
+            tuple=_constant(id(tuple)),
+            array=_constant(id(np.ndarray)),
+            base=ARRAY_BASE * WORD,
+            are_ours=_ANY.format(name="are_ours", predicate="is_ours"),
+            have_lists=_ANY.format(name="have_lists", predicate="list_ours"),
+        )
+    ]
+    for k, place in enumerate(places):
+        result, arguments, condition = _BODIES[place.signature]
+        names = [argument.split()[1] for argument in arguments]
+        numbers = [
+            f"  %n{name[1]} = {'ptrtoint' if kind == 'ptr' else 'zext' if kind == 'i32' else 'add'} "
+            f"{kind} {name}{', 0' if kind == 'i64' else ' to i64'}"
+            for kind, name in (argument.split() for argument in arguments)
+        ]
+        done = "  ret ptr %answer" if result == "ptr" else f"  call void {_api('Py_DecRef')}(ptr %answer)\n  ret i32 0"
+        parts.append(
+            _TRAMPOLINE.format(
+                k=k,
+                result=result,
+                arguments=", ".join(arguments),
+                condition=condition,
+                numbers="\n".join(numbers),
+                call=_api("PyObject_CallFunction"),
+                hook=_constant(id(place.hook)),
+                format=_constant(ctypes.addressof(_FORMATS[len(names)])),
+                given=", ".join(f"i64 %n{name[1]}" for name in names),
+                none=_constant(id(None)),
+                release=_api("Py_DecRef"),
+                original=_constant(place.original),
+                names=", ".join(arguments),
+                done=done,
+                wrong="null" if result == "ptr" else "-1",
+            )
+        )
+    return "".join(parts)
+
+
+_DEEPEST = 8  # in lists in lists; they might go round in a circle
+_FORMATS = {n: ctypes.create_string_buffer(b"K" * n) for n in (2, 3, 4)}
+_kept: list[Any] = []  # the code may be called for as long as the process runs
+
+
+def compile_trampolines(places: Sequence[Place], cls: type) -> None:
+    """Make the machine code, and tell the places where it is."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(_source(places, cls))
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine(opt=0))
+    engine.finalize_object()
+    _kept.append((engine, [place.hook for place in places]))
+    for k, place in enumerate(places):
+        place.trampoline = engine.get_function_address(f"trampoline_{k}")
