@@ -23,6 +23,8 @@ OUTCOMES = ("passed", "skipped", "failed")
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
 
+os.environ.setdefault("AMPI_VERIFY", "1")  # what every pass of the kernel differentiator makes is looked at
+
 try:
     import hypothesis
 except ImportError:

@@ -13,8 +13,8 @@ growth = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(growth)
 
 pytestmark = pytest.mark.skipif(ampi.COMM_WORLD.size > 1, reason="the ranks would only do the same")
-SHORT, LONG = 70, 210
-TOLERANCE = 1.25  # some collections are looked through up to a fixed number of items
+SHORT, LONG = 140, 420
+TOLERANCE = 1.25  # some collections are looked through up to 64 items
 
 
 @pytest.mark.parametrize("name", growth.PROGRAMS)

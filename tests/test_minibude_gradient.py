@@ -15,7 +15,6 @@ PROGRAM = ROOT / "examples" / "minibude" / "minibude.py"
 
 sys.path.insert(0, str(PROGRAM.parent))
 pytest.importorskip("scipy")
-pytest.importorskip("docking")
 from docking import deck, energy, optimise, sensitivity  # noqa: E402
 
 numba.set_num_threads(1)  # ranks and other programs have the other cores

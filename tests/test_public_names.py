@@ -1,7 +1,10 @@
 """The names that other programs are written against."""
 
+import ast
+import builtins
 import inspect
 
+import numpy
 import pytest
 
 import ampi
@@ -38,6 +41,13 @@ def test_all_is_true():
 )
 def test_signature(function, names):
     assert list(inspect.signature(getattr(ampi, function)).parameters)[: len(names)] == names
+
+
+def test_ampi_numpy_uses_no_builtin_function_that_numpy_has_another_of():
+    """`any` is NumPy's in there, once a program has asked for ``ampi.numpy.any``."""
+    tree = ast.parse(inspect.getsource(ampi.numpy))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not called & set(dir(builtins)) & set(dir(numpy))
 
 
 def test_tape_methods():

@@ -4,14 +4,9 @@ import pathlib
 import re
 import textwrap
 
-import pytest
-
-import ampi
-
 README = pathlib.Path(__file__).parents[1] / "README.rst"
 
 
-@pytest.mark.skipif(not hasattr(ampi, "grad"), reason="no ampi.grad yet")
 def test_first_program(mpiexec, tmp_path):
     program, output = (textwrap.dedent(block) for block in code_blocks(README.read_text())[:2])
     command, *expected = output.strip().splitlines()
