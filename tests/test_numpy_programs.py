@@ -146,6 +146,12 @@ FOUND = {
         "d = np.broadcast_to(x.T[:, None], (4, 2, 3)).flatten('K')",
     ],
     "nothing into a diagonal": ["np.fill_diagonal(x, z[:0])", "a = np.diagonal(x)"],
+    "values among what is overwritten": [
+        "np.fill_diagonal(z, z[-2, :-4:-2])",
+        "np.fill_diagonal(x, x[::-1, 1], True)",
+        "np.place(f, np.arange(len(f)) % 3 != 1, f)",
+        "np.place(x.T, x.T > 0, x[1:, ::-1].T)",
+    ],
     "joined dtypes": ["a = np.r_[x[0], z.ravel(), f, 1]"],
 }
 

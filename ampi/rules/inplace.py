@@ -9,6 +9,7 @@ import numpy as np
 
 from ..activity import is_active, plain_of, require_tracked
 from ..errors import ActivityError
+from ..extents import Extent, address_of
 from ..indexing import getitem, setitem
 from ..memory import storage_of, tracked
 from ..nested import from_nested
@@ -66,7 +67,40 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     setitem(dst, (mask,), _chosen(values, (mask,)))
 
 
+def _writes_what_it_reads(target: Any, values: Any) -> bool:
+    """Whether NumPy, where it does not copy the values first, reads among them what it has just written."""
+    if not isinstance(values, np.ndarray) or values.dtype != target.dtype:
+        return False
+    distances = (*target.strides, *values.strides, address_of(target) - address_of(values))
+    aligned = not any(distance % target.itemsize for distance in distances)
+    return aligned and Extent(target).overlaps(Extent(values))
+
+
+def _as_numbered(target: Any, values: Any, function: Callable) -> None:
+    """Assign as NumPy's function does that reads and writes the same memory in turn: applied to the numbers of the
+    elements, laid out alike, it says which element's value arrives where."""
+    low = min(Extent(target).low, Extent(values).low)
+    memory = np.arange((max(Extent(target).high, Extent(values).high) - low) // target.itemsize)
+
+    def numbers(x: np.ndarray) -> np.ndarray:
+        first = (address_of(x) - low) // x.itemsize
+        strides = [stride // x.itemsize * memory.itemsize for stride in x.strides]
+        return np.lib.stride_tricks.as_strided(memory[first:], x.shape, strides)
+
+    before = [numbers(x).flatten() for x in (target, values)]
+    elements = np.concatenate([tracked(x).reshape(-1) for x in (target, values)])
+    place_of = np.zeros_like(memory)
+    place_of[np.concatenate(before)] = np.arange(len(elements))
+    function(numbers(target), numbers(values))
+    after = numbers(target).flatten()
+    changed = np.flatnonzero(after != before[0])
+    _set_flat(target, changed, _chosen(elements, place_of[after[changed]]))
+
+
 def _place(arr: Any, mask: Any, vals: Any) -> None:
+    if _writes_what_it_reads(arr, vals):
+        _as_numbered(arr, vals, lambda target, values: np.place(target, plain_of(mask), values))
+        return
     mask = plain_of(np.asanyarray(mask)).reshape(arr.shape).astype(bool)
     values = _values(vals).reshape(-1)
     n = int(mask.sum())
@@ -103,6 +137,9 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 
 
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    if _writes_what_it_reads(a, val):
+        _as_numbered(a, val, lambda target, values: np.fill_diagonal(target, values, wrap))
+        return
     # NumPy itself says which elements these are.
     places = np.zeros(a.shape, bool)
     np.fill_diagonal(places, True, wrap)
