@@ -33,6 +33,7 @@ def main():
     options, pytest_args = parser.parse_known_args()
 
     totals = collections.Counter()
+    failed = []  # a line for each failure, shown together at the end: of a long log one may see that alone
     wanted = None
     end = time.time() + 60 * options.within if options.within else None
     passes = options.ranks or RANKS
@@ -49,11 +50,15 @@ def main():
                 part = 1 if left == 1 else ALONE if ranks == 1 else 1 / left
                 until = time.time() + part * (end - time.time())
             counts = run_pass(ranks, pytest_args, pathlib.Path(folder), until, end)
+            names = read_names(pathlib.Path(folder))
+            failed += [f"FAILED on {ranks} rank{'s' * (ranks > 1)}: {name}" for name in names]
             if ranks == 1:
                 wanted = read_sizes(pathlib.Path(folder))
         totals += counts
     if totals["late"]:
         print(f"{totals['late']} of those skipped were left out: they did not begin within {options.within:g} minutes")
+    if failed:
+        print("\n#####", *failed, sep="\n")
     line = f"{totals['passed']} passed, {totals['failed']} failed"
     if totals["skipped"]:
         line += f", {totals['skipped']} skipped"
@@ -68,6 +73,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     command = [sys.executable, "-m", "pytest", *pytest_args]
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
     environment.setdefault("AMPI_TIMEOUT", str(PATIENCE / 10))  # of sweeps; 60 by default
+    environment.setdefault("UCX_LOG_LEVEL", "error")  # it warns of each request that a test leaves behind on purpose
     if until is not None:
         environment["AMPI_TEST_UNTIL"] = str(until)
     if ranks == 1:
@@ -93,10 +99,14 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
         show_logs(folder)
         test = (folder / "running").read_text() if (folder / "running").exists() else "before the first test"
         print(f"FAILED: on {ranks} ranks, {ending}: {test}", flush=True)
+        with open(folder / "names", "a") as names:
+            print(f"{test}: {ending}", file=names)
         counts["failed"] += 1
     elif not counts["failed"]:  # a wrong argument, an error while collecting, or a rank that ended badly
         show_logs(folder)
         print(f"FAILED: on {ranks} ranks: {ending}", flush=True)
+        with open(folder / "names", "a") as names:
+            print(ending, file=names)
         counts["failed"] += 1
     return counts
 
@@ -142,6 +152,12 @@ def read_outcomes(folder):
     late = folder / "late"
     found = collections.Counter(file.read_text().split() if file.exists() else ())
     return found + collections.Counter(late=len(late.read_text().splitlines()) if late.exists() else 0)
+
+
+def read_names(folder):
+    """A line for each phase of a test that failed: its name and what the error says."""
+    file = folder / "names"
+    return file.read_text(errors="replace").splitlines() if file.exists() else []
 
 
 def read_sizes(folder):

@@ -104,6 +104,7 @@ def pytest_runtest_logreport(report):
         note("outcomes", report.outcome + "\n", "a")
         if report.failed:
             note("failures", f"\n{report.nodeid}\n{text_of(report)}\n", "a")
+            note("names", f"{report.nodeid} ({report.when}): {error_line(report)}\n", "a")
 
 
 def pytest_sessionfinish():
@@ -169,6 +170,12 @@ class Agreement:
 
 def text_of(report):
     return "\n".join([report.longreprtext, *(f"--- {name}\n{text}" for name, text in report.sections if text)])
+
+
+def error_line(report):
+    """What the error says: of the report's lines, the first one that pytest marks as such."""
+    lines = report.longreprtext.splitlines()
+    return next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1] if lines else "")[:300]
 
 
 @pytest.fixture
