@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from numba import types
 from ampi.kernel import arguments, ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Var
 from ampi.kernel.ir.names import stem
+from ampi.kernel.ir.remarks import Kind
 from ampi.kernel.runtime import threads
 
 FORMS = {
@@ -86,13 +86,13 @@ def _arguments(primal: ir.Function, derivative: Any, active: list[str]) -> Itera
 def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
     launches = {s.line: s for s in ir.walk(derivative.function.body) if isinstance(s, ir.Launch)}
     by_line: dict[int, list[str]] = {}
-    for fact in derivative.facts:
-        if found := re.match(r"line (\d+): (.*)", fact):
-            by_line.setdefault(int(found[1]), []).append(found[2])
+    for remark in derivative.remarks:
+        if remark.line is not None and remark.kind is not Kind.SAVED:
+            by_line.setdefault(remark.line, []).append(remark.sentence)
     loops = {s.line for s in ir.walk(primal.body) if isinstance(s, (ir.For, ir.While))}
     for line in sorted(loops | set(launches)):
         yield f"line {line}: {linecache.getline(primal.filename, line).strip()}"
-        facts = [f for f in by_line.get(line, ()) if not f.endswith("is saved in each iteration")]
+        facts = by_line.get(line, [])
         if line in launches:
             facts += list(_chosen(launches[line], derivative, leaves))
         for fact in facts or ["on one thread, iteration by iteration"]:
@@ -102,8 +102,8 @@ def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iter
 
 
 def _kept(derivative: Any, split: Any) -> Iterator[str]:
-    facts = derivative.facts if split is None else split.derivative.facts
-    found = [f for f in facts if "is saved" in f or "is copied" in f]
+    remarks = derivative.remarks if split is None else split.derivative.remarks
+    found = [str(remark) for remark in remarks if remark.kind in (Kind.SAVED, Kind.COPIED)]
     yield from found or ["nothing: what the adjoint needs it computes again"]
     if split is not None:
         yield "this is done while the kernel runs, as long as a tape has room; later the adjoint runs forward once more"

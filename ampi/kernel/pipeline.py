@@ -54,6 +54,7 @@ from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule, Tangent
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.printer import printed
+from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.rewrite import substitute
 from ampi.kernel.ir.ssa import definitions, every
 from ampi.kernel.ir.verifier import verify
@@ -180,7 +181,7 @@ class Way:
         part keeps.
     partial : bool
         Whether the program may return what only some branches define.
-    remarks : list of str
+    remarks : list of Remark
         What passes have to say about what they did.
     """
 
@@ -196,7 +197,7 @@ class Way:
     writable: Collection[str] | None = None
     given: set[str] = field(default_factory=set)
     partial: bool = False
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
 
     def is_on(self, step: Pass) -> bool:
         """Whether a pass is made."""
@@ -229,7 +230,7 @@ class Way:
             verify(_function(program), plain, f"after {step.name}", self.writable, self.given, self.partial)
         return program
 
-    def remarking(self, changed: tuple[ir.Function, list[str]]) -> ir.Function:
+    def remarking(self, changed: tuple[ir.Function, list[Remark]]) -> ir.Function:
         """The program that a pass gives, whose remarks are noted."""
         self.remarks += changed[1]
         return changed[0]

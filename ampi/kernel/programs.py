@@ -100,7 +100,7 @@ def generate(kernel: Any, case: Case) -> str:
     read = dict(c for f in (program, *halves) for c in f.constants)
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
-        title("Adjoint", kernel, primal, wanted(primal, case), derivative.facts),
+        title("Adjoint", kernel, primal, wanted(primal, case), map(str, derivative.remarks)),
         emit.HEADER,
         *constants,
         "CONTRACT = {",
@@ -200,11 +200,11 @@ def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozense
     return frozenset(named[n][0] for n in active)
 
 
-def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], facts: Iterable[str] = ()) -> str:
+def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], remarks: Iterable[str] = ()) -> str:
     """The docstring of a generated file."""
     shown = ", ".join(f"{a.shown}: {a.type}" for a in primal.arguments)
     wanted = ", ".join(a.shown for a in primal.arguments if a.name in set(active)) or "nothing"
-    lines = "".join(f"{fact}\n" for fact in facts)
+    lines = "".join(f"{remark}\n" for remark in remarks)
     return (
         f'"""{kind} of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'
         f'Arguments: {shown}\nActive: {wanted}\n{lines}"""\n'

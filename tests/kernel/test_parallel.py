@@ -16,6 +16,7 @@ from patience import patience
 import ampi
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
+from ampi.kernel.ir.remarks import Kind
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
 from ampi.kernel.runtime.noalias import SeparateArrays
@@ -37,7 +38,7 @@ def threaded(name, **options):
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_form_of_a_loop_and_its_reason(name):
     check = threaded(name)
-    assert any(LOOPS[name] in f for f in check.adjoint.facts), check.adjoint.facts
+    assert any(LOOPS[name] in r.sentence for r in check.adjoint.remarks), check.adjoint.remarks
     assert "prange" in emit.source(check.adjoint.function)
     check.compare(1e-12)
 
@@ -127,8 +128,8 @@ def test_the_form_of_a_loop_of_its_own_kind(kernel, more, form):
     x = np.random.default_rng(5).uniform(0.5, 1.5, 24)
     names = kernel.__code__.co_varnames
     check = Check(kernel, [x, *more], names[:2], without("gather", threads=True))
-    on_threads = [f for f in check.adjoint.facts if "threads" in f or SHARED in f]
-    assert on_threads and all(form in f or "blocks" in f for f in on_threads), check.adjoint.facts
+    on_threads = [r.sentence for r in check.adjoint.remarks if r.kind is Kind.PARALLEL]
+    assert on_threads and all(form in f or "blocks" in f for f in on_threads), check.adjoint.remarks
     check.compare(1e-10)
 
 

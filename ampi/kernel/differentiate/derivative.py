@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import every
 
 
@@ -38,7 +39,7 @@ class Derivative:
     after: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
-    facts: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     saves: bool = False
 
 

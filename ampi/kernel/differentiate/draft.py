@@ -14,7 +14,8 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.differentiate.derivative import Derivative, arrays_read
 from ampi.kernel.ir import Expr, Stmt, Var
-from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import every
 
 
@@ -93,18 +94,23 @@ class Draft:
         """Whether an allocation is for values from the way forward: saved ones, or all that an array holds."""
         return s.target.name in self.saved or (isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array))
 
-    def kept(self, generated: ir.Function, after: Iterable[str]) -> list[str]:
-        """What a program saves and copies, in words; ``after`` are the arrays that are read as after the call."""
-        found = [f"{name} is read as it was after the call" for name in after]
+    def kept(self, generated: ir.Function, after: Iterable[str]) -> list[Remark]:
+        """What a program saves and copies; ``after`` are the arrays that are read as after the call."""
+        found = [Remark.of(Kind.AFTER, array=name) for name in after]
         for s in every(generated.body):
             if isinstance(s, ir.Alloc) and s.target.name in self.saved:
-                found.append(f"line {s.line}: {self.saved[s.target.name]} is saved in each iteration")
+                found.append(Remark.of(Kind.SAVED, s.line, value=self.saved[s.target.name]))
             elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array):
-                found.append(f"{s.fill.name} is copied: values which the kernel puts there are needed")
+                found.append(Remark.of(Kind.COPIED, array=s.fill.name))
         return found
 
     def derivative(
-        self, generated: ir.Function, needs: frozenset[str], after: Iterable[str], facts: Iterable[str], saves: bool
+        self,
+        generated: ir.Function,
+        needs: frozenset[str],
+        after: Iterable[str],
+        remarks: Iterable[Remark],
+        saves: bool,
     ) -> Derivative:
         """A program that was made of this one, and what is to be known of it."""
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
@@ -121,6 +127,6 @@ class Draft:
             after=tuple(after),
             ends=tuple(a.name for a in self.shadowed if a.name in self.ends),
             new=tuple(a.role[1] for a in generated.arguments if a.role and a.is_a("new")),
-            facts=tuple(dict.fromkeys(map(stem, facts))),
+            remarks=tuple(dict.fromkeys(remarks)),
             saves=saves,
         )

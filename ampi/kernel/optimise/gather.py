@@ -33,6 +33,7 @@ from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.builder import Block, Builder
 from ampi.kernel.ir.intrinsics import TABLE
 from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import Branch, Loop
 from ampi.kernel.optimise.gather_nests import Nest, Target, Writer, iteration, reach
 from ampi.kernel.optimise.if_conversion import flatten
@@ -45,13 +46,13 @@ WIDEST = 4  # distance of the neighbours in one direction
 
 def in_gather_form(
     function: ir.Function, names: Names, behind: bool = True, threads: bool = False
-) -> tuple[ir.Function, list[str]]:
+) -> tuple[ir.Function, list[Remark]]:
     """The function (in single assignment form) with such nests in gather form where that pays; what was done.
 
     ``behind``: what else a nest does follows row by row, unless ``threads`` share the nest.
     """
     pass_ = _Gather(function, names, behind, threads)
-    return replace(function, body=pass_.visit(function.body)), pass_.facts
+    return replace(function, body=pass_.visit(function.body)), pass_.remarks
 
 
 class _Gather(Builder):
@@ -60,7 +61,7 @@ class _Gather(Builder):
         self.behind = behind
         self.threads = threads
         self.accesses = tbr.collect(function)
-        self.facts: list[str] = []
+        self.remarks: list[Remark] = []
 
     def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -92,11 +93,11 @@ class _Gather(Builder):
         Writer(self, self.accesses, nest, targets, beside, rest if follows else ()).write()
         for target in targets:
             count = len(target.increments)
-            self.facts.append(f"line {s.line}: {target.array.name} in gather form, from {count} neighbours")
+            self.remarks.append(Remark.of(Kind.GATHERED, s.line, array=target.array.name, neighbours=count))
         if beside:
-            self.facts.append(f"line {s.line}: with {', '.join(x.array.name for x in beside)} in the same loop")
+            self.remarks.append(Remark.of(Kind.BESIDE, s.line, arrays=tuple(x.array.name for x in beside)))
         if rest and follows:
-            self.facts.append(f"line {s.line}: what else the loop does follows row by row")
+            self.remarks.append(Remark.of(Kind.BEHIND, s.line))
         apart = [] if follows or not rest else [replace(s, body=iteration(nest, rest))]
         return self.block.statements + apart
 

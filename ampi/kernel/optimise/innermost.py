@@ -14,6 +14,7 @@ from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
 
 
@@ -23,7 +24,7 @@ class InnermostLoops(Builder):
     def __init__(self, function: ir.Function, names: Names) -> None:
         super().__init__(names)
         self.accesses = tbr.collect(function)
-        self.facts: list[str] = []
+        self.remarks: list[Remark] = []
         self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
 
     def run(self, function: ir.Function) -> ir.Function:

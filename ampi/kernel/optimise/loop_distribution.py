@@ -26,6 +26,7 @@ from ampi.kernel.ir.builder import Block
 from ampi.kernel.ir.intrinsics import TABLE, constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
 from ampi.kernel.optimise.innermost import InnermostLoops, array_of
 from ampi.kernel.optimise.unsigned_indices import in_block
@@ -45,13 +46,13 @@ BUFFER_BYTES = 16384
 SHORTEST, LONGEST = 128, 2048  # iterations for which values are kept
 
 
-def in_stages(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[str]]:
+def in_stages(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[Remark]]:
     """The function (in single assignment form) with long arithmetic in several loops; what was done.
 
     ``reassociate``: the compiler may add in another order, so that it vectorises sums.
     """
     pass_ = _Stages(function, names, reassociate)
-    return pass_.run(function), pass_.facts
+    return pass_.run(function), pass_.remarks
 
 
 @dataclass
@@ -129,13 +130,13 @@ class _Stages(InnermostLoops):
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
         )
-        self.facts.append(f"line {s.line}: in {len(stages)} loops, with {len(kept)} values kept from one to the next")
+        self.remarks.append(Remark.of(Kind.DISTRIBUTED, s.line, loops=len(stages), kept=len(kept)))
         return self.block.statements
 
     def stage(self, s: Loop, stage: Stage, first: Expr, trips: Expr, buffers: dict[Var, Var]) -> dict[Var, Var]:
         """Write one of the loops; the sums that it makes, by the scalars which carry them from strip to strip."""
         k = self.inner("k", INT)
-        defined = {t.target for t in stage.statements if isinstance(t, ir.Assign)}
+        defined = dict.fromkeys(t.target for t in stage.statements if isinstance(t, ir.Assign))  # in order
         new: dict[str, Expr] = {v.name: self.fresh(v.name, v.type) for v in (*stage.takes, *defined)}
         sums = [c for c in s.carried if c.next in defined]
         totals = {c.var: self.inner(c.var.name, c.var.type) for c in sums}
@@ -160,7 +161,7 @@ class _Division:
         self.body = loop.body
         self.free = _free(loop.body, fused)
         self.definition = {t.target.name: i for i, t in enumerate(self.body) if isinstance(t, ir.Assign)}
-        self.needs = [[self.definition[n] for n in names_read(t) if n in self.definition] for t in self.body]
+        self.needs = [sorted(self.definition[n] for n in names_read(t) if n in self.definition) for t in self.body]
         self.users: dict[int, list[int]] = defaultdict(list)
         for i, needs in enumerate(self.needs):
             for j in needs:

@@ -37,8 +37,9 @@ from ampi.kernel.analysis import tbr
 from ampi.kernel.analysis.reduction_recognition import combined
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant
-from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
+from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, blocks, definitions, every, reads, written
 
 PARTS = 16  # of a loop in a deterministic program
@@ -51,7 +52,7 @@ def decide(
     threads: bool,
     deterministic: bool,
     finish: Callable[[ir.Function], ir.Function],
-) -> tuple[ir.Function, list[str]]:
+) -> tuple[ir.Function, list[Remark]]:
     """The program (in single assignment form) with its parallel loops as `ir.Launch` where they may run on threads, and
     serial otherwise; and the reasons.  ``finish`` completes the function that becomes of a loop's body."""
     if not threads:
@@ -59,7 +60,7 @@ def decide(
     deciding = _Deciding(function, names, deterministic, finish)
     body = deciding.block(function.body)
     flags = (ir.Argument(flag.name, flag.type, role=("distinct", n)) for n, flag in deciding.flags.items())
-    return replace(function, body=body, arguments=(*function.arguments, *flags)), deciding.facts
+    return replace(function, body=body, arguments=(*function.arguments, *flags)), deciding.remarks
 
 
 def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -99,7 +100,7 @@ class _Deciding:
             for a in function.arguments
             if isinstance(a.type, types.Array) and a.name not in changed and not a.is_a("constant")
         }
-        self.facts: list[str] = []
+        self.remarks: list[Remark] = []
         self.flags: dict[str, Var] = {}  # arguments that say whether the elements of an index array differ
 
     def flag(self, array: str) -> Var:
@@ -130,13 +131,13 @@ class _Deciding:
             others = [m.array.name for m in met if not m.added]
             reason = f"iterations meet in elements of {', '.join(others)}, which they do not only add to"
         if reason is not None:
-            self.facts.append(f"line {s.line}: on one thread: {reason}")
+            self.remarks.append(Remark.of(Kind.SERIAL, s.line, reason=reason))
             return replace(s, parallel=False, body=self.block(s.body))
         s = replace(s, parallel=False, body=_all_serial(s.body))
         launch = _Outlining(self, s, met).launch()
-        fact = f"line {s.line}: {explained(launch, met, bool(self.changed(s)))}"
-        if fact not in self.facts:
-            self.facts.append(fact)
+        remark = _remark(s.line, launch, met, bool(self.changed(s)))
+        if remark not in self.remarks:
+            self.remarks.append(remark)
         return launch
 
     def obstacle(self, s: Loop) -> str | None:
@@ -404,28 +405,21 @@ def _is_plain(value: Op) -> bool:
     )
 
 
-def explained(launch: ir.Launch, met: list[Meeting], writes: bool) -> str:
-    """What was chosen and why, in words."""
+def _remark(line: int, launch: ir.Launch, met: list[Meeting], writes: bool) -> Remark:
+    """What was chosen and why."""
     if not writes:
-        found = dict.fromkeys(stem(r.var.name) for r in launch.reduced if r.operation != "place")
-        return f"on threads, to compute again: {', '.join(found)}"
-    if not met:
-        return "on threads: no two iterations meet in an element that is written"
-    arrays = ", ".join(m.array.name for m in met)
-    if launch.distance:
-        return f"on threads in alternating blocks: iterations up to {launch.distance} apart meet in {arrays}"
-    text = ""
-    if launch.distinct:
-        wanted = ", ".join(dict.fromkeys(n for m in met for n in m.distinct or ()))
-        text = f"on threads if {wanted} names no element twice; otherwise "
-    if not launch.added:
-        return f"{text}on one thread: iterations meet in {arrays}"
-    forms = ["arrays of each thread's own"] + (["atomic additions"] if launch.atomic is not None else [])
-    ways = f"{', or '.join(forms)}, or one thread, as is quickest"
-    if launch.reaches:
-        wanted = ", ".join(dict.fromkeys(r.index.name for r in launch.reaches))
-        ways = f"alternating blocks if those do not meet (by what {wanted} names); otherwise {ways}"
-    return f"{text}iterations meet in {arrays}, to which they only add: {ways}"
+        found = dict.fromkeys(r.var.name for r in launch.reduced if r.operation != "place")
+        return Remark.of(Kind.PARALLEL, line, recomputed=tuple(found))
+    return Remark.of(
+        Kind.PARALLEL,
+        line,
+        arrays=tuple(m.array.name for m in met),
+        distance=launch.distance,
+        distinct=tuple(dict.fromkeys(n for m in met for n in m.distinct or ())) if launch.distinct else (),
+        added=launch.added,
+        atomic=launch.atomic is not None,
+        reaches=tuple(dict.fromkeys(r.index.name for r in launch.reaches)),
+    )
 
 
 def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:

@@ -28,6 +28,7 @@ from ampi.kernel.ir.builder import Block
 from ampi.kernel.ir.intrinsics import TABLE, constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
 from ampi.kernel.optimise.if_conversion import flatten
 from ampi.kernel.optimise.innermost import InnermostLoops, array_of, index_of, used_part
@@ -41,13 +42,13 @@ MOST_CHECKS = 3  # whether rows of one array overlap is checked when the program
 WIDEST = 8  # distance of the elements of one row whose increments are added up together
 
 
-def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[str]]:
+def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[Remark]]:
     """The function (in single assignment form) with independent loops in strips where that pays; what was done.
 
     ``reassociate``: the compiler may add in another order, so that sums are no obstacle.
     """
     pass_ = _Strips(function, names, reassociate)
-    return pass_.run(function), pass_.facts
+    return pass_.run(function), pass_.remarks
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Sum:
 
 
 @dataclass
-class Plan:
+class Partition:
     """How a loop is taken apart.
 
     ``gather`` are loads of elements that do not lie side by side, and stores of zeros into such; ``body`` is the
@@ -104,12 +105,12 @@ class _Strips(InnermostLoops):
         """A loop without loops inside, in strips or as it is."""
         if not s.independent or s.step != 1 or not tbr.is_nonnegative(s.start, self.accesses):
             return [s]
-        plan = self.plan(s)
-        return [s] if plan is None else self.strips(plan)
+        partition = self.partition(s)
+        return [s] if partition is None else self.strips(partition)
 
     # what to do
 
-    def plan(self, s: Loop) -> Plan | None:
+    def partition(self, s: Loop) -> Partition | None:
         """How to take a loop apart; None where that is not possible or does not pay."""
         body = flatten(s.body, self.names)
         if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
@@ -128,8 +129,8 @@ class _Strips(InnermostLoops):
         rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums if not self.reassociate])
         gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
         needed = used_part(rest, [*(a for row in rows.values() for a in row), *(x.amount for x in sums)])
-        plan = Plan(s, body, gather, needed, put_off, sums, rows, gathered)
-        return plan if self.pays(plan) else None
+        partition = Partition(s, body, gather, needed, put_off, sums, rows, gathered)
+        return partition if self.pays(partition) else None
 
     def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
         """The arrays that are written and touched at several places, beyond what compilers are ready to check."""
@@ -172,15 +173,15 @@ class _Strips(InnermostLoops):
         slices = self.slice(tuple(i for t in found for i in index_of(t)), body)
         return None if any(array_of(t) in stored for t in slices) else found
 
-    def pays(self, plan: Plan) -> bool:
+    def pays(self, partition: Partition) -> bool:
         """Whether the arithmetic outweighs the traffic with the buffers."""
         numbers = (types.Float, types.Complex)
         work = sum(
             TABLE[t.value.name].cost
-            for t in plan.body
+            for t in partition.body
             if isinstance(t, ir.Assign) and isinstance(t.value, Op) and isinstance(t.value.type, numbers)
         )
-        traffic = sum(len(values) for rows in (plan.rows, plan.gathered) for values in rows.values())
+        traffic = sum(len(values) for rows in (partition.rows, partition.gathered) for values in rows.values())
         return work >= 2 * traffic
 
     def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
@@ -224,12 +225,12 @@ class _Strips(InnermostLoops):
 
     # doing it
 
-    def strips(self, plan: Plan) -> list[Stmt]:
-        s, length = plan.loop, plan.length()
+    def strips(self, partition: Partition) -> list[Stmt]:
+        s, length = partition.loop, partition.length()
         self.line = s.line
         if not s.parallel:
             self.stack = [Block()]
-            increments, gathered = self.buffers(plan, length)
+            increments, gathered = self.buffers(partition, length)
             self.buffers_of[-1] += self.block.statements
         self.stack = [Block()]  # nothing that is computed for another loop is known here
         span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
@@ -239,42 +240,40 @@ class _Strips(InnermostLoops):
             first = self.op("add", s.start, self.op("mul", number, constant(length, INT)))
             trips = self.op("min", self.op("sub", s.stop, first), constant(length, INT))
             if s.parallel:  # each thread has its own
-                increments, gathered = self.buffers(plan, length)
-            work = _Strip(self, plan, length, first, trips, increments, gathered)
-            if plan.gather:
+                increments, gathered = self.buffers(partition, length)
+            work = _Strip(self, partition, length, first, trips, increments, gathered)
+            if partition.gather:
                 work.gathering()
             totals = work.arithmetic()
-            groups = self.groups(plan)
+            groups = self.groups(partition)
             work.clear_ends(groups)
             for group in groups:
                 work.adding_adjacent(group)
-            scattered = [x for x in plan.put_off if not x.adjacent]
+            scattered = [x for x in partition.put_off if not x.adjacent]
             if scattered:
                 work.adding(scattered)
             if not self.reassociate:
-                totals = [work.summing(x) for x in plan.sums]
-        carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(plan.sums, totals))
+                totals = [work.summing(x) for x in partition.sums]
+        carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(partition.sums, totals))
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
         )
-        self.facts.append(
-            f"line {s.line}: strips of {length}; {len(plan.gather)} elements gathered, "
-            f"{len(plan.put_off)} increments and {len(plan.sums)} sums put off"
-        )
+        counts = {"gathered": len(partition.gather), "increments": len(partition.put_off), "sums": len(partition.sums)}
+        self.remarks.append(Remark.of(Kind.STRIPS, s.line, length=length, **counts))
         return self.block.statements
 
-    def buffers(self, plan: Plan, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
-        width = length + 2 * self.padding(plan)
-        increments = {ty: self.buffer("increments", ty, len(row) * width) for ty, row in plan.rows.items()}
-        gathered = {ty: self.buffer("gathered", ty, len(row) * width) for ty, row in plan.gathered.items()}
+    def buffers(self, partition: Partition, length: int) -> tuple[dict[Any, Var], dict[Any, Var]]:
+        width = length + 2 * self.padding(partition)
+        increments = {ty: self.buffer("increments", ty, len(row) * width) for ty, row in partition.rows.items()}
+        gathered = {ty: self.buffer("gathered", ty, len(row) * width) for ty, row in partition.gathered.items()}
         return increments, gathered
 
-    def groups(self, plan: Plan) -> list[Group]:
+    def groups(self, partition: Partition) -> list[Group]:
         """Adjacent increments of the same row of an array, with their distances from the first element touched."""
         rows: dict[Any, list[tuple[Increment, int]]] = defaultdict(list)
-        for x in plan.put_off:
+        for x in partition.put_off:
             if x.adjacent:
-                place = self.place(x.statement, plan.loop)
+                place = self.place(x.statement, partition.loop)
                 assert place is not None
                 offset, terms = place[-1]
                 key = x.statement.array.name, place[:-1], terms, offset.denominator == 1 or id(x)
@@ -288,13 +287,13 @@ class _Strips(InnermostLoops):
                 groups += [[(x, 0)] for x, _ in members]
         return groups
 
-    def padding(self, plan: Plan) -> int:
+    def padding(self, partition: Partition) -> int:
         """How many zeros surround a row of the buffer, so that increments of neighbours can be read shifted.
 
         Rows begin with lines of the cache, since it is slow to store vectors across these.
         """
-        span = max((offset for group in self.groups(plan) for _, offset in group), default=0)
-        needed = max(span, LANES - 1 if plan.sums and not self.reassociate else 0)
+        span = max((offset for group in self.groups(partition) for _, offset in group), default=0)
+        needed = max(span, LANES - 1 if partition.sums and not self.reassociate else 0)
         return (needed + LANES - 1) // LANES * LANES
 
 
@@ -303,7 +302,7 @@ class _Strip:
     """Writes the loops of one strip, which begins at iteration ``first`` and has ``trips`` iterations."""
 
     to: _Strips
-    plan: Plan
+    partition: Partition
     length: int
     first: Expr
     trips: Expr
@@ -312,7 +311,7 @@ class _Strip:
 
     def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Expr, shift: int = 0) -> Expr:
         """Where a value of iteration ``k - shift`` of the strip stands in its buffer."""
-        padding = self.to.padding(self.plan)
+        padding = self.to.padding(self.partition)
         begin = rows[value.type].index(value) * (self.length + 2 * padding) + padding - shift
         return self.to.op("add", constant(begin, INT), k)
 
@@ -321,54 +320,59 @@ class _Strip:
         k = self.to.inner("k", INT)
         with self.to.nested() as block:
             write(k, self.to.op("add", self.first, k))
-        s = self.plan.loop
+        s = self.partition.loop
         self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=s.line))
 
     def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
         """Compute the indices of statements once more; what the names stand for there."""
-        to, plan = self.to, self.plan
-        needed = to.slice(tuple(i for t in statements for i in index_of(t)), plan.whole)
+        to, partition = self.to, self.partition
+        needed = to.slice(tuple(i for t in statements for i in index_of(t)), partition.whole)
         new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
-        new[plan.loop.var.name] = own
+        new[partition.loop.var.name] = own
         for t in substitute(in_block(tuple(needed), to.accesses), new):
             to.emit(t)
         return new
 
     def gathering(self) -> None:
         def write(k: Var, own: Expr) -> None:
-            new = self.again(self.plan.gather, own)
-            for t in self.plan.gather:
+            new = self.again(self.partition.gather, own)
+            for t in self.partition.gather:
                 if isinstance(t, ir.Assign):
                     new[t.target.name] = self.to.fresh(t.target.name, t.target.type)
                 (moved,) = substitute(in_block((t,), self.to.accesses), new)
                 self.to.emit(moved)
                 if isinstance(t, ir.Assign):
-                    cell = self.cell(self.plan.gathered, t.target, k)
+                    cell = self.cell(self.partition.gathered, t.target, k)
                     self.to.emit(ir.Store(self.gathered[t.target.type], (cell,), moved.target, line=t.line))
 
         self.loop(write)
 
     def arithmetic(self) -> list[Expr]:
         """The loop that computes; with its sums, if they are no obstacle."""
-        plan, to = self.plan, self.to
-        sums = plan.sums if to.reassociate else []
+        partition, to = self.partition, self.to
+        sums = partition.sums if to.reassociate else []
         totals = [to.inner(x.carried.var.name, x.carried.var.type) for x in sums]
         following = [to.fresh(x.carried.var.name, x.carried.var.type) for x in sums]
 
         def write(k: Var, own: Expr) -> None:
-            for ty, row in plan.gathered.items():
+            for ty, row in partition.gathered.items():
                 for target in row:
-                    load = ir.Load(self.gathered[ty], (self.cell(plan.gathered, target, k),), ty)
-                    to.emit(ir.Assign(target, load, line=plan.loop.line))
-            for t in substitute(in_block(plan.body, to.accesses), {plan.loop.var.name: own}):
+                    load = ir.Load(self.gathered[ty], (self.cell(partition.gathered, target, k),), ty)
+                    to.emit(ir.Assign(target, load, line=partition.loop.line))
+            for t in substitute(in_block(partition.body, to.accesses), {partition.loop.var.name: own}):
                 to.emit(t)
-            for ty, row in plan.rows.items():
+            for ty, row in partition.rows.items():
                 for amount in row:
                     to.emit(
-                        ir.Store(self.increments[ty], (self.cell(plan.rows, amount, k),), amount, line=plan.loop.line)
+                        ir.Store(
+                            self.increments[ty],
+                            (self.cell(partition.rows, amount, k),),
+                            amount,
+                            line=partition.loop.line,
+                        )
                     )
             for x, total, after in zip(sums, totals, following):
-                to.emit(ir.Assign(after, Op("add", (total, x.amount), after.type), line=plan.loop.line))
+                to.emit(ir.Assign(after, Op("add", (total, x.amount), after.type), line=partition.loop.line))
 
         self.loop(write, tuple(Carried(t, x.carried.var, a) for x, t, a in zip(sums, totals, following)))
         return list(totals)
@@ -382,9 +386,9 @@ class _Strip:
                 last[x.statement.value] = max(span, last.get(x.statement.value, 0))
         for amount, span in last.items():
             for n in range(span):
-                cell = self.cell(self.plan.rows, amount, self.trips, -n)
+                cell = self.cell(self.partition.rows, amount, self.trips, -n)
                 buffer = self.increments[amount.type]
-                self.to.emit(ir.Store(buffer, (cell,), constant(0, amount.type), line=self.plan.loop.line))
+                self.to.emit(ir.Store(buffer, (cell,), constant(0, amount.type), line=self.partition.loop.line))
 
     def adding_adjacent(self, group: Group) -> None:
         """One loop over the elements of a row that are touched, each with all its increments."""
@@ -396,19 +400,19 @@ class _Strip:
             total: Expr | None = None
             for x, offset in group:
                 amount = x.statement.value
-                value = to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k, offset),))
+                value = to.load(self.increments[amount.type], (self.cell(self.partition.rows, amount, k, offset),))
                 total = value if total is None else to.value(Op("add", (total, value), amount.type))
             (plain,) = substitute(in_block((replace(lowest.statement, value=total),), to.accesses), new)
             to.emit(plain)
         length = to.op("add", self.trips, constant(span, INT))
-        to.emit(Loop(k.name, k, ZERO, length, tuple(block.statements), line=self.plan.loop.line))
+        to.emit(Loop(k.name, k, ZERO, length, tuple(block.statements), line=self.partition.loop.line))
 
     def adding(self, put_off: list[Increment]) -> None:
         def write(k: Var, own: Expr) -> None:
             new = self.again([x.statement for x in put_off], own)
             for x in put_off:
                 amount = x.statement.value
-                value = self.to.load(self.increments[amount.type], (self.cell(self.plan.rows, amount, k),))
+                value = self.to.load(self.increments[amount.type], (self.cell(self.partition.rows, amount, k),))
                 (plain,) = substitute(in_block((replace(x.statement, value=value),), self.to.accesses), new)
                 self.to.emit(plain)
 
@@ -418,17 +422,17 @@ class _Strip:
         """The sum after the strip.  Several partial sums run side by side: additions wait for one another otherwise."""
         to, buffer = self.to, self.increments[x.amount.type]
         for n in range(LANES - 1):
-            cell = self.cell(self.plan.rows, x.amount, self.trips, -n)
-            to.emit(ir.Store(buffer, (cell,), constant(0, x.amount.type), line=self.plan.loop.line))
+            cell = self.cell(self.partition.rows, x.amount, self.trips, -n)
+            to.emit(ir.Store(buffer, (cell,), constant(0, x.amount.type), line=self.partition.loop.line))
         parts = [to.inner(x.carried.var.name, x.carried.var.type) for _ in range(LANES)]
         k = to.inner("k", INT)
         with to.nested() as block:
             first = to.op("mul", k, constant(LANES, INT))
-            values = [to.load(buffer, (self.cell(self.plan.rows, x.amount, first, -n),)) for n in range(LANES)]
+            values = [to.load(buffer, (self.cell(self.partition.rows, x.amount, first, -n),)) for n in range(LANES)]
             after = [to.value(Op("add", (part, value), part.type)) for part, value in zip(parts, values)]
         carried = tuple(Carried(part, constant(0, part.type), a) for part, a in zip(parts, after))
         groups = to.op("rshift", to.op("add", self.trips, constant(LANES - 1, INT)), constant(LANES_SHIFT, INT))
-        to.emit(Loop(k.name, k, ZERO, groups, tuple(block.statements), carried, line=self.plan.loop.line))
+        to.emit(Loop(k.name, k, ZERO, groups, tuple(block.statements), carried, line=self.partition.loop.line))
         totals: list[Expr] = list(parts)
         while len(totals) > 1:
             totals = [to.value(Op("add", pair, x.amount.type)) for pair in zip(totals[::2], totals[1::2])]

@@ -1,0 +1,98 @@
+"""Optimisation remarks: what a pass did to a loop or an array and why, as data; sentences are made of them here alone.
+
+After LLVM's remarks (``-Rpass``).  A pass notes a `Remark`; `kernel.explain` and tests choose by `Remark.kind` and
+`Remark.line`, and never read a sentence.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from ampi.kernel.ir.names import stem
+
+
+class Kind(enum.Enum):
+    """What remarks are about, with the names of their data."""
+
+    AFTER = "an array is read as it was after the call: array"
+    SAVED = "a value is saved in each iteration: value"
+    COPIED = "an array is copied before it is overwritten: array"
+    GATHERED = "an adjoint is in gather form: array, neighbours"
+    BESIDE = "other increments are in the loop of the gathered ones: arrays"
+    BEHIND = "what else an iteration does follows row by row"
+    SERIAL = "a loop of a parallel kernel runs on one thread: reason"
+    PARALLEL = "a loop runs on threads: arrays, distance, distinct, added, atomic, reaches, recomputed"
+    STRIPS = "a loop is cut into strips: length, gathered, increments, sums"
+    DISTRIBUTED = "a loop is cut into several: loops, kept"
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a pass did: of which kind, to the loop or statement at which line (None: to the whole kernel), with what."""
+
+    kind: Kind
+    line: int | None
+    data: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, kind: Kind, line: int | None = None, **data: Any) -> Remark:
+        """A remark with data under the names which its kind gives; names of values as the user wrote them."""
+        return cls(kind, line, tuple((name, _shown(value)) for name, value in data.items()))
+
+    @property
+    def sentence(self) -> str:
+        """The remark in words, without its line."""
+        data = dict(self.data)
+        if self.kind is Kind.PARALLEL:
+            return _parallel(**data)
+        joined = {name: ", ".join(value) if isinstance(value, tuple) else value for name, value in data.items()}
+        return _SENTENCES[self.kind].format(**joined)
+
+    def __str__(self) -> str:
+        return self.sentence if self.line is None else f"line {self.line}: {self.sentence}"
+
+
+_SENTENCES = {
+    Kind.AFTER: "{array} is read as it was after the call",
+    Kind.SAVED: "{value} is saved in each iteration",
+    Kind.COPIED: "{array} is copied: values which the kernel puts there are needed",
+    Kind.GATHERED: "{array} in gather form, from {neighbours} neighbours",
+    Kind.BESIDE: "with {arrays} in the same loop",
+    Kind.BEHIND: "what else the loop does follows row by row",
+    Kind.SERIAL: "on one thread: {reason}",
+    Kind.STRIPS: "strips of {length}; {gathered} elements gathered, {increments} increments and {sums} sums put off",
+    Kind.DISTRIBUTED: "in {loops} loops, with {kept} values kept from one to the next",
+}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return stem(value)
+    return tuple(map(stem, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _parallel(
+    arrays: tuple[str, ...] = (),
+    distance: int = 0,
+    distinct: tuple[str, ...] = (),
+    added: bool = False,
+    atomic: bool = False,
+    reaches: tuple[str, ...] = (),
+    recomputed: tuple[str, ...] | None = None,
+) -> str:
+    if recomputed is not None:
+        return f"on threads, to compute again: {', '.join(recomputed)}"
+    if not arrays:
+        return "on threads: no two iterations meet in an element that is written"
+    met = ", ".join(arrays)
+    if distance:
+        return f"on threads in alternating blocks: iterations up to {distance} apart meet in {met}"
+    text = f"on threads if {', '.join(distinct)} names no element twice; otherwise " if distinct else ""
+    if not added:
+        return f"{text}on one thread: iterations meet in {met}"
+    ways = f"arrays of each thread's own{', or atomic additions' if atomic else ''}, or one thread, as is quickest"
+    if reaches:
+        ways = f"alternating blocks if those do not meet (by what {', '.join(reaches)} names); otherwise {ways}"
+    return f"{text}iterations meet in {met}, to which they only add: {ways}"
