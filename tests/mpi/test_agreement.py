@@ -6,6 +6,7 @@ import time
 import numpy
 import pytest
 from mpi4py import MPI
+from patience import patience
 from programs import WORLD
 
 import ampi
@@ -173,7 +174,7 @@ def test_rank_that_stops_in_its_sweep(comm):
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError if comm.rank == 0 else ampi.CommunicationError, match="the reason"):
         tape.gradient(y, x, seed=ONES)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < patience(10)
 
 
 def test_rank_that_stops_in_the_agreement(comm):

@@ -101,20 +101,21 @@ def test_a_rank_that_is_suspended_while_it_waits_has_not_waited(comm, monkeypatc
     """As in a job that is suspended, or on a laptop that sleeps."""
     if comm.size > 2:
         pytest.skip("the same on two ranks")
-    monkeypatch.setenv("AMPI_TIMEOUT", "3")
+    limit = patience(3)
+    monkeypatch.setenv("AMPI_TIMEOUT", str(limit))
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
         y = ring(comm, x)
     comm.Barrier()
     if comm.rank == 1:
-        time.sleep(5)
+        time.sleep(limit + 2)
         tape.gradient(y, x, seed=ONES)
         return
     me = os.getpid()
-    other = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {me}; sleep 4; kill -CONT {me}"])
+    other = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {me}; sleep {limit + 1}; kill -CONT {me}"])
     start = time.monotonic()
     assert tape.gradient(y, x, seed=ONES) is not None
-    assert time.monotonic() - start > 3
+    assert time.monotonic() - start > limit
     assert other.wait() == 0
 
 
