@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -308,7 +308,7 @@ class ndarray(TrackedArray):
 
     @flat.setter
     def flat(self, value: Any) -> None:
-        FlatView(self)[...] = value
+        FlatView(self)._set(..., value, lambda constants: setattr(plain(self), "flat", constants))
 
     def _rearranging(name: str) -> Any:
         method = getattr(np.ndarray, name)
@@ -375,12 +375,13 @@ class FlatView:
         return base[np.unravel_index(self._places(key), base.shape)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        key, value = activity.plain_of(key), nested.from_nested(value)
+        key = activity.plain_of(key)
+        self._set(key, value, lambda constants: plain(self.base).flat.__setitem__(key, constants))
+
+    def _set(self, key: Any, value: Any, action: Callable[[Any], None]) -> None:
+        value = nested.from_nested(value)
         constants = activity.plain_of(value)
-
-        def write() -> None:
-            plain(self.base).flat[key] = constants
-
+        write = lambda: action(constants)
         if (current() is None and not writing.must_announce(self.base)) or not np.size(value):
             write()
             return

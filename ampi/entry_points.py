@@ -58,9 +58,11 @@ def buffer_slot(cls: type) -> tuple[int, int]:
     return table, original
 
 
-def mapping_slot(cls: type, owner: type) -> tuple[int, int]:
-    """Those of ``cls[key] = value``."""
-    return slot_of_type(cls, _MAPPING, _ASSIGN, "__setitem__", owner)
+def mapping_slot(cls: type, owner: type) -> tuple[tuple[int, ...], int]:
+    """Those of ``cls[key] = value``; of the owner itself that of its method ``__setitem__`` as well."""
+    address, original = slot_of_type(cls, _MAPPING, _ASSIGN, "__setitem__", owner)
+    by_name = (id(vars(owner)["__setitem__"]) + _WRAPPED * WORD,) if cls is owner else ()
+    return (address, *by_name), original
 
 
 def operator_slots(cls: type) -> dict[str, tuple[int, int]]:

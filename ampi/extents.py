@@ -32,6 +32,20 @@ address_of = _address_from_struct if _struct_is_known else _address_from_interfa
 """Address of an array's first element."""
 
 
+def bounds_of(array: np.ndarray) -> tuple[int, int]:
+    """Where the bytes that an array touches begin and end (NumPy's own function asks for the interface, which hands the
+    memory out)."""
+    low = high = address_of(array)
+    if not array.size:
+        return low, high
+    for n, stride in zip(array.shape, array.strides):
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
+    return low, high + array.itemsize
+
+
 class Extent:
     """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
 
@@ -51,7 +65,7 @@ class Extent:
             self.low = address
             self.high = address + array.nbytes
         else:
-            self.low, self.high = np.lib.array_utils.byte_bounds(array)
+            self.low, self.high = bounds_of(array)
         self.pattern = (address, array.shape, array.strides, array.itemsize)
 
     @classmethod

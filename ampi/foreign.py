@@ -47,13 +47,14 @@ def _first_active(x: Any) -> Any:
 
 
 def _store(target: int, key: int, value: int) -> Any:
-    """``target[key] = value`` of a plain array, with a value of ours or into a view of ours."""
+    """``target[key] = value`` of a plain array, with a value of ours or into a view of ours; NumPy's own method, called
+    by its name, with an array of ours."""
     array, item, given = object_at(target), object_at(key), object_at(value)
     return None if current() is None or is_called_by_ampi(2) else _assign(array, item, given)
 
 
 def _assign(array: Any, item: Any, given: Any) -> Any:
-    if type(array) is np.ndarray and storage_of(array) is not None:
+    if isinstance(array, ndarray) or (type(array) is np.ndarray and storage_of(array) is not None):
         indexing.setitem(array, item, given)  # type: ignore[arg-type]
         return True
     active = _first_active(given)

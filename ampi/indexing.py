@@ -12,6 +12,7 @@ import numpy as np
 
 from .activity import carry, holds_same_bytes, is_active, is_inexact, plain_of, require_tracked
 from .byte_views import movable
+from .extents import repeats_elements
 from .memory import (
     Region,
     TrackedArray,
@@ -150,7 +151,7 @@ def scatter_add(shadow: np.ndarray, key: Any, g: Any) -> None:
         for part, values in _fields(shadow, g):
             scatter_add(part, key, values)
         return
-    if _may_repeat(key) or 0 in shadow.strides:
+    if _may_repeat(key) or repeats_elements(shadow):
         np.add.at(shadow, key, g)
     else:
         shadow[key] += g

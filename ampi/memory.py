@@ -20,7 +20,7 @@ import numpy as np
 
 from . import checks
 from .errors import ActivityError
-from .extents import address_of
+from .extents import address_of, bounds_of
 
 CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
@@ -350,7 +350,7 @@ def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
 def _block(owner: np.ndarray) -> tuple[int, int]:
     if owner.flags.forc:
         return address_of(owner), owner.nbytes
-    low, high = np.lib.array_utils.byte_bounds(owner)
+    low, high = bounds_of(owner)
     return low, high - low
 
 

@@ -109,8 +109,10 @@ def _array(
     if _memory.is_scalar(object):
         object, copy = object[...], None  # an array of its own
     wanted = object.dtype if dtype is None else _np.dtype(dtype)
-    made = _np.array(_plain_of(object), dtype=wanted, copy=copy, order=order)
-    result = object if _np.may_share_memory(made, object) else object.astype(wanted, order)
+    given = _plain_of(object)
+    made = _np.array(given, dtype=wanted, copy=copy, order=order)
+    same = made is given or _np.may_share_memory(made, given)  # arrays without elements share none
+    result = object if same else object.astype(wanted, order)
     return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
 
 
@@ -167,7 +169,8 @@ class vectorize(_np.vectorize):
             raise _no_rule(_np.vectorize, " with a signature, excluded or keyword arguments")
         arguments = tuple(map(_from_nested, arguments))
         # NumPy goes through the elements in the order in which they lie in memory, and so will the results.
-        layout = _np.nditer([*map(_plain_of, arguments), None], ("refs_ok", "zerosize_ok")).operands[-1].strides
+        objects = [_np.asanyarray(_plain_of(x), dtype=object) for x in arguments]  # which may lie otherwise
+        layout = _np.nditer([*objects, None], ("refs_ok", "zerosize_ok")).operands[-1].strides
         order = sorted(range(len(layout)), key=lambda k: -layout[k])
         wide = [_np.transpose(x, order) for x in _np.broadcast_arrays(*arguments)]
         shape, back = wide[0].shape, [order.index(k) for k in range(len(order))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ def _product_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
     kept = [k for k in range(x.ndim) if k not in axes]
     order = kept + list(axes)
     moved = np.transpose(x, order)
-    rows = moved.reshape(moved.shape[: len(kept)] + (-1,))
+    rows = moved.reshape((*moved.shape[: len(kept)], math.prod(moved.shape[len(kept) :])))
     others = np.ones_like(rows)
     np.cumprod(rows[..., :-1], axis=-1, out=others[..., 1:])
     suffix = np.cumprod(rows[..., :0:-1], axis=-1)[..., ::-1]
@@ -104,7 +105,7 @@ def _axes(axis: Any, ndim: int) -> tuple:
 def _in_real_dtype(x: Any, keywords: dict) -> Any:
     """What is reduced: the real parts of complex numbers, where a real dtype is asked for."""
     dtype = keywords.get("dtype")
-    return x if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind == "c" else tracked(x).astype(dtype)
+    return tracked(x).astype(dtype) if dtype is not None and x.dtype.kind == "c" and np.dtype(dtype).kind == "f" else x
 
 
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:

@@ -206,8 +206,8 @@ _BODIES = {
         "i32",
         ("ptr %a", "ptr %b", "ptr %c"),
         "%gone = icmp eq ptr %c, null\n  br i1 %gone, label %original, label %value\n"
-        "value:\n  %given = call i1 @is_ours(ptr %c, i64 0)\n  %seen = call i1 @views_ours(ptr %a)\n"
-        "  %found = or i1 %given, %seen",
+        "value:\n  %given = call i1 @is_ours(ptr %c, i64 0)\n  %taker = call i1 @is_ours(ptr %a, i64 0)\n"
+        "  %seen = call i1 @views_ours(ptr %a)\n  %either = or i1 %given, %taker\n  %found = or i1 %either, %seen",
     ),
     "store flat": ("i32", ("ptr %a", "ptr %b", "ptr %c"), "%found = call i1 @is_ours(ptr %c, i64 0)"),
     "set": ("i32", ("ptr %a", "ptr %b", "ptr %c"), "%found = call i1 @is_ours(ptr %b, i64 0)"),

@@ -140,6 +140,7 @@ SEEN = {
     "flat of a view": _by_flat_of_view,
     "part of a view": _by_part,
     "sort of a view": _by_sort,
+    "setitem": lambda u, k: numpy.ndarray.__setitem__(u, slice(None), numbers(k)),
 }
 """Writers that are seen by what they ask for."""
 
@@ -151,7 +152,6 @@ def _by_blas(u, k):
 UNSEEN = {
     "BLAS": _by_blas,
     "fill": lambda u, k: numpy.ndarray.fill(u, numbers(k)[0]),
-    "setitem": lambda u, k: numpy.ndarray.__setitem__(u, slice(None), numbers(k)),
     "put": lambda u, k: numpy.ndarray.put(u, range(N), numbers(k)),
 }
 """Writers that look into arrays without asking for anything: only checksums tell of them."""
@@ -160,6 +160,19 @@ UNSEEN = {
 def _into_plain(x):
     plain = numpy.zeros(N)
     plain[...] = x
+    return plain
+
+
+def _by_name(x):
+    plain = numpy.zeros(N)
+    plain.__setitem__(slice(0, 3), x[:3])
+    numpy.ndarray.__setitem__(plain, slice(3, None), x[3:])
+    return plain
+
+
+def _into_flat_by_name(x):
+    plain = numpy.zeros(N)
+    plain.flat.__setitem__(slice(None), x)
     return plain
 
 
@@ -198,6 +211,8 @@ READERS = {
     "into plain": _into_plain,
     "into part": _into_part,
     "into flat": _into_flat,
+    "into plain by name": _by_name,
+    "into flat by name": _into_flat_by_name,
     "into real": _into_real,
     "by elements": _by_elements,
     "memoryview": lambda x: numpy.array(memoryview(x).tolist()),

@@ -126,6 +126,10 @@ class Program:
         name = self.array()
         return f"{name}[{self.index(self.names[name].shape)}]"
 
+    def square(self):
+        # Of other shapes NumPy takes what lies behind them for their diagonals.
+        return f"{self.array(lambda a: a.ndim == 2 and min(a.shape) > 1)}[:2, :2]"
+
     def shape_for(self, size):
         return self.pick(
             (size,), (-1,), (1, size), (size, 1), (2, -1), (-1, 2), (3, -1), (), (0,), (0, 3), (-1, 1, 2), size
@@ -162,7 +166,7 @@ class Program:
             f"np.broadcast_to({n}, {(self.int(0, 2), *a.shape)})", f"np.broadcast_arrays({n}, {self.array()})[{self.int(0, 1)}]",
             f"np.split({n}, {self.int(1, 3)}, {k})[-1]", f"np.array_split({n}, {self.int(1, 5)})[-1]", f"np.split({n}, [1, 1])[1]",
             f"np.hsplit({n}, 1)[0]", f"np.atleast_1d({n})", f"np.atleast_2d({n})", f"np.atleast_3d({n})",
-            f"np.diagonal({n}, {self.int(-1, 4)})", f"{n}.diagonal()", f"np.diag({n})", f"np.einsum('ii->i', {n}[:2, :2])",
+            f"np.diagonal({n}, {self.int(-1, 4)})", f"{n}.diagonal()", f"np.diag({n})", f"np.einsum('ii->i', {self.square()})",
             f"np.einsum('ij->ji', {n})", f"np.einsum('ij->', {n})", f"np.einsum('...->...', {n})", f"np.einsum('ij->i', {n})",
             f"{n}.real", f"{n}.imag", f"np.real({n})", f"np.imag({n})", f"np.asarray({n})", f"np.asanyarray({n})",
             f"np.asarray({n}, order='F')", f"np.asfortranarray({n})", f"np.ascontiguousarray({n})", f"np.array({n}, copy=None)",
@@ -243,7 +247,7 @@ class Program:
             f"{a} @ {b}", f"{a} @ {a}.T", f"np.dot({a}, {b})", f"np.matmul({a}, {b})", f"np.outer({a}, {b}[:1])", f"np.inner({a}, {b})", f"np.vdot({a}, {a})",
             f"np.tensordot({a}, {b}, 1)", f"np.tensordot({a}, {b}, 0)", f"np.einsum('ij,ij->i', {a}, {a})", f"np.einsum('ij,kj->ik', {a}, {b})",
             f"np.einsum('i,i', {a}, {b})", f"np.einsum('i...,i...->...', {a}, {a})", f"np.kron({a}, {b})", f"np.linalg.multi_dot([{a}, {a}.T, {a}])",
-            f"np.einsum('ii', {a}[:2, :2])", f"np.linalg.det({a}[:2, :2] + 3 * np.eye(2))", f"np.linalg.inv({a}[:2, :2] + 3 * np.eye(2))",
+            f"np.einsum('ii', {self.square()})", f"np.linalg.det({a}[:2, :2] + 3 * np.eye(2))", f"np.linalg.inv({a}[:2, :2] + 3 * np.eye(2))",
             f"np.linalg.solve({a}[:2, :2] + 3 * np.eye(2), {b}[:2])", f"np.vecdot({a}, {a})", f"np.matmul({a}, {a}.T, out=np.zeros(2))",
         )  # fmt: skip
 
@@ -262,17 +266,18 @@ class Program:
         n = self.array()
         a = self.names[n]
         at, fancy = self.index(a.shape), self.index(a.shape, True)
+        writeable = self.array(is_writeable)  # NumPy's add.at writes into others as well
         b = self.operand()
         k = self.axis(a)
         return self.pick(
             f"{n}[{at}] = {b}", f"{n}[{at}] = {b}", f"{n}[{at}] = {b}", f"{n}[{fancy}] = {b}", f"{n}[{n} > 0.3] = {b}", f"{n}[...] = {n}[::-1]",
             f"np.{self.pick(*UFUNCS2)}({n}, {b}, out={n})", f"np.{self.pick(*UFUNCS2)}({n}, {b}, {n})", f"np.sin({b}, out={n}, where={n} > 0)",
             f"np.{self.pick(*UNARY[:8])}({n}, out={n})", f"np.copyto({n}, {b})", f"np.copyto({n}, {b}, where={n} > 0)", f"np.put({n}, [0, -1, 0], {b})",
-            f"np.putmask({n}, {n} > 0, {b})", f"{n}.fill({self.element()})", f"{n}.sort(axis={k})", f"np.add.at({n}, ([0, 0],), {b})",
+            f"np.putmask({n}, {n} > 0, {b})", f"{n}.fill({self.element()})", f"{n}.sort(axis={k})", f"np.add.at({writeable}, ([0, 0],), {b})",
             f"{n}.real = {b}", f"{n}.imag = {b}", f"{n}.flat = {b}", f"{n}.flat[{self.slice(a.size)}] = {b}",
             f"np.fill_diagonal({n}, {b})", f"np.cumsum({n}, axis={k}, out={n})", f"np.clip({n}, -0.5, {b}, out={n})", f"np.place({n}, {n} > 0, [{self.element()}])",
             f"np.sum({self.array()}, axis=0, out={n})", f"np.mean({self.array()}, axis=0, out={n}[0])", f"np.take({n}, [0], axis={k}, out={n}[:1])",
-            f"np.concatenate([{n}[1:], {n}[:1]], out={n})", f"np.einsum('ii->i', {n})[:] = {b}", f"np.einsum('ij->ji', {n})[0] = {b}", f"np.diagonal({n})[:1] = 2",
+            f"np.concatenate([{n}[1:], {n}[:1]], out={n})", f"np.einsum('ii->i', {self.square()})[:] = {b}", f"np.einsum('ij->ji', {n})[0] = {b}", f"np.diagonal({n})[:1] = 2",
             f"np.ravel({n})[:2] = {b}", f"{n}.T[0] += {b}", f"np.asarray({n})[-1:] = {b}", f"np.dot({n}, {n}, out={n})", f"np.matmul({n}, {n}, out={n})",
             f"np.put_along_axis({n}, np.argsort({n}, {k}), {b}, {k})", f"{n}.put([0], {b})", f"{n}.shape = ({a.size},)", f"np.broadcast_arrays({n}, {n})[0][:1] = {b}",
             f"np.split({n}, 2)[1][...] = {b}", f"np.real({n})[:1] = {b}", f"{n}.real[:] = {b}", f"np.atleast_2d({n})[0] = {b}", f"np.nan_to_num({n}, copy=False)",
@@ -300,6 +305,12 @@ class Program:
             f"{self.fresh()} = {n}[0]['{self.pick(*'pqc')}']", f"{n}[0]['p'] = {self.operand()}", f"{n}['p'] += {self.operand()}", f"{self.fresh()} = {n}.copy()",
             f"{self.fresh()} = {n}[[1, 0]]['q']",
         )  # fmt: skip
+
+
+def is_writeable(value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy says of what it has broadcast that it will not be some day
+        return value.flags.writeable
 
 
 def in_range(value):

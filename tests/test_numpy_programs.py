@@ -153,6 +153,27 @@ FOUND = {
         "np.place(x.T, x.T > 0, x[1:, ::-1].T)",
     ],
     "joined dtypes": ["a = np.r_[x[0], z.ravel(), f, 1]"],
+    "products of nothing": ["a = np.prod(x[:0], axis=())", "b = np.prod(x[:, :0], axis=0)", "c = np.prod(z[:0])"],
+    "gaps in memory": ["a = np.nan_to_num(np.array([z, z]).transpose(2, 0, 1)[:, ::-1].copy(order='K'))"],
+    "a flat array from itself backwards": ["a = np.heaviside(f, 0.5)", "b = a[::-1]", "a.flat = b"],
+    "functions of broadcast elements": [
+        "a = np.vectorize(lambda t: t * 2)(np.broadcast_to(f, (2, 5)))",
+        "b = np.vectorize(lambda t: t * 2)(np.broadcast_to(np.array([z, z]), (2, 2, 2, 3)))",
+        "c = np.vectorize(lambda t, s: t * s)(np.broadcast_to(f, (2, 5)), f)",
+    ],
+    "truth of complex numbers": ["a = (z[0, 0] + 1j).all(axis=None)", "b = z.any()", "c = np.all(z[0], axis=0)"],
+    "a copy onto itself": ["a = np.imag(f)", "np.copyto(a, a[:], where=a > 0)", "np.copyto(x, x, where=x > 0)"],
+    "parts of windows": [
+        "a = np.lib.stride_tricks.sliding_window_view(f, 2)",
+        "b = a[a > 0]",
+        "c = a[[[True, False]] * 4]",
+    ],
+    "the argument itself, without elements": [
+        "a = x[:0][None]",
+        "b = np.asfortranarray(a)",
+        "c = np.asarray(a, order='F')",
+        "a.shape = (0,)",
+    ],
 }
 
 

@@ -161,7 +161,7 @@ def place(leaf: Any) -> Any:
     if leaf.flags.forc:
         low = memory.address_of(leaf)
         return low, low + leaf.nbytes, leaf.shape, leaf.strides, leaf.dtype
-    low, high = np.lib.array_utils.byte_bounds(leaf)
+    low, high = memory.bounds_of(leaf)
     return low, high, leaf.shape, leaf.strides, leaf.dtype
 
 

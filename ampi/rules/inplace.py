@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, plain_of, require_tracked
+from ..activity import is_active, is_of_numpy, plain_of, require_tracked
 from ..errors import ActivityError
 from ..extents import Extent, address_of
 from ..indexing import getitem, setitem
-from ..memory import storage_of, tracked
+from ..memory import is_scalar, region_of, storage_of, tracked, writable
 from ..nested import from_nested
 from ..tape import current
 from ..writing import assign
@@ -54,9 +54,18 @@ def _set_flat(a: Any, places: np.ndarray, values: Any) -> None:
 
 
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    if is_scalar(dst):
+        if not is_of_numpy(4):
+            raise TypeError("copyto() argument 1 must be an array, not a scalar (NumPy gives this as a number)")
+        dst = tracked(writable(dst))  # what NumPy's own code has just computed
     src = from_nested(src)
     if where is True:
         assign(dst, src, "np.copyto", casting)
+        return
+    if isinstance(src, np.ndarray) and region_of(tracked(src)).place == region_of(dst).place:
+        np.copyto(
+            plain_of(dst), plain_of(src), casting, plain_of(where)
+        )  # which does nothing, also to what cannot be written
         return
     while np.ndim(src) > dst.ndim and len(src) == 1:
         src = src[0]

@@ -332,10 +332,11 @@ def _einsum(*operands: Any, out: None = None, optimize: Any = False, **keywords:
     assert tape is not None
     count = len(operands) - 1 if isinstance(operands[0], str) else len(operands) // 2
     arrays = [np.asanyarray(from_nested(x)) for x in _einsum_arrays(operands)]
-    inputs, target, _ = _parse_einsum_input(_einsum_plain(operands, [plain_of(a) for a in arrays]))
+    given = _einsum_plain(operands, [plain_of(a) for a in arrays])
+    result = wrapped(np.einsum(*given, optimize=optimize, **keywords))  # its errors come first
+    inputs, target, _ = _parse_einsum_input(given)
     subscripts = inputs.split(",")
     assert len(subscripts) == count
-    result = wrapped(np.einsum(f"{inputs}->{target}", *[plain_of(a) for a in arrays], optimize=optimize, **keywords))
     active = [k for k, a in enumerate(arrays) if is_active(tape, a)]
     if not active or not is_inexact(result) or looks_at(result, arrays):
         return result
@@ -522,11 +523,12 @@ for _name, _rule in {
     "outer": lambda x1, x2, /: _outer(x1, x2),
     "svdvals": lambda x, /: _singular_values(x),
     "tensordot": lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes),
-    "vecdot": lambda x1, x2, /, *, axis=-1: _vecdot(x1, x2, axis),
     "vector_norm": _vector_norm,
 }.items():
     if hasattr(_LINALG, _name):
         RULES[getattr(_LINALG, _name)] = _rule
+if hasattr(_LINALG, "vecdot"):
+    RULES[_LINALG.vecdot] = exactly(_LINALG.vecdot)(lambda x1, x2, /, *, axis=-1: _vecdot(x1, x2, axis))
 
 # What the ufunc side hands over here.
 GENERALIZED: dict[np.ufunc, Callable] = {np.matmul: matmul}
