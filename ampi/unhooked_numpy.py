@@ -7,6 +7,7 @@ refused otherwise.  (Not in `ampi.numpy`, where `any`, `all` and `sum` are NumPy
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,10 @@ def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> t
 
 
 def _joined(x: Any) -> Any:
-    return from_nested(x) if isinstance(x, (list, tuple)) and _is_array_of_ours(x) else x
+    if isinstance(x, (list, tuple)) and _is_array_of_ours(x):
+        with contextlib.suppress(ValueError):  # of items with different shapes, such as the bins of `histogramdd`
+            return from_nested(x)
+    return x
 
 
 def _items_joined(x: Any) -> Any:

@@ -163,6 +163,7 @@ FOUND = {
     ],
     "truth of complex numbers": ["a = (z[0, 0] + 1j).all(axis=None)", "b = z.any()", "c = np.all(z[0], axis=0)"],
     "a copy onto itself": ["a = np.imag(f)", "np.copyto(a, a[:], where=a > 0)", "np.copyto(x, x, where=x > 0)"],
+    "sums of no products": ["a = np.einsum('i,i', x[0, :0], f[:1])", "b = np.einsum('ij,ij->j', x[:0], x[:1])"],
     "parts of windows": [
         "a = np.lib.stride_tricks.sliding_window_view(f, 2)",
         "b = a[a > 0]",

@@ -317,7 +317,7 @@ class _Einsum:
         found = contracted(product, *values)
         lengths = {letter: n for letter, n in zip(own, shape)}
         full = np.expand_dims(found, tuple(i for i, letter in enumerate(axes) if letter not in present))
-        full = unbroadcast(full, tuple(min(n, lengths[letter]) for n, letter in zip(full.shape, axes)))
+        full = unbroadcast(full, tuple(1 if lengths[letter] == 1 else n for n, letter in zip(full.shape, axes)))
         if len(axes) == len(own):
             return full
         spread = np.zeros(shape, full.dtype)
@@ -520,7 +520,7 @@ for _name, _rule in {
     "cross": lambda x1, x2, /, *, axis=-1: np.cross(x1, x2, axis=axis),
     "matmul": lambda x1, x2, /: matmul(x1, x2),
     "matrix_norm": lambda x, /, *, keepdims=False, ord="fro": _norm(x, ord, (-2, -1), keepdims),
-    "outer": lambda x1, x2, /: _outer(x1, x2),
+    "outer": lambda x1, x2, /: exactly(_LINALG.outer)(_outer)(x1, x2),
     "svdvals": lambda x, /: _singular_values(x),
     "tensordot": lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes),
     "vector_norm": _vector_norm,
