@@ -12,7 +12,8 @@ import numpy as np
 
 from .activity import carry, holds_same_bytes, is_active, is_inexact, plain_of, require_tracked
 from .byte_views import movable
-from .extents import repeats_elements
+from .errors import ActivityError
+from .extents import Extent, address_of, repeats_elements
 from .memory import (
     Region,
     TrackedArray,
@@ -21,6 +22,7 @@ from .memory import (
     plain,
     region_of,
     storage_of,
+    tracked,
     wrapped,
 )
 from .nested import from_nested
@@ -255,6 +257,16 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
     tape = current()
     if tape is not None:
         key = frozen_key(tape, key)
+        # With a mask NumPy does not copy values first that lie among what it overwrites.
+        if _is_whole_mask(array, key) and is_active(tape, value) and Extent(array).overlaps(Extent(value)):
+            if writes_what_it_reads(array, value):
+                assign_in_turn(array, value, lambda target, values: _set_item(target, key, values))
+                return
+            if value.size > 1:
+                raise ActivityError(
+                    f"values of dtype {value.dtype} from the memory of an array of dtype {array.dtype} are assigned to "
+                    "what a mask selects of it, where NumPy reads what it has just written; assign a copy of them"
+                )
     elif must_announce(array):
         key = copied_key(key)
     moved = movable(tape, value)
@@ -271,3 +283,56 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
     _, undo = write([array], action, key)
     tape.append(_Scatter(region_of(array), key, region_of(value)), undo)
     tape.activate(array)
+
+
+# ------------------------------------------------------------------------------------- values among what is overwritten
+
+
+def _is_whole_mask(array: np.ndarray, key: Any) -> bool:
+    """Whether a key is a mask of all of an array's axes."""
+    if type(key) is tuple and len(key) == 1:
+        (key,) = key
+    mask = np.asarray(key) if isinstance(key, list) else key
+    return isinstance(mask, np.ndarray) and mask.dtype == bool and mask.ndim == array.ndim > 0
+
+
+def writes_what_it_reads(target: Any, values: Any) -> bool:
+    """Whether NumPy, where it does not copy the values first, reads among them what it has just written."""
+    if not isinstance(values, np.ndarray) or values.dtype != target.dtype:
+        return False
+    distances = (*target.strides, *values.strides, address_of(target) - address_of(values))
+    aligned = not any(distance % target.itemsize for distance in distances)
+    return aligned and Extent(target).overlaps(Extent(values))
+
+
+def assign_in_turn(target: Any, values: Any, function: Callable) -> None:
+    """Assign as NumPy's function does that reads and writes the same memory in turn: applied to the numbers of the
+    elements, laid out alike, it says which element's value arrives where."""
+    low = min(Extent(target).low, Extent(values).low)
+    memory = np.arange((max(Extent(target).high, Extent(values).high) - low) // target.itemsize)
+
+    def numbers(x: np.ndarray) -> np.ndarray:
+        first = (address_of(x) - low) // x.itemsize
+        strides = [stride // x.itemsize * memory.itemsize for stride in x.strides]
+        return np.lib.stride_tricks.as_strided(memory[first:], x.shape, strides)
+
+    before = [numbers(x).flatten() for x in (target, values)]
+    elements = np.concatenate([tracked(x).reshape(-1) for x in (target, values)])
+    place_of = np.zeros_like(memory)
+    place_of[np.concatenate(before)] = np.arange(len(elements))
+    function(numbers(target), numbers(values))
+    after = numbers(target).flatten()
+    changed = np.flatnonzero(after != before[0])
+    set_flat(target, changed, elements_at(elements, place_of[after[changed]]))
+
+
+def set_flat(a: Any, places: np.ndarray, values: Any) -> None:
+    """Set the elements at some places in C order."""
+    if not a.ndim:
+        a = a[None]
+    setitem(a, np.unravel_index(places, a.shape), values)
+
+
+def elements_at(values: np.ndarray, places: Any) -> Any:
+    """Elements of an array, with their derivatives."""
+    return getitem(tracked(values), places)

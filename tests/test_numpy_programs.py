@@ -164,6 +164,13 @@ FOUND = {
     "truth of complex numbers": ["a = (z[0, 0] + 1j).all(axis=None)", "b = z.any()", "c = np.all(z[0], axis=0)"],
     "a copy onto itself": ["a = np.imag(f)", "np.copyto(a, a[:], where=a > 0)", "np.copyto(x, x, where=x > 0)"],
     "sums of no products": ["a = np.einsum('i,i', x[0, :0], f[:1])", "b = np.einsum('ij,ij->j', x[:0], x[:1])"],
+    "values among what a mask selects": [
+        "f[f > -3] = f[::-1]",
+        "x[x > 0] = x.T[::-1].ravel()[: np.sum(x > 0)]",
+        "z[[[True, True, True], [False, True, False]]] = z.reshape(6)[4:0:-1]",
+        "v = x[1]",
+        "v[(v < 9,)] = v[::-1]",
+    ],
     "parts of windows": [
         "a = np.lib.stride_tricks.sliding_window_view(f, 2)",
         "b = a[a > 0]",

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..activity import is_active, is_of_numpy, plain_of, require_tracked
 from ..errors import ActivityError
-from ..extents import Extent, address_of
-from ..indexing import getitem, setitem
+from ..indexing import assign_in_turn, elements_at, set_flat, setitem, writes_what_it_reads
 from ..memory import is_scalar, region_of, storage_of, tracked, writable
 from ..nested import from_nested
 from ..tape import current
@@ -42,17 +41,6 @@ def _values(x: Any) -> Any:
     return np.asanyarray(from_nested(x))
 
 
-def _chosen(values: np.ndarray, places: Any) -> Any:
-    return getitem(tracked(values), places)
-
-
-def _set_flat(a: Any, places: np.ndarray, values: Any) -> None:
-    """Set the elements at some places in C order."""
-    if not a.ndim:
-        a = a[None]
-    setitem(a, np.unravel_index(places, a.shape), values)
-
-
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if is_scalar(dst):
         if not is_of_numpy(4):
@@ -73,42 +61,12 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     if not np.can_cast(values.dtype, dst.dtype, casting):
         raise TypeError(f"Cannot cast array data from {values.dtype} to {dst.dtype} according to the rule {casting!r}")
     mask = np.broadcast_to(plain_of(where), dst.shape)
-    setitem(dst, (mask,), _chosen(values, (mask,)))
-
-
-def _writes_what_it_reads(target: Any, values: Any) -> bool:
-    """Whether NumPy, where it does not copy the values first, reads among them what it has just written."""
-    if not isinstance(values, np.ndarray) or values.dtype != target.dtype:
-        return False
-    distances = (*target.strides, *values.strides, address_of(target) - address_of(values))
-    aligned = not any(distance % target.itemsize for distance in distances)
-    return aligned and Extent(target).overlaps(Extent(values))
-
-
-def _as_numbered(target: Any, values: Any, function: Callable) -> None:
-    """Assign as NumPy's function does that reads and writes the same memory in turn: applied to the numbers of the
-    elements, laid out alike, it says which element's value arrives where."""
-    low = min(Extent(target).low, Extent(values).low)
-    memory = np.arange((max(Extent(target).high, Extent(values).high) - low) // target.itemsize)
-
-    def numbers(x: np.ndarray) -> np.ndarray:
-        first = (address_of(x) - low) // x.itemsize
-        strides = [stride // x.itemsize * memory.itemsize for stride in x.strides]
-        return np.lib.stride_tricks.as_strided(memory[first:], x.shape, strides)
-
-    before = [numbers(x).flatten() for x in (target, values)]
-    elements = np.concatenate([tracked(x).reshape(-1) for x in (target, values)])
-    place_of = np.zeros_like(memory)
-    place_of[np.concatenate(before)] = np.arange(len(elements))
-    function(numbers(target), numbers(values))
-    after = numbers(target).flatten()
-    changed = np.flatnonzero(after != before[0])
-    _set_flat(target, changed, _chosen(elements, place_of[after[changed]]))
+    setitem(dst, (mask,), elements_at(values, (mask,)))
 
 
 def _place(arr: Any, mask: Any, vals: Any) -> None:
-    if _writes_what_it_reads(arr, vals):
-        _as_numbered(arr, vals, lambda target, values: np.place(target, plain_of(mask), values))
+    if writes_what_it_reads(arr, vals):
+        assign_in_turn(arr, vals, lambda target, values: np.place(target, plain_of(mask), values))
         return
     mask = plain_of(np.asanyarray(mask)).reshape(arr.shape).astype(bool)
     values = _values(vals).reshape(-1)
@@ -116,7 +74,7 @@ def _place(arr: Any, mask: Any, vals: Any) -> None:
     if n and not len(values):
         raise ValueError("Cannot insert from an empty array!")
     if n:
-        setitem(arr, (mask,), _chosen(values, np.arange(n) % len(values)))
+        setitem(arr, (mask,), elements_at(values, np.arange(n) % len(values)))
 
 
 def _putmask(a: Any, mask: Any, values: Any) -> None:
@@ -126,7 +84,7 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
     places = np.flatnonzero(mask)
     source = _values(values).reshape(-1)
     if len(places) and len(source):
-        _set_flat(a, places, _chosen(source, places % len(source)))
+        set_flat(a, places, elements_at(source, places % len(source)))
 
 
 def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
@@ -142,12 +100,12 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
         places = places % a.size
     else:
         places = np.clip(places, 0, a.size - 1) if mode == "clip" else places % a.size
-    _set_flat(a, places, _chosen(source, np.arange(len(places)) % len(source)))
+    set_flat(a, places, elements_at(source, np.arange(len(places)) % len(source)))
 
 
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
-    if _writes_what_it_reads(a, val):
-        _as_numbered(a, val, lambda target, values: np.fill_diagonal(target, values, wrap))
+    if writes_what_it_reads(a, val):
+        assign_in_turn(a, val, lambda target, values: np.fill_diagonal(target, values, wrap))
         return
     # NumPy itself says which elements these are.
     places = np.zeros(a.shape, bool)
@@ -160,7 +118,7 @@ def _putmask_in_order(a: Any, places: np.ndarray, val: Any) -> None:
     source = _values(val).reshape(-1)
     if not len(source):
         return  # as with NumPy
-    setitem(a, np.unravel_index(chosen, a.shape), _chosen(source, np.arange(len(chosen)) % len(source)))
+    setitem(a, np.unravel_index(chosen, a.shape), elements_at(source, np.arange(len(chosen)) % len(source)))
 
 
 def _put_along_axis(arr: Any, indices: Any, values: Any, axis: Any = -1) -> None:
