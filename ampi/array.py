@@ -239,6 +239,7 @@ class ndarray(TrackedArray):
         """`numpy.var` of this array."""
         if self.ndim:
             return np.ndarray.var(self, axis, *arguments, **keywords)
+        np.ndarray.var(plain(self), axis, *arguments, **keywords)  # which may raise
         # NumPy computes in place in what it takes for an array of its own.
         keywords.pop("keepdims", None)
         return np.ndarray.var(self.reshape(1), None if axis == () else axis, *arguments, **keywords)

@@ -323,10 +323,10 @@ def assign_in_turn(target: Any, values: Any, function: Callable) -> None:
     function(numbers(target), numbers(values))
     after = numbers(target).flatten()
     changed = np.flatnonzero(after != before[0])
-    set_flat(target, changed, elements_at(elements, place_of[after[changed]]))
+    _set_flat(target, changed, elements_at(elements, place_of[after[changed]]))
 
 
-def set_flat(a: Any, places: np.ndarray, values: Any) -> None:
+def _set_flat(a: Any, places: np.ndarray, values: Any) -> None:
     """Set the elements at some places in C order."""
     if not a.ndim:
         a = a[None]

@@ -40,9 +40,10 @@ def _nested_leaves(x: Any) -> Iterator[Any]:
         yield x
 
 
-def _nested_plain(x: Any) -> Any:
+def nested_plain(x: Any) -> Any:
+    """Lists and tuples with NumPy's arrays and numbers in the place of tracked ones."""
     if isinstance(x, (list, tuple)):
-        items = [_nested_plain(item) for item in x]
+        items = [nested_plain(item) for item in x]
         return items if isinstance(x, list) else tuple(items)  # the fields of a structured element
     return plain_of(x)
 
@@ -70,7 +71,7 @@ def from_nested(x: Any, **keywords: Any) -> Any:
     leaves = list(_nested_leaves(x))
     if not any(isinstance(leaf, TrackedArray) for leaf in leaves):
         return x
-    result = wrapped(np.array(_nested_plain(x), **keywords))
+    result = wrapped(np.array(nested_plain(x), **keywords))
     tape = current()
     if tape is None:
         return result

@@ -240,7 +240,7 @@ def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords
     """Segment by segment, through the rules of reduce and item access."""
     x, starts = inputs
     keywords = dict(keywords)
-    axis = keywords.pop("axis", 0) % x.ndim
+    axis = keywords.pop("axis", 0) % max(x.ndim, 1)
     (out,) = keywords.pop("out", (None,)) or (None,)
     starts = plain_of(np.asarray(starts))
     starts = starts if starts.size else starts.astype(np.intp)  # an empty list has no dtype
@@ -251,6 +251,7 @@ def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords
             lambda scratch: ufunc.reduceat(plain(x), starts, axis=axis, out=scratch, **keywords),
             lambda: reduceat(tape, ufunc, inputs, active, {"axis": axis, **keywords}),
         )
+    exact = ufunc.reduceat(plain(x), starts, axis=axis, **keywords)
     n = x.shape[axis]
     moved = np.moveaxis(tracked(x), axis, 0)
     parts = []
@@ -259,7 +260,7 @@ def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords
         segment = moved[start:stop] if start < stop else moved[start : start + 1]
         parts.append(ufunc.reduce(segment, axis=0, **keywords))
     if not parts:
-        return wrapped(ufunc.reduceat(plain(x), starts, axis=axis, **keywords))
+        return wrapped(exact)
     result = np.moveaxis(from_nested(parts), 0, axis)
-    plain(result)[...] = ufunc.reduceat(plain(x), starts, axis=axis, **keywords)
+    plain(result)[...] = exact
     return result

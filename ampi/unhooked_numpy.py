@@ -19,6 +19,7 @@ from .array import ndarray
 from .errors import no_rule
 from .memory import is_scalar, wrapped
 from .nested import from_nested
+from .rules.inplace import WRITERS
 from .structures import leaves
 from .tape import current
 from .writing import concerns_tapes
@@ -40,8 +41,11 @@ SEQUENCES: set[Callable] = {
 def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
     """The arguments of a function with an array for every list of ours that NumPy would take for one, but for its
     numbers alone."""
-    if function is np.block or not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):
-        return arguments, keywords  # the depth of its lists says what `block` does
+    if not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):
+        return arguments, keywords
+    if function is np.block or (function in WRITERS and arguments and isinstance(arguments[0], ndarray)):
+        # The depth of its lists says what `block` does; the others cast lists in another way than arrays.
+        return arguments, keywords
     join = _items_joined if function in SEQUENCES else _joined
     return tuple([join(x) for x in arguments]), {name: join(x) for name, x in keywords.items()}
 

@@ -1,8 +1,9 @@
 """NumPy programs held against NumPy: random ones, and those that `scripts/fuzz --numpy` found to compute otherwise."""
 
+import numpy as np
 import pytest
 from numpy_check import Refused, examine
-from numpy_programs import Program
+from numpy_programs import NARROW, Program, run, starts
 
 import ampi
 
@@ -171,6 +172,7 @@ FOUND = {
         "v = x[1]",
         "v[(v < 9,)] = v[::-1]",
     ],
+    "broadcast numbers": ["a = np.nan_to_num(np.broadcast_to(f, (2, 5)))", "b = np.nan_to_num(x[:, :1].T)"],
     "parts of windows": [
         "a = np.lib.stride_tricks.sliding_window_view(f, 2)",
         "b = a[a > 0]",
@@ -188,6 +190,49 @@ FOUND = {
 @pytest.mark.parametrize("lines", FOUND.values(), ids=FOUND)
 def test_found_before(lines):
     assert not examine(lines)
+
+
+REFUSED = [
+    "np.copyto(f, x[0, :2], where=f > 0)",
+    "np.copyto(f, z, where=f > 0)",
+    "np.copyto(x[0, 0], 1.0)",
+    "np.place(f, f > -9, [])",
+    "np.put(f, [9], x[0, 0])",
+    "f.put([0], 1j)",
+    "np.putmask(f, f > 0, x)",
+    "np.putmask(np.diagonal(x), [True] * 3, x[0, :3])",
+    "np.matmul(x[:, :1].T, x[:, :1], out=np.zeros(2))",
+    "np.matmul(x.T, x, out=np.zeros((2, 2)))",
+    "np.vecmat(x[:, 0], x[0])",
+    "np.vecmat(x[:, 0], x, out=np.zeros(7))",
+    "np.linalg.vecdot(x, x[0, 0])",
+    "np.linalg.outer(x, x)",
+    "np.einsum(x, [0, 52], x, [52, 2], [0, 2])",
+    "np.var(x[0, 0], axis=0)",
+    "np.add.reduceat(x[0, 0], [0, 2])",
+]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_numpy_refuses(line):
+    expected, idle, recording = raised_by(line)
+    assert expected is not None and expected is idle is recording
+
+
+def raised_by(line):
+    """The classes of errors that a line raises with NumPy, with ampi idle, and on a tape."""
+    yield error_of(lambda: run([line], np, NARROW, starts()))
+    yield error_of(lambda: run([line], ampi.numpy, NARROW, {n: ampi.numpy.array(v) for n, v in starts().items()}))
+    with ampi.Tape() as tape:
+        yield error_of(lambda: run([line], ampi.numpy, NARROW, {n: tape.watch(v).copy() for n, v in starts().items()}))
+
+
+def error_of(action):
+    try:
+        action()
+    except Exception as error:
+        return type(error)
+    return None
 
 
 def examine_random(seeds):

@@ -20,7 +20,7 @@ from ..memory import Region, looks_at, region_of, tracked, wrapped
 from ..nested import from_nested
 from ..structures import bound, leaves
 from ..tape import Sweep, Tape, current
-from ..writing import assign
+from ..writing import assign_as
 from .contractions import contracted
 from .elementwise import unbroadcast
 from .exact import exactly
@@ -543,18 +543,20 @@ def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> An
     assert tape is not None
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
+    named = dict(keywords)
     if ufunc is np.matmul and keywords.get("axes") == [(-2, -1)] * 3:
         # What `a @= b` says.
         del keywords["axes"]
     if ufunc in GENERALIZED and not keywords.keys() <= {"axis"}:
         raise no_rule(ufunc, f" with the argument {', '.join(keywords)}")
     if ufunc in GENERALIZED:
-        result = GENERALIZED[ufunc](*inputs, **keywords)
+        derive = lambda: GENERALIZED[ufunc](*inputs, **keywords)
     elif keywords or _vjp_maker(ufunc) is None:
         raise no_rule(ufunc, f" with the argument {', '.join(keywords)}" if keywords else "")
     else:
-        result = by_autograd(ufunc, tuple(x if is_active(tape, x) else np.asarray(plain_of(x)) for x in inputs), {})
+        arrays = tuple(x if is_active(tape, x) else np.asarray(plain_of(x)) for x in inputs)
+        derive = lambda: by_autograd(ufunc, arrays, {})
     if out is None:
-        return result
-    assign(out, result, f"np.{ufunc.__name__}(..., out=...)", "same_kind")
-    return out
+        return derive()
+    run = lambda scratch: ufunc(*map(plain_of, inputs), out=scratch, **named)
+    return assign_as(out, f"np.{ufunc.__name__}(..., out=...)", run, derive)

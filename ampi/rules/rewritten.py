@@ -65,9 +65,12 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
         replaced = ~np.isfinite(plain(x))
         x[replaced] = numbers[replaced]
         return x if x.ndim else x[()]
-    if x.dtype.kind != "c":
-        return np.where(np.isfinite(plain(x)), x, numbers)[()]
     result = x[...].copy(order="K")
+    if x.dtype.kind != "c":
+        replaced = ~np.isfinite(plain(x))
+        if replaced.any():
+            result[replaced] = numbers[replaced]
+        return result[()]
     result.real = np.where(np.isfinite(plain(x).real), x.real, numbers.real)
     result.imag = np.where(np.isfinite(plain(x).imag), x.imag, numbers.imag)
     return result[()]
