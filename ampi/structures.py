@@ -19,14 +19,17 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def mapped(function: Callable, x: Any) -> Any:
-    """The same structure with a function applied to each leaf."""
+    """The same structure with a function applied to each leaf; an object of a class derived from list or dict is kept as
+    it is where nothing in it changes."""
     if isinstance(x, tuple):
         items = [mapped(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, list):
-        return [mapped(function, item) for item in x]
+        made = [mapped(function, item) for item in x]
+        return made if type(x) is list or any(a is not b for a, b in zip(made, x)) else x
     if isinstance(x, dict):
-        return {name: mapped(function, item) for name, item in x.items()}
+        found = {name: mapped(function, item) for name, item in x.items()}
+        return found if type(x) is dict or any(found[name] is not x[name] for name in found) else x
     return function(x)
 
 

@@ -195,6 +195,21 @@ METHODS = {
 }
 
 
+class Text(list):
+    """A list that something is written to."""
+
+    def write(self, text):
+        self.append(text)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_objects_of_classes_derived_from_list_are_themselves(recording):
+    text = Text()
+    with ampi.Tape() if recording else ampi.passive():
+        ampi.numpy.savetxt(text, ampi.numpy.eye(2))
+    assert len(text) == 2
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_methods_of_plain_arrays_given_lists(method):
     examine(lambda np, x: method(A.copy(), x))
