@@ -37,8 +37,9 @@ def _vjp_maker(function: Callable) -> Callable | None:
     from autograd.core import primitive_vjps
     from autograd.tracer import trace_primitives_map
 
-    if getattr(function, "__module__", None) != "numpy" or isinstance(function, np.ufunc):
-        import autograd.scipy.special  # noqa: F401
+    module = (getattr(function, "__module__", None) or "").partition(".")[0]
+    if module != "numpy" and getattr(np, function.__name__, None) is not function:
+        import autograd.scipy.special  # noqa: F401  (takes a second)
 
     primitive = trace_primitives_map.get(function)
     return primitive_vjps.get(primitive)
