@@ -284,11 +284,11 @@ class ndarray(TrackedArray):
         self._set_part(np.ndarray.real, value)
 
     def _set_part(self, part: Any, value: Any) -> None:
-        value = nested.from_nested(value)
+        given, value = nested.nested_plain(value), nested.from_nested(value)
         target = part.__get__(self)
         if isinstance(value, np.ndarray) and region_of(target).place == region_of(tracked(value)).place:
             return  # as NumPy does, whether it can be written or not
-        action = lambda: part.__set__(plain(self), activity.plain_of(value))
+        action = lambda: part.__set__(plain(self), given)
         writing.assign(target, value, action=action)
 
     @property
@@ -380,8 +380,7 @@ class FlatView:
         self._set(key, value, lambda constants: plain(self.base).flat.__setitem__(key, constants))
 
     def _set(self, key: Any, value: Any, action: Callable[[Any], None]) -> None:
-        value = nested.from_nested(value)
-        constants = activity.plain_of(value)
+        constants, value = nested.nested_plain(value), nested.from_nested(value)
         write = lambda: action(constants)
         if (current() is None and not writing.must_announce(self.base)) or not np.size(value):
             write()

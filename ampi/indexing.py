@@ -25,7 +25,7 @@ from .memory import (
     tracked,
     wrapped,
 )
-from .nested import from_nested
+from .nested import from_nested, nested_plain
 from .rules.elementwise import unbroadcast
 from .tape import Sweep, Tape, current
 from .writing import assign, make_slots, must_announce, write, write_constants
@@ -244,12 +244,13 @@ def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
 
 def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any] | None = None) -> None:
     """``array[key] = value``, written by an action of NumPy's if one is given."""
+    given = nested_plain(value)
     if isinstance(value, (list, tuple)):
         dtype = array.dtype[key].base if type(key) is str else array.dtype
         value = from_nested(value, dtype=dtype) if dtype.names is not None else from_nested(value)
     key = plain_key(key)
     if action is None:
-        view, source = plain(array), value if array.dtype.hasobject else plain_of(value)  # an object may be an array
+        view, source = plain(array), value if array.dtype.hasobject else given  # an object may be an array
         action = lambda: _set_item(view, key, source)
     if is_basic(key):
         assign(view_at(array, key), value, action=action)
