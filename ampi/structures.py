@@ -19,8 +19,10 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def mapped(function: Callable, x: Any) -> Any:
-    """The same structure with a function applied to each leaf; an object of a class derived from list or dict is kept as
-    it is where nothing in it changes."""
+    """The same structure with a function applied to each leaf.
+
+    An object of a class derived from list or dict is kept as it is where nothing in it changes.
+    """
     if isinstance(x, tuple):
         items = [mapped(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)

@@ -355,7 +355,7 @@ def activate_what_is_made(ours):
                 tape.activate(made)
             return made
 
-        return make
+        return functools.update_wrapper(functools.partial(make), function)  # which binds no self, as in NumPy
 
     made = "arange array asarray empty empty_like eye full full_like identity linspace ones ones_like zeros zeros_like"
     for name in made.split():

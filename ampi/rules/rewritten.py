@@ -112,7 +112,7 @@ def _nanvar(
 ) -> Any:
     present = ~np.isnan(plain(a))
     # The NaNs leave first: their adjoint would be zero times NaN.
-    deviation = np.where(present, a, a.dtype.type(0)) - _nanmean(a, axis, dtype, keepdims=True, **keywords)
+    deviation = np.where(present, a, a.dtype.type(0)) - _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords)
     squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
     total = np.sum(squares, axis=axis, keepdims=keepdims, **keywords)
     return total / (np.sum(present, axis=axis, keepdims=keepdims, **keywords) - ddof)
@@ -120,7 +120,7 @@ def _nanvar(
 
 @exactly(np.nanstd)
 def _nanstd(a: Any, *arguments: Any, **keywords: Any) -> Any:
-    return root(_nanvar(a, *arguments, **keywords))
+    return root(_nanvar.__wrapped__(a, *arguments, **keywords))
 
 
 def _nan_extremum(ufunc: np.ufunc) -> Callable:
