@@ -47,7 +47,7 @@ class scalar(ndarray):
         return hash(activity.plain_of(self))
 
     def __getitem__(self, key: Any) -> Any:
-        return self if key == () and type(key) is tuple else self._array()[key]
+        return self if type(key) is tuple and not key else self._array()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(
@@ -119,7 +119,7 @@ class record(ndarray):
             as_array(self)
 
     def __getitem__(self, key: Any) -> Any:
-        if key == () and type(key) is tuple:
+        if type(key) is tuple and not key:
             return self
         part = indexing.getitem(self, self._name(key))
         if isinstance(key, list):
