@@ -63,6 +63,7 @@ _PLAIN = "arrays that NumPy's own objects hold are plain, and no instances of am
 _THREADS = "another thread computes with active arrays, which is an error there (README, Limits)"
 _NAME = "the representation of an ampi.ndarray begins with its own name"
 _CPYTHON = "CPython treats classes written in Python otherwise than those in C (sequences' slots, signatures)"
+_TESTING = "numpy.testing compares 0-d arrays otherwise than numbers"
 _PROTOCOLS = "protocols of the arguments (__array_wrap__, __array_priority__) are given an ampi.ndarray"
 
 # Test names (regular expressions) -> why they cannot come out as with NumPy.
@@ -73,7 +74,7 @@ EXPECTED: dict[str, str] = {
     r"TestSubclasses::|test_nonbaseclass_values|TestAverage::test_subclasses|TestLikeFuncs::": _SUBCLASSES,
     r"TestKron::test_return_type|test_fix_with_subclass|test_out_wrap_subok|test_default_prepare": _SUBCLASSES,
     r"TestLoadTxt::test_from_float_hex|test_iter_too_large_with_multiindex": _TYPES,
-    r"TestNorm(Double|Single|Int64)::test_vector_return_type": "numpy.testing compares 0-d arrays otherwise than numbers",
+    r"TestNorm(Double|Single|Int64)::test_vector_return_type": _TESTING,
     r"test_iter_allocate_output_subtype": _SUBCLASSES,
     r"test_nditer::test_signature_methods": _CPYTHON,
     r"test_scalar_return_type|TestNonzero::test_return_type|test_zero_dimensional_interpolation_point": _TYPES,
