@@ -2,15 +2,20 @@
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING, Any
+
 from . import errors, numpy, testing
 from . import foreign as foreign
 from .array import ndarray, value
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
 from .errors import ActivityError, ActivityWarning, AmpiError, CacheWarning, CommunicationError, KernelError, TapeError
-from .kernel import custom_jvp, kernel, prange
+from .kernel import custom_jvp, kernel
 from .mpi import COMM_SELF, COMM_WORLD, MPI
 from .tape import Tape, passive
+
+if TYPE_CHECKING:
+    from numba import prange
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -57,3 +62,13 @@ __all__ = [
     "value_and_grad",
     "vjp",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``prange`` is Numba's, which is imported when it is first needed."""
+    if name == "prange":
+        from numba import prange
+
+        globals()["prange"] = prange
+        return prange
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

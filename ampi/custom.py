@@ -47,6 +47,13 @@ class custom_vjp:
         self.backward: Callable | None = None
         self.tangent: Callable | None = None
 
+    @property
+    def _numba_type_(self) -> Any:
+        """Inside of a kernel, a function with a rule of its own is the function."""
+        import numba
+
+        return numba.typeof(self.f)
+
     def defvjp(self, forward: Callable, backward: Callable) -> None:
         """Give the forward function and the adjoint."""
         self.forward = forward

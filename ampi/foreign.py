@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib.abc
-import importlib.machinery
 import operator
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from typing import Any
 
 import numpy as np
 
-from . import checks, entry_points, indexing, interception, nested, writing
+from . import arrivals, checks, entry_points, indexing, interception, nested, writing
 from .array import ndarray
 from .entry_points import object_at
 from .errors import ActivityError, no_rule
@@ -243,10 +241,23 @@ _NUMBERS = tuple(
 )
 
 
-def _ufuncs() -> list[np.ufunc]:
-    modules = (np, np._core.umath, np.linalg._umath_linalg, sys.modules.get("scipy.special"))
-    found = {id(x): x for module in modules if module is not None for x in vars(module).values()}
+def _ufuncs(*modules: Any) -> list[np.ufunc]:
+    found = {id(x): x for module in modules for x in vars(module).values()}
     return [x for x in found.values() if type(x) is np.ufunc]
+
+
+def _call(ufunc: np.ufunc) -> np.ufunc:
+    return ufunc
+
+
+_CALL = _compute(_call)
+
+
+def _redirect_special() -> None:
+    """SciPy's special functions are ufuncs as well."""
+    found = _ufuncs(sys.modules["scipy.special"])
+    with contextlib.suppress(entry_points.Unknown):
+        seen.extend("lists", _CALL, *entry_points.calls_of(np.ufunc, found))
 
 
 def _iterate(_: int, items: int, named: int) -> Any:
@@ -289,8 +300,8 @@ def _places() -> list[Place]:
             places.append(Place(address, original, "reduce", _compute(_REDUCE), lasts=True))
         else:
             places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), lasts=True))
-    calls, original = entry_points.calls_of(np.ufunc, _ufuncs())
-    places.append(Place(calls, original, "lists", _compute(lambda ufunc: ufunc), lasts=True))
+    found = _ufuncs(np, np._core.umath, np.linalg._umath_linalg)
+    places.append(Place(*entry_points.calls_of(np.ufunc, found), "lists", _CALL, lasts=True))
     for cls in _NUMBERS:
         for name, (address, original) in entry_points.operator_slots(cls).items():
             signature = "power" if name == "pow" else "binary"
@@ -377,54 +388,32 @@ def _replace_random() -> None:
             replace_method(np.random.Generator, name, _writing(_GENERATOR.get(name, _argument("out", _NEVER))))
 
 
-def _replace_h5py() -> None:
-    module = sys.modules["h5py.h5d"]
-    replace_method(module.DatasetID, "read", _writing(_argument("arr_obj", 2)))
-    attributes = sys.modules.get("h5py.h5a")
-    if attributes is not None:
-        replace_method(attributes.AttrID, "read", _writing(_argument("arr", 0)))
+def _replace_h5py_datasets() -> None:
+    replace_method(sys.modules["h5py.h5d"].DatasetID, "read", _writing(_argument("arr_obj", 2)))
 
 
-_LATER: dict[str, Callable[[], None]] = {"h5py.h5d": _replace_h5py, "numpy.random": _replace_random}
+def _replace_h5py_attributes() -> None:
+    replace_method(sys.modules["h5py.h5a"].AttrID, "read", _writing(_argument("arr", 0)))
+
+
+_LATER: dict[str, Callable[[], None]] = {
+    "h5py.h5a": _replace_h5py_attributes,
+    "h5py.h5d": _replace_h5py_datasets,
+    "numpy.random": _replace_random,
+    "scipy.special": _redirect_special,
+}
 """What to do when a module is there."""
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Has the methods of a module's classes replaced when it has been imported."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """The module's own, with a loader that goes on."""
-        replace = _LATER.get(name)
-        if replace is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def run_and_replace(module: Any) -> None:
-            run(module)
-            del _LATER[name]
-            replace()
-
-        spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
-        return spec
-
 
 _beginning = threading.Lock()
 
 
 def _begin(tape: Tape) -> None:
-    """The first tape of the process records."""
+    """A tape of the process records; the first has what is to come watched."""
     with _beginning:
-        if _begin not in at_opening:
-            return  # another thread's was the first
-        if checks.level != checks.OFF:
+        if _LATER and checks.level != checks.OFF:
             for name in list(_LATER):
-                if name in sys.modules:
-                    _LATER.pop(name)()
-            sys.meta_path.insert(0, _WhenImported())
-        at_opening.remove(_begin)
+                arrivals.when_imported(name, _LATER.pop(name))
+    arrivals.settle()
 
 
 at_opening.append(_begin)

@@ -8,26 +8,28 @@ otherwise they ask a function in Python.
 Where the entry points lie is found by `entry_points`, the instructions are made by `trampolines`.
 
 Built-in functions hash and compare by their entry points, so tables keyed by functions do not find a redirected one.
-Numba has such tables: nothing is redirected while it compiles, in any thread (its compiler lock tells when).
+Numba has such tables: nothing is redirected while it is imported, and while it compiles, in any thread (its compiler
+lock tells when).
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numba.core import event
 
 from . import checks
+from .arrivals import around_imports, when_imported
 from .entry_points import ARRAY_BASE, WORD, Unknown, is_writeable, object_at, word_at
 from .tape import Tape, at_closing, at_opening
-from .trampolines import Place, compile_trampolines
+from .trampolines import Hook, Place, compile_trampolines
 
 
-class Interception(event.Listener):
+class Interception:
     """The places that are redirected while at least one tape of the process records, and Numba does not compile."""
 
     def __init__(self, find: Callable[[], list[Place]], cls: type) -> None:
@@ -49,20 +51,40 @@ class Interception(event.Listener):
                     if place.lasts:
                         place.redirect(True)
                 self._changing = [place for place in self._places if not place.lasts]
-                event.register("numba:compiler_lock", self)
+                if self._places:
+                    around_imports("numba", self._suspended)
+                    when_imported("numba", self._listen)
             self._count(users=1)
 
     def end(self, tape: Tape) -> None:
         """A tape ends to record."""
         self._count(users=-1)
 
-    def on_start(self, _: Any) -> None:
-        """Numba begins to compile."""
-        self._count(compiling=1)
+    def extend(self, signature: str, hook: Hook, addresses: tuple[int, ...], original: int) -> None:
+        """Redirect further pointers to a function, as those are with this hook; before the first tape it is found."""
+        with self._lock:
+            for place in self._places or ():
+                if (place.signature, place.original, place.hook) == (signature, original, hook):
+                    place.add(addresses, redirected=place.lasts or self._is_on)
 
-    def on_end(self, _: Any) -> None:
-        """Numba ends to compile."""
-        self._count(compiling=-1)
+    @contextlib.contextmanager
+    def _suspended(self) -> Iterator[None]:
+        """Numba is imported, and fills its tables."""
+        self._count(compiling=1)
+        try:
+            yield
+        finally:
+            self._count(compiling=-1)
+
+    def _listen(self) -> None:
+        """Hear from Numba when it compiles."""
+        from numba.core import event
+
+        class Listener(event.Listener):
+            on_start = staticmethod(lambda _: self._count(compiling=1))
+            on_end = staticmethod(lambda _: self._count(compiling=-1))
+
+        event.register("numba:compiler_lock", Listener())
 
     def _count(self, users: int = 0, compiling: int = 0) -> None:
         with self._lock:

@@ -51,6 +51,15 @@ class Place:
         self.lasts = lasts
         self.pointers = [ctypes.c_void_p.from_address(address) for address in self.addresses]
 
+    def add(self, addresses: tuple[int, ...], redirected: bool) -> None:
+        """Have further pointers to the same function lead there."""
+        self.addresses += addresses
+        pointers = [ctypes.c_void_p.from_address(address) for address in addresses]
+        self.pointers += pointers
+        if redirected:
+            for pointer in pointers:
+                pointer.value = self.trampoline
+
     def redirect(self, on: bool) -> None:
         """Put the trampoline there, or the original."""
         for pointer in self.pointers:

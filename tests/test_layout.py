@@ -16,6 +16,7 @@ FLOORS = {
     "needs": 0,
     "live_arrays": 0,
     "checks": 0,
+    "arrivals": 0,
     "handouts": 0,
     "recording": 0,
     "tape": 0,

@@ -1,19 +1,25 @@
 """Local kernels: Python functions compiled by Numba and differentiated by source transformation."""
 
-from typing import Any
-
-from numba import prange
+from typing import TYPE_CHECKING, Any
 
 from ampi.kernel.dispatcher import Kernel, kernel
 from ampi.kernel.frontend.custom import custom_jvp
+
+if TYPE_CHECKING:
+    from numba import prange
 
 __all__ = ["ANALYSES", "Kernel", "custom_jvp", "kernel", "prange"]
 
 
 def __getattr__(name: str) -> Any:
-    """``ANALYSES`` derives from the table of passes, which is imported when it is asked for."""
+    """``ANALYSES`` derives from the table of passes; that and Numba are imported when they are asked for."""
     if name == "ANALYSES":
         from ampi.kernel.pipeline import ANALYSES
 
         return ANALYSES
+    if name == "prange":
+        from numba import prange
+
+        globals()["prange"] = prange
+        return prange
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

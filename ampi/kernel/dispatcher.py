@@ -1,6 +1,6 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-What compiles and differentiates (see `ampi.kernel.pipeline`) is imported when a kernel is first compiled.
+Numba, and what compiles and differentiates (see `ampi.kernel.pipeline`), are imported when a kernel is first called.
 """
 
 from __future__ import annotations
@@ -13,23 +13,16 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-from numba import types
-from numba.core import config
-from numba.core.errors import NumbaError
-from numba.extending import typeof_impl
 
 from ampi import memory, tape
-from ampi.custom import custom_vjp
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.runtime import cache
-from ampi.kernel.runtime.bounds import are_checked, checking
-from ampi.kernel.runtime.threads import thread_count
 
 if TYPE_CHECKING:
+    from numba import types
+
     from ampi.kernel import ir
 
 _OPTIONS = frozenset(
@@ -107,6 +100,14 @@ def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
     return record
 
 
+@functools.cache
+def counter() -> Callable[[], int]:
+    """`threads.thread_count`, likewise."""
+    from ampi.kernel.runtime.threads import thread_count
+
+    return thread_count
+
+
 def analyses() -> tuple[str, ...]:
     """`ampi.kernel.ANALYSES`."""
     from ampi.kernel.pipeline import ANALYSES
@@ -138,8 +139,6 @@ class Kernel:
         Analyses that are switched off.
     deterministic : bool
         Whether results are the same, bit by bit, on any number of threads.
-    checked : bool
-        Whether indices that are out of bounds raise, in the kernel and in its derivatives.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
@@ -147,7 +146,6 @@ class Kernel:
         self.py_func = function
         self.deterministic = bool(options.pop("deterministic", False))
         self.options = options
-        self.checked = are_checked(options)
         self.without = without
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
@@ -170,6 +168,22 @@ class Kernel:
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    @functools.cached_property
+    def checked(self) -> bool:
+        """Whether indices that are out of bounds raise, in the kernel and in its derivatives."""
+        from ampi.kernel.runtime.bounds import are_checked
+
+        return are_checked(self.options)
+
+    @property
+    def _numba_type_(self) -> types.Type:
+        """What Numba takes a kernel for in other functions that it compiles: the dispatcher.  One that has no parallel
+        loop is compiled without threads: its caller's loops are what runs on these, and compiling for them takes
+        several times as long."""
+        from numba import types
+
+        return types.Dispatcher(self.dispatcher if self.has_parallel_loop else self.serial)
 
     # ------------------------------------------------------------------------------------------------- calls
 
@@ -217,16 +231,25 @@ class Kernel:
     @property
     def has_parallel_loop(self) -> bool:
         """Whether ``numba.prange`` is named in it, whatever it is called there."""
-        named = cache.names_in(self.py_func.__code__)
+        from numba import prange
+
+        from ampi.kernel.runtime.cache import names_in
+
+        named = names_in(self.py_func.__code__)
         spaces = [self.py_func.__globals__]
-        spaces += [vars(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
+        spaces += [with_prange(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
         known = [space.get(name) for space in spaces for name in named]
         for cell in self.py_func.__closure__ or ():
             with contextlib.suppress(ValueError):  # not assigned yet
                 known.append(cell.cell_contents)
-        return any(value is numba.prange for value in known)
+        return any(value is prange for value in known)
 
     def _dispatcher(self, options: dict[str, Any]) -> Any:
+        from numba.core import config
+
+        from ampi.kernel.runtime import cache
+        from ampi.kernel.runtime.bounds import checking
+
         if config.DISABLE_JIT:
             return without_kernels(self)
         if self.checked:
@@ -237,6 +260,8 @@ class Kernel:
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
+        from ampi.kernel.runtime import cache
+
         return self.deterministic, self.checked, cache.identity(self.py_func, self.options), sorted(self.without)
 
     @contextlib.contextmanager
@@ -262,13 +287,16 @@ class Kernel:
         """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
         deterministic kernel runs the same program on any number."""
         on_threads = bool(self.options.get("parallel")) and not self.checked
-        return on_threads and (self.deterministic or thread_count() > 1)
+        return on_threads and (self.deterministic or counter()() > 1)
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
         """The Numba types of the arguments of a call (all of them)."""
         return tuple(self._type_of(name, a) for name, a in zip(self._signature.parameters, args, strict=True))
 
     def _type_of(self, name: str, value: Any) -> types.Type:
+        import numba
+        from numba.core.errors import NumbaError
+
         try:
             return numba.typeof(value)
         except (NumbaError, ValueError) as problem:
@@ -368,6 +396,8 @@ class Kernel:
 
 def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
     """The function, or a copy of it where its globals and closure variables are changed like this."""
+    from ampi.kernel.runtime import cache
+
     cells = function.__closure__ or ()
     named = cache.names_in(function.__code__)
     used = {name: function.__globals__[name] for name in named if name in function.__globals__}
@@ -392,11 +422,18 @@ def numpys_own(value: Any) -> Any:
     """NumPy itself for ``ampi.numpy``, and its function for what ``ampi.numpy`` puts around it: Numba knows these."""
     if isinstance(value, ModuleType) and value.__name__ == "ampi":
         module = ModuleType("ampi")
-        vars(module).update(vars(value), numpy=np)
+        vars(module).update(with_prange(value), numpy=np)
         return module
     if isinstance(value, ModuleType):
         return np if value.__name__ == "ampi.numpy" else value
     return getattr(value, "numpy_function", value)
+
+
+def with_prange(module: ModuleType) -> dict[str, Any]:
+    """A module's namespace; ampi has ``prange`` in it once that has been asked for."""
+    if module.__name__ in ("ampi", "ampi.kernel"):
+        module.prange  # noqa: B018
+    return vars(module)
 
 
 def _rebuild(module: str, qualname: str) -> Kernel:
@@ -407,20 +444,6 @@ def _rebuild(module: str, qualname: str) -> Kernel:
     for part in qualname.split("."):
         value = getattr(value, part)
     return value
-
-
-@typeof_impl.register(custom_vjp)
-@typeof_impl.register(custom_jvp)
-def _typeof_rule(value: custom_vjp | custom_jvp, context: Any) -> types.Type:
-    """Inside of a kernel, a function with a rule of its own is the function."""
-    return numba.typeof(value.f)
-
-
-@typeof_impl.register(Kernel)
-def _typeof_kernel(value: Kernel, context: Any) -> types.Type:
-    """Inside of another kernel, a kernel is its dispatcher.  One that has no parallel loop is compiled without threads:
-    its caller's loops are what runs on these, and compiling for them takes several times as long."""
-    return types.Dispatcher(value.dispatcher if value.has_parallel_loop else value.serial)
 
 
 custom_jvp.make_kernel = staticmethod(kernel)

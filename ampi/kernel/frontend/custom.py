@@ -67,6 +67,13 @@ class custom_jvp:
         """The functions that say what code with a call of this one does (None: not given)."""
         return self.f, self.tangent
 
+    @property
+    def _numba_type_(self) -> Any:
+        """Inside of a kernel, a function with a rule of its own is the function."""
+        import numba
+
+        return numba.typeof(self.f)
+
     def defjvp(self, tangent: Callable) -> Callable:
         """Give the tangent; returns it, to be used as a decorator."""
         self.tangent = tangent
