@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -46,7 +44,7 @@ def _is_complete(name: str) -> bool:
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Has what others find run with what is to be done around and after it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
@@ -71,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _found_by_others(name: str, path: Sequence[str] | None, target: Any) -> importlib.machinery.ModuleSpec | None:
+def _found_by_others(name: str, path: Sequence[str] | None, target: Any) -> Any:
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         spec = find(name, path, target) if find is not None and not isinstance(finder, _Finder) else None

@@ -1,0 +1,123 @@
+"""What ``import ampi`` imports, and that nothing is missed whenever other modules come."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+HEAVY = {"numba", "llvmlite", "scipy", "h5py", "autograd", "matplotlib", "pandas", "checkpoint_schedules", "pytest"}
+
+USES = {
+    "numba": """
+        @numba.njit
+        def plain(a):
+            return np.dot(a, a) + np.where(a > 0, a, 0.0).sum() + np.concatenate((a, a)).sum()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = plain(x)
+        assert found == 14.0 + 6.0 + 12.0, found
+        assert any("a function of numba.njit given" in str(w.message) for w in caught), caught
+
+        @numba.njit
+        def calls(a):
+            return cube(a[0])
+        assert calls(np.arange(2.0, 4.0)) == 8.0
+        y = np.sum(x * x)
+        expected = [2.0, 4.0, 6.0]
+    """,
+    "scipy.special": """
+        y = np.sum(scipy.special.expit([x[0], x[1], 1.0]))
+        s = 1 / (1 + numpy.exp(-numpy.arange(1.0, 3.0)))
+        expected = [*(s * (1 - s)), 0.0]
+    """,
+    "h5py": """
+        with h5py.File("any", "w", driver="core", backing_store=False) as file:
+            file["a"] = numpy.array([5.0])
+            t = x * x
+            y = np.sum(t * t)
+            file["a"].read_direct(t, dest_sel=numpy.s_[:1])
+            y = y + np.sum(t)
+        expected = [4.0, 32.0 + 4.0, 108.0 + 6.0]
+    """,
+    "autograd": """
+        y = np.sum(np.sinc(x / 10))
+        h = 1e-6
+        expected = [(numpy.sinc((v + h) / 10) - numpy.sinc((v - h) / 10)) / (2 * h) for v in (1.0, 2.0, 3.0)]
+    """,
+}
+ORDERS = ("before", "after", "inside", "after a tape", "never")
+
+
+def run(source):
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "",
+        "k = ampi.kernel(lambda x: x * x)",
+        "ampi.kernel(parallel=True, fastmath=True)(len)",
+        "ampi.grad(lambda x: (x * x).sum())(ampi.numpy.ones(3))",
+    ],
+    ids=["import", "kernel", "options", "gradient"],
+)
+def test_nothing_heavy_is_imported(use):
+    wanted = {"llvmlite"} if "grad" in use else set()  # its machine code is what looks at operands
+    use = use.replace("(len)", "(run)")
+    source = f"def run(x): return x\nimport sys, ampi\n{use}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    assert set(run(source).split()) & HEAVY == wanted
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("module", USES)
+def test_what_is_imported_is_seen_in_any_order(module, order):
+    if order == "never" and module != "autograd":
+        pytest.skip("is used")
+    line = {when: f"import {module}" if when == order else "" for when in ORDERS}
+    body = textwrap.indent(textwrap.dedent(USES[module]), "    ")
+    print(
+        run(f"""
+{line["before"]}
+import warnings
+import numpy, ampi, ampi.numpy as np
+{line["after"]}
+
+@ampi.kernel
+def cube(a):
+    return a ** 3
+
+if {order == "after a tape"}:
+    assert ampi.grad(lambda x: (x * x).sum())(np.ones(1)) == 2.0
+{line["after a tape"]}
+with ampi.Tape() as tape:
+    x = tape.watch(numpy.arange(1.0, 4.0))
+{textwrap.indent(line["inside"], "    ")}
+{body}
+numpy.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-6)
+""")
+    )
+
+
+def test_prange_is_numbas():
+    run("import ampi; p = ampi.prange; import numba; assert p is numba.prange; from ampi.kernel import prange")
+    with pytest.raises(AssertionError, match="has no attribute 'pranger'"):
+        run("import ampi; ampi.pranger")
+
+
+@pytest.mark.parametrize("spelling", ["ampi.prange", "prange"])
+def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import ampi, numpy\n"
+        + ("from ampi import prange\n" if spelling == "prange" else "")
+        + "@ampi.kernel(parallel=True)\ndef f(x):\n    s = 0.0\n"
+        + f"    for i in {spelling}(len(x)):\n        s += x[i] ** 2\n    return s\n"
+        + "assert f.has_parallel_loop\n"
+        + "assert ampi.grad(f)(ampi.numpy.ones(3)).tolist() == [2.0] * 3\n"
+    )
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
