@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from .activity import plain_of
 from .array import value
-from .errors import ActivityError, AmpiError, CommunicationError, TapeError
+from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
 from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 
@@ -39,6 +41,27 @@ def _is_inexact(x: Any) -> bool:
     return carries_derivatives(x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype)
 
 
+def _is_list_of_numbers(x: Any) -> bool:
+    """Whether a list is what NumPy makes an array of numbers of, as `Tape.watch` takes it."""
+    return isinstance(x, list) and len(x) > 0 and all(_is_number(item) or _is_list_of_numbers(item) for item in x)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, complex, np.number)) and not isinstance(x, np.ndarray)
+
+
+def _with_arrays(x: Any) -> Any:
+    """An argument with arrays for its lists of numbers."""
+    if _is_list_of_numbers(x):
+        return np.array(x)
+    if isinstance(x, dict):
+        return {name: _with_arrays(item) for name, item in x.items()}
+    if isinstance(x, (tuple, list)):
+        items = [_with_arrays(item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
 def _watch(tape: Tape, x: Any) -> Any:
     """Watched copies of an argument's leaves: the caller's own arrays stay as they are."""
 
@@ -46,15 +69,32 @@ def _watch(tape: Tape, x: Any) -> Any:
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
         return tape.watch(plain_of(leaf))
 
-    return _map(watched, x)
+    return _map(watched, _with_arrays(x))
 
 
 def _gradient(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
     """Adjoints in the structure of ``x``: one array per leaf."""
     # An output that depends on nothing is a constant, with adjoint zero.
-    pairs = [(y, s) for y, s in zip(outputs, seeds) if not (isinstance(y, TrackedArray) and not tape.is_active(y))]
+    constant = [isinstance(y, TrackedArray) and not tape.is_active(y) for y in outputs]
+    if any(is_constant and np.any(s) for is_constant, s in zip(constant, seeds)):
+        warnings.warn(
+            "what the function returned depends on nothing that was differentiated, so its derivative is zero; was it "
+            "computed from ampi.value(x), integers or other arrays? (Return None on a rank without a part; to a "
+            "pullback, pass zeros for what is meant to be constant.)",
+            ActivityWarning,
+            stacklevel=_frames_of_ampi() + 1,
+        )
+    pairs = [(y, s) for y, s, is_constant in zip(outputs, seeds, constant) if not is_constant]
     found = iter(tape.gradient([y for y, _ in pairs], _leaves(x), seed=[s for _, s in pairs]))
     return _map(lambda leaf: next(found)[()], x)
+
+
+def _frames_of_ampi() -> int:
+    """How many frames from the caller's on are ampi's: the next one is the user's."""
+    frame, count = sys._getframe(1), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ampi":
+        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+    return count
 
 
 def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
@@ -67,7 +107,7 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     f : callable
         Function of arrays, scalars, and tuples, lists and dictionaries of them.
     *x
-        Arguments; they are not modified (``f`` works on copies).
+        Arguments; they are not modified (``f`` works on copies).  A list of numbers is an array, as for `Tape.watch`.
 
     Returns
     -------
@@ -87,6 +127,11 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         By ``pullback``: the ranks disagree about a message, a rank stopped with an error, or made no progress in time.
     TapeError
         An argument carries derivatives on a tape that records.  By ``pullback``: ``y_bar`` does not fit ``y``.
+
+    Warns
+    -----
+    ActivityWarning
+        By ``pullback``: an array of ``y`` whose adjoint is not zero depends on no argument.
     """
     with Tape() as tape:
         watched = tuple(_watch(tape, argument) for argument in x)
@@ -128,7 +173,8 @@ def value_and_grad(
     -------
     callable
         Collective over the ranks that communicate inside ``f``.  Returns ``(value, gradient)``: this rank's value (the
-        argument's structure, shapes and dtypes for the gradient; a tuple of them if ``argnums`` is a tuple).
+        argument's structure, shapes and dtypes for the gradient; a tuple of them if ``argnums`` is a tuple).  Arguments
+        are arrays, numbers, and tuples, lists and dictionaries of them; a list of numbers is an array (`Tape.watch`).
 
     Raises
     ------
@@ -139,6 +185,11 @@ def value_and_grad(
     TapeError
         ``f`` did not return one real number (under ``"root"``: on rank 0), or an argument carries derivatives on a tape
         that records.
+
+    Warns
+    -----
+    ActivityWarning
+        What ``f`` returned depends on none of these arguments.
     """
     if objective not in _OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}, not {objective!r}")

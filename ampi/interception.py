@@ -18,7 +18,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 

@@ -81,8 +81,49 @@ def test_structures():
     assert g["l"][1] == (6.0, None)
 
 
-def test_a_function_of_nothing_has_gradient_zero():
-    np.testing.assert_array_equal(ampi.grad(lambda x: anp.ones(3).sum())(X), 0.0)
+@pytest.mark.parametrize(
+    "constant",
+    [
+        lambda x: anp.ones(3).sum(),
+        lambda x: anp.sum(ampi.value(x)),
+        lambda x: anp.asarray(np.sum(np.ones(3))),
+        lambda x: anp.sum(x > 0) * anp.ones(()),
+    ],
+)
+def test_a_function_of_nothing_has_gradient_zero_which_is_said(constant):
+    for differentiate in (ampi.grad, ampi.value_and_grad):
+        with pytest.warns(ampi.ActivityWarning, match="depends on nothing that was differentiated") as caught:
+            found = differentiate(constant)(X)
+        assert [w.filename for w in caught] == [__file__]
+        np.testing.assert_array_equal(found if differentiate is ampi.grad else found[1], 0.0)
+    y, pullback = ampi.vjp(constant, X)
+    with pytest.warns(ampi.ActivityWarning, match="zeros for what is meant") as caught:
+        np.testing.assert_array_equal(pullback(np.ones(np.shape(y)))[0], 0.0)
+    assert [w.filename for w in caught] == [__file__]
+
+
+def test_constant_outputs_without_a_seed_are_not_worth_a_word(recwarn):
+    _, pullback = ampi.vjp(lambda x: (x * x, anp.ones(2), None, 3), X)
+    np.testing.assert_array_equal(pullback((np.ones(len(X)), np.zeros(2), None, 0))[0], 2 * X)
+    assert not [w for w in recwarn if w.category is ampi.ActivityWarning]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [[1.0, 2.0], [1, 2.5], [[1.0, 2.0], [3.0, 4.0]], [1.0, 2j], [np.float32(1), np.float32(2)], 3.0, np.ones(2)],
+    ids=repr,
+)
+def test_arguments_are_what_watch_takes(x):
+    with ampi.Tape() as tape:
+        watched = tape.watch(x)
+        y = anp.sum(anp.abs(watched**2))
+    expected = tape.gradient(y, watched)
+    found = ampi.grad(lambda x: anp.sum(anp.abs(x**2)))(x)
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == expected.dtype and np.shape(found) == np.shape(expected)
+    inside = ampi.grad(lambda p: anp.sum(anp.abs(p["a"][0] ** 2)))({"a": (x, [X])})
+    np.testing.assert_array_equal(inside["a"][0], expected)
+    np.testing.assert_array_equal(inside["a"][1][0], 0 * X)
 
 
 def test_wrong_results_are_named():

@@ -68,7 +68,9 @@ def run(source):
 def test_nothing_heavy_is_imported(use):
     wanted = {"llvmlite"} if "grad" in use else set()  # its machine code is what looks at operands
     use = use.replace("(len)", "(run)")
-    source = f"def run(x): return x\nimport sys, ampi\n{use}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    source = (
+        f"def run(x): return x\nimport sys, ampi\n{use}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    )
     assert set(run(source).split()) & HEAVY == wanted
 
 
