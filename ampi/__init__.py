@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors, numpy, testing
 from . import foreign as foreign
 from .array import ndarray, value
+from .constants import constant
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
 from .errors import ActivityError, ActivityWarning, AmpiError, CacheWarning, CommunicationError, KernelError, TapeError
@@ -48,6 +49,7 @@ __all__ = [
     "Tape",
     "TapeError",
     "Win",
+    "constant",
     "custom_jvp",
     "custom_vjp",
     "errors",

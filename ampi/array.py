@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import activity, byte_views, functions, indexing, nested, ufuncs, writing
+from .constants import marked
 from .errors import no_rule
 from .memory import (
     TrackedArray,
@@ -440,7 +441,7 @@ def value(x: Any) -> Any:
         Plain copies; a 0-d array gives a NumPy scalar.
     """
     if isinstance(x, TrackedArray):
-        return np.array(plain(x))[()]
+        return marked(np.array(plain(x)))[()]
     if isinstance(x, dict):
         return {name: value(item) for name, item in x.items()}
     if isinstance(x, tuple) and hasattr(x, "_fields"):

@@ -389,7 +389,27 @@ def _replace_random() -> None:
 
 
 def _replace_h5py_datasets() -> None:
-    replace_method(sys.modules["h5py.h5d"].DatasetID, "read", _writing(_argument("arr_obj", 2)))
+    replace_method(sys.modules["h5py.h5d"].DatasetID, "read", _reading_parts)
+
+
+def _reading_parts(method: Callable) -> Callable:
+    """What h5py's method becomes that reads into an array, or into a part of it, which a dataspace selects."""
+    read = _writing(_argument("arr_obj", 2))(method)
+
+    def call(self: Any, mspace: Any, fspace: Any, arr_obj: Any, *others: Any, **keywords: Any) -> Any:
+        count = getattr(mspace, "get_select_npoints", None)
+        partly = isinstance(arr_obj, np.ndarray) and count is not None and 0 < count() < arr_obj.size
+        if not partly or _first_active(arr_obj) is None:
+            return read(self, mspace, fspace, arr_obj, *others, **keywords)
+        # What both have in common afterwards has been read.
+        found = [np.full((*arr_obj.shape, arr_obj.itemsize), byte, np.uint8) for byte in (0, 255)]
+        for target in found:
+            method(self, mspace, fspace, target.view(arr_obj.dtype)[..., 0], *others, **keywords)
+        where = (found[0] == found[1]).all(axis=-1)
+        indexing.setitem(arr_obj, where, found[0].view(arr_obj.dtype)[..., 0][where])
+        return None
+
+    return call
 
 
 def _replace_h5py_attributes() -> None:

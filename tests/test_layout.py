@@ -25,6 +25,7 @@ FLOORS = {
     "rules": 1,
     "scalars": 1,
     "structures": 1,
+    "constants": 1,
     "custom": 1,
     "functions": 1,
     "indexing": 1,

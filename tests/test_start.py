@@ -12,7 +12,7 @@ USES = {
     "numba": """
         @numba.njit
         def plain(a):
-            return np.dot(a, a) + np.where(a > 0, a, 0.0).sum() + np.concatenate((a, a)).sum()
+            return numpy.dot(a, a) + numpy.where(a > 0, a, 0.0).sum() + numpy.concatenate((a, a)).sum()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = plain(x)
@@ -49,8 +49,12 @@ USES = {
 ORDERS = ("before", "after", "inside", "after a tape", "never")
 
 
-def run(source):
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=110)
+def run(source, path=None):
+    """Run a program, in a file if it has kernels, whose source is read."""
+    if path is not None:
+        path.write_text(source)
+    what = ["-c", source] if path is None else [path]
+    done = subprocess.run([sys.executable, *what], capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,13 +80,13 @@ def test_nothing_heavy_is_imported(use):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("module", USES)
-def test_what_is_imported_is_seen_in_any_order(module, order):
+def test_what_is_imported_is_seen_in_any_order(module, order, tmp_path):
     if order == "never" and module != "autograd":
         pytest.skip("is used")
     line = {when: f"import {module}" if when == order else "" for when in ORDERS}
     body = textwrap.indent(textwrap.dedent(USES[module]), "    ")
-    print(
-        run(f"""
+    run(
+        f"""
 {line["before"]}
 import warnings
 import numpy, ampi, ampi.numpy as np
@@ -100,7 +104,8 @@ with ampi.Tape() as tape:
 {textwrap.indent(line["inside"], "    ")}
 {body}
 numpy.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-6)
-""")
+""",
+        tmp_path / "program.py",
     )
 
 
@@ -112,8 +117,7 @@ def test_prange_is_numbas():
 
 @pytest.mark.parametrize("spelling", ["ampi.prange", "prange"])
 def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
+    source = (
         "import ampi, numpy\n"
         + ("from ampi import prange\n" if spelling == "prange" else "")
         + "@ampi.kernel(parallel=True)\ndef f(x):\n    s = 0.0\n"
@@ -121,5 +125,4 @@ def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path
         + "assert f.has_parallel_loop\n"
         + "assert ampi.grad(f)(ampi.numpy.ones(3)).tolist() == [2.0] * 3\n"
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr
+    run(source, tmp_path / "program.py")

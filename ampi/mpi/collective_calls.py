@@ -16,6 +16,7 @@ from ..tape import IsRecord, Sweep, Tape, Undo
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
+from .plain_buffers import mind
 from .reductions import Steps
 from .reverse_schedule import run_reversed
 
@@ -79,6 +80,8 @@ class Call:
             if buffer.active(tape):
                 active = True
                 certain = certain or not buffer.uncertain()
+            else:
+                mind(self.name, buffer, "reads", "on", comm)
         for buffer in self.writes:
             if buffer.nbytes:
                 tracked = tracked or buffer.tracked

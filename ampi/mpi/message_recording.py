@@ -15,6 +15,7 @@ from .arguments import parse_bytes
 from .buffers import Buffer, keep_message, refuse_others
 from .log import MOST_PENDING, log_for, log_received, log_sent
 from .messages import Received, Route, Sent, call_site
+from .plain_buffers import mind
 from .requests import Request
 
 _ANY_SOURCE = mpi.ANY_SOURCE
@@ -166,6 +167,8 @@ def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Se
         refuse_others(buffer)
         return None
     active = buffer.active(tape) and recording() is not None
+    if not active:
+        mind(name, buffer, "sends", "to rank", dest)
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
         keep_message(buf, buffer.detach())

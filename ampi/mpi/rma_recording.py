@@ -14,6 +14,7 @@ from .arguments import parse
 from .buffers import Buffer, arrive, refuse_others
 from .datatypes import datatype_named
 from .log import communication_of
+from .plain_buffers import mind
 from .requests import recorded
 from .rma_access import LOCATED, NONLINEAR, Access
 from .rma_epochs import complete
@@ -100,6 +101,8 @@ def _access(
     updates = op is not None and op != mpi.NO_OP
     records = recording() is not None
     active = updates and records and source.active(tape)  # type: ignore[union-attr]
+    if updates and records and not active:
+        mind(name, source, "moves", "to the window of rank", rank)
     if not window.tracked[rank]:
         if active:
             raise ActivityError(
