@@ -1,4 +1,4 @@
-"""Plain arrays of which the program has said that what they hold is constant: those that `value` and `constant` give."""
+"""Plain arrays of which the program has said that what they hold is constant: what `value` and `constant` give."""
 
 from __future__ import annotations
 

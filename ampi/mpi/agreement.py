@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from .messages import Collective, Received, Sent, line_of
 from .notices import stranded
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, Reverse
 from .rules import TABLE
+from .size_agreement import compare_pairs, sizes_of, unequal_lengths
 from .waiting import Patience
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
     def steps() -> Generator[None]:
         facts = yield from _most(log.reverse, _facts_of(log))
         if _compare_collectives(log, facts, problems):
+            yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
             log.agreed_collectives = len(calls), log.passive
 
     def last_call() -> str:
@@ -155,12 +158,15 @@ def _facts_of(log: Log) -> np.ndarray:
     """A row about this rank's calls on a communicator, and one about each; what must be equal stands with both signs,
     for the maximum over all ranks is taken."""
     n, sweeps, passive = len(log.collectives), log.reverse.sweeps, log.passive
-    facts = np.zeros((1 + n, 7), np.int64)
-    facts[0] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive
+    facts = np.zeros((1 + n, 11), np.int64)
+    facts[0, :7] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive
     for k, call in enumerate(log.collectives, 1):
         code = _code(call.name)
         active = call.reads_active * (1 + call.certain)
-        facts[k] = code, -code, active, call.writes_tracked, call.loses, call.after, -call.after
+        sizes = sizes_of(call)
+        same, blocks = (0, 0) if sizes is None else (sizes.same, sizes.blocks)
+        flags = active, call.writes_tracked, call.loses
+        facts[k] = code, -code, *flags, call.after, -call.after, same, -same, blocks, -blocks
     return facts
 
 
@@ -168,7 +174,7 @@ def _compare_collectives(log: Log, facts: np.ndarray, problems: list[str]) -> bo
     """Note which of the calls are reversed; whether all ranks have made the same ones."""
     reverse, calls, here = log.reverse, log.collectives, f"rank {log.reverse.rank}"
     signs = (1, 1, -1, 1, -1, 1, -1)
-    _, most, least, most_sweeps, least_sweeps, most_passive, least_passive = (facts[0] * signs).tolist()
+    _, most, least, most_sweeps, least_sweeps, most_passive, least_passive = (facts[0, :7] * signs).tolist()
     if most_sweeps != least_sweeps:
         problems.append(_other_sweeps(reverse, reverse.sweeps, f"others {least_sweeps} to {most_sweeps}"))
         return False
@@ -177,8 +183,11 @@ def _compare_collectives(log: Log, facts: np.ndarray, problems: list[str]) -> bo
         if difference:
             problems.append(f"{here}: {difference}")
             return False
-        _, _, active, tracked, lost, _, _ = row
+        _, _, active, tracked, lost, *_ = row
         call.happening = bool(active and tracked)
+        unequal = unequal_lengths(call, *row[7:]) if call.happening else ""
+        if unequal:
+            problems.append(f"{here}: {unequal}")
         if active > 1 and lost:
             who = "this rank" if call.loses else "another rank"
             problems.append(
@@ -205,7 +214,7 @@ def _compare_collectives(log: Log, facts: np.ndarray, problems: list[str]) -> bo
 
 def _difference(call: Collective, row: list[int]) -> str:
     """In which way another rank's call in the place of this one is another; empty if it is not."""
-    high, low, _, _, _, most_before, least_before = row
+    high, low, _, _, _, most_before, least_before, *_ = row
     code = _code(call.name)
     if high != code or low != -code:
         other = _name_of(high if high != code else -low)

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ActivityError
-from ..tape import IsRecord, Sweep, Tape, Undo
+from ..errors import ActivityError, CommunicationError
+from ..tape import IsRecord, Sweep, Tape, Undo, where_called
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
 from .plain_buffers import mind
 from .reductions import Steps
+from .reverse import name_of
 from .reverse_schedule import run_reversed
+from .sizes import Sizes
 
 
 class Call:
@@ -43,9 +45,14 @@ class Call:
         The adjoint goes in one step, on all ranks: it yields once.
     root : int or None
         The one rank that all others exchange data with, as the arguments name it.
+    sizes : callable or None
+        Gives the lengths that must fit those of other ranks.
     """
 
-    __slots__ = ("adjoint", "name", "needed", "overlaps", "reads", "refused", "root", "spoils", "writes")
+    __slots__ = (
+        *("_known_sizes", "adjoint", "name", "needed", "overlaps", "reads", "refused", "root", "sizes", "spoils"),
+        "writes",
+    )
 
     def __init__(
         self,
@@ -65,6 +72,14 @@ class Call:
         self.refused = refused
         self.spoils = writes
         self.overlaps = True
+        self.sizes: Callable[[], Sizes] | None = None
+        self._known_sizes: Sizes | None = None
+
+    def known_sizes(self) -> Sizes | None:
+        """The lengths that must fit those of other ranks; None if there are none."""
+        if self._known_sizes is None and self.sizes is not None:
+            self._known_sizes = self.sizes()
+        return self._known_sizes
 
     def overwrite(self) -> list[Undo]:
         """Save what the primal overwrites."""
@@ -87,14 +102,21 @@ class Call:
                 tracked = tracked or buffer.tracked
                 loses = loses or buffer.loses
         if active:
-            self._check(loses and certain)
+            self._check(loses and certain, comm)
         performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, self.root, Performed)
         performed.call = self
         performed.values = None
         performed.undo = ()
         return performed
 
-    def _check(self, loses: bool) -> None:
+    def _check(self, loses: bool, comm: Any) -> None:
+        sizes = self.known_sizes()
+        problem = "" if sizes is None else sizes.problem()
+        if problem:
+            raise CommunicationError(
+                f"{where_called()}: {self.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
+                f"{problem}; MPI wants them to be equal"
+            )
         if self.refused:
             raise ActivityError(f"{self.name}: {self.refused}")
         if loses:

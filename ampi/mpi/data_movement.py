@@ -19,6 +19,7 @@ from .buffers import NOTHING, Buffer
 from .collective_calls import Call
 from .intercomm_p2p import exchanged, split
 from .reductions import Steps
+from .sizes import Sizes, of_blocks, to_others
 
 
 def counts_of(buffer: Buffer, size: int) -> list[int]:
@@ -84,8 +85,11 @@ def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
     """Bcast."""
     buffer = parse_moved(buf)
     if comm.Get_rank() == root:
-        return Call((buffer,), (), _adjoint_of_bcast_at_root(buffer, root), root=root)
-    return Call((), (buffer,), _adjoint_of_bcast_elsewhere(buffer, root), root=root)
+        call = Call((buffer,), (), _adjoint_of_bcast_at_root(buffer, root), root=root)
+    else:
+        call = Call((), (buffer,), _adjoint_of_bcast_elsewhere(buffer, root), root=root)
+    call.sizes = lambda: Sizes(buffer, buffer.nbytes)
+    return call
 
 
 def _adjoint_of_bcast_at_root(buffer: Buffer, root: int) -> Callable:
@@ -116,7 +120,9 @@ def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callab
             yield [comm.Iscatterv(None, came, root)]
             return partial(add_bytes, sweep, sent, came)
 
-        return Call((sent,), (), adjoint, root=root)
+        call = Call((sent,), (), adjoint, root=root)
+        call.sizes = lambda: Sizes(sent, going={root: sent.nbytes})
+        return call
 
     received = form(recvbuf, size)
     in_place = is_in_place(sendbuf)
@@ -128,7 +134,16 @@ def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callab
         yield [comm.Iscatterv([blocks.take(sweep), blocks.nbytes], came, root)]
         return partial(add_bytes, sweep, sent, came)
 
-    return Call((sent,), blocks.parts, adjoint_at_root, root=root)
+    call = Call((sent,), blocks.parts, adjoint_at_root, root=root)
+    call.sizes = lambda: _sizes_at_root(received, None if in_place else sent, rank, size, False)
+    return call
+
+
+def _sizes_at_root(blocks: Buffer, own: Buffer | None, rank: int, size: int, scatters: bool) -> Sizes:
+    nbytes = of_blocks(blocks, counts_of(blocks, size))
+    others = to_others(nbytes, rank)
+    mine = None if own is None else (nbytes[rank], own.nbytes) if scatters else (own.nbytes, nbytes[rank])
+    return Sizes(blocks, going=others, own=mine) if scatters else Sizes(blocks, coming=others, own=mine)
 
 
 def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
@@ -140,7 +155,9 @@ def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Calla
         def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
             yield [comm.Igatherv(_bytes(received.take(sweep)), None, root)]
 
-        return Call((), (received,), adjoint, root=root)
+        call = Call((), (received,), adjoint, root=root)
+        call.sizes = lambda: Sizes(received, coming={root: received.nbytes})
+        return call
 
     sent = form(sendbuf, size)
     in_place = is_in_place(recvbuf)
@@ -153,7 +170,9 @@ def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Calla
         yield [comm.Igatherv(mine, [came, blocks.nbytes], root)]
         return partial(blocks.add, sweep, came)
 
-    return Call(blocks.parts, (received,), adjoint_at_root, root=root)
+    call = Call(blocks.parts, (received,), adjoint_at_root, root=root)
+    call.sizes = lambda: _sizes_at_root(sent, None if in_place else received, rank, size, True)
+    return call
 
 
 def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
@@ -168,7 +187,13 @@ def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_m
         yield [comm.Ireduce_scatter(taken, mine, counts, mpi.SUM)]
         return partial(sent.add, sweep, mine)
 
-    return Call((sent,), (received,), adjoint)
+    def sizes() -> Sizes:
+        nbytes = of_blocks(received, counts)
+        return Sizes(received, sum(nbytes), nbytes, own=(sent.nbytes, nbytes[rank]))
+
+    call = Call((sent,), (received,), adjoint)
+    call.sizes = sizes
+    return call
 
 
 def _transposed(
@@ -196,7 +221,18 @@ def alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_mo
         yield _transposed(comm, there.take(sweep), there.nbytes, came, here.nbytes)
         return partial(here.add, sweep, came)
 
-    return Call((sent,), (received,), adjoint)
+    call = Call((sent,), (received,), adjoint)
+    if not comm.Is_inter():
+        rank = comm.Get_rank()
+        call.sizes = lambda: _sizes_to_all(
+            of_blocks(sent, counts_of(sent, size)), of_blocks(received, counts_of(received, size)), rank, received
+        )
+    return call
+
+
+def _sizes_to_all(going: list[int], coming: list[int], rank: int, buffer: Buffer) -> Sizes:
+    own = going[rank], coming[rank]
+    return Sizes(buffer, going=to_others(going, rank), coming=to_others(coming, rank), own=own)
 
 
 def alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
@@ -211,4 +247,10 @@ def alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
         yield _transposed(comm, going, list(map(nbytes_of, received)), came, list(map(nbytes_of, sent)))
         return partial(_add_blocks, sweep, sent, came)
 
-    return Call(sent, received, adjoint)
+    call = Call(sent, received, adjoint)
+    if not comm.Is_inter():
+        rank = comm.Get_rank()
+        call.sizes = lambda: _sizes_to_all(
+            [block.nbytes for block in sent], [block.nbytes for block in received], rank, received[rank]
+        )
+    return call

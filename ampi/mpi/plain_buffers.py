@@ -1,4 +1,4 @@
-"""Plain arrays that go into messages while a tape records active data: their derivatives, if they have any, are lost."""
+"""Plain arrays in messages while a tape records active data: their derivatives, if they have any, are lost."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from .arguments import parse
 from .buffers import NOTHING, Buffer
 from .collective_calls import Call
 from .reductions import Reduction, Steps, known, pair_of, unscan
+from .sizes import Sizes
 
 
 def plan_reduction(
@@ -35,6 +36,7 @@ def plan_reduction(
         needed = values_of(rule, x)
     call = Call((x,), (y,), partial(adjoint, rule), needed, refused, root)
     call.overlaps = rule is not None and not rule.needs_values and not in_steps
+    call.sizes = lambda: Sizes(x, x.nbytes)
     return call
 
 
@@ -96,7 +98,10 @@ def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int =
         yield [comm.Ibcast(g, root)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    return plan_reduction(op, x, y, adjoint, root=root)
+    call = plan_reduction(op, x, y, adjoint, root=root)
+    if y is not NOTHING:
+        call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
+    return call
 
 
 def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
@@ -109,7 +114,9 @@ def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
         yield [comm.Iallreduce(mpi.IN_PLACE, g, mpi.SUM)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
-    return plan_reduction(op, x, y, adjoint)
+    call = plan_reduction(op, x, y, adjoint)
+    call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
+    return call
 
 
 def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
@@ -147,6 +154,8 @@ def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     call = plan_reduction(op, x, y, adjoint, in_steps=True)
+    if recvcounts is not None:
+        call.sizes = lambda: Sizes(x, x.nbytes, [operator.index(n) for n in recvcounts])
     call.spoils = (whole,)
     return call
 
@@ -159,7 +168,9 @@ def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
         return partial(x.add, sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
 
-    return plan_reduction(op, x, y, adjoint, in_steps=True)
+    call = plan_reduction(op, x, y, adjoint, in_steps=True)
+    call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
+    return call
 
 
 def exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:

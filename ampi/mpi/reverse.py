@@ -30,7 +30,10 @@ COLLECTIVE_TAG = 3
 LEAVING_TAG = 4
 """Tag of what ranks tell each other when they use the reverse communicator no more."""
 
-FIRST_TAG = 5
+SIZES_TAG = 5
+"""Tag of the lengths of collective calls, which two ranks compare at the beginning of a sweep."""
+
+FIRST_TAG = 6
 """First tag of the adjoints of messages."""
 
 

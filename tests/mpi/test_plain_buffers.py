@@ -184,7 +184,7 @@ def test_a_halo_through_plain_arrays_is_no_longer_a_plausible_number():
         x = tape.watch(np.arange(1.0, 4.0))
         comm.Sendrecv(x[-1:], RIGHT, recvbuf=halo, source=LEFT)
         y = np.sum(x * halo)
-    with pytest.raises(ampi.CommunicationError, match="into memory that is not tracked; make .* ampi.numpy"):
+    with pytest.raises(ampi.CommunicationError, match=r"into memory that is not tracked; make .* ampi.numpy"):
         tape.gradient(y, x)
 
 

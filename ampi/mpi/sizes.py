@@ -1,0 +1,76 @@
+"""Lengths of the messages of a collective call: those that MPI wants to be equal on two ranks, or on all of them.
+
+MPI libraries let some calls through whose counts do not fit; their adjoints would move other elements, or end in the
+middle of a sweep.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_NOBODY: Mapping[int, int] = {}
+
+
+class Sizes:
+    """What a rank says with its arguments, in bytes.
+
+    Attributes
+    ----------
+    same : int
+        What must be equal on all ranks: the length of the contribution, or of the whole.
+    blocks : int
+        A checksum of the lengths of all ranks' blocks, where they must be equal on all ranks.
+    going, coming : dict
+        Lengths of messages to and from other ranks, where these must agree with what they say.
+    own : tuple of int or None
+        What this rank gives itself, and what it takes of it.
+    itemsize : int
+        Of the elements.
+    """
+
+    __slots__ = ("blocks", "coming", "going", "itemsize", "own", "same")
+
+    def __init__(
+        self,
+        buffer: Any,
+        same: int = 0,
+        blocks: Sequence[int] = (),
+        going: Mapping[int, int] = _NOBODY,
+        coming: Mapping[int, int] = _NOBODY,
+        own: tuple[int, int] | None = None,
+    ) -> None:
+        self.same = same
+        self.blocks = zlib.crc32(np.array(blocks, np.int64).tobytes()) if len(blocks) else 0
+        self.going = going
+        self.coming = coming
+        self.own = own
+        self.itemsize = buffer.nbytes // buffer.count if buffer.count else 1
+
+    def problem(self) -> str:
+        """What this rank alone can see."""
+        if self.own is None or self.own[0] == self.own[1]:
+            return ""
+        gives, takes = map(self.amount, self.own)
+        return f"this rank contributes {gives}, and expects {takes} of itself"
+
+    def amount(self, nbytes: int) -> str:
+        """A length in words."""
+        if nbytes % max(self.itemsize, 1):
+            return f"{nbytes} bytes"
+        count = nbytes // max(self.itemsize, 1)
+        return f"{count} element{'' if count == 1 else 's'} of {self.itemsize} bytes"
+
+
+def of_blocks(buffer: Any, counts: Sequence[int]) -> list[int]:
+    """Bytes of the blocks of a buffer."""
+    unit = buffer.nbytes // buffer.count if buffer.count else 0
+    return [int(n) * unit for n in counts]
+
+
+def to_others(nbytes: Sequence[int], rank: int) -> dict[int, int]:
+    """Those of the blocks of all ranks but this one."""
+    return {other: n for other, n in enumerate(nbytes) if other != rank}
