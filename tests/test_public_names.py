@@ -3,6 +3,8 @@
 import ast
 import builtins
 import inspect
+import pydoc
+import re
 
 import numpy
 import pytest
@@ -53,3 +55,18 @@ def test_ampi_numpy_uses_no_builtin_function_that_numpy_has_another_of():
 def test_tape_methods():
     assert list(inspect.signature(ampi.Tape.gradient).parameters)[1:4] == ["y", "x", "seed"]
     assert hasattr(ampi.Tape, "watch") and hasattr(ampi.Tape, "__enter__")
+
+
+def test_help_of_a_tape_shows_what_users_call():
+    text = pydoc.plain(pydoc.render_doc(ampi.Tape))
+    shown = {line.split("(")[0].split()[-1] for line in text.splitlines() if re.match(r" \|  \w+\(.*\)", line)}
+    assert {name for name in shown if not name.startswith("_")} - {"Tape"} == {"gradient", "watch"}
+    assert "floors above" not in text and "saved_bytes" in text
+    with ampi.Tape() as tape:
+        assert {"append", "records", "need"}.isdisjoint(dir(tape)) and {"watch", "outputs", "closed"} <= set(dir(tape))
+
+    class Own(ampi.Tape):
+        def mine(self):
+            """A method of the user's."""
+
+    assert "mine" in dir(Own) and "mine" in dir(Own()) and "append" not in dir(Own())

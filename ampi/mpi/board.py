@@ -13,11 +13,14 @@ import resource
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 from mpi4py import MPI as mpi
+
+from ..tape import Tape, at_closing, at_opening
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 
@@ -28,7 +31,8 @@ so, nothing any more, because its process has gone."""
 ELSEWHERE = "elsewhere"
 """Of a rank: nothing is known of it."""
 
-_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _NEEDED = range(7)  # from the last one on a bit for each rank of the node
+_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _NEEDED = range(10)
+# from the last one on a bit for each rank of the node
 
 
 class Board:
@@ -42,7 +46,8 @@ class Board:
         The ranks of this node, by rank in the world, and where they stand in the file.
     rows : numpy.ndarray
         One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
-        of its process, the process, whether it waits for ranks elsewhere, and for which ones of this node.
+        of its process, the process, whether it waits for ranks elsewhere, how many tapes it has opened, how many of
+        these there are still, and record, and for which ranks of this node it waits.
     """
 
     def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
@@ -88,6 +93,23 @@ class Board:
         """This rank waits no more."""
         self.mine[_STATE] = RUNS
 
+    def opens(self, tape: Tape) -> None:
+        """A tape of this rank's begins to record."""
+        if os.getpid() == self.process:
+            self.mine[_OPENED] += 1
+            self.mine[_TAPES] += 1
+            self.mine[_RECORDING] += 1
+            weakref.finalize(tape, self._loses).atexit = False
+
+    def closes(self, tape: Tape) -> None:
+        """It has ended to record."""
+        if os.getpid() == self.process:
+            self.mine[_RECORDING] -= 1
+
+    def _loses(self) -> None:
+        if os.getpid() == self.process:
+            self.mine[_TAPES] -= 1
+
     def ends(self) -> None:
         """This rank's program has ended."""
         if os.getpid() == self.process:
@@ -102,6 +124,17 @@ class Board:
             return ELSEWHERE
         state = int(self.rows[place, _STATE])
         return state if state == ENDED or _exists(int(self.rows[place, _PID])) else DIED
+
+    def without_tape(self, rank: int) -> str:
+        """What a rank does that is in no sweep, and records on no tape, in words; empty if it does either."""
+        if self.state(rank) != RUNS:
+            return ""
+        opened, tapes, recording = self.rows[self.places[rank], _OPENED:_NEEDED].tolist()
+        if recording:
+            return ""
+        if not opened:
+            return "has opened no tape"
+        return "goes on without asking for this gradient" if tapes else "has no tape any more"
 
     def involved(self, states: Mapping[int, int | str] = MappingProxyType({})) -> dict[int, tuple[int, int]] | None:
         """All ranks that this one waits for, that those wait for, and so on, if none of them can do anything.
@@ -209,3 +242,7 @@ def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
 
 board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
 """This rank's; made when ampi is imported."""
+
+if len(board.places) > 1:
+    at_opening.append(lambda tape: board.opens(tape))
+    at_closing.append(lambda tape: board.closes(tape))

@@ -27,6 +27,9 @@ Whom = tuple["Reverse | None", "int | None"]
 NOTICE = 60.0
 """Seconds after which a rank says that it waits; then after twice that time, and so on."""
 
+SUSPICIOUS = 5.0
+"""Seconds after which it says so for the first time, if it waits for one that records on no tape."""
+
 QUIET = 3.0
 """Seconds in which nothing may change before it is said that nothing can come."""
 
@@ -97,6 +100,9 @@ class Judge:
         if waited > max(NOTICE, 2 * self._said):
             self._said = waited
             self._say(waited)
+        elif waited > SUSPICIOUS and not self._said and self._without_tape():
+            self._said = min(waited, NOTICE / 2)
+            self._say(waited)
 
     def _why_never(self, now: float) -> str:
         states = {rank: self.board.state(rank) for rank in self._ranks}
@@ -124,9 +130,23 @@ class Judge:
         ]
         return "nobody can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
 
+    def _without_tape(self) -> dict[int, str]:
+        """Those of the ranks which are in no sweep, and record on no tape, and how that is."""
+        found = {rank: self.board.without_tape(rank) for rank in sorted(self._ranks)}
+        return {rank: why for rank, why in found.items() if why}
+
     def _say(self, waited: float) -> None:
         """One line from each rank that waits for one that does not, and from one of those that wait for many."""
-        if len(self._ranks) == 1:
+        without = self._without_tape()
+        if without:
+            if len(self._ranks) > 1 and not self.board.first_to_wait():
+                return
+            found = [f"rank {rank} of the world {why}" for rank, why in without.items()]
+            about = (
+                f"; {', '.join(found[:_MOST])}: if it does not just compute, open a tape and ask for its gradient (or "
+                "call ampi.grad, or the pullback) on all ranks alike"
+            )
+        elif len(self._ranks) == 1:
             (rank,) = self._ranks
             state = self.board.state(rank)
             if state == boards.WAITS:

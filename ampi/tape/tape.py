@@ -40,7 +40,19 @@ at_closing: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape ends to record."""
 
 
-class Tape:
+class _WithHelp(type):
+    """Of a class whose ``help()`` and completion show what a user calls, and not what ampi's own modules do."""
+
+    def __dir__(cls) -> list[str]:
+        hidden = vars(Tape).keys() - _FOR_USERS
+        return [name for name in super().__dir__() if name not in hidden or name.startswith("_")]
+
+
+_FOR_USERS = frozenset({"gradient", "watch"})
+_ATTRIBUTES = ("closed", "kept_bytes", "outputs", "saved_bytes")
+
+
+class Tape(metaclass=_WithHelp):
     """Records what this rank computes and communicates, for `gradient`.
 
     Use it as a context manager on every rank of the program::
@@ -60,35 +72,39 @@ class Tape:
         Size of what kernels, as they ran, saved for their adjoints.
     outputs : list of Output
         What was written to files of active arrays, in order: `gradient` takes them as outputs.
-    at_refusal : callable or None
-        For the floors above: called with the error that keeps a sweep from beginning on this rank.
-    before_append : callable or None
-        For the floors above: called before the record of any operation is appended (communication that has ended
-        unseen must have its record before those of operations that use what came).
-    append_record : callable
-        Appends a record, without calling ``before_append``.
-    observer : object or None
-        For the floors above: has ``append(record)``, which takes the place of the tape's own.
-    latest : tuple
-        For the floors above: the communicator of the latest message, its log, and all logs.
     closed : bool
-    thread, thread_name, owner
-        Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
-    scope, inner_scopes : Scope or None, set of Scope
-        Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
-    records : list of Record
-        In the order of the operations.
-    reference : weakref.ref
-        To the tape: what `Storage.tape` of active memory is.
-    watches : dict
-        The independents.
-    sweep_starts : dict
-        What `at_sweep_start` was given.
-    notes : dict
-        With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
-    sweep_lock : threading.Lock
-        Held by the sweep of the tape.
+        Whether it has recorded all that it will.
     """
+
+    # What the floors above and the rooms beside this one use besides:
+    #
+    # at_refusal : callable or None
+    #     Called with the error that keeps a sweep from beginning on this rank.
+    # before_append : callable or None
+    #     Called before the record of any operation is appended (communication that has ended unseen must have its
+    #     record before those of operations that use what came).
+    # append_record : callable
+    #     Appends a record, without calling ``before_append``.
+    # observer : object or None
+    #     Has ``append(record)``, which takes the place of the tape's own.
+    # latest : tuple
+    #     The communicator of the latest message, its log, and all logs.
+    # thread, thread_name, owner
+    #     Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
+    # scope, inner_scopes : Scope or None, set of Scope
+    #     Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
+    # records : list of Record
+    #     In the order of the operations.
+    # reference : weakref.ref
+    #     To the tape: what `Storage.tape` of active memory is.
+    # watches : dict
+    #     The independents.
+    # sweep_starts : dict
+    #     What `at_sweep_start` was given.
+    # notes : dict
+    #     With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
+    # sweep_lock : threading.Lock
+    #     Held by the sweep of the tape.
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -155,6 +171,9 @@ class Tape:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(type(self)), *_ATTRIBUTES})
 
     # ------------------------------------------------------------------------------------------- for the user
 
