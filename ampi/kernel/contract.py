@@ -16,6 +16,7 @@ from ampi.kernel.case import Case
 from ampi.kernel.runtime import cache, threads
 from ampi.kernel.runtime.bounds import CheckedInRange, checking
 from ampi.kernel.runtime.noalias import InRange, SeparateArrays
+from ampi.kernel.runtime.progress import announced
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     described = tuple(map(cache.describe, case.types))
     choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single), case.plain
     name = f"{kernel.__name__}_adjoint_{cache.key(kernel.identity, described, *choices)}"
-    module = cache.load_or_make(name, lambda: generated(kernel, case))
+    what = f"the adjoint of {kernel.__name__}"
+    module = cache.load_or_make(name, lambda: generated(kernel, case, what))
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel.options, bool(module.PARTS))
     if kernel.checked:
@@ -104,7 +106,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         setattr(module, part, serial(getattr(module, part)))
     # Contracts which differ in what is active only may have one and the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
-    compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options)
+    compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what)
     contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
     if not module.SPLIT:
         return contract
@@ -113,17 +115,18 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     split = replace(
         contract,
         **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new")},
-        forward=cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options),
-        adjoint=cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options),
+        forward=cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options, what=what),
+        adjoint=cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what),
     )
     return replace(contract, split=split)
 
 
-def generated(kernel: Any, case: Case) -> str:
+def generated(kernel: Any, case: Case, what: str) -> str:
     """The text of the file; what differentiates is imported when something is differentiated."""
     from ampi.kernel.programs import generate
 
-    return generate(kernel, case)
+    with announced(what, kernel.py_func):
+        return generate(kernel, case)
 
 
 def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:

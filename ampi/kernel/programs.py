@@ -95,8 +95,11 @@ def generate(kernel: Any, case: Case) -> str:
         "new": tuple(position[n] for n in derivative.new),
     }
     parts = emit.parts(program)
-    costs = () if not parts else threads.TYPICAL if kernel.deterministic else threads.costs()
     source = emit.source(program) if case.active else ""
+    costs: tuple[float, ...] = ()
+    if parts:  # what was measured (which takes a second, once on a machine) is for a choice among several forms
+        chosen = not kernel.deterministic and any(form in source for form in ("OWN", "ATOMIC"))
+        costs = threads.costs() if chosen else threads.TYPICAL
     read = dict(c for f in (program, *halves) for c in f.constants)
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [

@@ -2,6 +2,7 @@
 
 import atexit
 
+from ..kernel.runtime import progress
 from . import board, endings
 from .namespace import BASE, COMM_SELF, COMM_WORLD, MPI, install, rebind_classes
 from .reverse import reverse_of
@@ -10,5 +11,6 @@ rebind_classes()
 if MPI.Is_initialized() and not MPI.Is_finalized():
     endings.install(BASE["COMM_WORLD"], reverse_of(COMM_WORLD).comm)
     atexit.register(board.board.ends)  # called first
+    progress.show_where(lambda: board.board.rank == 0)
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "install"]

@@ -38,7 +38,10 @@ def unequal_lengths(call: Collective, most: int, least: int, most_blocks: int, l
 
 
 def compare_pairs(
-    reverse: Reverse, calls: Sequence[Collective], problems: list[str], told: Callable[..., Generator]
+    reverse: Reverse,
+    calls: Sequence[Collective],
+    problems: list[str],
+    told: Callable[..., Generator[None, None, np.ndarray]],
 ) -> Generator[None]:
     """Compare with each partner the lengths of what one sends and the other expects, of all calls that are reversed.
 

@@ -32,6 +32,7 @@ from numba.core import caching, config
 from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
+from ampi.kernel.runtime.progress import announced
 
 # --------------------------------------------------------------------------------------------------- fingerprints
 
@@ -304,16 +305,24 @@ def _know_class(cls: type) -> None:
         cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[number] = cls
 
 
-def compiled(function: Any, name: str, options: dict[str, Any], check: Callable[[Any, Any], Any] | None = None) -> Any:
+def compiled(
+    function: Any,
+    name: str,
+    options: dict[str, Any],
+    check: Callable[[Any, Any], Any] | None = None,
+    what: str = "",
+) -> Any:
     """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``.
 
-    ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there.
+    ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there; ``what`` says
+    what it is to whom waits for it.
     """
     dispatcher = numba.njit(**options)(function)
     if dispatcher is function:  # NUMBA_DISABLE_JIT
         return function
     dispatcher._cache = CompiledCache(name, function)
-    dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, check or _unchecked)
+    waited = functools.partial(announced, what or function.__name__, function)
+    dispatcher.compile = functools.partial(_compile_once, dispatcher, dispatcher.compile, check or _unchecked, waited)
     return dispatcher
 
 
@@ -322,12 +331,18 @@ def _unchecked(dispatcher: Any, sig: Any) -> Iterator[None]:
     yield
 
 
-def _compile_once(dispatcher: Any, compile: Callable[[Any], Any], check: Callable[[Any, Any], Any], sig: Any) -> Any:
+def _compile_once(
+    dispatcher: Any,
+    compile: Callable[[Any], Any],
+    check: Callable[[Any, Any], Any],
+    waited: Callable[[], Any],
+    sig: Any,
+) -> Any:
     """Compile or load one signature; of several processes the first compiles and the others wait and load."""
     kept = dispatcher._cache
     if kept.holds(sig):
         return compile(sig)
-    with locked(kept.entry(sig)), contextlib.ExitStack() as inside:
+    with waited(), locked(kept.entry(sig)), contextlib.ExitStack() as inside:
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
             inside.enter_context(vectorised_extremes())

@@ -1,0 +1,95 @@
+"""A line on the terminal for as long as something is compiled, if that takes long; nothing in files and pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SOON = 2.0
+"""Seconds after which it is said what is waited for."""
+
+
+class _Busy(threading.local):
+    with_something = False
+
+
+_busy = _Busy()
+
+
+def _always() -> bool:
+    return True
+
+
+shows: Callable[[], bool] = _always
+"""Whether this process says it: `show_where`."""
+
+
+def show_where(condition: Callable[[], bool]) -> None:
+    """Say it in one of several processes only (rank 0)."""
+    global shows
+    shows = condition
+
+
+@contextlib.contextmanager
+def announced(what: str, function: Any) -> Iterator[None]:
+    """While this lasts, after some time: ``ampi: compiling the adjoint of f (program.py:12)...``.
+
+    Parameters
+    ----------
+    what : str
+        What is compiled.
+    function : function
+        Where it is in the program.
+    """
+    if _busy.with_something or not _is_terminal() or not shows():
+        yield
+        return
+    code = function.__code__
+    line = _Line(f"ampi: compiling {what} ({code.co_filename}:{code.co_firstlineno})...")
+    timer = threading.Timer(SOON, line.write)
+    timer.daemon = True
+    _busy.with_something = True
+    timer.start()
+    try:
+        yield
+    finally:
+        _busy.with_something = False
+        timer.cancel()
+        line.erase()
+
+
+class _Line:
+    """A line that is written, and erased, by two threads."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._written = self._over = False
+        self._lock = threading.Lock()
+
+    def write(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._written = True
+                _say(self._text)
+
+    def erase(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._written:
+                _say("\r\x1b[K")  # to the end of the line
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it has been closed
+        return False
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
