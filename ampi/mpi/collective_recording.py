@@ -83,7 +83,7 @@ class CollectiveOperation:
         plan: Any = self.plan_between if comm.Is_inter() else self.plan_started if started else self.plan
         call = plan(comm, *arguments, **keywords)
         call.name = self.name
-        if plan is self.plan_between:
+        if comm.Is_inter():
             call.sizes = None  # the lengths of one group are not those of the other
         return call
 

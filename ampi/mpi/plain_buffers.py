@@ -16,9 +16,11 @@ from ..handouts import LIBRARIES
 from ..recording import recording
 from ..tape import Tape, where_called
 from .buffers import FLOATING, Buffer
+from .messages import call_site
 from .reverse import name_of
 
 _warned: set[str] = set()
+_sites: set[int] = set()  # of calls on these lines: what `call_site` gives lives as long as the process
 
 
 def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> None:
@@ -45,8 +47,12 @@ def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> N
     tape = recording()
     if array is None or array.dtype not in FLOATING or tape is None or is_constant(array) or not _has_active(tape):
         return
+    site = id(call_site(2))
+    if site in _sites and not checks.strict:
+        return
     place = where_called()
     if place in _warned and not checks.strict:
+        _sites.add(site)
         return
     whom = name_of(partner) if isinstance(partner, mpi.Comm) else partner
     text = (
