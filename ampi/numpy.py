@@ -8,6 +8,8 @@ derivatives.  The attribute ``numpy_function`` of such a function is NumPy's.
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.machinery
 import sys as _sys
 import types
 from collections.abc import Callable
@@ -35,7 +37,7 @@ from .unhooked_numpy import standing_for as _standing_for
 from .unhooked_numpy import with_lists_joined as _with_lists_joined
 from .writing import write_constants as _write_constants
 
-__all__ = [name for name in dir(_np) if not name.startswith("_")]
+__all__ = list(_np.__all__)
 
 
 def _ours(function: Callable, formula: Callable | None = None) -> Callable:
@@ -289,14 +291,20 @@ class _Submodule(types.ModuleType):
     ) -> None:
         super().__init__(f"ampi.numpy.{name}", origin.__doc__)
         self.__dict__.update(own)
+        self.__path__: list[str] = []  # what lies below it is NumPy's, which `_Below` finds
         self._wrap = wrap
         self._wrap_class = wrap_class
         self._name = name
-        self._origin = origin
+        self.stands_for = origin
+        if hasattr(origin, "__all__"):
+            self.__all__ = list(origin.__all__)
+        _sys.modules[self.__name__] = self
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._origin, name)
+        found = getattr(self.stands_for, name)
         if isinstance(found, types.ModuleType):
+            if not found.__name__.startswith(_np.__name__):
+                return found
             found = _Submodule(f"{self._name}.{name}", found, self._wrap, self._wrap_class)
         elif isinstance(found, type):
             found = self._wrap_class(found)
@@ -306,7 +314,38 @@ class _Submodule(types.ModuleType):
         return found
 
     def __dir__(self) -> list[str]:
-        return dir(self._origin)
+        return dir(self.stands_for)
+
+
+class _Below(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ``ampi.numpy.fft`` and what else is below `ampi.numpy` where the attributes of these names are.
+
+    Python would load NumPy's files a second time otherwise, C code included.
+    """
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """A spec for what is a module below `numpy`."""
+        if not name.startswith(f"{__name__}."):
+            return None
+        try:
+            importlib.import_module(_np.__name__ + name[len(__name__) :])
+        except ModuleNotFoundError:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Put the attribute of that name in the place of the new, empty module."""
+        name = module.__name__
+        found: Any = _sys.modules[__name__]
+        for part in name[len(__name__) + 1 :].split("."):
+            found = getattr(found, part)
+        _sys.modules[name] = found
+
+
+__path__: list[str] = []
+stands_for = _np
+"""What these namespaces stand for: the module of NumPy's."""
+_sys.meta_path.insert(0, _Below())
 
 
 def _shuffling(function: Callable) -> Callable:
@@ -400,6 +439,8 @@ random = _Submodule(
 
 
 def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name not in ("__version__", "__array_api_version__", "__array_namespace_info__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # those of a module are its own
     found = getattr(_np, name)
     if not name.startswith("_") and _wrappable(found):
         found = globals()[name] = _ours(found)

@@ -419,13 +419,14 @@ def without_kernels(value: Any) -> Any:
 
 
 def numpys_own(value: Any) -> Any:
-    """NumPy itself for ``ampi.numpy``, and its function for what ``ampi.numpy`` puts around it: Numba knows these."""
+    """NumPy itself for ``ampi.numpy`` (and what else stands for a module), and its function for what ``ampi.numpy`` puts
+    around it: Numba knows these."""
     if isinstance(value, ModuleType) and value.__name__ == "ampi":
         module = ModuleType("ampi")
         vars(module).update(with_prange(value), numpy=np)
         return module
     if isinstance(value, ModuleType):
-        return np if value.__name__ == "ampi.numpy" else value
+        return vars(value).get("stands_for", value)
     return getattr(value, "numpy_function", value)
 
 
