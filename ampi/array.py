@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import activity, byte_views, functions, indexing, nested, ufuncs, writing
+from . import activity, byte_views, checks, functions, indexing, nested, ufuncs, writing
 from .constants import marked
 from .errors import no_rule
 from .memory import (
@@ -22,7 +22,7 @@ from .memory import (
     tracked,
     wrapped,
 )
-from .outside import is_called_by_ampi, lend, lose, warn_lost
+from .outside import is_called_by_ampi, lend, lose, lose_number, warn_lost, would_be_lost
 from .tape import current, open_tapes
 
 
@@ -55,7 +55,7 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
-        warn_lost("float() of", self)
+        lose_number("float() of", self)
         return float(plain(self))
 
     def __int__(self) -> int:
@@ -63,18 +63,30 @@ class ndarray(TrackedArray):
         return int(plain(self))
 
     def __complex__(self) -> complex:
-        warn_lost("complex() of", self)
+        lose_number("complex() of", self)
         return complex(plain(self))
 
     def item(self, *arguments: Any) -> Any:
         """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
+        if checks.whole and would_be_lost(self):
+            return self._element(*arguments)
         warn_lost("item() of", self)
         return plain(self).item(*arguments)
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers, without derivatives (which draws a warning while a tape records)."""
+        if checks.whole and would_be_lost(self):
+            return [x.tolist() for x in self] if self.ndim else self[()]
         warn_lost("tolist() of", self)
         return plain(self).tolist()
+
+    def _element(self, *arguments: Any) -> Any:
+        """What `item` gives, with its derivative."""
+        plain(self).item(*arguments)  # raises for what cannot be
+        index = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple) else arguments
+        if len(index) == 1 and self.ndim != 1:
+            index = np.unravel_index(index[0], self.shape)
+        return self[tuple(index) or (0,) * self.ndim]
 
     def __round__(self, ndigits: int | None = None) -> Any:
         """`round` of a 0-d array, as of NumPy's scalars; it has derivative zero."""

@@ -29,6 +29,10 @@ level = read_level(os.environ.get("AMPI_CHECK"))
 strict = level == FULL
 """Whether a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
 
+whole = False
+"""Whether the program is differentiated as it stands: ``x.item()`` keeps derivatives then, and where a number would lose
+its derivative is an error."""
+
 
 def is_full() -> bool:
     """Whether everything is to be checked."""

@@ -15,25 +15,25 @@ from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationErro
 from .memory import TrackedArray, carries_derivatives, plain
 from .tape import Tape
 
-_OBJECTIVES = ("sum", "replicated", "root")
+OBJECTIVES = ("sum", "replicated", "root")
 
 
-def _map(function: Callable, x: Any) -> Any:
+def map_leaves(function: Callable, x: Any) -> Any:
     """Apply a function to the leaves of tuples, lists and dictionaries."""
     if x is None:
         return None
     if isinstance(x, dict):
-        return {name: _map(function, item) for name, item in x.items()}
+        return {name: map_leaves(function, item) for name, item in x.items()}
     if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(_map(function, item) for item in x))
+        return type(x)(*(map_leaves(function, item) for item in x))
     if isinstance(x, (tuple, list)):
-        return type(x)(_map(function, item) for item in x)
+        return type(x)(map_leaves(function, item) for item in x)
     return function(x)
 
 
-def _leaves(x: Any) -> list:
+def leaves_of(x: Any) -> list:
     found: list = []
-    _map(found.append, x)
+    map_leaves(found.append, x)
     return found
 
 
@@ -69,10 +69,10 @@ def _watch(tape: Tape, x: Any) -> Any:
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
         return tape.watch(plain_of(leaf))
 
-    return _map(watched, _with_arrays(x))
+    return map_leaves(watched, _with_arrays(x))
 
 
-def _gradient(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
+def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
     """Adjoints in the structure of ``x``: one array per leaf."""
     # An output that depends on nothing is a constant, with adjoint zero.
     constant = [isinstance(y, TrackedArray) and not tape.is_active(y) for y in outputs]
@@ -85,8 +85,8 @@ def _gradient(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
             stacklevel=_frames_of_ampi() + 1,
         )
     pairs = [(y, s) for y, s, is_constant in zip(outputs, seeds, constant) if not is_constant]
-    found = iter(tape.gradient([y for y, _ in pairs], _leaves(x), seed=[s for _, s in pairs]))
-    return _map(lambda leaf: next(found)[()], x)
+    found = iter(tape.gradient([y for y, _ in pairs], leaves_of(x), seed=[s for _, s in pairs]))
+    return map_leaves(lambda leaf: next(found)[()], x)
 
 
 def _frames_of_ampi() -> int:
@@ -136,16 +136,16 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     with Tape() as tape:
         watched = tuple(_watch(tape, argument) for argument in x)
         y = f(*watched)
-    outputs = _leaves(y)
+    outputs = leaves_of(y)
 
     def pullback(y_bar: Any) -> tuple:
-        seeds = _leaves(y_bar)
+        seeds = leaves_of(y_bar)
         if len(seeds) != len(outputs):
             error = TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
             tape.refuse(error)
             raise error
         pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if _is_inexact(leaf)]
-        return _gradient(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
+        return adjoints_of(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
     return value(y), pullback
 
@@ -191,8 +191,8 @@ def value_and_grad(
     ActivityWarning
         What ``f`` returned depends on none of these arguments.
     """
-    if objective not in _OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, _OBJECTIVES))}, not {objective!r}")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
 
     def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
@@ -203,12 +203,12 @@ def value_and_grad(
                 given[k] = x
             y = f(*given, **keywords)
         try:
-            seed = _seed(y, objective, _ranks(comm))
+            seed = seed_of(y, objective, _ranks(comm))
         except Exception as error:
             tape.refuse(error)
             raise
         counted = [] if seed is None else [(y, seed)]
-        found = _gradient(tape, [y for y, _ in counted], watched, [s for _, s in counted])
+        found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         return value(y), found if isinstance(argnums, tuple) else found[0]
 
     return evaluate
@@ -224,7 +224,7 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
     return gradient
 
 
-def _seed(y: Any, objective: str, comm: Any) -> float | None:
+def seed_of(y: Any, objective: str, comm: Any) -> float | None:
     """This rank's weight in the objective; None if its output has no part in it."""
     rank = comm.Get_rank()
     if objective == "replicated":

@@ -3,6 +3,7 @@
 AmpiError
 ├── ActivityError        an active value would leave tracked memory, or enter an operation without a rule
 ├── KernelError          a kernel uses what the differentiator does not know
+├── ProgramError         what a program is to be differentiated for is not in it, or is no number
 ├── TapeError            a tape is used out of order (gradient of what it never saw, closed, nested)
 └── CommunicationError   ranks disagree about what was said (activity, counts, a missing partner), or one stopped
 """
@@ -21,6 +22,10 @@ class ActivityError(AmpiError):
 
 class KernelError(AmpiError):
     """A kernel cannot be compiled or differentiated; the message has file, line, source text and what to write."""
+
+
+class ProgramError(AmpiError):
+    """A variable that was named on the command line (or to `ampi.trace`) is not there, or cannot be differentiated."""
 
 
 class TapeError(AmpiError, RuntimeError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import opcode
 import sys
 import warnings
 from typing import Any
@@ -18,7 +20,10 @@ _warned: set[str] = set()
 
 KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
-SHOWING = {"h5py", "matplotlib", "mpl_toolkits", "PIL", "netCDF4", "zarr", "pandas", "xarray", "unittest", "_pytest"}
+SHOWING = set(
+    "h5py matplotlib mpl_toolkits PIL netCDF4 zarr pandas xarray unittest _pytest logging csv json pprint tqdm rich "
+    "tabulate warnings reprlib".split()
+)
 """Packages that read arrays to show, to store or to compare them."""
 
 
@@ -48,6 +53,28 @@ def lose(what: str, array: Any, instead: str) -> None:
     if checks.strict and would_be_lost(array):
         raise ActivityError(_message(where_called(), what, instead))
     warn_lost(what, array, instead)
+
+
+def lose_number(what: str, array: Any) -> None:
+    """The same where a number becomes Python's: an error if the program is differentiated as it stands, unless it is
+    only to be shown."""
+    if checks.whole and would_be_lost(array) and not _is_shown(3):
+        raise ActivityError(_message(where_called(), what, KEEP))
+    if not checks.whole:
+        warn_lost(what, array)
+
+
+def _is_shown(depth: int) -> bool:
+    """Whether a number is asked for by the formatting of a text (``"%.3f" % x``), or by code that shows numbers."""
+    frame = sys._getframe(depth)
+    if frame.f_globals.get("__name__", "").partition(".")[0] in SHOWING:
+        return True
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name == "BINARY_MODULO" or (name == "BINARY_OP" and code[at + 1] in _MODULO)
+
+
+_MODULO = [k for k, (name, _) in enumerate(getattr(opcode, "_nb_ops", ())) if "REMAINDER" in name]
 
 
 def lend(array: np.ndarray) -> None:

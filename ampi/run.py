@@ -19,22 +19,28 @@ from mpi4py import MPI
 
 import ampi.checks
 import ampi.mpi
+from ampi.errors import ProgramError
+from ampi.programs import command
+from ampi.programs.session import OnThisRank
 
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
 RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
 
-USAGE = """\
-usage: python -m ampi.run <file> [argument] ...
-   or: python -m ampi.run -m <module> [argument] ...
-   or: python -m ampi.run -c <command> [argument] ...
-   or: python -m ampi.run - [argument] ...          (the program comes from standard input)
+USAGE = f"""\
+usage: python -m ampi.run [option] ... <file> [argument] ...
+   or: python -m ampi.run [option] ... -m <module> [argument] ...
+   or: python -m ampi.run [option] ... -c <command> [argument] ...
+   or: python -m ampi.run [option] ... - [argument] ...          (the program comes from standard input)
 
 Runs a Python program with MPI.COMM_WORLD, MPI.COMM_SELF and the classes of mpi4py.MPI replaced by ampi's.
 An exception on one rank is printed once, with the rank, and ends all ranks.
+With --wrt and --of it prints the gradient of one variable of the program with respect to another.
 
-options:
-  -h, --help     this text"""
+{command.OPTIONS}"""
 
+RUNNING = {
+    getattr(command.sys.modules[f"ampi.programs.{name}"], "__file__", "") for name in ("command", "gradients", "runs")
+}
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank leaves to the one that prints
 TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
@@ -42,11 +48,22 @@ TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
 
 def main():
     """Entry point of ``python -m ampi.run``."""
-    arguments = parse(sys.argv[1:])
+    options, arguments = parse(sys.argv[1:])
     board = Board()
     try:
         install()
-        mpi4py.run.run_command_line(arguments)
+        if options is None:
+            mpi4py.run.run_command_line(arguments)
+        else:
+            status = command.run(options, arguments)
+            WORLD.Barrier()
+            sys.exit(status)
+    except ProgramError as error:
+        if isinstance(error, OnThisRank):
+            fail(board, error)
+        say(f"ampi.run: {error}", sys.stderr)
+        WORLD.Barrier()
+        sys.exit(1)
     except SystemExit as exit:
         mpi4py.run.set_abort_status(exit)
         raise
@@ -55,15 +72,23 @@ def main():
 
 
 def parse(arguments):
-    """The program and its arguments; exits for ``-h`` and where there is no program."""
+    """Our options (None if there are none), and the program with its arguments; exits for ``-h`` and where there is no
+    program."""
+    options = None
+    try:
+        if arguments and arguments[0].partition("=")[0] in command.FIRST:
+            options, arguments = command.split(arguments)
+    except ProgramError as error:
+        say(f"ampi.run: {error}\n{USAGE}", sys.stderr)
+        sys.exit(2)
     match arguments:
         case ["-h" | "--help", *_]:
             say(USAGE, sys.stdout)
             sys.exit(0)
         case ["-m" | "-c", _, *_] | ["-", *_]:
-            return arguments
+            return options, arguments
         case [path, *_] if not path.startswith("-"):
-            return arguments
+            return options, arguments
         case _:
             wrong = f"unknown or incomplete option: {arguments[0]}" if arguments else "no program to run"
             say(f"{wrong}\n{USAGE}", sys.stderr)
@@ -98,7 +123,7 @@ def fail(board, error):
 
 def render(error):
     """The traceback from the program's own first frame on, without those of the runner."""
-    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
+    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename, *RUNNING}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in runners:
         frames = frames.tb_next

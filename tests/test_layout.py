@@ -48,7 +48,9 @@ FLOORS = {
     "testing": 3,
     "report": 3,
     "coverage": 3,
+    "programs": 3,
     "run": 3,
+    "check": 3,
     "__main__": 3,
 }
 # What the rooms of the kernel differentiator may import of it, lazy imports included; "" is what stands in none.

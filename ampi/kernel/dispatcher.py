@@ -419,8 +419,8 @@ def without_kernels(value: Any) -> Any:
 
 
 def numpys_own(value: Any) -> Any:
-    """NumPy itself for ``ampi.numpy`` (and what else stands for a module), and its function for what ``ampi.numpy`` puts
-    around it: Numba knows these."""
+    """NumPy itself for ``ampi.numpy`` (as for what else stands for a module), and its function for what ``ampi.numpy``
+    puts around it: Numba knows these."""
     if isinstance(value, ModuleType) and value.__name__ == "ampi":
         module = ModuleType("ampi")
         vars(module).update(with_prange(value), numpy=np)

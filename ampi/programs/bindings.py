@@ -1,0 +1,105 @@
+"""Which variables a program's statements assign, and in which scope."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*Function, ast.ClassDef, ast.Lambda)
+
+
+def stored(node: ast.AST) -> Iterator[ast.expr]:
+    """What a statement's own part assigns, that of a loop or a ``with`` in its header; not what an augmented assignment
+    changes, nor walruses."""
+    match node:
+        case ast.Assign():
+            for target in node.targets:
+                yield from _parts(target)
+        case ast.AnnAssign(value=ast.expr()):
+            yield node.target
+        case ast.For() | ast.AsyncFor():
+            yield from _parts(node.target)
+        case ast.With() | ast.AsyncWith():
+            for item in node.items:
+                if item.optional_vars is not None:
+                    yield from _parts(item.optional_vars)
+        case ast.Import() | ast.ImportFrom():
+            for alias in node.names:
+                if alias.name != "*":
+                    yield ast.Name(alias.asname or alias.name.partition(".")[0])
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield ast.Name(node.name)
+        case ast.match_case():
+            yield from _captured(node.pattern)
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            yield from _parts(item)
+    elif isinstance(target, ast.Starred):
+        yield from _parts(target.value)
+    else:
+        yield target
+
+
+def _captured(pattern: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(pattern):
+        name = getattr(node, "name", None) or getattr(node, "rest", None)
+        if isinstance(node, (ast.MatchAs, ast.MatchStar, ast.MatchMapping)) and name:
+            yield ast.Name(name)
+
+
+def parameters(node: Any) -> list[str]:
+    """The names of a function's parameters."""
+    a = node.args
+    found = [*a.posonlyargs, *a.args, *a.kwonlyargs]
+    return [p.arg for p in (*found, *filter(None, (a.vararg, a.kwarg)))]
+
+
+def inside(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope, those of functions and classes inside of it excluded (they themselves are among them)."""
+    waiting = list(scope.body) if hasattr(scope, "body") else []
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, _SCOPES):
+            waiting[:0] = list(ast.iter_child_nodes(node))
+
+
+def declared_global(scope: ast.AST) -> set[str]:
+    """The names that a function declares as global."""
+    return {name for node in inside(scope) if isinstance(node, ast.Global) for name in node.names}
+
+
+def names_in(scope: ast.AST) -> set[str]:
+    """Everything that a scope assigns, as it is written: names, attributes and elements."""
+    found = set(parameters(scope)) if isinstance(scope, Function) else set()
+    for node in inside(scope):
+        found |= {ast.unparse(target) for target in stored(node)}
+        if isinstance(node, ast.NamedExpr):
+            found.add(node.target.id)
+        elif isinstance(node, ast.AugAssign):
+            found.add(ast.unparse(node.target))
+    return found
+
+
+def scopes(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """All scopes of a module with their names, ``""`` for the module itself and ``Class.method``."""
+    yield outer, tree
+    for node in inside(tree):
+        if isinstance(node, (*Function, ast.ClassDef)):
+            yield from scopes(node, f"{outer}.{node.name}" if outer else node.name)
+
+
+def assigned_in(tree: ast.AST, scope: str) -> set[str]:
+    """What is assigned in the scopes of a name: for the module's own also what functions declare as global."""
+    found: set[str] = set()
+    for name, node in scopes(tree):
+        if name == scope:
+            found |= names_in(node)
+        elif not scope and isinstance(node, Function):
+            found |= declared_global(node) & names_in(node)
+    return found

@@ -1,0 +1,158 @@
+"""``python -m ampi.run --wrt NAME --of NAME program.py``: gradients of a program as it stands."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..derivatives import OBJECTIVES
+from ..errors import ProgramError
+from . import results
+from .differences import compare
+from .edits import edit
+from .gradients import Differentiation, strictly
+from .modules import Modules
+from .runs import Program, Runner
+
+OPTIONS = """\
+options:
+  --numpy              the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)
+  --also PACKAGE       PACKAGE belongs to the program, as the script and what is below its folder does
+  --wrt NAME           differentiate with respect to NAME, where it is first assigned: a variable of the script's top
+                       level, function:name, module:function:name, Class.method:self.name, or name@LINE
+  --of NAME            differentiate NAME (the sum of an array), as it is where its scope ends, or after LINE;
+                       function:return is what a function returns
+  --objective WHAT     sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)
+  --output FILE        write the gradients of all ranks to FILE (HDF5)
+  --check              run the program again with displaced variables and compare with finite differences
+  --declared           differentiate what the program calls ampi.dependent with respect to what it calls ampi.independent
+  -h, --help           this text
+
+--also, --wrt and --of may be given several times."""
+
+FIRST = ("--numpy", "--also", "--wrt", "--of", "--objective", "--output", "--check", "--declared")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ProgramError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--numpy", action="store_true")
+    parser.add_argument("--also", action="append", default=[])
+    parser.add_argument("--wrt", action="append", default=[])
+    parser.add_argument("--of", action="append", default=[])
+    parser.add_argument("--objective", choices=OBJECTIVES, default="sum")
+    parser.add_argument("--output")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--declared", action="store_true")
+    return parser
+
+
+def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of ours that come before the program, and the program with its arguments.
+
+    Raises
+    ------
+    ProgramError
+        An option is wrong.
+    """
+    mine: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].partition("=")[0] in FIRST:
+        option = rest.pop(0)
+        mine.append(option)
+        if option in ("--also", "--wrt", "--of", "--objective", "--output") and rest:
+            mine[-1] = f"{option}={rest.pop(0)}"
+    options = _parser().parse_args(mine)
+    if options.declared:
+        options.numpy = True
+    elif bool(options.wrt) != bool(options.of):
+        given, missing = ("--wrt", "--of") if options.wrt else ("--of", "--wrt")
+        raise ProgramError(f"{given} without {missing}: name what is differentiated, and with respect to what")
+    elif not options.wrt and (options.check or options.output):
+        raise ProgramError("--check and --output go with --wrt and --of (or --declared)")
+    return options, rest
+
+
+def program_of(arguments: list[str]) -> Program:
+    """The program that a command line names."""
+    comm = mpi.Intracomm(mpi.COMM_WORLD)
+    match arguments:
+        case ["-m" | "-c" as kind, what, *rest]:
+            return Program(kind, what, rest)
+        case ["-", *rest]:
+            return Program("-", comm.bcast(sys.stdin.read() if comm.Get_rank() == 0 else None), rest)
+        case [path, *rest]:
+            return Program("file", path, rest)
+    raise ProgramError("no program to run")
+
+
+def run(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program, differentiate it if that is asked for, and print what was found. Collective.
+
+    Returns
+    -------
+    int
+        The exit status: 1 if a check failed.
+
+    Raises
+    ------
+    ProgramError
+        On all ranks: what was asked for is not there, or cannot be differentiated.
+    """
+    program = program_of(arguments)
+    with without_the_runners_path(program):
+        if not options.wrt and not options.declared:
+            run_plainly(program, options.also)
+            return 0
+        problem = Differentiation(program, options.wrt, options.of, options.also, options.objective, options.declared)
+        return differentiate(problem, options, speak(problem.comm))
+
+
+def speak(comm: Any) -> Callable[[str], None]:
+    """Prints on rank 0."""
+    return lambda text: print(text, flush=True) if comm.Get_rank() == 0 else None
+
+
+def run_plainly(program: Program, packages: list[str]) -> None:
+    """Run a program whose modules get the stand-ins."""
+    unchanged = lambda tree, filename, name: edit(tree, filename, [])
+    modules = Modules(program.folders, [*packages, *program.packages], unchanged, {})
+    with strictly():
+        Runner(program, modules, final=True).run()
+
+
+def differentiate(problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """The gradients of a program, as the options ask for them."""
+    found = problem.gradients()
+    say(results.describe(problem, found))
+    if options.output:
+        results.write(options.output, problem, found, shlex.join(["python", "-m", "ampi.run", *sys.argv[1:]]))
+        say(f"written to {options.output}")
+    if not options.check:
+        return 0
+    compared = compare(problem, found)
+    for one in compared:
+        say(str(one))
+    return 0 if all(one.passed for one in compared) else 1
+
+
+@contextlib.contextmanager
+def without_the_runners_path(program: Program) -> Any:
+    """`sys.path` without what Python put there for ``-m ampi.run``."""
+    first = sys.path[0]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)
+    try:
+        yield
+    finally:
+        sys.path.insert(0, first)

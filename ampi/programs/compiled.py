@@ -1,0 +1,190 @@
+"""``numba.njit`` and ``numba.jit`` of a program: kernels that are differentiated where they can be.
+
+A function that the differentiator does not know is Numba's own, with a warning that says why when it is first called;
+handing it an array that carries derivatives is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from .. import memory
+from ..errors import ActivityError, ActivityWarning, KernelError
+from ..kernel.arguments import leaves_of, plain
+from ..kernel.dispatcher import Kernel, numpys_own, with_names
+from ..outside import would_be_lost
+from ..writing import write_constants
+
+pristine: dict[Any, Any] = {}
+"""The code of functions as they were written, by the code that a program's module was given for them."""
+
+_OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline".split())
+_WITHOUT_MEANING = frozenset("cache nopython looplift no_cpython_wrapper no_cfunc_wrapper no_rewrites".split())
+
+
+class Compiled(Kernel):
+    """A function of a program that was written for Numba."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], given: dict[str, Any]) -> None:
+        super().__init__(function, options)
+        self._given = given
+        self.refusal: KernelError | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.refusal is None:
+            try:
+                return tracked(super().__call__(*args, **kwargs))
+            except KernelError as error:
+                self.refusal = error
+                warn(self.py_func, error)
+        return run_plainly(self.py_func, self.refusal, self.numbas_own, args, kwargs)
+
+    @functools.cached_property
+    def numbas_own(self) -> Any:
+        """What Numba makes of the function."""
+        return compiled_by_numba(self.py_func, self._given, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_NUMBA:
+            return getattr(self.numbas_own, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_OF_NUMBA = frozenset(
+    "signatures nopython_signatures compile overloads get_overload recompile stats inspect_types inspect_llvm "
+    "inspect_asm inspect_cfg inspect_disasm_cfg get_annotation_info get_metadata parallel_diagnostics".split()
+)
+"""What programs ask Numba's functions for."""
+
+
+class Plain:
+    """A function that only Numba can compile."""
+
+    def __init__(self, function: Callable[..., Any], given: dict[str, Any], refusal: KernelError) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.refusal = refusal
+        self.numbas_own = compiled_by_numba(function, given, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return run_plainly(self.py_func, self.refusal, self.numbas_own, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_NUMBA:
+            return getattr(self.numbas_own, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@numba.extending.typeof_impl.register(Plain)
+def _typeof_plain(value: Plain, context: Any) -> Any:
+    return numba.typeof(value.numbas_own)
+
+
+_in_work: list[Any] = []
+
+
+def compiled_by_numba(function: Callable, given: dict[str, Any], owner: Any) -> Any:
+    """Numba's own dispatcher; it knows NumPy's names, and Numba's for other functions of the program."""
+    _in_work.append(owner)
+    try:
+        copy = with_names(function, _numbas)
+    finally:
+        _in_work.pop()
+    made = numba.jit(**given)(copy)
+    if copy is not function:
+        for name, value in copy.__globals__.items():
+            if value is _ITSELF:
+                copy.__globals__[name] = made
+    return made
+
+
+_ITSELF = object()
+
+
+def _numbas(value: Any) -> Any:
+    if isinstance(value, (Plain, Compiled)):
+        if value is _in_work[-1]:
+            return _ITSELF
+        return value if value in _in_work else value.numbas_own
+    return numpys_own(value)
+
+
+def tracked(result: Any) -> Any:
+    """What compiled code gives, with arrays in which derivatives can be stored."""
+    if type(result) is np.ndarray:
+        return memory.tracked(result) if result.dtype.kind in "fc" else result
+    if type(result) is tuple:
+        return tuple(map(tracked, result))
+    return result
+
+
+def run_plainly(function: Callable, refusal: KernelError, compiled: Any, args: tuple, kwargs: dict) -> Any:
+    """Call what Numba compiled, which carries no derivatives."""
+    leaves = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, memory.TrackedArray)]
+    if any(map(would_be_lost, leaves)):
+        raise ActivityError(
+            f"{place(function)}: '{function.__name__}' is given arrays that carry derivatives, and cannot be "
+            f"differentiated: {refusal}"
+        )
+    written = [x for x in leaves if x.ndim and memory.plain(x).flags.writeable]
+    given = tuple(map(plain, args))
+    named = {name: plain(x) for name, x in kwargs.items()}
+    return tracked(write_constants(written, lambda: compiled(*given, **named)))
+
+
+def warn(function: Callable, problem: object) -> None:
+    warnings.warn(
+        f"{place(function)}: '{function.__name__}' is compiled by Numba and not differentiated (an error where it is "
+        f"given arrays that carry derivatives): {problem}",
+        ActivityWarning,
+        stacklevel=3,
+    )
+
+
+def place(function: Any) -> str:
+    """``file:line`` of a function."""
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def jit(signature_or_function: Any = None, *arguments: Any, **options: Any) -> Any:
+    """`numba.jit`, for functions that can be differentiated."""
+    function = getattr(signature_or_function, "py_func", signature_or_function)
+    if not inspect.isfunction(function):
+        if inspect.isclass(function) or (callable(function) and not isinstance(function, numba.core.typing.Signature)):
+            return numba.jit(signature_or_function, *arguments, **options)  # raises what Numba raises
+        return lambda function: _make(function, options)  # signatures: kernels find theirs at the first call
+    return _make(function, options)
+
+
+def njit(*arguments: Any, **options: Any) -> Any:
+    """`numba.njit`, for functions that can be differentiated."""
+    options = {name: v for name, v in options.items() if name not in ("nopython", "forceobj")}
+    return jit(*arguments, nopython=True, **options)
+
+
+def _make(function: Any, options: dict[str, Any]) -> Any:
+    function = getattr(function, "py_func", function)
+    if not inspect.isfunction(function):
+        return numba.jit(**options)(function)
+    code = pristine.get(function.__code__)
+    if code is not None:
+        function.__code__ = code
+    given = dict(options)
+    kept = {name: v for name, v in options.items() if name not in _WITHOUT_MEANING}
+    unknown = sorted(name for name in set(kept) - _OPTIONS if kept[name])
+    if unknown:
+        problem = KernelError(f"kernels have no option {', '.join(unknown)}")
+        warn(function, problem)
+        return Plain(function, given, problem)
+    kept = {name: v for name, v in kept.items() if name in _OPTIONS}
+    return Compiled(function, {"error_model": "python", **kept}, given)

@@ -1,0 +1,133 @@
+"""The comparison of a gradient with finite differences, by running the program again with displaced independents."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .gradients import Differentiation, Gradients
+
+STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
+STEPS_OF_SINGLES = (1e-1, 3e-2, 1e-2, 3e-3)
+
+
+@dataclasses.dataclass
+class Comparison:
+    """The derivative of one dependent along a direction.
+
+    Attributes
+    ----------
+    text : str
+        The dependent.
+    exact : float
+        ⟨gradient, direction⟩, summed over the ranks.
+    steps, differences : list of float
+        Central difference quotients, and for which steps.
+    noise : float
+        By how much the value differs between two runs with the same independents.
+    scale : float
+        The size of the values, of which rounding is a part.
+    eps : float
+        Of the arithmetic.
+    """
+
+    text: str
+    exact: float
+    steps: list[float]
+    differences: list[float]
+    noise: float
+    scale: float
+    eps: float
+
+    @property
+    def tolerance(self) -> float:
+        """The relative difference that is allowed."""
+        return 1e-5 if self.eps < 1e-12 else 2e-2
+
+    def error(self, k: int) -> float:
+        """The relative difference at a step."""
+        size = max(abs(self.exact), abs(self.differences[k]))
+        return abs(self.differences[k] - self.exact) / size if size else 0.0
+
+    def agrees(self, k: int) -> bool:
+        """Whether gradient and difference quotient agree at a step, but for rounding."""
+        size = max(abs(self.exact), abs(self.differences[k]))
+        rounding = 8 * self.eps * self.scale / self.steps[k]
+        return abs(self.differences[k] - self.exact) <= self.tolerance * size + rounding
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a run gives the value again that the one before gave, as well as the differences need it."""
+        return self.noise <= max(64 * self.eps * self.scale, 0.1 * self.tolerance * self.steps[0] * abs(self.exact))
+
+    @property
+    def passed(self) -> bool:
+        return self.is_repeatable and any(self.agrees(k) for k in range(len(self.steps)))
+
+    def __str__(self) -> str:
+        lines = [
+            f"Check of {self.text} along a random direction: the gradient gives {self.exact:+.12e}",
+            "   step      central difference     relative difference",
+        ]
+        for k, step in enumerate(self.steps):
+            lines.append(f"   {step:.0e}   {self.differences[k]:+.12e}   {self.error(k):.1e}")
+        if not self.is_repeatable:
+            verdict = (
+                f"FAIL: the value is another one in each run (by {self.noise:.1e}): something in it is left to chance"
+            )
+        else:
+            best = min(range(len(self.steps)), key=self.error)
+            verdict = f"{'PASS' if self.passed else 'FAIL'} (relative difference {self.error(best):.1e}, "
+            verdict += f"allowed {self.tolerance:.0e})"
+        return "\n".join([*lines, verdict])
+
+
+def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
+    """Run the program again and again, with independents that are displaced along one direction. Collective."""
+    singles = _choose_direction(problem, seed)
+    steps = list(STEPS_OF_SINGLES if singles else STEPS)
+    again = problem.displaced_values(0.0)
+    ends = [[problem.displaced_values(sign * step) for sign in (1.0, -1.0)] for step in steps]
+    compared = []
+    for k, dependent in enumerate(problem.session.dependents):
+        exact = 0.0
+        for number, independent in enumerate(problem.session.independents):
+            for g, d in zip(found.leaves(k, number), independent.direction or ()):
+                exact += float(np.sum(np.real(np.conj(np.asarray(g, complex)) * d)))
+        quotients = [(up[k] - down[k]) / (2 * step) for (up, down), step in zip(ends, steps)]
+        values = [found.values[k], *(value[k] for pair in ends for value in pair)]
+        scale = float(np.max(np.abs(values)))
+        is_single = singles or getattr(dependent.value, "dtype", None) == np.float32
+        eps = float(np.finfo(np.float32 if is_single else np.float64).eps)
+        noise = abs(again[k] - found.values[k])
+        compared.append(Comparison(dependent.text, problem.comm.allreduce(exact), steps, quotients, noise, scale, eps))
+    return compared
+
+
+def _choose_direction(problem: Differentiation, seed: int) -> bool:
+    """Give each independent a direction, as large as its elements are; say whether one is of single precision.
+
+    What all ranks have alike is displaced alike: they may decide by it.
+    """
+    structured = [x.text for x in problem.session.independents if any(v.dtype.names for v in x.values)]
+    problem.agree([f"{text} is a structured array, which --check cannot displace" for text in structured])
+    singles = False
+    for number, independent in enumerate(problem.session.independents):
+        values = independent.values
+        everywhere = problem.comm.allgather([(v.shape, v.dtype.str, v.tobytes()) for v in values])
+        replicated = all(one == everywhere[0] for one in everywhere)
+        rng = np.random.default_rng([seed, number, 0 if replicated else problem.comm.Get_rank()])
+        everything = problem.comm.allreduce(sum(float(np.sum(np.abs(v))) for v in values))
+        independent.direction = [_direction(rng, v, bool(everything)) for v in values]
+        singles |= any(v.dtype in (np.float32, np.complex64, np.float16) for v in values)
+    return bool(problem.comm.allreduce(int(singles)))
+
+
+def _direction(rng: Any, values: Any, relative: bool) -> Any:
+    def draw() -> Any:
+        return rng.uniform(0.5, 1.5, values.shape) * rng.choice([-1.0, 1.0], values.shape)
+
+    found = draw() + 1j * draw() if values.dtype.kind == "c" else draw()
+    return found * np.abs(values) if relative else found

@@ -1,0 +1,298 @@
+"""The changes to a module's syntax tree by which variables are watched and read as the program runs.
+
+Lines stay what they are: a statement that is put in has the place of the one that it follows. What is put in calls
+built-in names that only the program's own modules have:
+
+========================================= ============================================================================
+``x = __ampi_watch__(k, place, x)``       after the independent was assigned; gives what the program goes on with
+``__ampi_has__(k, place, lambda: p.x)``   whether an attribute or element is there to be watched
+``__ampi_read__(k, y)``                   the dependent, after a line or at the end of a class; gives it back
+``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
+``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
+========================================= ============================================================================
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from typing import Any
+
+from . import bindings
+from .names import Name
+
+WATCH, READ = "watch", "read"
+_COMPILED = re.compile(r"jit|kernel|vectorize|stencil|cfunc|cuda")
+_NUMBERS = {"float", "complex"} | set(
+    "float16 float32 float64 half single double longdouble float128 complex64 complex128 cdouble csingle".split()
+)
+_ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """A variable to be watched or read.
+
+    Attributes
+    ----------
+    role : {"watch", "read"}
+    number : int
+        Which independent, or dependent, it is.
+    name : Name
+    placed : bool
+        Whether a module has been found in which it is.
+    """
+
+    role: str
+    number: int
+    name: Name
+    placed: bool = False
+
+
+def edit(tree: ast.Module, filename: str, requests: list[Request]) -> ast.Module:
+    """Change the syntax tree of a module for the variables in it that are asked for."""
+    for request in requests:
+        if request.role == READ and not request.name.function and request.name.line is None:
+            request.placed = True  # is looked up at the end of the run
+    return ast.fix_missing_locations(_Editor(filename, requests, tree).visit(tree))
+
+
+@dataclasses.dataclass
+class _Scope:
+    node: ast.AST
+    name: str
+    compiled: bool
+    watched: list[tuple[Request, str]]  # with what is looked for: the path, or the variable that it begins with
+    lines: list[Request]
+    results: list[Request]
+
+
+class _Editor(ast.NodeTransformer):
+    def __init__(self, filename: str, requests: list[Request], tree: ast.Module) -> None:
+        self.filename = filename
+        self.requests = requests
+        self.names = bindings.assigned_in(tree, "")
+        self.scopes = [self._scope(tree, "", False)]
+
+    # --------------------------------------------------------------------------------------------------- scopes
+
+    def _scope(self, node: ast.AST, name: str, compiled: bool) -> _Scope:
+        names = bindings.names_in(node)
+        watched, lines, results = [], [], []
+        for request in self.requests:
+            wanted = request.name
+            if wanted.line is not None:
+                if wanted.function in ("", name) and (request.role == READ or self._may_assign(node, names, wanted)):
+                    lines.append(request)
+            elif request.role == READ:
+                if wanted.is_result and wanted.function == name:
+                    results.append(request)
+            elif wanted.function == name:
+                known = self.names if not name else names
+                watched.append((request, wanted.path if wanted.path in known else wanted.root))
+            elif not wanted.function and isinstance(node, bindings.Function):
+                if wanted.root in bindings.declared_global(node):
+                    watched.append((request, wanted.path if wanted.path in self.names else wanted.root))
+        return _Scope(node, name, compiled, watched, lines, results)
+
+    @staticmethod
+    def _may_assign(node: ast.AST, names: set[str], wanted: Name) -> bool:
+        """Whether an assignment in a scope would not make a variable of the scope's own of it."""
+        return not isinstance(node, bindings.Function) or wanted.path != wanted.root or wanted.root in names
+
+    @property
+    def here(self) -> _Scope:
+        return self.scopes[-1]
+
+    def _inner(self, name: str) -> str:
+        return f"{self.here.name}.{name}" if self.here.name else name
+
+    # ----------------------------------------------------------------------------------------------- statements
+
+    def visit(self, node: ast.AST) -> Any:
+        """Statements with what is put in around them; everything else as it is visited."""
+        if isinstance(node, bindings.Function):
+            return [self._function(node), *self._after(node)]
+        if isinstance(node, ast.ClassDef):
+            return [self._class(node), *self._after(node)]
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.match_case)):
+            first = self._after(node, of_block=False)
+            node = self.generic_visit(node)
+            node.body[:0] = first
+            return [node, *self._at_line(node)] if isinstance(node, ast.stmt) else node
+        if isinstance(node, ast.stmt):
+            after = self._after(node)
+            changed = super().visit(node)
+            return [*after, changed] if isinstance(node, _ENDS) else [changed, *after]
+        return super().visit(node)
+
+    def _after(self, node: Any, of_block: bool = True) -> list[ast.stmt]:
+        """What follows a statement that assigns a variable, or is on the line that was named."""
+        found: list[ast.stmt] = []
+        targets = [ast.unparse(target) for target in bindings.stored(node)]
+        star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        for request, looked_for in self.here.watched:
+            if looked_for in targets:
+                found += self._watch(node, request, certain=looked_for == request.name.path)
+            elif star and not self.here.name and looked_for not in self.names:
+                found += self._watch(node, request, certain=False)
+        if isinstance(node, ast.AugAssign):
+            targets.append(ast.unparse(node.target))
+        for request in self.here.lines:
+            if request.role == WATCH and self._is_at(node, request.name.line):
+                if request.name.path in targets or not (targets or not of_block):
+                    found += self._watch(node, request, certain=True)
+        return found + (self._at_line(node) if of_block else [])
+
+    def _at_line(self, node: Any) -> list[ast.stmt]:
+        """The dependents that are read after a statement."""
+        found = []
+        for request in self.here.lines:
+            if request.role == READ and self._is_at(node, request.name.line):
+                request.placed = True
+                found.append(self._statement(node, f"__ampi_read__({request.number}, {request.name.path})"))
+        return found
+
+    @staticmethod
+    def _is_at(node: Any, line: Any) -> bool:
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.match_case):
+            return False
+        end = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
+        return node.lineno <= line <= max(end, node.lineno)
+
+    def _watch(self, node: Any, request: Request, certain: bool) -> list[ast.stmt]:
+        if isinstance(self.here.node, ast.ClassDef) and not certain:
+            return []
+        request.placed = True
+        path, place = request.name.path, self._place(node)
+        text = f"{path} = __ampi_watch__({request.number}, {place!r}, {path})"
+        if not certain:
+            text = f"if __ampi_has__({request.number}, {place!r}, lambda: {path}): {text}"
+        return [self._statement(node, text)]
+
+    def _place(self, node: Any) -> str:
+        node = getattr(node, "pattern", node)
+        return f"{self.filename}:{node.lineno}:{node.col_offset}"
+
+    @staticmethod
+    def _statement(node: Any, text: str) -> ast.stmt:
+        (made,) = ast.parse(text).body
+        node = getattr(node, "pattern", node)
+        line = node.lineno if isinstance(getattr(node, "body", None), list) else node.end_lineno
+        for part in ast.walk(made):
+            if hasattr(part, "lineno"):
+                part.lineno = part.end_lineno = line  # type: ignore[attr-defined]
+                part.col_offset, part.end_col_offset = node.col_offset, node.col_offset  # type: ignore[attr-defined]
+        return made
+
+    # ---------------------------------------------------------------------------------- functions and classes
+
+    def _outside(self, node: Any, *fields: str) -> None:
+        """Visit the parts of a definition that belong to the scope around it."""
+        for field in fields:
+            value = getattr(node, field)
+            if isinstance(value, list):
+                value[:] = [self.visit(item) for item in value]
+            elif isinstance(value, ast.AST):
+                setattr(node, field, self.visit(value))
+
+    def _function(self, node: Any) -> Any:
+        name = self._inner(node.name)
+        compiled = self.here.compiled or any(_COMPILED.search(ast.unparse(d)) for d in node.decorator_list)
+        self._outside(node, "decorator_list", "args")
+        self.scopes.append(self._scope(node, name, compiled))
+        documented = ast.get_docstring(node, clean=False) is not None
+        head = node.body[:documented]
+        first: list[ast.stmt] = []
+        known = bindings.parameters(node)
+        for request, looked_for in self.here.watched:
+            if looked_for in known:
+                first += self._watch(node, request, certain=looked_for == request.name.path)
+        for request in self.here.lines:
+            if request.role == WATCH and self._is_at(node, request.name.line) and request.name.path in known:
+                first += self._watch(node, request, certain=True)
+        body = first + self._block(node.body[documented:])
+        for request in self.requests:
+            wanted = request.name
+            if request.role == READ and wanted.function == name and wanted.line is None:
+                request.placed = True
+                if not wanted.is_result:
+                    around = self._statement(node, f"with __ampi_end__({request.number}, lambda: {wanted.path}): pass")
+                    around.body = body or [ast.Pass()]  # type: ignore[attr-defined]
+                    body = [around]
+        node.body = head + body
+        self.scopes.pop()
+        return node
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        made: list[ast.stmt] = []
+        for statement in statements:
+            found = self.visit(statement)
+            made += found if isinstance(found, list) else [found]
+        return made
+
+    def _class(self, node: ast.ClassDef) -> ast.ClassDef:
+        name = self._inner(node.name)
+        self._outside(node, "decorator_list", "bases", "keywords")
+        self.scopes.append(self._scope(node, name, self.here.compiled))
+        documented = ast.get_docstring(node, clean=False) is not None
+        body = node.body[:documented] + self._block(node.body[documented:])
+        for request in self.requests:
+            wanted = request.name
+            if request.role == READ and wanted.function == name and wanted.line is None and not wanted.is_result:
+                request.placed = True
+                body.append(self._statement(node.body[-1], f"__ampi_read__({request.number}, {wanted.path})"))
+        node.body = body
+        self.scopes.pop()
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        """A scope in which nothing is asked for."""
+        self.scopes.append(_Scope(node, self._inner("<lambda>"), self.here.compiled, [], [], []))
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        self.scopes.pop()
+        return node
+
+    # ---------------------------------------------------------------------------------------------- expressions
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+        """``(x := value)``"""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        wanted = [r for r, looked_for in self.here.watched if looked_for == node.target.id == r.name.path]
+        wanted += [
+            r
+            for r in self.here.lines
+            if r.role == WATCH and r.name.path == node.target.id and self._is_at(node, r.name.line)
+        ]
+        for request in wanted:
+            request.placed = True
+            node.value = self._call(
+                "__ampi_watch__", ast.Constant(request.number), ast.Constant(self._place(node)), node.value
+            )
+        return node
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        """What a function returns, where that is asked for."""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        for request in self.here.results:
+            node.value = self._call("__ampi_read__", ast.Constant(request.number), node.value or ast.Constant(None))
+        return node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """``float(x)`` and its relatives."""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+        if self.here.compiled or name not in _NUMBERS or len(node.args) != 1 or node.keywords:
+            return node
+        if isinstance(node.args[0], ast.Starred):
+            return node
+        return ast.copy_location(self._call("__ampi_number__", node.func, node.args[0]), node)
+
+    @staticmethod
+    def _call(name: str, *arguments: ast.expr) -> ast.Call:
+        last = arguments[-1]
+        return ast.copy_location(
+            ast.Call(ast.copy_location(ast.Name(name, ast.Load()), last), list(arguments), []), last
+        )

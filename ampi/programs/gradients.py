@@ -1,0 +1,286 @@
+"""Gradients of a program's variables, and the errors that all ranks have in common."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import difflib
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from .. import checks, memory
+from ..derivatives import OBJECTIVES, adjoints_of, seed_of
+from ..errors import AmpiError, ProgramError
+from ..memory import TrackedArray
+from ..tape import Tape
+from . import bindings, names
+from .declared import declaring
+from .modules import Modules
+from .runs import Program, Runner
+from .session import Dependent, Independent, Session, memory_of
+
+
+@dataclasses.dataclass
+class Gradients:
+    """What a program's run gave on this rank.
+
+    Attributes
+    ----------
+    session : Session
+        The variables.
+    values : list of float
+        Of each dependent: the objective, the same on all ranks.
+    parts : list of list of structures, one for each dependent and independent
+        The gradients with respect to this rank's parts of the independents, in their structures; None where this rank
+        has none.
+    """
+
+    session: Session
+    values: list[float]
+    parts: list[list[Any]]
+
+    def leaves(self, dependent: int, independent: int) -> list[Any]:
+        """The numbers and arrays of a gradient."""
+        from ..derivatives import leaves_of
+
+        return leaves_of(self.parts[dependent][independent])
+
+
+@contextlib.contextmanager
+def strictly() -> Iterator[None]:
+    """Where a derivative would be lost is an error."""
+    before = checks.strict, checks.whole
+    checks.strict = checks.whole = True
+    try:
+        yield
+    finally:
+        checks.strict, checks.whole = before
+
+
+class Differentiation:
+    """A program, the variables of it, and the ranks that run it.
+
+    Parameters
+    ----------
+    program : Program
+    wrt, of : sequence of str
+        Names of variables.
+    packages : sequence of str
+        Packages that belong to the program.
+    objective : {"sum", "replicated", "root"}
+    declared : bool
+        Whether what the program declares (`ampi.independent`, `ampi.dependent`) is added.
+    comm : mpi4py.MPI.Intracomm
+        The ranks that run the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        wrt: Sequence[str],
+        of: Sequence[str],
+        packages: Sequence[str] = (),
+        objective: str = "sum",
+        declared: bool = False,
+        comm: Any = None,
+    ) -> None:
+        if objective not in OBJECTIVES:
+            raise ProgramError(f"the objective is one of {', '.join(OBJECTIVES)}, not {objective!r}")
+        self.program = program
+        self.objective = objective
+        self.comm = mpi.Intracomm(mpi.COMM_WORLD) if comm is None else comm
+        self.session = Session([self._named(text) for text in wrt], [self._named(text) for text in of], declared)
+        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, self.session.hooks)
+        self.runner = Runner(program, self.modules)
+
+    def _named(self, text: str) -> names.Name:
+        found = names.parse(text)
+        if self.program.kind == "file" and found.module == pathlib.Path(self.program.what).stem:
+            return dataclasses.replace(found, module="")
+        return found
+
+    def _edit(self, tree: ast.Module, filename: str, name: str) -> ast.Module:
+        from .edits import edit
+
+        wanted = [request for request in self.session.requests if request.name.module == name]
+        edited = edit(tree, filename, wanted)
+        if not name and "dependent(" not in ast.unparse(tree):
+            self._require_placed(wanted)
+        return edited
+
+    # ------------------------------------------------------------------------------------------------------- runs
+
+    def gradients(self) -> Gradients:
+        """Run the program and differentiate it. Collective."""
+        session = self.session
+        with strictly(), Tape() as tape:
+            session.begin(tape)
+            with declaring(session):
+                self.runner.run()
+            session.finish(self._namespace_of)
+        session.align(self.comm)
+        self._require_variables()
+        values, parts = [], []
+        for dependent in session.dependents:
+            y = dependent.value
+            y = memory.tracked_copy(np.float64(y)) if y is not None and not isinstance(y, TrackedArray) else y
+            self._require_active(tape, dependent)
+            values.append(self.value_of(dependent))
+            seed = self._seed(tape, dependent, y)
+            watched = [x for x in session.independents if x.is_watched]
+            found = adjoints_of(
+                tape, [] if seed is None else [y], [x.watched for x in watched], [seed] * (seed is not None)
+            )
+            given = iter(found)
+            parts.append([next(given) if x.is_watched else None for x in session.independents])
+        return Gradients(session, values, parts)
+
+    def _seed(self, tape: Tape, dependent: Dependent, y: Any) -> float | None:
+        if y is None and self.objective == "sum":
+            return None
+        try:
+            return seed_of(y, self.objective, self.comm)
+        except AmpiError as error:
+            tape.refuse(error)
+            raise ProgramError(f"{dependent.text}: {error}") from None
+
+    def displaced_values(self, step: float) -> list[float]:
+        """The dependents' values with displaced independents. Collective."""
+        self.session.begin(None, step)
+        with declaring(self.session):
+            self.runner.run(silent=True)
+        self.session.finish(self._namespace_of)
+        return [self.value_of(dependent) for dependent in self.session.dependents]
+
+    def value_of(self, dependent: Dependent) -> float:
+        """The objective: the same number on all ranks. Collective."""
+        given = self.comm.allgather(None if dependent.value is None else float(memory_of(dependent.value)))
+        if self.objective == "sum":
+            return sum(v for v in given if v is not None)
+        return given[0] if given[0] is not None else float("nan")
+
+    def _namespace_of(self, module: str) -> Any:
+        if not module:
+            return self.runner.namespace
+        found = sys.modules.get(module)
+        return None if found is None else vars(found)
+
+    # ------------------------------------------------------------------------------------------------------- errors
+
+    def agree(self, problems: Sequence[str]) -> None:
+        """Raise on all ranks what one of them found. Collective."""
+        found = [problem for given in self.comm.allgather(list(problems)) for problem in given]
+        if found:
+            raise ProgramError("\n".join(dict.fromkeys(found)))
+
+    def _require_placed(self, requests: Sequence[Any]) -> None:
+        """Raise if a variable of the script is nowhere in its source: before it runs, since all ranks know it."""
+        problems = [self._not_found(request.name) for request in requests if not request.placed]
+        if problems:
+            raise ProgramError("\n".join(problems))
+
+    def _require_variables(self) -> None:
+        problems = []
+        if not self.session.independents or not self.session.dependents:
+            raise ProgramError("the program calls ampi.independent and ampi.dependent nowhere; name variables of it")
+        somewhere = self.comm.allgather(
+            ([x.is_watched for x in self.session.independents], [y.value is not None for y in self.session.dependents])
+        )
+        for k, independent in enumerate(self.session.independents):
+            if not any(watched[k] for watched, _ in somewhere):
+                problems.append(self._never(independent))
+        for k, dependent in enumerate(self.session.dependents):
+            having = [found[k] for _, found in somewhere]
+            needed = having[:1] if self.objective == "root" else having
+            if not (all if self.objective == "replicated" else any)(needed):
+                problems.append(self._valueless(dependent))
+        self.agree([problem for problem in problems if problem])
+
+    def _never(self, independent: Independent) -> str:
+        name = independent.name
+        if name is None:
+            return f"{independent.text} was declared and is nowhere watched"
+        (request,) = [r for r in self.session.requests if r.role == "watch" and r.name is name]
+        if not request.placed:
+            return self._not_found(name)
+        line = f" in line {name.line}" if name.line else ""
+        what = "is never called" if name.function and not line else "is not run"
+        return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}, which {what}" + (
+            "" if name.path == name.root else f" (or {name.path} cannot be found there)"
+        )
+
+    def _valueless(self, dependent: Dependent) -> str:
+        name = dependent.name
+        if name is not None and not dependent.reason:
+            (request,) = [r for r in self.session.requests if r.role == "read" and r.name is name]
+            if not request.placed:
+                return self._not_found(name)
+            if name.function or name.line:
+                return f"{dependent.text}: the end of {name.where} is never reached; is it called?"
+        if dependent.reason.startswith("is not there") and name is not None:
+            return f"{dependent.text} {dependent.reason}{self._suggest(name)}"
+        return f"{dependent.text} {dependent.reason or 'has no value'}"
+
+    def _require_active(self, tape: Tape, dependent: Dependent) -> None:
+        y = dependent.value
+        active = isinstance(y, TrackedArray) and tape.is_active(y)
+        if self.comm.allreduce(int(active)):
+            return
+        asked = ", ".join(x.text for x in self.session.independents)
+        self.agree(
+            [
+                f"{dependent.text} does not depend on {asked}: no derivative arrives there. Either the value is not "
+                f"used for it (or is assigned anew before), or the way leads through something that carries no "
+                f"derivative: python -m ampi.check lists such places"
+            ]
+        )
+
+    def _not_found(self, name: names.Name) -> str:
+        if name.line is not None:
+            return (
+                f"{name.text}: line {name.line} of {f'module {name.module}' if name.module else 'the script'} has no "
+                f"statement that assigns {name.path}{self._suggest(name)}"
+            )
+        if name.module and name.module not in self.modules.loaded:
+            there = ", ".join(sorted(self.modules.loaded)) or "none"
+            return f"{name.text}: the program does not import a module {name.module} of its own (its own: {there})"
+        return f"{name.text}: {name.path} is never assigned at {name.where}{self._suggest(name)}"
+
+    def _suggest(self, name: names.Name) -> str:
+        """What there is instead."""
+        try:
+            tree = ast.parse(self._source(name.module))
+        except (OSError, SyntaxError, AttributeError, TypeError):
+            return ""
+        table = {scope: bindings.assigned_in(tree, scope) for scope, _ in bindings.scopes(tree)}
+        prefix = f"{name.module}:" if name.module else ""
+        elsewhere = [s for s, known in table.items() if s != name.function and name.path in known]
+        if elsewhere:
+            said = [f"{prefix}{s}:{name.path}" if s or prefix else name.path for s in elsewhere]
+            return f"; it is assigned elsewhere: write {' or '.join(said[:6])}"
+        if name.function and name.function not in table:
+            close = difflib.get_close_matches(name.function, [s for s in table if s])
+            close += [s for s in table if s.endswith(f".{name.function}") and s not in close]
+            return f"; there is no {name.function} in it" + (f", did you mean {' or '.join(close)}?" if close else "")
+        known = sorted(x for x in table.get(name.function, ()) if not x.startswith("__"))
+        close = difflib.get_close_matches(name.path, known)
+        shown = close or known[:12]
+        return (
+            f"; assigned there: {', '.join(shown)}{', …' if shown is not close and len(known) > 12 else ''}"
+            if shown
+            else ""
+        )
+
+    def _source(self, module: str) -> Any:
+        if module:
+            return pathlib.Path(sys.modules[module].__file__ or "").read_bytes()
+        if self.program.kind in ("-c", "-"):
+            return self.program.what
+        path = (self.runner.namespace or {}).get("__file__") or self.program.what
+        return pathlib.Path(path).read_bytes()

@@ -1,0 +1,178 @@
+"""A program's own modules: which these are, and how they are loaded.
+
+They are the script, what is in files below its folder, and the packages that were named; not what is installed below
+that folder. Each of them has built-in names of its own: an ``__import__`` that gives it the stand-ins (whoever else
+imports ``numpy`` gets NumPy), and what the changes to its syntax tree call. Files are only read.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..errors import ProgramError
+from . import compiled, numbers, stand_ins
+
+_ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
+_NEVER = {"ampi", "numpy", "numba", "llvmlite", "mpi4py"}
+
+Edit = Callable[[ast.Module, str, str], ast.Module]
+"""Changes the syntax tree of a module in this file, of this name (of the script: the empty string)."""
+
+
+class Modules(importlib.abc.MetaPathFinder):
+    """The program's own modules.
+
+    Parameters
+    ----------
+    folders : iterable of path
+        What is below them is the program's.
+    packages : iterable of str
+        Packages that are besides.
+    edit : callable
+        Changes the syntax tree of a module.
+    hooks : dict
+        Built-in names of the modules besides Python's.
+    """
+
+    def __init__(self, folders: Iterable[Any], packages: Iterable[str], edit: Edit, hooks: dict[str, Any]) -> None:
+        self.folders = [pathlib.Path(folder).resolve() for folder in folders]
+        self.packages = frozenset(packages)
+        for package in sorted(self.packages & _NEVER):
+            raise ProgramError(f"--also {package}: {package} itself cannot be a part of the program")
+        for package in sorted(self.packages & set(sys.modules)):
+            raise ProgramError(f"--also {package}: ampi uses {package}, which is imported already")
+        self.edit = edit
+        self.builtins = {**vars(builtins), "__import__": _import, "__ampi_number__": numbers.convert, **hooks}
+        self.loaded: list[str] = []
+
+    def __enter__(self) -> Modules:
+        self._import_module = importlib.import_module
+        importlib.import_module = self._dynamically  # type: ignore[assignment]
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        sys.meta_path.remove(self)
+        importlib.import_module = self._import_module  # type: ignore[assignment]
+
+    def forget(self) -> None:
+        """Forget the modules that were loaded: the next import reads them anew."""
+        for name in self.loaded:
+            module = sys.modules.pop(name, None)
+            parent, _, last = name.rpartition(".")
+            if module is not None and vars(sys.modules.get(parent, module)).get(last) is module:
+                delattr(sys.modules[parent], last)
+        self.loaded.clear()
+        importlib.invalidate_caches()
+
+    def owns(self, name: str, origin: Any) -> bool:
+        """Whether a module of this name, in this file, is the program's."""
+        package = name.partition(".")[0]
+        if package in _NEVER:
+            return False
+        if package in self.packages:
+            return True
+        path = pathlib.Path(origin).resolve()
+        return any(
+            folder in path.parents and not _ELSEWHERE.intersection(path.relative_to(folder).parts)
+            and pathlib.Path(sys.prefix).resolve() not in (path, *path.parents)
+            for folder in self.folders
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------ of importlib
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """The spec of a module of the program, with a loader of ours; None for all others."""
+        if name.partition(".")[0] in _NEVER:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is None:
+                continue
+            if type(spec.loader) is importlib.machinery.SourceFileLoader and self.owns(name, spec.origin):
+                spec.loader = Loader(self, spec.loader.name, spec.loader.path)
+            return spec
+        return None
+
+    def _dynamically(self, name: str, package: str | None = None) -> Any:
+        """`importlib.import_module`, called by the program or by others."""
+        if not name.startswith(".") and sys._getframe(1).f_builtins is self.builtins:
+            found = stand_ins.imported(name)
+            if found is not stand_ins.MISSING:
+                return found
+        return self._import_module(name, package)
+
+    # -------------------------------------------------------------------------------------------------- what is run
+
+    def compile(self, source: Any, filename: str, name: str) -> types.CodeType:
+        """The code of a module as it is run."""
+        tree = ast.parse(source, filename)
+        pristine = compile(tree, filename, "exec", dont_inherit=True)
+        code = compile(self.edit(tree, filename, name), filename, "exec", dont_inherit=True)
+        remember(pristine, code)
+        return code
+
+    def prepare(self, module: types.ModuleType) -> None:
+        """Give a new module its built-in names."""
+        module.__dict__["__builtins__"] = self.builtins
+
+
+class Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module of the program from its source alone."""
+
+    def __init__(self, modules: Modules, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self.modules = modules
+
+    def get_code(self, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        return self.modules.compile(self.get_data(path), path, fullname)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self.modules.prepare(module)
+        self.modules.loaded.append(module.__name__)
+        super().exec_module(module)
+
+
+def remember(pristine: types.CodeType, edited: types.CodeType) -> None:
+    """Know the code as it was written of each function whose code was changed: compilers are to have that."""
+    known = {
+        (c.co_qualname if hasattr(c, "co_qualname") else c.co_name, c.co_firstlineno): c for c in _inside(pristine)
+    }
+    for code in _inside(edited):
+        key = (code.co_qualname if hasattr(code, "co_qualname") else code.co_name), code.co_firstlineno
+        found = known.get(key)
+        if found is not None and found != code and found.co_freevars == code.co_freevars:
+            compiled.pristine[code] = found
+
+
+def _inside(code: types.CodeType) -> Iterable[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _inside(constant)
+
+
+def _import(
+    name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
+) -> Any:
+    """The ``__import__`` of a program's modules."""
+    found = stand_ins.imported(name) if not level else stand_ins.MISSING
+    if found is stand_ins.MISSING:
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    for wanted in fromlist or ():
+        if wanted != "*" and not hasattr(found, wanted):
+            stand_ins.imported(f"{name}.{wanted}")  # a module below it
+    return found if fromlist else stand_ins.top(name.partition(".")[0])

@@ -1,0 +1,113 @@
+"""What a program's own modules get for ``float()`` and for the module `math`: numbers that keep their derivatives.
+
+NumPy's functions are used where an argument is a tracked number that carries derivatives; everything else is Python's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import no_rule
+from ..memory import TrackedArray
+from ..outside import would_be_lost
+
+
+def is_active(x: Any) -> bool:
+    """Whether a value carries derivatives on the tape that records."""
+    return isinstance(x, TrackedArray) and would_be_lost(x)
+
+
+def convert(kind: Any, *arguments: Any) -> Any:
+    """``kind(x)``, where a program says ``float``, ``numpy.float64`` or what else it calls a class of numbers."""
+    if len(arguments) == 1 and isinstance(x := arguments[0], TrackedArray) and isinstance(kind, type):
+        dtype = _dtype_of(kind)
+        if dtype is not None and is_active(x) and (x.size == 1 or kind not in (float, complex)):
+            found = x.astype(dtype)
+            return found.reshape(())[()] if kind in (float, complex) else found[()] if not found.ndim else found
+    return kind(*arguments)
+
+
+def _dtype_of(kind: type) -> Any:
+    if kind is float:
+        return np.float64
+    if kind is complex:
+        return np.complex128
+    return kind if issubclass(kind, (np.floating, np.complexfloating)) else None
+
+
+_UFUNCS: dict[str, Callable] = {
+    **{
+        name: getattr(np, name)
+        for name in "sin cos tan sinh cosh tanh exp expm1 log2 log10 log1p sqrt cbrt fmod copysign degrees radians "
+        "exp2 fabs".split()
+    },
+    **{f"a{name}": getattr(np, f"arc{name}") for name in "sin cos tan sinh cosh tanh".split()},
+    "atan2": np.arctan2,
+    "pow": np.power,
+    "log": lambda x, *base: np.log(x) / convert(float, _log(*base)) if base else np.log(x),
+    "hypot": lambda *x: np.sqrt(functools.reduce(np.add, [v * v for v in x])) if len(x) != 2 else np.hypot(*x),
+    "fsum": lambda x: functools.reduce(np.add, list(x), 0.0),
+    "prod": lambda x, *, start=1: functools.reduce(np.multiply, list(x), start),
+    "dist": lambda p, q: np.sqrt(functools.reduce(np.add, [(a - b) ** 2 for a, b in zip(p, q, strict=True)])),
+    "sumprod": lambda p, q: functools.reduce(np.add, [a * b for a, b in zip(p, q, strict=True)]),
+}
+_STEPS = {"floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isclose"}
+
+
+def _log(x: Any) -> Any:
+    return np.log(x) if is_active(x) else math.log(x)
+
+
+def _any_active(arguments: tuple) -> bool:
+    return any(is_active(x) or (isinstance(x, (list, tuple)) and any(map(is_active, x))) for x in arguments)
+
+
+def _of_math(function: Callable) -> Callable:
+    """A function of `math` that takes numbers with derivatives."""
+    name = function.__name__
+    ours = _UFUNCS.get(name)
+
+    @functools.wraps(function)
+    def compute(*arguments: Any, **keywords: Any) -> Any:
+        if name in ("fsum", "prod", "sumprod", "dist"):
+            arguments = tuple(list(x) if hasattr(x, "__iter__") else x for x in arguments)
+        if not _any_active(arguments):
+            return function(*arguments, **keywords)
+        if name in _STEPS:
+            return function(*map(_number, arguments), **keywords)
+        if ours is None:
+            raise no_rule(function)
+        for x in arguments:
+            if isinstance(x, np.ndarray) and x.size != 1:
+                raise TypeError("only length-1 arrays can be converted to Python scalars")
+        return ours(*[x.reshape(())[()] if isinstance(x, TrackedArray) else x for x in arguments], **keywords)
+
+    made: Any = compute
+    made.numpy_function = function  # what it is in kernels
+    return made
+
+
+def _number(x: Any) -> Any:
+    return np.asarray(x.view(np.ndarray) if not isinstance(x, TrackedArray) else _plain(x)).item()
+
+
+def _plain(x: TrackedArray) -> np.ndarray:
+    from ..memory import plain
+
+    return plain(x)
+
+
+def make_math() -> types.ModuleType:
+    """The module `math`, with functions that take numbers with derivatives."""
+    module = types.ModuleType("math", math.__doc__)
+    for name, found in vars(math).items():
+        if not name.startswith("__"):
+            module.__dict__[name] = _of_math(found) if callable(found) else found
+    module.__dict__["stands_for"] = math
+    return module

@@ -1,0 +1,228 @@
+"""One run of a program inside of this process, as clean as if it were the first."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import importlib.util
+import os
+import pathlib
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ProgramError
+from .modules import Loader, Modules
+
+
+@dataclasses.dataclass
+class Program:
+    """What is to be run.
+
+    Attributes
+    ----------
+    kind : {"file", "-m", "-c", "-"}
+    what : str
+        A path, the name of a module, or source.
+    arguments : list of str
+        Those of the program.
+    """
+
+    kind: str
+    what: str
+    arguments: list[str]
+
+    @property
+    def folders(self) -> list[str]:
+        """Below which folders the program's own modules are."""
+        if self.kind == "file":
+            path = pathlib.Path(self.what).resolve()
+            return [str(path if path.is_dir() else path.parent)]
+        return [os.getcwd()]
+
+    @property
+    def packages(self) -> list[str]:
+        """Which packages are the program's besides."""
+        return [self.what.partition(".")[0]] if self.kind == "-m" else []
+
+    def load(self, modules: Modules) -> tuple[types.ModuleType, types.CodeType]:
+        """A new module ``__main__``, and its code. Raises what Python raises."""
+        module = types.ModuleType("__main__")
+        modules.prepare(module)
+        if self.kind == "-m":
+            return module, self._of_module(modules, module)
+        if self.kind == "file":
+            path = self.what
+            if os.path.isdir(path):
+                path = os.path.join(path, "__main__.py")
+            with open(path, "rb") as file:
+                source: Any = file.read()
+            module.__file__ = self.what
+            module.__dict__["__loader__"] = Loader(modules, "__main__", path)
+            return module, modules.compile(source, path, "")
+        filename = "<string>" if self.kind == "-c" else "<stdin>"
+        return module, modules.compile(self.what, filename, "")
+
+    def _of_module(self, modules: Modules, module: types.ModuleType) -> types.CodeType:
+        name = self.what
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+        if spec is None or spec.origin is None:
+            raise ProgramError(f"-m {name}: there is no module of this name that can be run")
+        module.__file__ = spec.origin
+        module.__dict__.update(__spec__=spec, __package__=spec.parent, __loader__=spec.loader)
+        return modules.compile(pathlib.Path(spec.origin).read_bytes(), spec.origin, "")
+
+    def argv(self, module: types.ModuleType) -> list[str]:
+        """What the program finds in `sys.argv`."""
+        first = {"file": self.what, "-m": getattr(module, "__file__", None) or "", "-c": "-c", "-": "-"}[self.kind]
+        return [first, *self.arguments]
+
+    @property
+    def path(self) -> str:
+        """What `sys.path` begins with."""
+        if self.kind != "file":
+            return ""
+        path = os.path.realpath(self.what)
+        return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+class Runner:
+    """Runs a program again and again.
+
+    Parameters
+    ----------
+    program : Program
+    modules : Modules
+    final : bool
+        Whether it is run once, and nothing comes after it.
+
+    Attributes
+    ----------
+    namespace : dict or None
+        The variables of the script's top level after the latest run.
+    """
+
+    def __init__(self, program: Program, modules: Modules, final: bool = False) -> None:
+        self.final = final
+        self.program = program
+        self.modules = modules
+        self.namespace: dict[str, Any] | None = None
+        self._randomness = _Randomness()
+
+    def run(self, silent: bool = False) -> None:
+        """Run the program from its beginning.
+
+        A `SystemExit` that means success is the end of the program; anything else that it raises passes through.
+        """
+        self.forget()
+        with contextlib.ExitStack() as stack:
+            if not self.final:
+                stack.enter_context(_restored())
+                stack.enter_context(self._randomness)
+                stack.enter_context(_without_the_end_of_mpi())
+            if silent:
+                stack.enter_context(silence())
+            stack.enter_context(self.modules)
+            if self.program.path or self.program.kind != "file":
+                sys.path.insert(0, self.program.path)
+            module, code = self.program.load(self.modules)
+            sys.modules["__main__"] = module
+            sys.argv[:] = self.program.argv(module)
+            self.namespace = module.__dict__
+            try:
+                exec(code, module.__dict__)
+            except SystemExit as end:
+                if self.final or end.code not in (None, 0):
+                    raise
+
+    def forget(self) -> None:
+        """Let go of what the latest run has left."""
+        self.namespace = None
+        self.modules.forget()
+        gc.collect()
+
+
+class _Randomness:
+    """What unseeded generators get is the same in every run: what they got in the first."""
+
+    def __init__(self) -> None:
+        self._drawn: list[int] = []
+        self._states: Any = None
+
+    def __enter__(self) -> None:
+        bits: Any = np.random.bit_generator
+        self._original = bits.randbits
+        self._position = 0
+        if self._states is None:
+            self._states = np.random.get_state(), random.getstate()
+        np.random.set_state(self._states[0])
+        random.setstate(self._states[1])
+        bits.randbits = self._draw
+
+    def __exit__(self, *exception: Any) -> None:
+        np.random.bit_generator.randbits = self._original  # type: ignore[attr-defined]
+
+    def _draw(self, count: int) -> int:
+        if self._position == len(self._drawn):
+            self._drawn.append(self._original(count))
+        self._position += 1
+        return self._drawn[self._position - 1]
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """The interpreter's state around a run."""
+    argv, path, main = list(sys.argv), list(sys.path), sys.modules["__main__"]
+    folder = os.getcwd()
+    environment = dict(os.environ)
+    errors = np.geterr()
+    try:
+        yield
+    finally:
+        sys.argv[:], sys.path[:] = argv, path
+        sys.modules["__main__"] = main
+        os.chdir(folder)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        np.seterr(**errors)
+
+
+@contextlib.contextmanager
+def _without_the_end_of_mpi() -> Iterator[None]:
+    """``MPI.Finalize()`` in the program ends nothing: there is a gradient to come."""
+    original = mpi.Finalize
+    mpi.Finalize = lambda: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        mpi.Finalize = original  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """What is written to the standard output, by whomever, is dropped."""
+    sys.stdout.flush()
+    try:
+        kept: int | None = os.dup(1)
+    except OSError:
+        kept = None
+    with open(os.devnull, "w") as nothing:
+        if kept is not None:
+            os.dup2(nothing.fileno(), 1)
+        try:
+            with contextlib.redirect_stdout(nothing):
+                yield
+        finally:
+            if kept is not None:
+                os.dup2(kept, 1)
+                os.close(kept)

@@ -1,0 +1,385 @@
+"""What is watched and read while a program runs.
+
+In the run that is recorded the independents are watched where they are first assigned.  In those that follow, for finite
+differences, they are displaced at the same places.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..derivatives import leaves_of, map_leaves
+from ..errors import ProgramError
+from ..memory import TrackedArray, carries_derivatives, plain, tracked
+from ..numpy import asarray
+from ..tape import Tape, current
+from .edits import READ, WATCH, Request
+from .names import Name
+
+
+class OnThisRank(ProgramError):
+    """An error in the middle of a program's run, of which other ranks need not know."""
+
+
+_UNREACHABLE = (NameError, AttributeError, LookupError, TypeError)
+
+
+class Independent:
+    """A variable with respect to which is differentiated.
+
+    Attributes
+    ----------
+    text : str
+        As it was asked for.
+    name : Name or None
+        None for what the program itself declares.
+    place : str
+        ``file:line`` where it was watched; empty if it was not.
+    watched : object
+        The variable, as it was watched: numbers and arrays, in lists, tuples and dictionaries or not.
+    values : list
+        Copies of its numbers and arrays.
+    times : int
+        How often the same statement assigned the same value.
+    others : int
+        How often it assigned another one.
+    direction : list of array or None
+        By which it is displaced.
+    """
+
+    def __init__(self, text: str, name: Name | None) -> None:
+        self.text = text
+        self.name = name
+        self.place = ""
+        self.watched: Any = None
+        self.values: list[Any] = []
+        self.times = 0
+        self.others = 0
+        self.direction: list[Any] | None = None
+        self.executions: set[tuple[str, int]] = set()
+        self.originals: list[Any] = []
+        self._key = ""
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self.place)
+
+    def begin(self, tape: Tape, place: str, value: Any) -> Any:
+        """Watch the variable."""
+        leaves = leaves_of(value)
+        file, line, _ = place.rsplit(":", 2)
+        where = f"{file}:{line}"
+        if not leaves:
+            raise OnThisRank(f"{self.text} ({where}) is {_described(value)}: it has no numbers")
+        for leaf in leaves:
+            _require_inexact(self.text, where, leaf, value)
+        self.place, self._key = where, place
+        self.values = [memory_of(leaf) for leaf in leaves]
+        found = iter([tape.watch(_own(leaf)) for leaf in leaves])
+        self.watched = _replaced(value, lambda leaf: next(found))
+        self.originals = [x if memory.is_scalar(x) else x.copy() for x in leaves_of(self.watched)]
+        return self.watched
+
+    def is_same(self, place: str, value: Any) -> bool:
+        """Whether this is the statement that assigned it first, and the same value again."""
+        if place != self._key:
+            return False
+        self.others += 1
+        leaves = leaves_of(value)
+        if len(leaves) != len(self.values) or any(map(_is_active, leaves)):
+            return False
+        same = all(_equal(memory_of(leaf), known) for leaf, known in zip(leaves, self.values))
+        self.others -= same
+        return same
+
+    def again(self, value: Any) -> Any:
+        """The variable, where the same value is assigned again."""
+        originals = iter(self.originals)
+
+        def replace(leaf: Any) -> Any:
+            original = next(originals)
+            if not isinstance(leaf, np.ndarray) or memory.is_scalar(leaf):
+                return original
+            leaf = _own(leaf)
+            leaf[...] = original
+            return leaf
+
+        return _replaced(value, replace)
+
+    def displaced(self, value: Any, step: float) -> Any:
+        """The variable with other values."""
+        directions = iter(self.direction or ())
+
+        def replace(leaf: Any) -> Any:
+            by = step * next(directions)
+            if isinstance(leaf, np.ndarray) and not memory.is_scalar(leaf) and leaf.flags.writeable:
+                leaf = _own(leaf)
+                plain(leaf)[...] += by
+                return leaf
+            return _own((memory_of(leaf) + by).astype(np.asarray(memory_of(leaf)).dtype)[()])
+
+        return _replaced(value, replace)
+
+
+class Dependent:
+    """A variable that is differentiated.
+
+    Attributes
+    ----------
+    text : str
+        As it was asked for.
+    name : Name or None
+    value : ampi.ndarray, float or None
+        The latest value; the sum, of an array.
+    times : int
+        How often it was read.
+    reason : str
+        Why it has no value, if it has none.
+    """
+
+    def __init__(self, text: str, name: Name | None) -> None:
+        self.text = text
+        self.name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """A new run begins."""
+        self.value: Any = None
+        self.times = 0
+        self.reason = ""
+
+    def read(self, value: Any) -> None:
+        """The variable has this value where it is to be read."""
+        self.times += 1
+        self.value, self.reason = None, "is None"
+        if value is None:
+            return
+        self.reason = f"is {_described(value)}, and no number"
+        if not isinstance(value, (bool, int, float, complex, np.ndarray, np.generic, list, tuple)):
+            return
+        try:
+            array = asarray(value)
+        except (ValueError, TypeError):
+            return
+        if array.dtype.kind == "c":
+            self.reason = "is complex; take its real part, or its absolute value"
+        elif array.dtype.kind in "fiub" and array.size:
+            self.value, self.reason = _total(array), ""
+
+
+class Session:
+    """The variables of a program, and the functions that its changed modules call.
+
+    Attributes
+    ----------
+    independents, dependents : list
+    declared : bool
+        Whether those that the program declares are added.
+    requests : list of Request
+        For `edits.edit`.
+    tape : Tape or None
+        On which independents are watched; None in runs that only displace them.
+    step : float
+        How far they are displaced then.
+    """
+
+    def __init__(self, wrt: list[Name], of: list[Name], declared: bool = False) -> None:
+        self.declared = declared
+        self.independents = [Independent(name.text, name) for name in wrt]
+        self.dependents = [Dependent(name.text, name) for name in of]
+        self.requests = [Request(WATCH, k, name) for k, name in enumerate(wrt)]
+        self.requests += [Request(READ, k, name) for k, name in enumerate(of)]
+        self.tape: Tape | None = None
+        self.step = 0.0
+        self._counts: collections.Counter = collections.Counter()
+
+    @property
+    def hooks(self) -> dict[str, Callable]:
+        """Built-in names of the program's modules."""
+        return {
+            "__ampi_watch__": self.watch,
+            "__ampi_has__": self.has,
+            "__ampi_read__": self.read,
+            "__ampi_end__": lambda number, find: _End(self.dependents[number], find),
+        }
+
+    def begin(self, tape: Tape | None, step: float = 0.0) -> None:
+        """A run begins."""
+        self.tape, self.step = tape, step
+        self._counts.clear()
+        for dependent in self.dependents:
+            dependent.forget()
+
+    def watch(self, number: int, place: str, value: Any) -> Any:
+        """What the program goes on with, where a variable was assigned."""
+        return self.assigned(self.independents[number], place, value)
+
+    def assigned(self, variable: Independent, place: str, value: Any) -> Any:
+        """The same for a variable, whoever says where it is assigned."""
+        self._counts[variable, place] += 1
+        execution = place, self._counts[variable, place]
+        if self.tape is None:
+            return variable.displaced(value, self.step) if execution in variable.executions else value
+        if current() is not self.tape:
+            return value  # in another thread, or where the program says that nothing is to be differentiated
+        if not variable.is_watched:
+            found = variable.begin(self.tape, place, value)
+        elif value is variable.watched or not variable.is_same(place, value):
+            return value
+        else:
+            found = variable.again(value)
+        variable.executions.add(execution)
+        variable.times += 1
+        return found
+
+    def declare_independent(self, text: str, place: str, value: Any) -> Any:
+        """The program says that this is an independent."""
+        found = next((x for x in self.independents if x.text == text), None)
+        if found is None and self.declared and self.tape is not None:
+            found = Independent(text, None)
+            self.independents.append(found)
+        return value if found is None else self.assigned(found, place, value)
+
+    def declare_dependent(self, text: str, value: Any) -> Any:
+        """The program says that this is a dependent."""
+        found = next((x for x in self.dependents if x.text == text), None)
+        if found is None and self.declared and self.tape is not None:
+            found = Dependent(text, None)
+            self.dependents.append(found)
+        if found is not None:
+            found.read(value)
+        return value
+
+    def align(self, comm: Any) -> None:
+        """Have the same variables in the same order on all ranks, whatever each of them declared. Collective."""
+        for variables, make in ((self.independents, Independent), (self.dependents, Dependent)):
+            everywhere = comm.allgather([x.text for x in variables])
+            order = list(dict.fromkeys(text for texts in everywhere for text in texts))
+            known = {x.text: x for x in variables}
+            variables[:] = [known.get(text) or make(text, None) for text in order]
+
+    def has(self, number: int, place: str, find: Callable) -> bool:
+        """Whether an attribute or element is there."""
+        try:
+            find()
+        except _UNREACHABLE:
+            return False
+        return True
+
+    def read(self, number: int, value: Any) -> Any:
+        """The dependent has this value."""
+        self.dependents[number].read(value)
+        return value
+
+    def finish(self, namespace_of: Callable[[str], Any]) -> None:
+        """A run has ended: read what is at the top level of modules."""
+        for dependent in self.dependents:
+            name = dependent.name
+            if name is None or name.function or name.line is not None:
+                continue
+            space = namespace_of(name.module)
+            if space is None:
+                dependent.reason = f"is in module {name.module}, which the program does not import"
+                continue
+            try:
+                value = eval(name.path, space)
+            except _UNREACHABLE:
+                dependent.reason = f"is not there at the end of {name.where}"
+            else:
+                dependent.read(value)
+
+
+class _End:
+    """Reads a dependent where a function ends."""
+
+    def __init__(self, dependent: Dependent, find: Callable) -> None:
+        self.dependent = dependent
+        self.find = find
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            return
+        try:
+            value = self.find()
+        except _UNREACHABLE:
+            self.dependent.reason = "is not there where the function ends"
+        else:
+            self.dependent.read(value)
+
+
+# ------------------------------------------------------------------------------------------------------------ values
+
+
+def memory_of(leaf: Any) -> Any:
+    """A plain copy of a number or array."""
+    return np.array(plain(leaf) if isinstance(leaf, TrackedArray) else leaf)
+
+
+def _own(leaf: Any) -> Any:
+    """An array as one of ours on the same memory; a number as one that keeps derivatives."""
+    if isinstance(leaf, np.ndarray):
+        return tracked(leaf)
+    return memory.tracked_copy(leaf)
+
+
+def _is_active(leaf: Any) -> bool:
+    tape = current()
+    return tape is not None and isinstance(leaf, np.ndarray) and tape.is_active(leaf)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _replaced(value: Any, function: Callable) -> Any:
+    """A structure with its leaves replaced; lists and dictionaries stay the objects that they are."""
+    if isinstance(value, dict):
+        for key in value:
+            value[key] = _replaced(value[key], function)
+        return value
+    if type(value) is list:
+        value[:] = [_replaced(item, function) for item in value]
+        return value
+    return map_leaves(lambda leaf: function(leaf), value) if isinstance(value, (tuple, list)) else function(value)
+
+
+def _total(array: np.ndarray) -> Any:
+    """A number that is the sum of an array, with its derivative."""
+    if array.dtype.kind != "f":
+        return float(array.sum())
+    found = array.reshape(-1)[0] if array.size == 1 else array.sum()
+    return found if _is_active(found) else memory.tracked_copy(np.asarray(memory_of(found))[()])
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"{'an' if type(value).__name__[:1] in 'aeiou' else 'a'} {type(value).__name__}"
+
+
+def _require_inexact(text: str, where: str, leaf: Any, whole: Any) -> None:
+    """Raise unless a value is of numbers that have derivatives."""
+    if isinstance(leaf, (float, complex)) or (
+        isinstance(leaf, (np.ndarray, np.generic)) and carries_derivatives(leaf.dtype)
+    ):
+        return
+    inside = "" if leaf is whole else f", in {_described(whole)},"
+    if isinstance(leaf, (bool, int, np.integer, np.bool_)) or (
+        isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub"
+    ):
+        shown = _described(leaf) if isinstance(leaf, np.ndarray) else f"the integer {leaf!r}"
+        raise OnThisRank(
+            f"{text} ({where}){inside} is {shown}: integers have no derivative; where a real number is meant, write it "
+            "as one (1.0 and not 1, dtype=float)"
+        )
+    named = sorted(name for name, v in getattr(leaf, "__dict__", {}).items() if isinstance(v, (float, np.ndarray)))
+    more = f"; it has the attributes {', '.join(f'{text}.{name}' for name in named)}" if named else ""
+    raise OnThisRank(f"{text} ({where}){inside} is {_described(leaf)}, and no number{more}")

@@ -1,0 +1,69 @@
+"""The modules that a program's own modules get where they import ``numpy``, ``numba`` or ``math``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from typing import Any
+
+from . import compiled, numbers
+
+MISSING = object()
+
+
+class _Standing(types.ModuleType):
+    """A module with some of its names replaced; all others are those of the module for which it stands."""
+
+    def __init__(self, name: str, **replaced: Any) -> None:
+        origin = importlib.import_module(name)
+        super().__init__(name, origin.__doc__)
+        self.__dict__.update(replaced, stands_for=origin, __path__=getattr(origin, "__path__", []))
+        if hasattr(origin, "__all__"):
+            self.__all__ = list(origin.__all__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["stands_for"], name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__dict__["stands_for"])
+
+
+def _numba() -> types.ModuleType:
+    return _Standing("numba", njit=compiled.njit, jit=compiled.jit, prange=importlib.import_module("numba").prange)
+
+
+_MAKERS = {
+    "numpy": lambda: importlib.import_module("ampi.numpy"),
+    "numba": _numba,
+    "math": numbers.make_math,
+}
+
+
+@functools.cache
+def top(name: str) -> Any:
+    """What stands for a package of this name; None if it is taken as it is."""
+    maker = _MAKERS.get(name)
+    return None if maker is None else maker()
+
+
+def imported(name: str) -> Any:
+    """What ``import name`` gives a module of the program, for a name with dots the innermost; `MISSING` if it is to be
+    imported as ever.
+
+    Raises
+    ------
+    ImportError
+        There is no such module.
+    """
+    package, _, rest = name.partition(".")
+    found = top(package)
+    if found is None:
+        return MISSING
+    if package == "numpy" and rest:
+        return importlib.import_module(f"ampi.numpy.{rest}")
+    if rest:
+        return importlib.import_module(name)
+    sys.modules.setdefault(package, found.__dict__["stands_for"])
+    return found
