@@ -30,8 +30,8 @@ strict = level == FULL
 """Whether a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
 
 whole = False
-"""Whether the program is differentiated as it stands: ``x.item()`` keeps derivatives then, and where a number would lose
-its derivative is an error."""
+"""Whether the program is differentiated as it stands: ``x.item()`` keeps derivatives then, and where a number would
+lose its derivative is an error."""
 
 
 def is_full() -> bool:

@@ -31,7 +31,7 @@ options:
   --objective WHAT     sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)
   --output FILE        write the gradients of all ranks to FILE (HDF5)
   --check              run the program again with displaced variables and compare with finite differences
-  --declared           differentiate what the program calls ampi.dependent with respect to what it calls ampi.independent
+  --declared           differentiate what the program marks with ampi.dependent and ampi.independent
   -h, --help           this text
 
 --also, --wrt and --of may be given several times."""

@@ -53,8 +53,8 @@ def independent(x: Any, name: str | None = None) -> Any:
 def dependent(y: Any, name: str | None = None) -> Any:
     """Say that this value of a program is to be differentiated; its latest value counts, of an array the sum.
 
-    Under ``python -m ampi.run --declared program.py`` (or ``--of NAME``), and in `ampi.trace`, the value is a dependent;
-    anywhere else nothing is done. Not collective.
+    Under ``python -m ampi.run --declared program.py`` (or ``--of NAME``), and in `ampi.trace`, the value is a
+    dependent; anywhere else nothing is done. Not collective.
 
     Parameters
     ----------
