@@ -6,6 +6,7 @@ other than zero on one rank ends all ranks with it. An exception is shown once: 
 tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
 """
 
+import os
 import re
 import runpy
 import sys
@@ -38,9 +39,7 @@ With --wrt and --of it prints the gradient of one variable of the program with r
 
 {command.OPTIONS}"""
 
-RUNNING = {
-    getattr(command.sys.modules[f"ampi.programs.{name}"], "__file__", "") for name in ("command", "gradients", "runs")
-}
+PROGRAMS = os.path.dirname(command.__file__)
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank leaves to the one that prints
 TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
@@ -61,8 +60,9 @@ def main():
     except ProgramError as error:
         if isinstance(error, OnThisRank):
             fail(board, error)
-        say(f"ampi.run: {error}", sys.stderr)
-        WORLD.Barrier()
+        else:
+            say(f"ampi.run: {error}", sys.stderr)
+            WORLD.Barrier()
         sys.exit(1)
     except SystemExit as exit:
         mpi4py.run.set_abort_status(exit)
@@ -79,7 +79,7 @@ def parse(arguments):
         if arguments and arguments[0].partition("=")[0] in command.FIRST:
             options, arguments = command.split(arguments)
     except ProgramError as error:
-        say(f"ampi.run: {error}\n{USAGE}", sys.stderr)
+        say(f"ampi.run: {error}\n(python -m ampi.run --help says what there is)", sys.stderr)
         sys.exit(2)
     match arguments:
         case ["-h" | "--help", *_]:
@@ -123,11 +123,14 @@ def fail(board, error):
 
 def render(error):
     """The traceback from the program's own first frame on, without those of the runner."""
-    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename, *RUNNING}
+    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in runners:
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+    shown = traceback.TracebackException(type(error), error, frames)
+    outside = [frame for frame in shown.stack if os.path.dirname(frame.filename) != PROGRAMS]
+    shown.stack = traceback.StackSummary.from_list(outside or shown.stack)
+    return "".join(shown.format())
 
 
 class Board:

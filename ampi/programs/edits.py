@@ -42,12 +42,15 @@ class Request:
     name : Name
     placed : bool
         Whether a module has been found in which it is.
+    compiled : bool
+        Whether it is in a function that Numba compiles, where nothing is put in.
     """
 
     role: str
     number: int
     name: Name
     placed: bool = False
+    compiled: bool = False
 
 
 def edit(tree: ast.Module, filename: str, requests: list[Request]) -> ast.Module:
@@ -94,6 +97,10 @@ class _Editor(ast.NodeTransformer):
             elif not wanted.function and isinstance(node, bindings.Function):
                 if wanted.root in bindings.declared_global(node):
                     watched.append((request, wanted.path if wanted.path in self.names else wanted.root))
+        if compiled:
+            for request in (*(request for request, _ in watched), *lines, *results):
+                request.placed = request.compiled = True
+            watched, lines, results = [], [], []
         return _Scope(node, name, compiled, watched, lines, results)
 
     @staticmethod
@@ -217,8 +224,8 @@ class _Editor(ast.NodeTransformer):
         for request in self.requests:
             wanted = request.name
             if request.role == READ and wanted.function == name and wanted.line is None:
-                request.placed = True
-                if not wanted.is_result:
+                request.placed, request.compiled = True, compiled
+                if not wanted.is_result and not compiled:
                     around = self._statement(node, f"with __ampi_end__({request.number}, lambda: {wanted.path}): pass")
                     around.body = body or [ast.Pass()]  # type: ignore[attr-defined]
                     body = [around]
@@ -292,7 +299,5 @@ class _Editor(ast.NodeTransformer):
 
     @staticmethod
     def _call(name: str, *arguments: ast.expr) -> ast.Call:
-        last = arguments[-1]
-        return ast.copy_location(
-            ast.Call(ast.copy_location(ast.Name(name, ast.Load()), last), list(arguments), []), last
-        )
+        called = ast.copy_location(ast.Name(name, ast.Load()), arguments[-1])
+        return ast.copy_location(ast.Call(called, list(arguments), []), arguments[-1])

@@ -134,10 +134,8 @@ class Differentiation:
             values.append(self.value_of(dependent))
             seed = self._seed(tape, dependent, y)
             watched = [x for x in session.independents if x.is_watched]
-            found = adjoints_of(
-                tape, [] if seed is None else [y], [x.watched for x in watched], [seed] * (seed is not None)
-            )
-            given = iter(found)
+            counted = [] if seed is None else [y]
+            given = iter(adjoints_of(tape, counted, [x.watched for x in watched], [seed] * len(counted)))
             parts.append([next(given) if x.is_watched else None for x in session.independents])
         return Gradients(session, values, parts)
 
@@ -209,6 +207,8 @@ class Differentiation:
         (request,) = [r for r in self.session.requests if r.role == "watch" and r.name is name]
         if not request.placed:
             return self._not_found(name)
+        if request.compiled:
+            return _compiled(name)
         line = f" in line {name.line}" if name.line else ""
         what = "is never called" if name.function and not line else "is not run"
         return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}, which {what}" + (
@@ -221,6 +221,8 @@ class Differentiation:
             (request,) = [r for r in self.session.requests if r.role == "read" and r.name is name]
             if not request.placed:
                 return self._not_found(name)
+            if request.compiled:
+                return _compiled(name)
             if name.function or name.line:
                 return f"{dependent.text}: the end of {name.where} is never reached; is it called?"
         if dependent.reason.startswith("is not there") and name is not None:
@@ -271,11 +273,8 @@ class Differentiation:
         known = sorted(x for x in table.get(name.function, ()) if not x.startswith("__"))
         close = difflib.get_close_matches(name.path, known)
         shown = close or known[:12]
-        return (
-            f"; assigned there: {', '.join(shown)}{', …' if shown is not close and len(known) > 12 else ''}"
-            if shown
-            else ""
-        )
+        more = ", …" if shown is not close and len(known) > 12 else ""
+        return f"; assigned there: {', '.join(shown)}{more}" if shown else ""
 
     def _source(self, module: str) -> Any:
         if module:
@@ -284,3 +283,10 @@ class Differentiation:
             return self.program.what
         path = (self.runner.namespace or {}).get("__file__") or self.program.what
         return pathlib.Path(path).read_bytes()
+
+
+def _compiled(name: names.Name) -> str:
+    return (
+        f"{name.text}: {name.where} is compiled by Numba, and its variables are not seen; name one of what it is given "
+        "or gives, in the function that calls it"
+    )

@@ -52,11 +52,10 @@ def _of_one(problem: Differentiation, found: Gradients, dependent: int, number: 
     else:
         one = shapes[having[0]]
         said = [f"{dtype} of shape {shape}" for dtype, shape in one[:3]]
-        alike = (
-            "on each rank" if all(shapes[r] == one for r in having) and len(having) == comm.Get_size() else "on rank"
-        )
         text += f", {' and '.join(said)}{' …' if len(one) > 3 else ''}"
-        text += f" {alike}" if alike == "on each rank" else f" on rank {having[0]}" * (comm.Get_size() > 1)
+        if comm.Get_size() > 1:
+            alike = all(shape == one for shape in shapes)
+            text += " on each rank" if alike else f" on rank {having[0]}"
     text += f"   ({places[0]}"
     if independent.times > 1:
         text += f", {independent.times} times with the same value: one variable"
@@ -69,8 +68,8 @@ def _of_one(problem: Differentiation, found: Gradients, dependent: int, number: 
 def write(path: str, problem: Differentiation, found: Gradients, command: str) -> None:
     """Write all ranks' parts into one HDF5 file, from rank 0. Collective.
 
-    ``/<of>/<wrt>/rank<r>`` (with ``/0``, ``/1`` for what is in a tuple, list or dictionary) is the gradient with respect
-    to rank r's part; ``value`` is an attribute of ``/<of>``, what the program was that of the file.
+    ``/<of>/<wrt>/rank<r>`` (with ``/0``, ``/1`` for what is in a tuple, list or dictionary) is the gradient with
+    respect to rank r's part; ``value`` is an attribute of ``/<of>``, what the program was that of the file.
     """
     comm = problem.comm
     parts = comm.gather([[found.leaves(k, n) for n in range(len(row))] for k, row in enumerate(found.parts)])

@@ -163,8 +163,8 @@ class _Randomness:
         self._original = bits.randbits
         self._position = 0
         if self._states is None:
-            self._states = np.random.get_state(), random.getstate()
-        np.random.set_state(self._states[0])
+            self._states = np.random.get_state(), random.getstate()  # noqa: NPY002
+        np.random.set_state(self._states[0])  # noqa: NPY002
         random.setstate(self._states[1])
         bits.randbits = self._draw
 

@@ -1,7 +1,7 @@
 """What is watched and read while a program runs.
 
-In the run that is recorded the independents are watched where they are first assigned.  In those that follow, for finite
-differences, they are displaced at the same places.
+In the run that is recorded the independents are watched where they are first assigned.  In those that follow, for
+finite differences, they are displaced at the same places.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def _total(array: np.ndarray) -> Any:
 def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    return f"{'an' if type(value).__name__[:1] in 'aeiou' else 'a'} {type(value).__name__}"
+    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 
 def _require_inexact(text: str, where: str, leaf: Any, whole: Any) -> None:
