@@ -10,9 +10,20 @@ from .array import ndarray, value
 from .constants import constant
 from .custom import custom_vjp
 from .derivatives import grad, value_and_grad, vjp
-from .errors import ActivityError, ActivityWarning, AmpiError, CacheWarning, CommunicationError, KernelError, TapeError
+from .errors import (
+    ActivityError,
+    ActivityWarning,
+    AmpiError,
+    CacheWarning,
+    CommunicationError,
+    KernelError,
+    ProgramError,
+    TapeError,
+)
 from .kernel import custom_jvp, kernel
 from .mpi import COMM_SELF, COMM_WORLD, MPI
+from .programs.declared import dependent, independent
+from .programs.tracing import trace
 from .tape import Tape, passive
 
 if TYPE_CHECKING:
@@ -45,6 +56,7 @@ __all__ = [
     "Message",
     "Op",
     "Prequest",
+    "ProgramError",
     "Request",
     "Tape",
     "TapeError",
@@ -52,14 +64,17 @@ __all__ = [
     "constant",
     "custom_jvp",
     "custom_vjp",
+    "dependent",
     "errors",
     "grad",
+    "independent",
     "kernel",
     "ndarray",
     "numpy",
     "passive",
     "prange",
     "testing",
+    "trace",
     "value",
     "value_and_grad",
     "vjp",

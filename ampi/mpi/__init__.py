@@ -4,7 +4,7 @@ import atexit
 
 from ..kernel.runtime import progress
 from . import board, endings
-from .namespace import BASE, COMM_SELF, COMM_WORLD, MPI, install, rebind_classes
+from .namespace import BASE, COMM_SELF, COMM_WORLD, MPI, install, installed, rebind_classes
 from .reverse import reverse_of
 
 rebind_classes()
@@ -13,4 +13,4 @@ if MPI.Is_initialized() and not MPI.Is_finalized():
     atexit.register(board.board.ends)  # called first
     progress.show_where(lambda: board.board.rank == 0)
 
-__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "install"]
+__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "install", "installed"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import inspect
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from mpi4py import MPI as mpi
@@ -138,3 +140,15 @@ def install() -> None:
     rebind_classes()
     for name in ("COMM_WORLD", "COMM_SELF"):
         setattr(mpi, name, getattr(MPI, name))
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """The same for as long as a block runs."""
+    before = {name: getattr(mpi, name) for name in ("COMM_WORLD", "COMM_SELF")}
+    install()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(mpi, name, value)

@@ -1,7 +1,7 @@
 """The changes to a module's syntax tree by which variables are watched and read as the program runs.
 
 Lines stay what they are: a statement that is put in has the place of the one that it follows. What is put in calls
-built-in names that only the program's own modules have:
+built-in names that only the program's own modules have, and that cannot be written there (`hidden`):
 
 ========================================= ============================================================================
 ``x = __ampi_watch__(k, place, x)``       after the independent was assigned; gives what the program goes on with
@@ -59,6 +59,11 @@ def edit(tree: ast.Module, filename: str, requests: list[Request]) -> ast.Module
         if request.role == READ and not request.name.function and request.name.line is None:
             request.placed = True  # is looked up at the end of the run
     return ast.fix_missing_locations(_Editor(filename, requests, tree).visit(tree))
+
+
+def hidden(name: str) -> str:
+    """The name in a module's built-in names, which is no identifier: no name of a program's can be in its way."""
+    return f"<{name}>"
 
 
 @dataclasses.dataclass
@@ -189,6 +194,8 @@ class _Editor(ast.NodeTransformer):
         node = getattr(node, "pattern", node)
         line = node.lineno if isinstance(getattr(node, "body", None), list) else node.end_lineno
         for part in ast.walk(made):
+            if isinstance(part, ast.Call):
+                part.func.id = hidden(part.func.id)  # type: ignore[attr-defined]
             if hasattr(part, "lineno"):
                 part.lineno = part.end_lineno = line  # type: ignore[attr-defined]
                 part.col_offset, part.end_col_offset = node.col_offset, node.col_offset  # type: ignore[attr-defined]
@@ -299,5 +306,5 @@ class _Editor(ast.NodeTransformer):
 
     @staticmethod
     def _call(name: str, *arguments: ast.expr) -> ast.Call:
-        called = ast.copy_location(ast.Name(name, ast.Load()), arguments[-1])
+        called = ast.copy_location(ast.Name(hidden(name), ast.Load()), arguments[-1])
         return ast.copy_location(ast.Call(called, list(arguments), []), arguments[-1])

@@ -269,6 +269,8 @@ class Differentiation:
         if name.function and name.function not in table:
             close = difflib.get_close_matches(name.function, [s for s in table if s])
             close += [s for s in table if s.endswith(f".{name.function}") and s not in close]
+            if not name.module and name.function in self.modules.loaded:
+                return f"; for the top level of the module {name.function} write {name.function}::{name.path}"
             return f"; there is no {name.function} in it" + (f", did you mean {' or '.join(close)}?" if close else "")
         known = sorted(x for x in table.get(name.function, ()) if not x.startswith("__"))
         close = difflib.get_close_matches(name.path, known)

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..errors import ProgramError
 from . import compiled, numbers, stand_ins
+from .edits import hidden
 
 _ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
 _NEVER = {"ampi", "numpy", "numba", "llvmlite", "mpi4py"}
@@ -52,7 +53,8 @@ class Modules(importlib.abc.MetaPathFinder):
         for package in sorted(self.packages & set(sys.modules)):
             raise ProgramError(f"--also {package}: ampi uses {package}, which is imported already")
         self.edit = edit
-        self.builtins = {**vars(builtins), "__import__": _import, "__ampi_number__": numbers.convert, **hooks}
+        self.builtins = {**vars(builtins), "__import__": _import, hidden("__ampi_number__"): numbers.convert}
+        self.builtins.update({hidden(hook): function for hook, function in hooks.items()})
         self.loaded: list[str] = []
 
     def __enter__(self) -> Modules:

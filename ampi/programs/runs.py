@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import importlib
 import importlib.util
 import os
@@ -148,7 +147,6 @@ class Runner:
         """Let go of what the latest run has left."""
         self.namespace = None
         self.modules.forget()
-        gc.collect()
 
 
 class _Randomness:

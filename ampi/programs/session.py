@@ -25,6 +25,9 @@ from .names import Name
 class OnThisRank(ProgramError):
     """An error in the middle of a program's run, of which other ranks need not know."""
 
+    __module__ = ProgramError.__module__
+    __qualname__ = ProgramError.__qualname__
+
 
 _UNREACHABLE = (NameError, AttributeError, LookupError, TypeError)
 
@@ -80,7 +83,7 @@ class Independent:
             _require_inexact(self.text, where, leaf, value)
         self.place, self._key = where, place
         self.values = [memory_of(leaf) for leaf in leaves]
-        found = iter([tape.watch(_own(leaf)) for leaf in leaves])
+        found = iter([tape.watch(own(leaf)) for leaf in leaves])
         self.watched = _replaced(value, lambda leaf: next(found))
         self.originals = [x if memory.is_scalar(x) else x.copy() for x in leaves_of(self.watched)]
         return self.watched
@@ -105,7 +108,7 @@ class Independent:
             original = next(originals)
             if not isinstance(leaf, np.ndarray) or memory.is_scalar(leaf):
                 return original
-            leaf = _own(leaf)
+            leaf = own(leaf)
             leaf[...] = original
             return leaf
 
@@ -118,10 +121,10 @@ class Independent:
         def replace(leaf: Any) -> Any:
             by = step * next(directions)
             if isinstance(leaf, np.ndarray) and not memory.is_scalar(leaf) and leaf.flags.writeable:
-                leaf = _own(leaf)
+                leaf = own(leaf)
                 plain(leaf)[...] += by
                 return leaf
-            return _own((memory_of(leaf) + by).astype(np.asarray(memory_of(leaf)).dtype)[()])
+            return own((memory_of(leaf) + by).astype(np.asarray(memory_of(leaf)).dtype)[()])
 
         return _replaced(value, replace)
 
@@ -228,6 +231,7 @@ class Session:
         if current() is not self.tape:
             return value  # in another thread, or where the program says that nothing is to be differentiated
         if not variable.is_watched:
+            self._require_other(variable, place, value)
             found = variable.begin(self.tape, place, value)
         elif value is variable.watched or not variable.is_same(place, value):
             return value
@@ -236,6 +240,17 @@ class Session:
         variable.executions.add(execution)
         variable.times += 1
         return found
+
+    def _require_other(self, variable: Independent, place: str, value: Any) -> None:
+        """Raise if an array is another independent already: a tape could not tell the two apart."""
+        mine = [leaf for leaf in leaves_of(value) if isinstance(leaf, TrackedArray) and not memory.is_scalar(leaf)]
+        for other in self.independents:
+            for known in leaves_of(other.watched):
+                if any(memory.region_of(leaf).place == memory.region_of(known).place for leaf in mine):
+                    raise OnThisRank(
+                        f"{variable.text} ({place.rsplit(':', 1)[0]}) is the array that {other.text} is "
+                        f"({other.place}): name one of them"
+                    )
 
     def declare_independent(self, text: str, place: str, value: Any) -> Any:
         """The program says that this is an independent."""
@@ -323,7 +338,7 @@ def memory_of(leaf: Any) -> Any:
     return np.array(plain(leaf) if isinstance(leaf, TrackedArray) else leaf)
 
 
-def _own(leaf: Any) -> Any:
+def own(leaf: Any) -> Any:
     """An array as one of ours on the same memory; a number as one that keeps derivatives."""
     if isinstance(leaf, np.ndarray):
         return tracked(leaf)

@@ -1,0 +1,88 @@
+"""`ampi.trace`: gradients of a program as it stands, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import TapeError
+from ..mpi import installed
+from ..tape import current
+from .gradients import Differentiation
+from .runs import Program
+
+
+def trace(
+    script: Any,
+    wrt: str | Sequence[str] | None = None,
+    of: str | Sequence[str] | None = None,
+    arguments: Sequence[str] = (),
+    objective: str = "sum",
+    also: Sequence[str] = (),
+    comm: Any = None,
+) -> tuple[Any, Any]:
+    """Run a program that was written without ampi, and differentiate variables of it.
+
+    Collective over ``comm``; the program runs in this process as if it were ``__main__``.
+
+    Parameters
+    ----------
+    script : path
+        The program.  Its own modules (what is below its folder, and the packages in ``also``) get `ampi.numpy` for
+        ``numpy`` and kernels for ``numba.njit`` while they are loaded; mpi4py's names are ampi's while it runs.
+    wrt, of : str or sequence of str, optional
+        Variables as for ``python -m ampi.run``: ``"k"``, ``"step:dt"``, ``"module:function:x"``,
+        ``"Solver.__init__:self.u"``, ``"x@12"``, ``"energy:return"``.  By default what the program declares with
+        `ampi.independent` and `ampi.dependent`.
+    arguments : sequence of str
+        What the program finds in ``sys.argv[1:]``.
+    objective : {"sum", "replicated", "root"}
+        As in `ampi.value_and_grad`.
+    also : sequence of str
+        Packages that belong to the program.
+    comm : mpi4py.MPI.Intracomm, optional
+        By default all ranks.
+
+    Returns
+    -------
+    value : float, or tuple of float
+        The objective, the same on all ranks; one for each of ``of`` if that is no str.  A dictionary by names for
+        what the program declares.
+    gradient
+        With respect to this rank's part of ``wrt``: of the shapes and dtypes of the variable where it is first
+        assigned (None where this rank has none); a tuple if ``wrt`` is no str; a tuple of these for each of ``of`` if
+        that is no str.  For what the program declares ``gradient[dependent][independent]``.
+
+    Raises
+    ------
+    ProgramError
+        A variable is nowhere assigned, is no number, or does not depend on any independent.
+    TapeError
+        A tape records already.
+
+    Examples
+    --------
+    >>> energy, (k_bar, x_bar) = ampi.trace("springs.py", wrt=("k", "x"), of="energy")  # doctest: +SKIP
+    """
+    if current() is not None:
+        raise TapeError("ampi.trace opens a tape of its own; call it where no tape records")
+    given_wrt, given_of = _texts(wrt), _texts(of)
+    program = Program("file", os.fspath(script), list(arguments))
+    declared = wrt is None and of is None
+    problem = Differentiation(program, given_wrt, given_of, also, objective, declared, comm)
+    try:
+        with installed():
+            found = problem.gradients()
+    finally:
+        problem.runner.forget()
+    if declared:
+        names = [x.text for x in problem.session.independents]
+        texts = [y.text for y in problem.session.dependents]
+        return dict(zip(texts, found.values)), {y: dict(zip(names, row)) for y, row in zip(texts, found.parts)}
+    rows = [row[0] if isinstance(wrt, str) else tuple(row) for row in found.parts]
+    return (found.values[0], rows[0]) if isinstance(of, str) else (tuple(found.values), tuple(rows))
+
+
+def _texts(given: str | Sequence[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())

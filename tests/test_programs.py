@@ -1,0 +1,518 @@
+"""Programs as they stand: gradients of scripts without an edit, against finite differences and closed forms."""
+
+import sys
+import textwrap
+
+import numpy
+import pytest
+from mpi4py import MPI
+
+import ampi
+from ampi.programs.differences import compare
+from ampi.programs.gradients import Differentiation
+from ampi.programs.runs import Program
+
+pytestmark = pytest.mark.mpi
+WORLD = ampi.COMM_WORLD
+
+
+@pytest.fixture
+def program(tmp_path_factory):
+    """``program(source, {file: source})``: the path of a script beside other modules, the same on all ranks."""
+
+    def write(source, modules=()):
+        folder = None
+        if WORLD.rank == 0:
+            folder = tmp_path_factory.mktemp("program")
+            files = {"prog.py": source, **dict(modules)}
+            for name, text in files.items():
+                path = folder / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(textwrap.dedent(text))
+        return MPI.COMM_WORLD.bcast(folder) / "prog.py"
+
+    return write
+
+
+def check(path, wrt, of, objective="sum", arguments=(), also=()):
+    """The gradients of a script, after they were compared with finite differences."""
+    problem = Differentiation(Program("file", str(path), list(arguments)), wrt, of, also, objective)
+    with ampi.mpi.installed():
+        found = problem.gradients()
+        compared = compare(problem, found)
+        problem.runner.forget()
+    for one in compared:
+        assert one.passed, str(one)
+        assert one.exact != 0, str(one)
+    return found
+
+
+RING = """
+    import {how}
+    from mpi4py import MPI
+    comm = MPI.COMM_WORLD
+    k = 0.5
+    x = {np}.arange(3.0) + comm.rank + 1
+    left = {np}.zeros(1)
+    comm.Sendrecv(x[-1:], (comm.rank + 1) % comm.size, recvbuf=left, source=(comm.rank - 1) % comm.size)
+    energy = k * {np}.sum({np}.diff({np}.concatenate([left, x])) ** 2)
+"""
+
+
+def ring(x, k):
+    """The same with ampi."""
+    left = ampi.numpy.zeros(1)
+    WORLD.Sendrecv(x[-1:], (WORLD.rank + 1) % WORLD.size, recvbuf=left, source=(WORLD.rank - 1) % WORLD.size)
+    return k * ampi.numpy.sum(ampi.numpy.diff(ampi.numpy.concatenate([left, x])) ** 2)
+
+
+@pytest.mark.parametrize("how, np", [("numpy as np", "np"), ("numpy", "numpy"), ("numpy.linalg, numpy as _", "_")])
+def test_gradient_is_that_of_the_program_with_other_names(program, how, np):
+    path = program(RING.format(how=how, np=np))
+    value, (x_bar, k_bar) = ampi.trace(path, wrt=("x", "k"), of="energy")
+    x0 = numpy.arange(3.0) + WORLD.rank + 1
+    own, expected = ampi.value_and_grad(ring, argnums=(0, 1))(x0, 0.5)
+    assert value == pytest.approx(WORLD.allreduce(float(own)), rel=1e-14)
+    numpy.testing.assert_array_equal(x_bar, expected[0])
+    assert k_bar == expected[1]
+    assert type(x_bar) is numpy.ndarray and MPI.COMM_WORLD is not ampi.COMM_WORLD
+
+
+IMPORTS = {
+    "import numpy as np": "np.linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "import numpy": "numpy.linalg.norm(numpy.fft.fft(numpy.exp(x)).real)",
+    "from numpy import *": "linalg.norm(fft.fft(exp(x)).real)",
+    "from numpy.fft import fft as f; from numpy.linalg import norm; import numpy": "norm(f(numpy.exp(x)).real)",
+    "import numpy.linalg, numpy.fft": "numpy.linalg.norm(numpy.fft.fft(numpy.exp(x)).real)",
+    "import numpy.linalg as np, numpy.fft as ampi; from numpy import exp": "np.norm(ampi.fft(exp(x)).real)",
+    "import importlib; np = importlib.import_module('numpy')": "np.linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "np = __import__('numpy'); from numpy import linalg": "linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "exec('import numpy as np')": "np.linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "from far import np": "np.linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "import pack.inner; np = pack.inner.np": "np.linalg.norm(np.fft.fft(np.exp(x)).real)",
+    "from pack import inner; np = inner.np": "np.linalg.norm(inner.transformed(x))",
+}
+
+
+@pytest.mark.parametrize("how", IMPORTS)
+def test_numpy_is_ours_in_every_spelling(program, how):
+    path = program(
+        f"""
+        {how}
+        from numpy import array
+        x = array([0.5, 0.25, -1.0])
+        y = {IMPORTS[how]}
+        """,
+        {
+            "far.py": "import numpy as np",
+            "pack/__init__.py": "",
+            "pack/inner.py": "import numpy as np\ndef transformed(x): return np.fft.fft(np.exp(x)).real",
+        },
+    )
+    check(path, ["x"], ["y"])
+    assert "far" not in sys.modules and "pack" not in sys.modules
+
+
+ASSIGNMENTS = {
+    "k = 0.5": "k",
+    "k: float = 0.5": "k",
+    "j = k = 0.5": "k",
+    "j, (k, *l) = 1, (0.5, 2, 3)": "k",
+    "for k in [0.5]: pass": "k",
+    "for k in [0.5, 0.5]: pass": "k",
+    "j = (k := 0.5) * 2": "k",
+    "j = [k := 0.5 for _ in range(2)]": "k",
+    "with context(0.5) as k: pass": "k",
+    "with context(0.5) as (k): j = k": "k",
+    "if True: k = 0.5\nelse: k = 0.7": "k",
+    "if False: k = 0.7\nelse: k = 0.5": "k",
+    "match [0.5, 2]:\n    case [k, _]: pass": "k",
+    "from constants import k": "k",
+    "from constants import *": "k",
+    "def set_k():\n    global k\n    k = 0.5\nset_k()": "k",
+    "k = 0.25; k += 0.25": "k@9",
+    "k = numpy.float64(0.5)": "k",
+    "k = numpy.array(0.5)": "k",
+    "_ = 0.5; k = _": "_",
+    "o = types.SimpleNamespace(k=0.5); k = o.k": "o.k",
+    "o = {'k': 0.5, 'n': 3}; k = o['k']": "o['k']",
+    "o = [0.5, 3]; k = o[0]": "o[0]",
+    "o = types.SimpleNamespace(); o.k = 0.5; k = o.k": "o.k",
+    "class C:\n    k = 0.5\nk = C.k": "C:k",
+    "class C:\n    k = 0.5\nk = C().k ": "C.k",
+    "class C:\n    def __init__(self): self.k = 0.5\nk = C().k": "C.__init__:self.k",
+    "class C:\n    def f(self): self.__k = 0.5; return self.__k\nk = C().f()": "C.f:self.__k",
+    "def f(k=0.5): return k\nk = f()": "f:k",
+    "def f(*, k): return k\nk = f(k=0.5)": "f:k",
+    "def f():\n    'text'\n    k = 0.5\n    return k\nk = f()": "f:k",
+    "def f():\n    def g(k): return k\n    return g(0.5)\nk = f()": "f.g:k",
+    "async def f(k): return k\nk = asyncio.run(f(0.5))": "f:k",
+    "def f():\n    k = 0.5\n    yield k\nk, = f()": "f:k",
+    "@functools.lru_cache\ndef f(n):\n    k = 0.5\n    return k\nk = f(1)": "f:k",
+    "import constants\nk = constants.f()": "constants:f:h",
+    "import constants\nk = constants.k ": "constants::k",
+    "import constants\nk = constants.C().k": "constants:C.__init__:self.k",
+    "k = 0.5\nfloat = lambda x: 2 * x; k = float(k)": "k",
+    "k = float(np.float64(0.5))\nk = np.float64(k); k = float(k)": "k",
+    "k = 0.5; j = math.sin(k); k = k + math.hypot(k, 1) * j": "k",
+    "k = np.array([0.5]).item() + 0.0": "k",
+}
+
+
+CONSTANTS = """
+k = 0.5
+def f():
+    h = 0.5
+    return h
+class C:
+    def __init__(self): self.k = 0.5
+"""
+
+
+@pytest.mark.parametrize("statement", ASSIGNMENTS)
+def test_independents_are_watched_wherever_they_are_assigned(program, statement):
+    source = textwrap.dedent("""
+        import asyncio, contextlib, functools, math, types
+        import numpy, numpy as np
+        from mpi4py import MPI
+        @contextlib.contextmanager
+        def context(value): yield value
+
+    """)
+    source += f"\n{statement}\n" + "y = k * k * (MPI.COMM_WORLD.rank + 2)\n"
+    path = program(source, {"constants.py": CONSTANTS})
+    check(path, [ASSIGNMENTS[statement]], ["y"])
+
+
+DEPENDENTS = {
+    "y = k * k": ["y", "y@6"],
+    "y = np.array([k, 2 * k])": ["y"],
+    "y = [k, 2 * k]": ["y"],
+    "y = k; y *= k": ["y", "y@6"],
+    "for i in range(3): y = k ** i": ["y", "y@6"],
+    "def f(): return k * k\nf()": ["f:return"],
+    "def f():\n    y = k * k\n    return 1\nf()": ["f:y"],
+    "def f():\n    y = k * k\n    try: return 1\n    finally: y *= 2\nf()": ["f:y"],
+    "def f():\n    if k: return k\n    return k * k\nf(); k *= 3; f()": ["f:return"],
+    "class C:\n    def f(self):\n        self.y = k * k\nc = C(); c.f()": ["C.f:self.y", "c.y"],
+    "async def f():\n    y = k * k\n    return y\nasyncio.run(f())": ["f:y", "f:return"],
+    "def f():\n    global y\n    y = k * k\nf()": ["y", "f:y"],
+    "def f(o): o['y'] = k * k\no = {}; f(o)": ["f:o['y']", "o['y']"],
+    "y = k * k; sys.exit()": ["y"],
+    "y = k * k; MPI.Finalize()": ["y"],
+    "def f():\n    for i in range(3):\n        y = k * i\n        yield y\nlist(f())": ["f:y"],
+}
+
+
+@pytest.mark.parametrize("statement", DEPENDENTS)
+def test_dependents_are_read_where_their_scope_ends(program, statement):
+    header = "import asyncio, sys\nimport numpy as np\nfrom mpi4py import MPI\nk = 0.5 + MPI.COMM_WORLD.rank\n\n"
+    check(program(header + statement + "\n"), ["k"], DEPENDENTS[statement])
+
+
+def test_hostile_names(program):
+    path = program("""
+        import numpy as ampi, math as np
+        from mpi4py import MPI as float
+        __ampi = numpy = 2.0
+        _ = ampi.arange(3.0) * numpy + float.COMM_WORLD.rank + 1
+        def step(ampi, __ampi_watch__, *, self=2.0):
+            step = ampi * self
+            class __ampi_read__:
+                step = __ampi_watch__
+            return step * __ampi_read__.step
+        watch = step(_, __ampi)
+        step = np.exp(ampi.sum(watch) / 100)
+    """)
+    check(path, ["_", "__ampi", "step:self"], ["step"])
+
+
+def test_decorated_functions_keep_what_decorators_see(program):
+    path = program("""
+        import functools, inspect
+        import numpy as np
+        seen = []
+        def keep(function):
+            seen.append((function.__name__, function.__doc__, inspect.signature(function)))
+            assert "def " in inspect.getsource(function)
+            @functools.wraps(function)
+            def call(*arguments):
+                return function(*arguments)
+            return call
+        class Solver:
+            @keep
+            def __init__(self, k):
+                "Doc."
+                self.k = k
+            @property
+            def energy(self):
+                energy = self.k ** 2
+                return energy
+            @staticmethod
+            @keep
+            def cube(k): return k ** 3
+            @classmethod
+            def make(cls, k): return cls(k)
+        y = Solver.make(0.5).energy + Solver.cube(2.0)
+        assert seen[0][:2] == ("__init__", "Doc.")
+    """)
+    found = check(path, ["Solver.__init__:k", "Solver.cube:k"], ["y", "Solver.energy:energy"][:1])
+    assert found.parts[0][0] == pytest.approx(WORLD.size * 0 + 1.0)
+    assert found.parts[0][1] == pytest.approx(12.0)
+
+
+def test_objectives(program):
+    path = program("""
+        import numpy as np
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        x = np.arange(2.0) + comm.rank + 1
+        total = comm.allreduce(np.sum(x ** 2))
+        mine = np.sum(x ** 2) if comm.rank == 0 else None
+    """)
+    x = numpy.arange(2.0) + WORLD.rank + 1
+    assert numpy.array_equal(ampi.trace(path, "x", "total")[1], 2 * x * WORLD.size)
+    assert numpy.array_equal(ampi.trace(path, "x", "total", objective="replicated")[1], 2 * x)
+    assert numpy.array_equal(ampi.trace(path, "x", "total", objective="root")[1], 2 * x)
+    assert numpy.array_equal(ampi.trace(path, "x", "mine")[1], 2 * x * (WORLD.rank == 0))
+    values, (of_total, of_mine) = ampi.trace(path, ["x"], ["total", "mine"])
+    assert values == (WORLD.size * WORLD.allreduce(float(x @ x)), 5.0)
+    assert numpy.array_equal(of_total[0], 2 * x * WORLD.size) and numpy.array_equal(
+        of_mine[0], 2 * x * (WORLD.rank == 0)
+    )
+    if WORLD.size > 1:
+        with pytest.raises(ampi.ProgramError, match="mine is None"):
+            ampi.trace(path, "x", "mine", objective="replicated")
+
+
+def test_declared_variables(program):
+    path = program("""
+        import ampi
+        import numpy as np
+        k = ampi.independent(0.5, name="stiffness")
+        x = ampi.independent(np.arange(3.0), name="place")
+        z = x.copy()
+        energy = ampi.dependent(k * np.sum((x + z) ** 2), name="energy")
+    """)
+    values, gradients = ampi.trace(path)
+    assert values == {"energy": WORLD.size * 10.0}
+    assert gradients["energy"]["stiffness"] == 20.0
+    assert numpy.array_equal(gradients["energy"]["place"], 4 * numpy.arange(3.0))
+    assert ampi.trace(path, "stiffness", "energy")[1] == 20.0
+    assert ampi.independent(3) == 3 and ampi.dependent("x", name="y") == "x"
+
+
+def test_numba_functions_are_kernels(program):
+    path = program("""
+        import numba
+        import numpy as np
+        from numba import njit, prange, jit
+        @njit
+        def square(v): return v * v
+        @numba.njit(parallel=True, cache=True)
+        def energy(x):
+            s = 0.0
+            for i in prange(len(x)):
+                s += square(x[i])
+            return s
+        @jit("float64(float64[:])", nopython=True)
+        def largest(x):
+            return np.sin(x).max()
+        def plain(x): return np.sqrt(x[0]) + float(len(x))
+        root = njit(plain)
+        @numba.jit(nopython=True)
+        def fill(out, x):
+            for i in range(len(x)):
+                out[i] = x[i] ** 3
+        x = np.array([0.5, 0.25, 2.0])
+        out = np.empty(3)
+        fill(out, x)
+        y = energy(x) + largest(x) + root(x) + out.sum()
+    """)
+    check(path, ["x"], ["y"])
+
+
+def test_numba_functions_that_cannot_be_differentiated(program):
+    path = program("""
+        import warnings
+        import numpy as np
+        from numba import njit
+        @njit
+        def fibonacci(n):
+            return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+        @njit
+        def words(n):
+            s = ""
+            for _ in range(n): s += "x"
+            return len(s)
+        x = np.arange(3.0)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            y = np.sum(x ** 2) * fibonacci(10) * words(3) * words(3)
+        told = [str(w.message) for w in seen if "is compiled by Numba and not differentiated" in str(w.message)]
+        assert len(told) == 2 and "'fibonacci'" in told[0] and "prog.py:5" in told[0], told
+    """)
+    check(path, ["x"], ["y"])
+
+
+def test_numbas_own_functions_refuse_derivatives(program):
+    path = program("""
+        import numpy as np
+        from numba import njit
+        @njit
+        def twice(x):
+            names = {"a": 2.0}
+            return x * names["a"]
+        x = np.arange(3.0)
+        y = np.sum(twice(x))
+    """)
+    with pytest.warns(ampi.ActivityWarning, match="'twice' is compiled by Numba"):
+        with pytest.raises(ampi.ActivityError, match=r"(?s)prog.py:4: 'twice' is given arrays .* cannot be"):
+            ampi.trace(path, "x", "y")
+
+
+def test_other_libraries_have_numpys_own(program, tmp_path_factory, monkeypatch):
+    folder = None
+    if WORLD.rank == 0:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        (folder / "somelib.py").write_text("import numpy as np\ndef double(x):\n    return np.asarray(x) * 2.0\n")
+    folder = MPI.COMM_WORLD.bcast(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    path = program("""
+        import numpy as np
+        import somelib
+        x = np.arange(3.0)
+        assert somelib.np is not np
+        y = np.sum(somelib.double(x))
+    """)
+    with pytest.raises(ampi.ActivityError, match=r"somelib.py:3.*numpy.asarray"):
+        ampi.trace(path, "x", "y")
+    sys.modules.pop("somelib", None)
+    path.write_text(path.read_text().replace("assert somelib.np is not np", ""))
+    MPI.COMM_WORLD.Barrier()
+    check(path, ["x"], ["y"], also=["somelib"])
+
+
+LOSSES = {
+    "y = np.sum(x) * 0 + statistics.fmean([x[0], x[1]])": "float\\(\\) of an active array",
+    "y = math.lgamma(x[1])": "lgamma has no derivative rule",
+    "y = math.exp(x)": "length-1",
+    "z = array.array('d', x); y = z[0]": "float\\(\\) of an active array",
+}
+
+
+@pytest.mark.parametrize("statement", LOSSES)
+def test_what_loses_a_derivative_is_an_error(program, statement):
+    path = program(f"import array, math, statistics\nimport numpy as np\nx = np.arange(3.0) + 1\n{statement}\n")
+    with pytest.raises((ampi.ActivityError, TypeError), match=LOSSES[statement]):
+        ampi.trace(path, "x", "y")
+
+
+def test_numbers_may_be_shown(program, capfd):
+    path = program("""
+        import logging
+        import numpy as np
+        x = np.arange(3.0)
+        y = np.sum(x ** 2)
+        form = "%.2f"
+        print("%.1f" % y, form % y, "{:.3f}".format(y), f"{y:g}", str(y), "%s" % y, form % x[1])
+        logging.getLogger("a").warning("%.3f", y)
+        numbers = [v + 1 for v in x.tolist()]
+        y = y + numbers[1] * x.item(1)
+    """)
+    assert numpy.array_equal(ampi.trace(path, "x", "y")[1], [0.0, 2.0 + 1 + 2, 4.0])
+
+
+ERRORS = {
+    ("missing", "y"): "missing is never assigned at the top level of the script; assigned there: ",
+    ("f:missing", "y"): "missing is never assigned at f\\(\\) of the script; assigned there: k",
+    ("g:k", "y"): "it is assigned elsewhere: write f:k",
+    ("Class.mthod:self.q", "y"): "write Class.method:self.q",
+    ("method:self.q", "y"): "write Class.method:self.q",
+    ("x", "missing"): "missing is not there at the end of the top level",
+    ("x", "f:missing"): "f:missing",
+    ("x", "never:z"): "the end of never\\(\\) of the script is never reached",
+    ("never:z", "y"): "never:z: the program does not assign z at never\\(\\)",
+    ("x", "text"): "text is a str, and no number",
+    ("x", "nothing"): "nothing is None",
+    ("x", "passive"): "passive does not depend on x",
+    ("x", "c"): "c is complex",
+    ("n", "y"): "n .*prog.py:6.* is the integer 3: integers have no derivative",
+    ("ns", "y"): "ns .* is an array of shape \\(3,\\) and dtype int64: integers",
+    ("Class.mthod:w", "y"): "there is no Class.mthod in it, did you mean Class.method",
+    ("text", "y"): "text .* is a str, and no number",
+    ("o", "y"): "o .* no number; it has the attributes o.a",
+    ("x@99", "y"): "line 99 of the script has no statement that assigns x",
+    ("k k", "y"): "names no variable",
+    ("x", "return"): "the top level returns nothing",
+    ("lib:f:x", "y"): "does not import a module lib of its own",
+}
+
+
+@pytest.mark.parametrize("wrt, of", ERRORS)
+def test_errors_have_names(program, wrt, of):
+    path = program("""
+        import types
+        import numpy as np
+        x = np.arange(3.0); y = np.sum(x ** 2)
+        o = types.SimpleNamespace(a=1.0); text = "t"; nothing = None
+        n = 3; ns = np.arange(3); passive = 2.0; c = y * 1j
+        def f():
+            k = 2.0
+            return k
+        def never(z): return z
+        class Class:
+            def method(self): self.q = 1.0
+        f()
+    """)
+    with pytest.raises(ampi.ProgramError, match=ERRORS[wrt, of]):
+        ampi.trace(path, wrt, of)
+
+
+def test_files_are_untouched_and_lines_are_kept(program):
+    path = program("""
+        import numpy as np
+        from mpi4py import MPI
+        x = np.arange(3.0)
+        def f(z):
+            y = z * 2
+            raise ValueError("here") if len(z) == 3 else y
+        y = f(2 * x)
+    """)
+    before = path.read_text()
+    with pytest.raises(ValueError) as caught:
+        ampi.trace(path, ["x", "f:z"], "f:y")
+    lines = [entry.lineno for entry in caught.traceback if str(entry.path) == str(path)]
+    assert [number + 1 for number in lines] == [8, 7]
+    assert path.read_text() == before and not list(path.parent.rglob("*.pyc"))
+
+
+def test_one_array_under_two_names(program):
+    path = program("import numpy as np\nx = np.arange(3.0)\ndef f(z): return z * 2\ny = np.sum(f(x))\n")
+    with pytest.raises(ampi.ProgramError, match=r"f:z \(.*prog.py:3\) is the array that x is \(.*prog.py:2\)"):
+        ampi.trace(path, ["x", "f:z"], "y")
+
+
+def test_unseeded_randomness_is_the_same_in_all_runs(program):
+    path = program("""
+        import random
+        import numpy as np
+        x = np.arange(3.0) + 1
+        w = np.random.default_rng().random(3) + np.random.rand(3) + random.random()
+        y = np.sum(w * x ** 2)
+    """)
+    check(path, ["x"], ["y"])
+
+
+def test_two_precisions(program):
+    path = program("""
+        import numpy as np
+        x = np.arange(3, dtype=np.float32) + 1
+        y = np.sum(np.sqrt(x))
+        z = np.array([1 + 2j, 3j])
+        w = np.sum(np.abs(z) ** 2)
+    """)
+    found = check(path, ["x"], ["y"])
+    assert found.parts[0][0].dtype == numpy.float32
+    found = check(path, ["z"], ["w"])
+    numpy.testing.assert_allclose(found.parts[0][0], [2 + 4j, 6j])
