@@ -103,6 +103,11 @@ def _plain(x: TrackedArray) -> np.ndarray:
     return plain(x)
 
 
+def has_derivative(name: str) -> bool:
+    """Whether a function of `math` can be given numbers that carry derivatives, or only ever integers."""
+    return name in _UFUNCS or name in _STEPS or name in {"factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
+
+
 def make_math() -> types.ModuleType:
     """The module `math`, with functions that take numbers with derivatives."""
     module = types.ModuleType("math", math.__doc__)

@@ -41,6 +41,11 @@ _MAKERS = {
 }
 
 
+def is_replaced(package: str) -> bool:
+    """Whether a program's own modules get something else for a package."""
+    return package in _MAKERS
+
+
 @functools.cache
 def top(name: str) -> Any:
     """What stands for a package of this name; None if it is taken as it is."""

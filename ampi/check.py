@@ -1,0 +1,64 @@
+"""What in a program will not be differentiated: ``python -m ampi.check program.py``.
+
+The source of the script and of its own modules is looked through. With ``--run`` the program is run besides, and where
+derivatives were carried is listed: ``mpiexec -n N python -m ampi.check --run --wrt NAME program.py``.
+"""
+
+import argparse
+import contextlib
+import sys
+
+import ampi.mpi
+from ampi.errors import ProgramError
+from ampi.programs import command, lint, traffic
+from ampi.programs.gradients import Differentiation
+
+
+def main(arguments=None):
+    """Entry point of ``python -m ampi.check``; the exit status is 1 if something was found."""
+    comm = ampi.COMM_WORLD
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    say = command.speak(comm)
+    found = lint.look(options.script, options.also)
+    for finding in found:
+        say(str(finding))
+    say(f"{len(found)} place{'s' * (len(found) != 1)} in {options.script} and its modules")
+    if options.run:
+        status = run(options, comm, say)
+        if status:
+            return status
+    return 1 if found else 0
+
+
+def parse(arguments):
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ampi.check", description=__doc__.splitlines()[0])
+    parser.add_argument("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program")
+    parser.add_argument("--run", action="store_true", help="run the program, and say where derivatives were carried")
+    parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
+    options = parser.parse_args(arguments)
+    if options.run and not options.wrt:
+        parser.error("--run needs --wrt NAME: with respect to what is differentiated")
+    return options
+
+
+def run(options, comm, say):
+    """Run the program, and print what carried derivatives."""
+    program = command.program_of([options.script, *options.arguments])
+    try:
+        with command.without_the_runners_path(program):
+            ampi.mpi.install()
+            problem = Differentiation(program, options.wrt, [], options.also)
+            text = traffic.run(problem)
+    except ProgramError as error:
+        with contextlib.redirect_stdout(sys.stderr):
+            say(f"ampi.check: {error}")
+        return 2
+    say(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""What in a program's source will not be differentiated, found without running it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import math
+import os
+import pathlib
+import re
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+from .. import functions
+from ..mpi.rules import TABLE, Treatment
+from ..rules import elementwise, inplace
+from .numbers import has_derivative
+from .stand_ins import is_replaced
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Finding:
+    """A place in a program.
+
+    Attributes
+    ----------
+    file, line : str, int
+    what : str
+        What is there.
+    advice : str
+        What follows, and what to write instead.
+    """
+
+    file: str
+    line: int
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}: {self.advice}"
+
+
+_ADVICE = {
+    "foreign": "its code is not seen, active arrays are an error there; wrap its calls with ampi.custom_vjp",
+    "parallel": "what other threads and processes compute is not recorded (in another thread it is an error); make it one "
+    "step with ampi.custom_vjp",
+    "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls with "
+    "ampi.custom_vjp",
+    "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
+    "integers": "integers carry no derivative: that of what is made of them is zero",
+    "numba": "it is compiled by Numba alone, active arrays are an error; write it with numba.njit",
+    "class": "it keeps numbers where ampi does not see them, active arrays are an error; use plain arrays",
+}
+_OWN_RULES = "write it with functions that have a rule, or wrap it with ampi.custom_vjp"
+_NO_NUMPY = set("h5py matplotlib pytest netCDF4 zarr tqdm rich tabulate psutil yaml mpl_toolkits".split())
+_FOREIGN = {"ctypes", "cffi", "cython", "pythran", "pybind11", "rpy2", "cupy", "pycuda", "numexpr", "torch", "jax"}
+_PARALLEL = {"threading", "multiprocessing", "concurrent", "subprocess", "_thread", "joblib", "dask"}
+_WRITES = {
+    *(f"numpy.{name}" for name in ("save", "savez", "savez_compressed", "savetxt", "memmap")),
+    *("pickle.dump", "json.dump", "h5py.File"),
+}
+_READS = {f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile fromstring frombuffer memmap".split()}
+_INTEGERS = re.compile(r"(np\.|numpy\.|['\"])?u?int(\d+|p|c)?_?['\"]?|bool|np\.bool_?|['\"][<>=]?[iu?]\d*['\"]")
+_NUMBA = {"vectorize", "guvectorize", "stencil", "cfunc", "cuda", "experimental.jitclass", "generated_jit"}
+_LEAVES = {
+    "tobytes": "bytes carry no derivative; send the array, or pack it with MPI.Pack",
+    "tofile": "what is written contributes nothing; ampi's File.Write has outputs that can carry a seed",
+    "ctypes": "what C code does with the address is not seen; wrap the call with ampi.custom_vjp",
+    "__array_interface__": "what is done with the address is not seen; wrap the call with ampi.custom_vjp",
+}
+
+
+def look(script: Any, packages: Any = ()) -> list[Finding]:
+    """Go through a script and the modules of its own that it imports.
+
+    Parameters
+    ----------
+    script : path
+    packages : iterable of str
+        Packages that belong to the program besides.
+
+    Returns
+    -------
+    list of Finding
+        By file and line.
+
+    Raises
+    ------
+    OSError, SyntaxError
+        A file cannot be read, or is no Python.
+    """
+    start = pathlib.Path(script)
+    if start.is_dir():
+        start = start / "__main__.py"
+    waiting, seen, found = [start], set(), []
+    while waiting:
+        path = waiting.pop()
+        if path.resolve() in seen:
+            continue
+        seen.add(path.resolve())
+        file = _File(path, start.parent, frozenset(packages))
+        found += file.findings()
+        waiting += file.imported
+    return sorted(set(found))
+
+
+class _File(ast.NodeVisitor):
+    """One source file: the names that it imports, and what is found in it."""
+
+    def __init__(self, path: pathlib.Path, folder: pathlib.Path, packages: frozenset[str]) -> None:
+        self.path = path
+        self.folder = folder
+        self.packages = packages
+        self.names: dict[str, str] = {}
+        self.imported: list[pathlib.Path] = []
+        self.found: list[Finding] = []
+
+    def findings(self) -> list[Finding]:
+        tree = ast.parse(self.path.read_bytes(), str(self.path))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._import(node)
+        self.visit(tree)
+        return self.found
+
+    def _say(self, node: Any, what: str, advice: str) -> None:
+        self.found.append(Finding(os.path.relpath(self.path), node.lineno, what, advice))
+
+    # ------------------------------------------------------------------------------------------------- imports
+
+    def _import(self, node: Any) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                self.names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+                self._module(node, alias.name)
+            return
+        module = node.module or ""
+        if node.level:
+            base = self.path.resolve().parents[node.level - 1].joinpath(*module.split(".") if module else ())
+            self._file(base)
+            for alias in node.names:
+                self._file(base / alias.name)
+            return
+        for alias in node.names:
+            self.names[alias.asname or alias.name] = f"{module}.{alias.name}"
+        if not self._module(node, module):
+            return
+        for alias in node.names:
+            self._file(self.folder.joinpath(*module.split("."), alias.name))
+
+    def _file(self, base: pathlib.Path) -> bool:
+        """Go on with the module that is in a file of the program, if there is one."""
+        for path in (base.with_suffix(".py") if base.name else base, base / "__init__.py"):
+            if path.is_file():
+                self.imported.append(path)
+                return True
+        return False
+
+    def _module(self, node: Any, name: str) -> bool:
+        """Look at an import; whether it is one of the program's own."""
+        package = name.partition(".")[0]
+        parts = name.split(".")
+        if any([self._file(self.folder.joinpath(*parts[: n + 1])) for n in range(len(parts))]) or (
+            self.folder.joinpath(parts[0]).is_dir() and package not in sys.stdlib_module_names
+        ):
+            return True
+        if package in self.packages:
+            return self._installed(name)
+        if package in _FOREIGN:
+            self._say(node, f"import {name}", _ADVICE["foreign"])
+        elif package in _PARALLEL:
+            self._say(node, f"import {name}", _ADVICE["parallel"])
+        elif not (
+            is_replaced(package) or package in sys.stdlib_module_names or package in ("ampi", "mpi4py", *_NO_NUMPY)
+        ):
+            self._say(node, f"import {name}", _ADVICE["library"].format(package))
+        return False
+
+    def _installed(self, name: str) -> bool:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return True
+        if spec is not None and spec.origin and spec.origin.endswith(".py"):
+            self.imported.append(pathlib.Path(spec.origin))
+        return True
+
+    # ---------------------------------------------------------------------------------------------- expressions
+
+    def _path_of(self, node: ast.AST) -> str:
+        """``numpy.linalg.norm`` for an expression that means it here."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self.names:
+            return ""
+        return ".".join([self.names[node.id], *reversed(parts)])
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Addresses of arrays, and methods of MPI's without a rule."""
+        if node.attr in ("ctypes", "__array_interface__") and not self._path_of(node):
+            self._say(node, f".{node.attr}", _LEAVES[node.attr])
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Calls of functions that are known."""
+        name = self._path_of(node.func)
+        package = name.partition(".")[0]
+        if isinstance(node.func, ast.Attribute) and not name:
+            self._method(node, node.func.attr)
+        elif name in _WRITES:
+            self._say(node, name, "what is written to files contributes nothing by itself")
+        elif name in _READS:
+            self._say(node, name, "what is read is a constant")
+        elif package == "numpy":
+            self._numpy(node, name)
+        elif package == "math" and callable(getattr(math, name[5:], None)) and not has_derivative(name[5:]):
+            self._say(node, name, f"there is no derivative rule for it, active numbers are an error; {_OWN_RULES}")
+        elif package == "cmath":
+            self._say(node, name, "active numbers are an error there; write it with numpy's functions")
+        elif name == "mpi4py.MPI.Op.Create":
+            self._say(node, "MPI.Op.Create", _ADVICE["operation"])
+        elif isinstance(node.func, ast.Name) and node.func.id == "open" and _opens_for_writing(node):
+            self._say(node, "open(..., 'w')", "what is written to files contributes nothing")
+        for keyword in node.keywords:
+            if keyword.arg == "dtype" and ast.unparse(keyword.value) in ("object", "'O'", "np.object_"):
+                self._say(node, "dtype=object", "arrays of objects carry no derivatives; use floating-point numbers")
+        self.generic_visit(node)
+
+    def _method(self, node: ast.Call, method: str) -> None:
+        if method in ("astype", "view") and node.args and _INTEGERS.fullmatch(ast.unparse(node.args[0])):
+            self._say(node, f".{method}({ast.unparse(node.args[0])})", _ADVICE["integers"])
+        elif method in ("tobytes", "tofile"):
+            self._say(node, f".{method}()", _LEAVES[method])
+        elif method in _WITHOUT_RULE:
+            self._say(node, f".{method}()", "this operation of MPI has no derivative rule: active buffers are an error")
+
+    def _numpy(self, node: ast.Call, name: str) -> None:
+        function: Any = np
+        for part in name.split(".")[1:]:
+            function = getattr(function, part, None)
+        if function is None or name.startswith(("numpy.random", "numpy.testing")):
+            return
+        if isinstance(function, type):
+            if issubclass(function, (np.matrix, np.ma.MaskedArray, np.poly1d, np.recarray, np.nditer)):
+                self._say(
+                    node, name, "it keeps numbers behind ampi's back, active arrays are an error; use plain arrays"
+                )
+            return
+        if not takes_derivatives(function):
+            self._say(node, name, f"there is no derivative rule for it, active arrays are an error; {_OWN_RULES}")
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        """Functions that Numba compiles in ways that cannot be differentiated."""
+        for decorator in node.decorator_list:
+            name = self._path_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            rest = name.removeprefix("numba.")
+            if name.startswith("numba.") and (rest in _NUMBA or rest.startswith("cuda.")):
+                self._say(node, f"@{name} of '{node.name}'", _ADVICE["numba"])
+        self.generic_visit(node)
+
+
+def _opens_for_writing(node: ast.Call) -> bool:
+    mode = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "mode"), None)
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wax+"))
+
+
+def _without_rule() -> set[str]:
+    """Names of MPI's methods that have no rule, whatever object they belong to."""
+    names: dict[str, set[Treatment]] = {}
+    for operation in TABLE.values():
+        names.setdefault(operation.name, set()).add(operation.treatment)
+    return {name for name, treatments in names.items() if treatments == {Treatment.ERROR}}
+
+
+_WITHOUT_RULE = _without_rule()
+
+
+def takes_derivatives(function: Any) -> bool:
+    """Whether a function of NumPy can be given active arrays: it has a rule, or its result is a constant."""
+    if isinstance(function, np.ufunc):
+        known_ufuncs = elementwise.RULES.keys() | elementwise.CONSTANTS | elementwise.CONSTANT_FOR_REAL
+        reals = [t for t in function.types if set(t.partition("->")[0]) == {"d"} and "d" in t.partition("->")[2]]
+        return function in known_ufuncs or function in (np.divmod, np.modf, np.frexp) or not reals
+    if isinstance(function, types.ModuleType) or not callable(function):
+        return True
+    known = (functions.CONSTANT, functions.COMPOSITE, functions.RULES, inplace.WRITERS)
+    if any(function in table for table in known) or not hasattr(function, "_implementation"):
+        return True
+    return False

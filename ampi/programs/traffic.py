@@ -1,0 +1,115 @@
+"""Which lines, arrays and messages of a program's run carried derivatives."""
+
+from __future__ import annotations
+
+import collections
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityWarning
+from ..memory import TrackedArray
+from ..tape import Tape, where_called
+from .declared import declaring
+from .gradients import Differentiation, strictly
+
+_OWN_NAMES = re.compile(r"^_+|_+$")
+
+
+class Recorded(list):
+    """The records of a tape, which counts them by the program's lines as they are appended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: collections.Counter = collections.Counter()
+
+    def append(self, record: Any) -> None:
+        """Append a record, and count it."""
+        if record.adjoint is not None:
+            self.lines[where_called(), name_of(record)] += 1
+        super().append(record)
+
+
+def name_of(record: Any) -> str:
+    """What a record is of."""
+    adjoint = record.adjoint
+    for part in ("name", "call", "operation", "function", "kernel", "ufunc"):
+        found = getattr(adjoint, part, None)
+        if isinstance(found, str):
+            return found
+        if found is not None and isinstance(getattr(found, "__name__", None), str):
+            return found.__name__
+    cls = getattr(adjoint, "__qualname__", None) or type(adjoint).__name__
+    module = type(adjoint).__module__ if cls == type(adjoint).__name__ else getattr(adjoint, "__module__", "")
+    kind = "message" if ".mpi." in f"{module}." else "kernel" if ".kernel." in f"{module}." else "NumPy"
+    return f"{kind} ({_OWN_NAMES.sub('', cls.partition('.<locals>')[0]).lower()})"
+
+
+def run(problem: Differentiation) -> str:
+    """Run a program with the independents watched, and say where derivatives went. Collective.
+
+    Returns
+    -------
+    str
+        On rank 0 what all ranks found; elsewhere empty.
+    """
+    session = problem.session
+    tape = Tape()
+    tape.records = records = Recorded()  # type: ignore[assignment]
+    tape.append_record = records.append
+    with warnings.catch_warnings(record=True) as told, strictly():
+        warnings.simplefilter("always", ActivityWarning)
+        with tape:
+            session.begin(tape)
+            with declaring(session):
+                problem.runner.run(silent=True)
+            session.finish(lambda module: problem.runner.namespace if not module else None)
+            arrays = _arrays(tape, problem.runner.namespace or {})
+    said = [str(w.message) for w in told if issubclass(w.category, ActivityWarning)]
+    gathered = problem.comm.gather((dict(records.lines), arrays, said))
+    if gathered is None:
+        return ""
+    return _text(gathered)
+
+
+def _arrays(tape: Tape, namespace: dict[str, Any]) -> dict[str, str]:
+    """The arrays and numbers at the end of the script's top level, and whether they carry derivatives."""
+    found = {}
+    for name, value in namespace.items():
+        if isinstance(value, (np.ndarray, np.inexact, float)) and not name.startswith("__"):
+            active = isinstance(value, TrackedArray) and value.dtype.kind in "fcV" and tape.is_active(value)
+            found[name] = "carries derivatives" if active else "does not"
+    return found
+
+
+def _text(gathered: list[Any]) -> str:
+    lines: collections.Counter = collections.Counter()
+    ranks: dict[Any, set[int]] = collections.defaultdict(set)
+    arrays: dict[str, set[str]] = collections.defaultdict(set)
+    warned: dict[str, None] = {}
+    for rank, (counted, known, said) in enumerate(gathered):
+        lines.update(counted)
+        for key in counted:
+            ranks[key].add(rank)
+        for name, state in known.items():
+            arrays[name].add(state)
+        warned.update(dict.fromkeys(said))
+    text = ["Where derivatives were carried (times on all ranks, operation, number of ranks):"]
+    for (place, what), count in sorted(lines.items(), key=lambda item: (_place(item[0][0]), item[0][1])):
+        text.append(f"   {place}: {count} x {what} on {len(ranks[place, what])}")
+    if not lines:
+        text.append("   nowhere")
+    text.append("Variables at the end of the script's top level:")
+    for name, states in arrays.items():
+        text.append(f"   {name}: {' on some ranks, '.join(sorted(states))}{' on others' if len(states) > 1 else ''}")
+    if warned:
+        text.append("What was warned of:")
+        text += [f"   {message}" for message in warned]
+    return "\n".join(text)
+
+
+def _place(text: str) -> tuple[str, int]:
+    file, _, line = text.rpartition(":")
+    return file, int(line) if line.isdigit() else 0
