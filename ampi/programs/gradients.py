@@ -252,7 +252,8 @@ class Differentiation:
         if name.module and name.module not in self.modules.loaded:
             there = ", ".join(sorted(self.modules.loaded)) or "none"
             return f"{name.text}: the program does not import a module {name.module} of its own (its own: {there})"
-        return f"{name.text}: {name.path} is never assigned at {name.where}{self._suggest(name)}"
+        text = name.path if name.text == name.path else f"{name.text}: {name.path}"
+        return f"{text} is never assigned at {name.where}{self._suggest(name)}"
 
     def _suggest(self, name: names.Name) -> str:
         """What there is instead."""

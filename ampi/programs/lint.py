@@ -46,10 +46,10 @@ class Finding:
 
 _ADVICE = {
     "foreign": "its code is not seen, active arrays are an error there; wrap its calls with ampi.custom_vjp",
-    "parallel": "what other threads and processes compute is not recorded (in another thread it is an error); make it one "
-    "step with ampi.custom_vjp",
-    "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls with "
-    "ampi.custom_vjp",
+    "parallel": "what other threads and processes compute is not recorded (in another thread it is an error); make it "
+    "one step with ampi.custom_vjp",
+    "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls "
+    "with ampi.custom_vjp",
     "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
     "integers": "integers carry no derivative: that of what is made of them is zero",
     "numba": "it is compiled by Numba alone, active arrays are an error; write it with numba.njit",
