@@ -1,0 +1,117 @@
+"""``python -m ampi.check``: what in a program will not be differentiated."""
+
+import pathlib
+import re
+import textwrap
+
+import numpy
+import pytest
+
+from ampi.programs import lint
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+
+LINES = {
+    "import somelib": "import somelib: .*--also somelib",
+    "from somelib.inner import thing": "import somelib.inner",
+    "import ctypes": "import ctypes: its code is not seen",
+    "from concurrent.futures import ThreadPoolExecutor": "import concurrent.futures: .*threads",
+    "y = x.astype(int)": r"\.astype\(int\): integers carry no derivative",
+    "y = x.astype('i4')": "astype",
+    "y = x.view(np.int64)": "view",
+    "np.save('f', x)": "numpy.save: what is written",
+    "with open('f', 'w') as f: pass": "open",
+    "y = np.loadtxt('f')": "numpy.loadtxt: what is read is a constant",
+    "import math as m; y = m.lgamma(x[0])": "math.lgamma: there is no derivative rule",
+    "from math import erf as e; y = e(1.0)": "math.erf",
+    "y = np.unique(x)": "numpy.unique: there is no derivative rule",
+    "y = np.heaviside": None,
+    "y = np.spacing(x)": "numpy.spacing",
+    "y = np.array([x, None], dtype=object)": "dtype=object",
+    "y = x.tobytes()": "tobytes",
+    "y = x.ctypes.data": "ctypes",
+    "op = MPI.Op.Create(min)": "MPI.Op.Create",
+    "import numba\n@numba.vectorize\ndef f(x): return x": "@numba.vectorize of 'f'",
+    "y = np.matrix([[1.0]])": "numpy.matrix",
+    "y = np.linalg.norm(np.fft.fft(np.sort(x))) + np.sin(x) @ x": None,
+    "import math; y = math.sin(x[0]) + math.factorial(3)": None,
+    "from numba import njit\n@njit\ndef f(x): return x": None,
+    "y = x.astype(float) + x.astype(np.float32)": None,
+    "import h5py, sys, json, os.path, helper": None,
+    "with open('f') as f: pass": None,
+    "y = np.where(x > 0, x, 0.0).reshape(1, -1); n = np.argsort(x)": None,
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_line(tmp_path, line):
+    path = tmp_path / "prog.py"
+    path.write_text(f"import numpy as np\nfrom mpi4py import MPI\nx = np.arange(3.0)\n{line}\n")
+    (tmp_path / "helper.py").write_text("")
+    found = lint.look(path)
+    if LINES[line] is None:
+        assert not found, found
+    else:
+        assert len(found) == 1, found
+        assert found[0].line in (4, 5, 6) and found[0].file.endswith("prog.py")
+        assert re.search(LINES[line], str(found[0]))
+
+
+def test_modules_of_the_program_are_looked_through(tmp_path):
+    (tmp_path / "prog.py").write_text("from pack import a\nimport pack.b\nimport far\n")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "a.py").write_text("from . import c\nfrom .d import e\nx.tobytes()\n")
+    for name in "bcd":
+        (tmp_path / "pack" / f"{name}.py").write_text("\nx.tobytes()\n")
+    found = lint.look(tmp_path / "prog.py")
+    places = {(pathlib.Path(f.file).name, f.line) for f in found}
+    assert places == {("a.py", 3), ("b.py", 2), ("c.py", 2), ("d.py", 2), ("prog.py", 3)}
+
+
+@pytest.mark.parametrize("script", ["lulesh/lulesh.py", "minibude/minibude.py"])
+def test_examples_have_few_places(script):
+    assert 0 < len(lint.look(EXAMPLES / script)) < 12
+
+
+def test_what_is_said_of_numpy_is_true():
+    """A function of which is said that it has no rule raises, and the others do not."""
+    import ampi
+
+    x = numpy.array([0.5, 0.25, 0.75])
+    for name in "unique spacing sort sin cumsum interp heaviside nextafter ptp quantile corrcoef histogram".split():
+        function = getattr(ampi.numpy, name)
+        arguments = {"interp": (x, x), "heaviside": (x,), "nextafter": (x,), "quantile": (0.5,)}.get(name, ())
+        if name == "corrcoef":
+            arguments = (x[::-1],)
+        with ampi.Tape() as tape:
+            active = tape.watch(x)
+            try:
+                function(active, *arguments)
+            except ampi.ActivityError:
+                assert not lint.takes_derivatives(getattr(numpy, name)), name
+            else:
+                assert lint.takes_derivatives(getattr(numpy, name)), name
+
+
+def test_command(mpiexec, tmp_path):
+    path = tmp_path / "prog.py"
+    path.write_text(
+        textwrap.dedent("""
+        import sys
+        import numpy as np
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        x = np.arange(3.0) * float(sys.argv[1])
+        n = x.astype(int)
+        y = comm.allreduce(np.sum(x ** 2))
+        print("ran")
+        """)
+    )
+    result = mpiexec(2, "-m", "ampi.check", path)
+    assert result.returncode == 1 and result.stdout.count(":7: .astype(int)") == 1, result.stderr
+    result = mpiexec(2, "-m", "ampi.check", "--run", "--wrt", "x", path, "2")
+    assert "ran\n" not in result.stdout
+    assert "prog.py:8: 2 x NumPy (reduction) on 2" in result.stdout, result.stdout + result.stderr
+    assert "message" in result.stdout
+    assert "   y: carries derivatives" in result.stdout and "   n: does not" in result.stdout
