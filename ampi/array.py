@@ -55,7 +55,7 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
-        lose_number("float() of", self)
+        lose_number("float() of", self) if checks.whole else warn_lost("float() of", self)
         return float(plain(self))
 
     def __int__(self) -> int:
@@ -63,7 +63,7 @@ class ndarray(TrackedArray):
         return int(plain(self))
 
     def __complex__(self) -> complex:
-        lose_number("complex() of", self)
+        lose_number("complex() of", self) if checks.whole else warn_lost("complex() of", self)
         return complex(plain(self))
 
     def item(self, *arguments: Any) -> Any:

@@ -56,12 +56,10 @@ def lose(what: str, array: Any, instead: str) -> None:
 
 
 def lose_number(what: str, array: Any) -> None:
-    """The same where a number becomes Python's: an error if the program is differentiated as it stands, unless it is
+    """The same where a number becomes Python's in a program that is differentiated as it stands: an error, unless it is
     only to be shown."""
-    if checks.whole and would_be_lost(array) and not _is_shown(3):
+    if would_be_lost(array) and not _is_shown(3):
         raise ActivityError(_message(where_called(), what, KEEP))
-    if not checks.whole:
-        warn_lost(what, array)
 
 
 def _is_shown(depth: int) -> bool:
