@@ -438,9 +438,13 @@ random = _Submodule(
 )
 
 
+_OWN = {"__cached__", "__file__", "__loader__", "__package__", "__path__", "__spec__", "__warningregistry__"}
+"""What a module has for itself: those of NumPy's would be wrong."""
+
+
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name not in ("__version__", "__array_api_version__", "__array_namespace_info__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # those of a module are its own
+    if name in _OWN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(_np, name)
     if not name.startswith("_") and _wrappable(found):
         found = globals()[name] = _ours(found)
