@@ -4,8 +4,9 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
-from . import errors, numpy, testing
+from . import errors, numpy, rules, testing
 from . import foreign as foreign
+from . import scipy_rules as scipy_rules
 from .array import ndarray, value
 from .constants import constant
 from .custom import custom_vjp
@@ -73,6 +74,7 @@ __all__ = [
     "numpy",
     "passive",
     "prange",
+    "rules",
     "testing",
     "trace",
     "value",

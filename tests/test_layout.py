@@ -23,6 +23,8 @@ FLOORS = {
     "array": 1,
     "byte_views": 1,
     "rules": 1,
+    "libraries": 1,
+    "scipy_rules": 1,
     "scalars": 1,
     "structures": 1,
     "constants": 1,

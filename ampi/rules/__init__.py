@@ -1,1 +1,13 @@
-"""Derivative rules of NumPy's functions, a table for each kind; `ampi.functions` and `ampi.ufuncs` look them up."""
+"""Derivative rules, of NumPy's functions and, by `define`, of anybody's."""
+
+from typing import Any
+
+__all__ = ["define", "define_class"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from . import definitions
+
+        return getattr(definitions, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -220,7 +220,7 @@ def _partial_term(partial: Callable) -> Callable:
     return term
 
 
-def _rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
+def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
     terms: list = []
     needs: list = []
     for entry in entries:
@@ -242,8 +242,8 @@ def _ufunc(name: str) -> np.ufunc:
 
 
 RULES: dict[np.ufunc, Rule] = {
-    **{_ufunc(name): _rule(name, entries, False) for name, entries in PARTIALS.items()},
-    **{_ufunc(name): _rule(name, entries, True) for name, entries in ADJOINTS.items()},
+    **{_ufunc(name): rule(name, entries, False) for name, entries in PARTIALS.items()},
+    **{_ufunc(name): rule(name, entries, True) for name, entries in ADJOINTS.items()},
 }
 CONSTANTS: set[np.ufunc] = {getattr(np, name) for name in CONSTANT}
 # What x**0 calls in some versions of NumPy.

@@ -1,0 +1,435 @@
+"""`define`: derivative rules for functions of other libraries; `define_class`: arrays inside of their objects."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..activity import is_active, is_inexact, plain_of
+from ..errors import ActivityError, TapeError
+from ..libraries import Hook, hook, when_imported
+from ..memory import TrackedArray, looks_at, plain, region_of, tracked, wrapped
+from ..nested import from_nested
+from ..tape import Bystander, Sweep, Tape, current, where_called
+from . import elementwise
+
+
+def define(
+    function: Any,
+    formula: Callable | None = None,
+    *,
+    adjoint: Mapping[str, Callable | None] | None = None,
+    partials: tuple | None = None,
+    constant: bool = False,
+    communicates: bool = False,
+) -> Any:
+    """Give the derivative of a function that ampi does not know.
+
+    ::
+
+        ampi.rules.define(
+            "mylib:solve",                                     # x = mylib.solve(a, b, transposed=False)
+            adjoint={
+                "b": lambda g, a, transposed: mylib.solve(a, g, not transposed),
+                "a": lambda g, a, transposed, result: ...,
+            },
+        )
+
+        @ampi.rules.define("mylib:softplus")                   # the same in functions of ampi.numpy
+        def softplus(x):
+            return np.log1p(np.exp(x))
+
+    Calls of the function while a tape records are seen, whatever the program calls it by and whenever it has imported
+    it (of a built-in function: unless it is kept elsewhere than in a module); others are not touched.  Values are
+    always those of the function itself.
+
+    Parameters
+    ----------
+    function : callable or str
+        A function, a method of a class, a ufunc, or a name as in ``"package.module:Class.method"``, for which the
+        module is not imported: the rule waits until the program has done so.
+    formula : callable, optional
+        The function again, with the same parameters, as functions that have derivatives compute it.  Where neither
+        this nor another rule is given, `define` is a decorator of it.
+    adjoint : dict, optional
+        For each parameter of the function that may be active, the adjoint: a function whose first parameter is ``g``,
+        the adjoint of the result, in the result's structure.  The names of its others say what it needs of the call:
+        parameters of the function (for ``**keywords`` their dictionary), ``result``, or, of the argument itself,
+        ``shape`` and ``dtype``.  It gets plain arrays, must not change them, and returns the argument's adjoint, of
+        its structure and shape, in the real inner product Re⟨x̄, ẋ⟩; None stands for zero.  None in place of the
+        function: the result does not depend on the argument.  Where an argument is an object (`define_class`), its
+        adjoint is the tuple of the adjoints of its arrays.  An active argument without an entry is an error.
+    partials : tuple, optional
+        Of a ufunc: for each argument the partial derivative, a function whose parameters say what it needs (``x``,
+        ``y``, ``w``: the arguments; ``z``: the result), a number, or None.
+    constant : bool, optional
+        The result has no derivative.
+    communicates : bool, optional
+        The adjoint communicates: while a tape records every call is recorded, and the adjoint runs in every sweep on
+        all ranks that called, whether or not their arguments are active.
+
+    Raises
+    ------
+    TypeError
+        A rule of this kind cannot be given to a function of this kind, or an adjoint asks for what does not exist.
+
+    See also
+    --------
+    ampi.custom_vjp : for functions of one's own.
+    """
+    if formula is None and adjoint is None and partials is None and not constant:
+        return lambda formula: define(function, formula, communicates=communicates)
+    if isinstance(function, str):
+        module, _, path = function.partition(":")
+        if not path:
+            raise TypeError(f"ampi.rules.define({function!r}, ...): write it as 'package.module:name'")
+        when_imported(
+            module,
+            lambda: _install(_member(sys.modules[module], path), formula, adjoint, partials, constant, communicates),
+        )
+    else:
+        _install(function, formula, adjoint, partials, constant, communicates)
+    return formula
+
+
+def _member(found: Any, path: str) -> Any:
+    for name in path.split("."):
+        own = vars(found).get(name) if isinstance(found, type) else None
+        found = getattr(found, name) if own is None else own
+    return found
+
+
+def _install(
+    function: Any,
+    formula: Callable | None,
+    adjoint: Mapping | None,
+    partials: tuple | None,
+    constant: bool,
+    communicates: bool,
+) -> None:
+    if isinstance(function, np.ufunc):
+        if constant:
+            elementwise.CONSTANTS.add(function)
+        elif partials is not None:
+            elementwise.RULES[function] = elementwise.rule(function.__name__, partials, False)
+        else:
+            raise TypeError(f"ampi.rules.define: give the ufunc {function.__name__} its partials=")
+        return
+    if isinstance(function, type):
+        raise TypeError(f"ampi.rules.define: {function.__name__} is a class; name the method, e.g. __init__")
+    if constant:
+        handle = _as_constant
+    elif formula is not None:
+        handle = functools.partial(_by_formula, formula)
+    elif adjoint is not None:
+        handle = Adjoint(adjoint, communicates)
+    else:
+        raise TypeError("ampi.rules.define: partials= are for ufuncs")
+    if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
+        from .. import functions
+
+        found = Hook(function, f"{function.__module__}.{function.__name__}", handle)
+        functions.RULES[function] = lambda *arguments, **keywords: handle(found, current(), arguments, keywords)
+    else:
+        found = hook(function, handle)
+    if isinstance(handle, Adjoint):
+        handle.prepare(found)
+
+
+# ------------------------------------------------------------------------------------------------ objects with arrays
+
+_classes: dict[type, tuple[Callable, Callable]] = {}
+
+
+def define_class(cls: type | str, take_apart: Callable, put_together: Callable) -> None:
+    """Tell of the arrays that the objects of a class hold, so that they can be active.
+
+    ::
+
+        ampi.rules.define_class("mylib:Field", lambda f: ((f.values,), f.grid), lambda arrays, grid: Field(*arrays, grid))
+
+    Parameters
+    ----------
+    cls : type or str
+        The class, or its name as for `define`; subclasses are meant as well.
+    take_apart : callable
+        ``take_apart(x)`` gives a tuple of its arrays, and anything else that it consists of.
+    put_together : callable
+        ``put_together(arrays, rest)`` is such an object again, with other arrays (plain ones or `ampi.ndarray`\\ s),
+        which it must not convert.
+    """
+    if isinstance(cls, str):
+        module, _, path = cls.partition(":")
+        when_imported(module, lambda: define_class(_member(sys.modules[module], path), take_apart, put_together))
+    else:
+        _classes[cls] = take_apart, put_together
+        _ways.clear()
+
+
+_ways: dict[type, tuple | None] = {}
+
+
+def _way(x: Any) -> tuple | None:
+    kind = type(x)
+    try:
+        return _ways[kind]
+    except KeyError:
+        found = next((_classes[base] for base in kind.__mro__ if base in _classes), None)
+        _ways[kind] = found
+        return found
+
+
+def parts(x: Any) -> Iterator[Any]:
+    """What tuples, lists, dictionaries and objects of known classes hold, in order."""
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from parts(item)
+    elif isinstance(x, dict):
+        for item in x.values():
+            yield from parts(item)
+    else:
+        way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+        if way is None:
+            yield x
+        else:
+            yield from parts(way[0](x)[0])
+
+
+def mapped(function: Callable, x: Any) -> Any:
+    """The same with a function applied to each of the parts."""
+    if isinstance(x, tuple):
+        items = [mapped(function, item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+    if isinstance(x, list):
+        return [mapped(function, item) for item in x]
+    if isinstance(x, dict):
+        return {name: mapped(function, item) for name, item in x.items()}
+    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+    if way is None:
+        return function(x)
+    arrays, rest = way[0](x)
+    found = tuple([mapped(function, a) for a in arrays])
+    return x if all(a is b for a, b in zip(arrays, found)) else way[1](found, rest)
+
+
+def opened(function: Callable, x: Any) -> Any:
+    """`mapped`, with a tuple of its arrays in the place of an object."""
+    if isinstance(x, (tuple, list)):
+        items = [opened(function, item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if isinstance(x, dict):
+        return {name: opened(function, item) for name, item in x.items()}
+    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+    return function(x) if way is None else tuple([opened(function, a) for a in way[0](x)[0]])
+
+
+def any_active(tape: Tape, *given: Any) -> bool:
+    """Whether a part of an argument is active."""
+    return any(is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
+
+
+# --------------------------------------------------------------------------------------------------------- kinds of rules
+
+
+def refusal(name: str, why: str, instead: str = "") -> ActivityError:
+    """The error for a function that has no rule, which names it and the program's line."""
+    instead = instead or "write it with functions that have one, wrap it with ampi.custom_vjp"
+    return ActivityError(
+        f"{where_called()}: {name} has no derivative rule{why} and was given an active array; {instead}, "
+        "or pass ampi.value(x) if its result is a constant"
+    )
+
+
+def _plainly(found: Hook, arguments: tuple, keywords: dict) -> Any:
+    """A call without active arguments; what is made of arrays of ours is of ours."""
+    if not any(isinstance(x, TrackedArray) for x in parts((arguments, keywords))):
+        return found.original(*arguments, **keywords)
+    result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+    return mapped(wrapped, result)
+
+
+def _as_constant(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    return _plainly(found, arguments, keywords)
+
+
+def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    if not any_active(tape, arguments, keywords):
+        return _plainly(found, arguments, keywords)
+    exact = found.original(*mapped(plain_of, _unharmed(arguments)), **mapped(plain_of, _unharmed(keywords)))
+    with np.errstate(all="ignore"):
+        result = formula(*arguments, **keywords)
+    return exactly(found.name, tape, result, exact, [x for x in parts((arguments, keywords)) if _is_array(x)])
+
+
+def _unharmed(given: Any) -> Any:
+    """Keyword arguments without leave to overwrite others."""
+    if isinstance(given, dict):
+        return {name: False if name.startswith("overwrite_") else x for name, x in given.items()}
+    return given
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray)
+
+
+def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
+    """What a formula gave, with the values that the function itself has given."""
+    from ..indexing import copied
+    from ..memory import as_scalar, is_scalar, writable
+
+    made, wanted = list(parts(result)), list(parts(exact))
+    if len(made) != len(wanted):
+        raise refusal(name, f" whose formula gives as many results ({len(made)} for {len(wanted)})")
+    found = []
+    for r, e in zip(made, wanted):
+        if not (isinstance(e, (np.ndarray, np.inexact, float, complex)) and is_inexact(np.asarray(e))):
+            found.append(wrapped(e))
+            continue
+        e = e if isinstance(e, (np.ndarray, np.generic)) else np.asarray(e)[()]
+        if not is_active(tape, r):
+            found.append(wrapped(e))  # as a part of several that does not depend on what is active
+            continue
+        if r.shape != e.shape:
+            raise refusal(name, f" for these arguments (its formula gives the shape {r.shape} and not {e.shape})")
+        if r.dtype != e.dtype:
+            r = r.astype(e.dtype)
+        if looks_at(r, [x for x in given if isinstance(x, TrackedArray)]) or (
+            e.ndim and [s for s, n in zip(r.strides, r.shape) if n > 1] != [s for s, n in zip(e.strides, e.shape) if n > 1]
+        ):
+            r = copied(r, np.array(e, order="K"))
+        if not is_scalar(r) and not e.ndim and not isinstance(e, np.ndarray):
+            writable(r)[...] = e
+            r = as_scalar(r) if r.base is None else r[()]
+        else:
+            writable(r)[...] = e
+        found.append(r)
+    if not any(is_active(tape, r) for r in found):
+        if any(is_inexact(r) for r in found):
+            raise refusal(name, " that keeps derivatives for these arguments")
+        return exact
+    rest = iter(found)
+    return mapped(lambda _: next(rest), exact)
+
+
+class Adjoint:
+    """A rule by adjoints of the arguments."""
+
+    def __init__(self, adjoints: Mapping[str, Callable | None], communicates: bool = False) -> None:
+        self.adjoints = dict(adjoints)
+        self.communicates = communicates
+        self.needs: dict[str, list[str]] = {}
+
+    def prepare(self, found: Hook) -> None:
+        """Look at what the adjoints ask for."""
+        known = set(found.signature.parameters)
+        for name, adjoint in self.adjoints.items():
+            if name not in known:
+                raise TypeError(f"ampi.rules.define: {found.name} has no parameter {name!r} (but {', '.join(known)})")
+            wanted = [] if adjoint is None else list(inspect.signature(adjoint).parameters)[1:]
+            for wish in wanted:
+                if wish not in known and wish not in ("result", "shape", "dtype"):
+                    raise TypeError(f"ampi.rules.define: the adjoint of {found.name} asks for {wish!r}, which is none "
+                                    f"of its parameters {', '.join(known)}")
+            self.needs[name] = wanted
+
+    def __call__(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+        recorded = not isinstance(tape, Bystander)
+        if not any_active(tape, arguments, keywords) and not (self.communicates and recorded):
+            return _plainly(found, arguments, keywords)
+        return self.record(found, tape, arguments, keywords)
+
+    def record(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+        """A call with active arguments."""
+        bound = found.signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        given, parameters = bound.arguments, found.signature.parameters
+        for name in given:
+            if name.startswith("overwrite_"):
+                given[name] = False  # it is not ours to give leave for
+            elif parameters[name].kind not in _SEVERAL and _is_numbers(given[name]):
+                given[name] = from_nested(given[name])
+        active = [name for name, x in given.items() if any_active(tape, x)]
+        for name in active:
+            if name not in self.adjoints:
+                raise refusal(found.name, f" with respect to its argument {name}")
+        active = [name for name in active if self.adjoints[name] is not None]
+        wanted = {wish for name in active for wish in self.needs[name]}
+        values = {name: _kept(tape, given[name]) for name in wanted if name in given}
+        plainly = {name: mapped(plain_of, x) for name, x in given.items()}
+        result = found.original(*(call := inspect.BoundArguments(found.signature, plainly)).args, **call.kwargs)
+        owned = [x for x in parts(plainly) if isinstance(x, np.ndarray)]
+        result = mapped(lambda r: _new(r, owned), result)
+        outputs = [r for r in parts(result) if is_inexact(r)]
+        if not outputs or not (active or self.communicates):
+            return result
+        for r in outputs:
+            tape.activate(r)
+        if "result" in wanted and "result" not in given:
+            values["result"] = _kept(tape, result)
+        record = _ByAdjoint()
+        record.name, record.adjoints, record.always = found.name, self, self.communicates
+        record.sources = {
+            name: [region_of(x) if is_active(tape, x) else None for x in parts(given[name])] for name in active
+        }
+        record.values = values
+        record.result = opened(lambda r: region_of(r) if is_inexact(r) else None, result)
+        tape.append(record, created=outputs)
+        return result
+
+
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _is_numbers(x: Any) -> bool:
+    """Whether lists of ours are one array and not several."""
+    if not isinstance(x, (list, tuple)):
+        return False
+    flat = list(parts(x))
+    return any(isinstance(a, TrackedArray) for a in flat) and all(np.ndim(a) == 0 for a in flat)
+
+
+def _kept(tape: Tape, x: Any) -> Any:
+    return mapped(lambda a: tape.need(a) if isinstance(a, np.ndarray) else a, x)
+
+
+def _new(r: Any, owned: list) -> Any:
+    if isinstance(r, (float, complex)) and not isinstance(r, np.generic):
+        r = np.asarray(r)[()]
+    elif type(r) is np.ndarray and any(np.may_share_memory(r, x) for x in owned):
+        r = np.array(r)
+    return wrapped(r) if isinstance(r, np.generic) or is_inexact(r) else r
+
+
+class _ByAdjoint:
+    __slots__ = ("adjoints", "always", "name", "result", "sources", "values")
+
+    def __call__(self, sweep: Sweep) -> None:
+        regions = [r for r in parts(self.result) if r is not None]
+        if not self.always and not any(sweep.has_shadow(r) for r in regions):
+            return
+        g = opened(lambda r: None if r is None else sweep.shadow(r)[()], self.result)
+        for name, sources in self.sources.items():
+            first = next(r for r in sources if r is not None)
+            known = {"shape": first.shape, "dtype": first.dtype, **self.values}
+            bar = self.adjoints.adjoints[name](g, **{wish: known[wish] for wish in self.adjoints.needs[name]})
+            if bar is None:
+                continue
+            bars = list(parts(bar)) if isinstance(bar, (tuple, list, dict)) else [bar] if len(sources) == 1 else list(bar)
+            if len(bars) != len(sources):
+                raise TapeError(
+                    f"the adjoint of {self.name} gave {len(bars)} arrays for {name}, which consists of {len(sources)}"
+                )
+            for source, value in zip(sources, bars):
+                if source is None or value is None:
+                    continue
+                value = np.asarray(value)
+                if value.shape != source.shape:
+                    raise TapeError(
+                        f"the adjoint of {self.name} returned shape {value.shape} for {name} of shape {source.shape}"
+                    )
+                sweep.add(source, plain(value))

@@ -1,0 +1,68 @@
+"""SciPy's functions: derivative rules, and an error where there is none.
+
+Nothing of SciPy is imported here.  When a tape records and the program has imported a part of SciPy, the module of the
+same name gives that part's rules, and `guards` sees to all its other functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from ..libraries import when_imported
+
+WITH_RULES = {
+    "scipy.fft": "fft",
+    "scipy.linalg": "linalg",
+    "scipy.special": "special",
+    "scipy.sparse": "sparse",
+    "scipy.sparse.linalg": "sparse_linalg",
+    "scipy.ndimage": "ndimage",
+    "scipy.signal": "signal",
+    "scipy.integrate": "integrate",
+    "scipy.interpolate": "interpolate",
+}
+"""Parts of SciPy, and the modules here with their rules."""
+
+PARTS = (
+    "scipy.cluster.hierarchy",
+    "scipy.cluster.vq",
+    "scipy.constants",
+    "scipy.differentiate",
+    "scipy.fft",
+    "scipy.fftpack",
+    "scipy.integrate",
+    "scipy.interpolate",
+    "scipy.linalg",
+    "scipy.linalg.blas",
+    "scipy.linalg.interpolative",
+    "scipy.linalg.lapack",
+    "scipy.ndimage",
+    "scipy.odr",
+    "scipy.optimize",
+    "scipy.signal",
+    "scipy.signal.windows",
+    "scipy.sparse",
+    "scipy.sparse.csgraph",
+    "scipy.sparse.linalg",
+    "scipy.spatial",
+    "scipy.spatial.distance",
+    "scipy.spatial.transform",
+    "scipy.special",
+    "scipy.stats",
+    "scipy.stats.contingency",
+    "scipy.stats.mstats",
+    "scipy.stats.qmc",
+    "scipy.stats.sampling",
+)
+"""Parts of SciPy whose functions are guarded; what `scipy.io` is given is written and not computed with."""
+
+
+def _put_in(part: str) -> None:
+    if part in WITH_RULES:
+        importlib.import_module(f"{__name__}.{WITH_RULES[part]}")
+    importlib.import_module(f"{__name__}.guards").guard(part)
+
+
+for _part in PARTS:
+    when_imported(_part, functools.partial(_put_in, _part))
