@@ -1,0 +1,57 @@
+"""Holds a function with ampi's arrays against itself with NumPy's: values, dtypes, and the gradient against differences."""
+
+import numpy as np
+
+import ampi
+
+STEP = 2.0**-17
+
+
+def scalar_of(result, weights=None):
+    """A weighted sum of all numbers of a result, as a function of what is given."""
+    total = 0.0
+    rng = np.random.default_rng(5)
+    for part in flat(result):
+        w = rng.uniform(0.5, 1.5, np.shape(part))
+        if np.asarray(ampi.value(part)).dtype.kind == "c":
+            total = total + (part.real * w).sum() + (part.imag * rng.uniform(0.5, 1.5, np.shape(part))).sum()
+        elif np.asarray(ampi.value(part)).dtype.kind == "f":
+            total = total + (part * w).sum()
+    return total
+
+
+def flat(x):
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from flat(item)
+    elif isinstance(x, (np.ndarray, np.generic)):
+        yield x
+
+
+def check(function, *arrays, rtol=1e-5, atol=1e-6, step=STEP):
+    """Values as without ampi, and the gradient with respect to all arrays (in double precision) as differences."""
+    arrays = [np.asarray(a) for a in arrays]
+    expected = list(flat(function(*arrays)))
+    rng = np.random.default_rng(7)
+    moves = [
+        rng.uniform(-1, 1, a.shape) + (1j * rng.uniform(-1, 1, a.shape) if a.dtype.kind == "c" else 0) for a in arrays
+    ]
+    with ampi.Tape() as tape:
+        watched = [tape.watch(a) for a in arrays]
+        result = function(*watched)
+        y = scalar_of(result)
+    found = list(flat(result))
+    assert len(found) == len(expected)
+    for f, e in zip(found, expected):
+        assert f.dtype == e.dtype and f.shape == e.shape, (f.dtype, e.dtype, f.shape, e.shape)
+        np.testing.assert_array_equal(ampi.value(f), e)
+    if not any(f.dtype.kind in "fc" for f in found):
+        return
+    gradient = tape.gradient(y, watched)
+    along = lambda h: scalar_of(function(*[a + h * m for a, m in zip(arrays, moves)]))
+    near = (along(step) - along(-step)) / (2 * step)
+    far = (along(2 * step) - along(-2 * step)) / (4 * step)
+    value = sum(np.vdot(g, m).real for g, m in zip(gradient, moves))
+    scale = max(1.0, abs(near))
+    assert abs(near - far) < 1e-3 * scale, ("differences do not converge", near, far)
+    assert abs(value - (4 * near - far) / 3) <= rtol * scale + atol, (value, near, far)
