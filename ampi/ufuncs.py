@@ -199,6 +199,8 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     if rule is None:
         return _call_without_table(tape, ufunc, inputs, active, keywords)
     terms = rule.terms
+    if rule.unknown and any([k in rule.unknown for k in active]):
+        raise no_rule(ufunc, f" with respect to argument {min(set(active) & set(rule.unknown))}")
     active = tuple([k for k in active if terms[k] is not None])
     if not active:
         return _passively(ufunc, "__call__", inputs, keywords)

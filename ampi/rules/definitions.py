@@ -15,7 +15,7 @@ from ..errors import ActivityError, TapeError
 from ..libraries import Hook, hook, when_imported
 from ..memory import TrackedArray, looks_at, plain, region_of, tracked, wrapped
 from ..nested import from_nested
-from ..tape import Bystander, Sweep, Tape, current, where_called
+from ..tape import Bystander, Sweep, Tape, current, passive, where_called
 from . import elementwise
 
 
@@ -260,17 +260,16 @@ def _as_constant(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> A
 def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     if not any_active(tape, arguments, keywords):
         return _plainly(found, arguments, keywords)
-    exact = found.original(*mapped(plain_of, _unharmed(arguments)), **mapped(plain_of, _unharmed(keywords)))
+    with passive():
+        exact = found.original(*mapped(plain_of, arguments), **mapped(plain_of, _unharmed(keywords)))
     with np.errstate(all="ignore"):
         result = formula(*arguments, **keywords)
     return exactly(found.name, tape, result, exact, [x for x in parts((arguments, keywords)) if _is_array(x)])
 
 
-def _unharmed(given: Any) -> Any:
+def _unharmed(keywords: dict) -> dict:
     """Keyword arguments without leave to overwrite others."""
-    if isinstance(given, dict):
-        return {name: False if name.startswith("overwrite_") else x for name, x in given.items()}
-    return given
+    return {name: False if name.startswith("overwrite_") else x for name, x in keywords.items()}
 
 
 def _is_array(x: Any) -> bool:
@@ -361,7 +360,9 @@ class Adjoint:
         wanted = {wish for name in active for wish in self.needs[name]}
         values = {name: _kept(tape, given[name]) for name in wanted if name in given}
         plainly = {name: mapped(plain_of, x) for name, x in given.items()}
-        result = found.original(*(call := inspect.BoundArguments(found.signature, plainly)).args, **call.kwargs)
+        call = inspect.BoundArguments(found.signature, plainly)
+        with passive():  # plain arrays on the same memory are active as well
+            result = found.original(*call.args, **call.kwargs)
         owned = [x for x in parts(plainly) if isinstance(x, np.ndarray)]
         result = mapped(lambda r: _new(r, owned), result)
         outputs = [r for r in parts(result) if is_inexact(r)]

@@ -2,7 +2,8 @@
 
 An entry gives, for each argument, the partial derivative of the result ``z`` with respect to that argument, as a
 function whose parameter names say which values it needs: ``x`` and ``y`` are the arguments, ``z`` the result.  A number
-stands for a constant partial, None for an argument through which no derivative passes.  The adjoint multiplies by the
+stands for a constant partial, None for an argument through which no derivative passes, ``...`` for one whose derivative
+is not known.  The adjoint multiplies by the
 conjugate, the tangent by the partial itself; what must be kept is read off the parameter names.
 
 Functions that are not holomorphic (`absolute`, `conjugate`, …) give the adjoint itself, in the real inner product
@@ -177,11 +178,14 @@ class Rule:
         For each argument ``term(g, *values)``, its contribution before summing over broadcast axes; None without one.
     needs : tuple
         For each argument the positions of the arguments whose values the term takes; -1 is the result.
+    unknown : tuple
+        Positions of arguments whose derivative is not known: they must not be active.
     """
 
-    __slots__ = ("name", "needs", "terms", "wants_cache")
+    __slots__ = ("name", "needs", "terms", "unknown", "wants_cache")
 
-    def __init__(self, name: str, terms: tuple, needs: tuple) -> None:
+    def __init__(self, name: str, terms: tuple, needs: tuple, unknown: tuple = ()) -> None:
+        self.unknown = unknown
         self.name = name
         self.terms = terms
         self.needs = needs
@@ -198,7 +202,7 @@ class Rule:
 
 
 def _positions(parameters: list[str]) -> tuple:
-    order = {"x": 0, "y": 1, "w": 2, "z": -1}
+    order = {"x": 0, "y": 1, "w": 2, "v": 3, "z": -1}
     return tuple(order[name] for name in parameters)
 
 
@@ -224,7 +228,7 @@ def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
     terms: list = []
     needs: list = []
     for entry in entries:
-        if entry is None:
+        if entry is None or entry is ...:
             terms.append(None)
             needs.append(())
         elif callable(entry):
@@ -234,7 +238,7 @@ def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
         else:
             terms.append(_constant_term(entry))
             needs.append(())
-    return Rule(name, tuple(terms), tuple(needs))
+    return Rule(name, tuple(terms), tuple(needs), tuple([k for k, entry in enumerate(entries) if entry is ...]))
 
 
 def _ufunc(name: str) -> np.ufunc:

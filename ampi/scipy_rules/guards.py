@@ -13,7 +13,7 @@ import numpy as np
 from ..activity import is_inexact, plain_of
 from ..libraries import Hook, hook, hook_of, hook_public
 from ..rules.definitions import any_active, mapped, parts, refusal
-from ..tape import Tape, current
+from ..tape import Tape, current, passive
 
 INSTEAD = {
     "scipy.optimize": "differentiate the conditions that its result fulfils (implicit differentiation), as the adjoint "
@@ -80,13 +80,10 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         return found.original(*arguments, **keywords)
     if not found.name.endswith(("__init__", "__new__", "__setitem__")):
         # What gives numbers that carry no derivative anyhow: indices, counts, answers.
-        with np.errstate(all="ignore"):
-            try:
-                result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
-            except (TypeError, ValueError, ArithmeticError):
-                raise
-            if _is_discrete(result):
-                return result
+        with passive():
+            result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+        if _is_discrete(result):
+            return result
     raise refusal(_called(found, arguments), "", instead(found))
 
 

@@ -1,1 +1,576 @@
-"""Rules."""
+"""`scipy.linalg`: systems of equations, decompositions and functions of matrices; stacks of them where SciPy takes them.
+
+Where a function reads one triangle of a matrix, so does its derivative: what it does not look at gets zero.  The
+formulas are those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), and of Wan and Zhang, "Automatic differentiation for complex valued SVD" (2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sl
+
+import ampi.numpy as anp
+
+from ..memory import tracked
+from ..nested import from_nested
+from ..rules.definitions import define, refusal
+from ..rules.elementwise import unbroadcast
+
+
+def h(x: Any) -> Any:
+    """The conjugate transpose."""
+    return np.conj(np.swapaxes(x, -1, -2))
+
+
+def t(x: Any) -> Any:
+    """The transpose."""
+    return np.swapaxes(x, -1, -2)
+
+
+def columns(b: Any, vector: bool) -> Any:
+    """A right-hand side as a matrix."""
+    return b[..., None] if vector else b
+
+
+def _diagonal(x: Any) -> Any:
+    return np.eye(x.shape[-1], dtype=bool) * x
+
+
+def _plain_solve(a: Any, b: Any) -> Any:
+    return np.linalg.solve(a, b) if a.size and b.size else np.zeros(b.shape, np.result_type(a, b))
+
+
+# ----------------------------------------------------------------------------------------- which elements are looked at
+
+
+def _triangle(x: Any, lower: Any) -> Any:
+    return np.tril(x) if lower else np.triu(x)
+
+
+def _hermitian(a: Any, lower: Any) -> Any:
+    half = _triangle(a, lower)
+    return half + h(half) - _diagonal(half.real)
+
+
+def of_triangle(bar: Any, lower: Any, conjugate: bool = True) -> Any:
+    """The adjoint of the triangle that stands for a Hermitian (or symmetric) matrix, from that of the matrix."""
+    both = bar + (h(bar) if conjugate else t(bar))
+    return _triangle(both, lower) - _diagonal(bar if not conjugate else (both - bar.real).astype(bar.dtype))
+
+
+_MASKS: dict[Any, Callable] = {
+    "diagonal": _diagonal,
+    "tridiagonal": lambda a: np.triu(np.tril(a, 1), -1),
+    "upper triangular": np.triu,
+    "lower triangular": np.tril,
+}
+_SYMMETRIC, _HERMITIAN = ("sym", "symmetric"), ("her", "hermitian", "pos", "positive definite")
+
+
+def _as_used(a: Any, assume_a: Any, lower: Any) -> Any:
+    if assume_a in _SYMMETRIC:
+        half = _triangle(a, lower)
+        return half + t(half) - _diagonal(half)
+    if assume_a in _HERMITIAN:
+        return _hermitian(a, lower)
+    return _MASKS.get(assume_a, lambda a: a)(a)
+
+
+def _of_used(bar: Any, assume_a: Any, lower: Any) -> Any:
+    if assume_a in _SYMMETRIC:
+        return of_triangle(bar, lower, False)
+    if assume_a in _HERMITIAN:
+        return of_triangle(bar, lower)
+    return _MASKS.get(assume_a, lambda a: a)(bar)
+
+
+# ------------------------------------------------------------------------------------------------ systems of equations
+
+
+def _solve_b(g: Any, a: Any, shape: Any, lower: Any, assume_a: Any, transposed: Any) -> Any:
+    used = _as_used(a, assume_a, lower)
+    vector = len(shape) == 1
+    found = _plain_solve(used if transposed else h(used), columns(g, vector))
+    return unbroadcast(found[..., 0] if vector else found, shape)
+
+
+def _solve_a(g: Any, a: Any, b: Any, result: Any, shape: Any, lower: Any, assume_a: Any, transposed: Any) -> Any:
+    vector = np.ndim(b) == 1
+    used = _as_used(a, assume_a, lower)
+    bar = _plain_solve(used if transposed else h(used), columns(g, vector))
+    found = -np.matmul(bar, h(columns(result, vector)))
+    return _of_used(unbroadcast(t(found) if transposed else found, shape), assume_a, lower)
+
+
+define(sl.solve, adjoint={"a": _solve_a, "b": _solve_b})
+define(
+    sl.inv,
+    adjoint={
+        "a": lambda g, result, assume_a, lower: _of_used(-np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower)
+    },
+)
+
+
+def _cofactors(a: Any) -> Any:
+    try:
+        return np.linalg.det(a)[..., None, None] * t(np.linalg.inv(a))
+    except np.linalg.LinAlgError:
+        u, s, vh = np.linalg.svd(a)
+        others = np.stack([np.prod(np.delete(s, k, -1), -1) for k in range(s.shape[-1])], -1)
+        return np.conj(np.linalg.det(np.conj(u)) * np.linalg.det(np.conj(vh)))[..., None, None] * np.conj(
+            np.matmul(u * others[..., None, :], vh)
+        )
+
+
+define(sl.det, adjoint={"a": lambda g, a: np.asarray(g)[..., None, None] * np.conj(_cofactors(a))})
+
+_TRANS = {"N": 0, "T": 1, "C": 2}
+
+
+def _turned(matrix_bar: Any, trans: int) -> Any:
+    """The adjoint of a matrix from that of its transpose or conjugate transpose."""
+    return matrix_bar if trans == 0 else t(matrix_bar) if trans == 1 else h(matrix_bar)
+
+
+def _triangular_b(g: Any, a: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
+    trans = _TRANS.get(trans, trans)
+    if trans == 1:
+        return np.conj(sl.solve_triangular(a, np.conj(g), 0, lower, unit_diagonal))
+    return sl.solve_triangular(a, g, 2 - trans, lower, unit_diagonal)
+
+
+def _triangular_a(g: Any, a: Any, b: Any, result: Any, shape: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
+    vector = np.ndim(b) == 1
+    bar = columns(_triangular_b(g, a, trans, lower, unit_diagonal), vector)
+    found = unbroadcast(-np.matmul(bar, h(columns(result, vector))), shape)
+    found = _triangle(_turned(found, _TRANS.get(trans, trans)), lower)
+    return found - _diagonal(found) if unit_diagonal else found
+
+
+define(
+    sl.solve_triangular,
+    adjoint={
+        "a": _triangular_a,
+        "b": lambda g, a, shape, trans, lower, unit_diagonal: unbroadcast(
+            _triangular_b(g, a, trans, lower, unit_diagonal), shape
+        ),
+    },
+)
+
+
+def _banded_bar(bar: Any, x: Any, lower: int, upper: int) -> Any:
+    """The sum of -b̄ x̄ᵀ over right-hand sides in banded form."""
+    n = x.shape[-2]
+    found = np.zeros((*np.broadcast_shapes(bar.shape[:-2], x.shape[:-2]), lower + upper + 1, n), np.result_type(bar, x))
+    for d in range(-upper, lower + 1):
+        i, j = slice(max(0, d), n + min(0, d)), slice(max(0, -d), n - max(0, d))
+        found[..., upper + d, j] = -(bar[..., i, :] * np.conj(x[..., j, :])).sum(-1)
+    return found
+
+
+def _solve_banded_b(g: Any, l_and_u: Any, ab: Any) -> Any:
+    lower, upper = (int(k) for k in l_and_u)
+    turned = np.zeros_like(ab)
+    n = ab.shape[-1]
+    for d in range(-upper, lower + 1):  # a[j + d, j], which is a row above or below in the transpose
+        j = slice(max(0, -d), n - max(0, d))
+        i = slice(max(0, d), n + min(0, d))
+        turned[..., lower - d, i] = np.conj(ab[..., upper + d, j])
+    return sl.solve_banded((upper, lower), turned, g)
+
+
+def _solve_banded_ab(g: Any, l_and_u: Any, ab: Any, b: Any, result: Any, shape: Any) -> Any:
+    vector = np.ndim(b) == 1
+    bar = columns(_solve_banded_b(g, l_and_u, ab), vector)
+    return unbroadcast(_banded_bar(bar, columns(result, vector), *(int(k) for k in l_and_u)), shape)
+
+
+define(
+    sl.solve_banded,
+    adjoint={
+        "b": lambda g, l_and_u, ab, shape: unbroadcast(_solve_banded_b(g, l_and_u, ab), shape),
+        "ab": _solve_banded_ab,
+    },
+)
+
+
+def _solveh_banded_ab(g: Any, ab: Any, b: Any, result: Any, lower: Any, shape: Any) -> Any:
+    vector = np.ndim(b) == 1
+    bar, x = columns(sl.solveh_banded(ab, g, lower=lower), vector), columns(result, vector)
+    return unbroadcast(_hermitian_band(bar, x, shape[-2] - 1, lower), shape)
+
+
+def _hermitian_band(bar: Any, x: Any, k: int, lower: Any) -> Any:
+    full = _banded_bar(bar, x, k, k)  # rows: d = -k … k
+    n = full.shape[-1]
+    found = full[..., k:, :].copy() if lower else full[..., : k + 1, :].copy()
+    for d in range(1, k + 1):
+        if lower:
+            found[..., d, : n - d] += np.conj(full[..., k - d, d:])
+        else:
+            found[..., k - d, d:] += np.conj(full[..., k + d, : n - d])
+    row = 0 if lower else k
+    found[..., row, :] = found[..., row, :].real
+    return found
+
+
+define(
+    sl.solveh_banded,
+    adjoint={
+        "b": lambda g, ab, lower, shape: unbroadcast(sl.solveh_banded(ab, g, lower=lower), shape),
+        "ab": _solveh_banded_ab,
+    },
+)
+
+
+def _toeplitz_parts(c_or_cr: Any) -> tuple:
+    """Column and row of a Toeplitz matrix, and whether the row is the column's conjugate."""
+    if isinstance(c_or_cr, tuple):
+        return np.ravel(c_or_cr[0]), np.ravel(c_or_cr[1]), False
+    return np.ravel(c_or_cr), np.conj(np.ravel(c_or_cr)), True
+
+
+def _toeplitz_bar(left: Any, right: Any, c_or_cr: Any) -> Any:
+    """The adjoint of column and row, from that of the matrix as left @ rightᴴ: sums over its diagonals."""
+    column, row, one = _toeplitz_parts(c_or_cr)
+    left, right = (x.reshape(len(x), -1) for x in (left, right))
+    sums = sum(np.convolve(left[:, k], np.conj(right[::-1, k])) for k in range(left.shape[1]))
+    middle = len(right) - 1
+    c_bar, r_bar = sums[middle:].copy(), sums[middle::-1].copy()
+    r_bar[0] = 0  # the corner is the column's
+    if not one:
+        return c_bar.reshape(np.shape(c_or_cr[0])), r_bar.reshape(np.shape(c_or_cr[1]))
+    return (c_bar + np.conj(r_bar)).reshape(np.shape(c_or_cr))
+
+
+def _toeplitz_h(c_or_cr: Any) -> tuple:
+    column, row, _ = _toeplitz_parts(c_or_cr)
+    first = np.conj(row).astype(np.result_type(row, column))
+    first[0] = np.conj(column[0])
+    return first, np.conj(column)
+
+
+define(
+    sl.solve_toeplitz,
+    adjoint={
+        "b": lambda g, c_or_cr: sl.solve_toeplitz(_toeplitz_h(c_or_cr), g),
+        "c_or_cr": lambda g, c_or_cr, result: _toeplitz_bar(
+            -sl.solve_toeplitz(_toeplitz_h(c_or_cr), g), result, c_or_cr
+        ),
+    },
+)
+define(
+    sl.matmul_toeplitz,
+    adjoint={
+        "x": lambda g, c_or_cr: sl.matmul_toeplitz(_toeplitz_h(c_or_cr), g),
+        "c_or_cr": lambda g, c_or_cr, x: _toeplitz_bar(g, x, c_or_cr),
+    },
+)
+
+
+# ------------------------------------------------------------------------------------------------------- factorizations
+
+
+def _permutation(piv: Any) -> Any:
+    order = np.arange(len(piv))
+    for k, other in enumerate(piv):
+        order[[k, other]] = order[[other, k]]
+    return order
+
+
+def _square(name: str, *arrays: Any) -> None:
+    if any(a.ndim != 2 or a.shape[0] != a.shape[1] for a in arrays):
+        raise refusal(f"scipy.linalg.{name}", " for a matrix that is not square, or for several matrices")
+
+
+def _unpacked(lu: Any) -> tuple:
+    return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
+
+
+def _lu_bar(lower: Any, upper: Any, l_bar: Any, u_bar: Any) -> Any:
+    """The adjoint of the matrix with its rows in order from those of its factors."""
+    middle = np.tril(h(lower) @ l_bar, -1) + np.triu(u_bar @ h(upper))
+    left = sl.solve_triangular(h(lower), middle, lower=False, unit_diagonal=True)
+    return h(sl.solve_triangular(upper, h(left), lower=False))
+
+
+def _lu_factor(g: Any, result: Any) -> Any:
+    lu, piv = result
+    _square("lu_factor", lu)
+    bar = np.zeros_like(lu)
+    bar[_permutation(piv)] = _lu_bar(*_unpacked(lu), np.tril(g[0], -1), np.triu(g[0]))
+    return bar
+
+
+def _lu_solve_b(g: Any, lu_and_piv: Any, trans: Any, shape: Any) -> Any:
+    if trans == 1:
+        return unbroadcast(np.conj(sl.lu_solve(lu_and_piv, np.conj(g), 0)), shape)
+    return unbroadcast(sl.lu_solve(lu_and_piv, g, 2 - trans), shape)
+
+
+def _lu_solve_lu(g: Any, lu_and_piv: Any, b: Any, trans: Any, result: Any) -> Any:
+    lu, piv = lu_and_piv
+    _square("lu_solve", lu)
+    vector = np.ndim(b) == 1
+    bar = columns(_lu_solve_b(g, lu_and_piv, trans, g.shape), vector)
+    bar = _turned(-bar @ h(columns(result, vector)), trans)[_permutation(piv)]
+    lower, upper = _unpacked(lu)
+    return np.tril(bar @ h(upper), -1) + np.triu(h(lower) @ bar), None
+
+
+def _lu(g: Any, a: Any, permute_l: Any) -> Any:
+    _square("lu", a)
+    order, lower, upper = sl.lu(a, p_indices=True)
+    l_bar, u_bar = g[-2], g[-1]
+    bar = _lu_bar(lower, upper, np.tril(l_bar[np.argsort(order)] if permute_l else l_bar, -1), np.triu(u_bar))
+    return bar[order]
+
+
+define(sl.lu_factor, adjoint={"a": _lu_factor})
+define(sl.lu_solve, adjoint={"b": _lu_solve_b, "lu_and_piv": _lu_solve_lu})
+define(sl.lu, adjoint={"a": _lu})
+
+
+def _cholesky_bar(factor: Any, bar: Any, lower: Any) -> Any:
+    if not lower:
+        factor, bar = h(factor), h(bar)
+    factor, bar = np.tril(factor), np.tril(bar)
+    inner = np.tril(np.matmul(h(factor), bar))
+    inner = inner - 0.5 * _diagonal(inner)
+    left = _plain_solve(h(factor), inner)
+    full = h(_plain_solve(h(factor), h(left)))
+    return of_triangle(0.5 * (full + h(full)), lower)
+
+
+define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result, g, lower)})
+define(sl.cho_factor, adjoint={"a": lambda g, result, lower: _cholesky_bar(result[0], g[0], lower)})
+
+
+def _cho_solve_c(g: Any, c_and_lower: Any, b: Any, result: Any) -> Any:
+    c, lower = c_and_lower
+    vector = np.ndim(b) == 1
+    bar = -np.matmul(columns(sl.cho_solve(c_and_lower, g), vector), h(columns(result, vector)))
+    bar = unbroadcast(bar, c.shape)
+    factor = _triangle(c, lower)
+    both = bar + h(bar)
+    return _triangle(np.matmul(both, factor) if lower else np.matmul(factor, both), lower), None
+
+
+define(
+    sl.cho_solve,
+    adjoint={
+        "b": lambda g, c_and_lower, shape: unbroadcast(sl.cho_solve(c_and_lower, g), shape),
+        "c_and_lower": _cho_solve_c,
+    },
+)
+define(
+    sl.cho_solve_banded,
+    adjoint={"b": lambda g, cb_and_lower, shape: unbroadcast(sl.cho_solve_banded(cb_and_lower, g), shape)},
+)
+
+
+def _qr(g: Any, a: Any, mode: Any, pivoting: Any) -> Any:
+    m, n = a.shape[-2:]
+    if pivoting or m < n or mode == "raw" or (mode != "economic" and m != n):
+        raise refusal("scipy.linalg.qr", " but of matrices with as many rows as columns, or more with mode='economic'")
+    q, r = sl.qr(a, mode="economic")
+    q_bar, r_bar = (np.zeros_like(q), g[0] if isinstance(g, tuple) else g) if mode == "r" else g
+    r_bar = np.triu(r_bar)
+    inner = np.matmul(r, h(r_bar)) - np.matmul(h(q_bar), q)
+    lower = np.tril(inner, -1)
+    inner = lower + h(lower) + _diagonal(inner.real)
+    return h(_plain_solve(r, h(q_bar + np.matmul(q, inner))))
+
+
+define(sl.qr, adjoint={"a": _qr})
+
+
+def _inverse_or_zero(x: Any) -> Any:
+    return np.where(x == 0, 0.0, 1.0 / np.where(x == 0, 1.0, x))
+
+
+def _eigh(
+    g: Any, a: Any, b: Any, result: Any, lower: Any, eigvals_only: Any, subset_by_index: Any, subset_by_value: Any
+) -> Any:
+    some = {"subset_by_index": subset_by_index, "subset_by_value": subset_by_value}
+    if b is not None or (not eigvals_only and any(x is not None for x in some.values())):
+        raise refusal("scipy.linalg.eigh", " of two matrices, or for a part of the eigenvectors,")
+    if eigvals_only:
+        _, v = sl.eigh(a, lower=lower, **some)
+        return _eigh_fold(np.matmul(v * g[..., None, :], h(v)), lower)
+    (w, v), (w_bar, v_bar) = result, g
+    gaps = _inverse_or_zero(w[..., None, :] - w[..., :, None])
+    inner = gaps * np.matmul(h(v), v_bar) + np.eye(w.shape[-1]) * w_bar[..., None, :]
+    return _eigh_fold(np.matmul(np.matmul(v, inner), h(v)), lower)
+
+
+def _eigh_fold(bar: Any, lower: Any) -> Any:
+    return of_triangle(0.5 * (bar + h(bar)), lower)
+
+
+define(sl.eigh, adjoint={"a": _eigh, "b": lambda g: _no_second()})
+define(
+    sl.eigvalsh,
+    adjoint={
+        "a": lambda g, a, b, result, lower, subset_by_index, subset_by_value: _eigh(
+            g, a, b, result, lower, True, subset_by_index, subset_by_value
+        ),
+        "b": lambda g: _no_second(),
+    },
+)
+
+
+def _no_second() -> None:
+    raise refusal("scipy.linalg.eigh", " of two matrices")
+
+
+def _svd(g: Any, a: Any, result: Any, full_matrices: Any, compute_uv: Any) -> Any:
+    if not compute_uv:
+        return _svdvals(g, a)
+    if full_matrices and a.shape[-1] != a.shape[-2]:
+        raise refusal("scipy.linalg.svd", " with full_matrices=True for a matrix that is not square")
+    u, s, vh = result
+    u_bar, s_bar, v_bar = g[0], g[1], h(g[2])
+    v, one = h(vh), np.eye(s.shape[-1])
+    squares = s * s
+    gaps = _inverse_or_zero(squares[..., None, :] - squares[..., :, None])
+    inverse = _inverse_or_zero(s)
+    left, right = gaps * np.matmul(h(u), u_bar), gaps * np.matmul(h(v), v_bar)
+    inner = (left + h(left)) * s[..., None, :] + s[..., :, None] * (right + h(right)) + one * s_bar[..., None, :]
+    if np.iscomplexobj(a):
+        phase = one * np.matmul(h(v), v_bar)
+        inner = inner + 0.5 * inverse[..., :, None] * (h(phase) - phase)
+    found = np.matmul(np.matmul(u, inner), vh)
+    if a.shape[-2] > a.shape[-1]:
+        rest = u_bar * inverse[..., None, :]
+        found = found + np.matmul(rest - np.matmul(u, np.matmul(h(u), rest)), vh)
+    if a.shape[-1] > a.shape[-2]:
+        rest = inverse[..., :, None] * h(v_bar)
+        found = found + np.matmul(u, rest - np.matmul(np.matmul(rest, v), vh))
+    return found
+
+
+def _svdvals(g: Any, a: Any) -> Any:
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    return np.matmul(u * np.where(s > 0, g, 0)[..., None, :], vh)
+
+
+define(sl.svd, adjoint={"a": _svd})
+define(sl.svdvals, adjoint={"a": _svdvals})
+
+
+def _eigvals(g: Any, a: Any, b: Any, homogeneous_eigvals: Any) -> Any:
+    if b is not None or homogeneous_eigvals:
+        raise refusal("scipy.linalg.eigvals", " of two matrices, or of homogeneous eigenvalues,")
+    _, v = np.linalg.eig(a)  # in LAPACK's order, as SciPy's
+    return _plain_solve(h(v), np.asarray(g)[..., :, None] * h(v))
+
+
+define(sl.eigvals, adjoint={"a": _eigvals})
+
+
+# ---------------------------------------------------------------------------------------------- functions of matrices
+
+
+def _pinv_bar(a: Any, p: Any, g: Any) -> Any:
+    rows, cols = np.eye(a.shape[-2]) - np.matmul(a, p), np.eye(a.shape[-1]) - np.matmul(p, a)
+    return (
+        -np.matmul(np.matmul(h(p), g), h(p))
+        + np.matmul(np.matmul(rows, h(g)), np.matmul(p, h(p)))
+        + np.matmul(np.matmul(np.matmul(h(p), p), h(g)), cols)
+    )
+
+
+define(
+    sl.pinv,
+    adjoint={
+        "a": lambda g, a, result, return_rank: _pinv_bar(
+            a, result[0] if return_rank else result, g[0] if return_rank else g
+        )
+    },
+)
+
+
+def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
+    x, squares, _, s = result
+    p, vector = np.linalg.pinv(a), np.ndim(b) == 1
+    b2, x2, g2 = columns(b, vector), columns(x, vector), columns(g[0], vector)
+    b_bar = np.matmul(h(p), g2)
+    a_bar = _pinv_bar(a, p, np.matmul(g2, h(b2)))
+    if np.size(squares):
+        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(g[1], (*np.shape(b2)[:-2], 1, -1))
+        b_bar, a_bar = b_bar + rest, a_bar - np.matmul(rest, h(x2))
+    if s is not None and np.any(g[3]):
+        a_bar = a_bar + _svdvals(g[3], a)
+    return a_bar, b_bar[..., 0] if vector else b_bar
+
+
+define(
+    sl.lstsq,
+    adjoint={
+        "a": lambda g, a, b, result: _lstsq(g, a, b, result)[0],
+        "b": lambda g, a, b, result: _lstsq(g, a, b, result)[1],
+    },
+)
+define(sl.expm, adjoint={"A": lambda g, A: sl.expm_frechet(h(A), g, compute_expm=False)})
+define(sl.sqrtm, adjoint={"A": lambda g, result: sl.solve_sylvester(h(result), h(result), g.astype(result.dtype))})
+define(
+    sl.solve_sylvester,
+    adjoint={
+        "a": lambda g, a, b, result: -np.matmul(sl.solve_sylvester(h(a), h(b), g), h(result)),
+        "b": lambda g, a, b, result: -np.matmul(h(result), sl.solve_sylvester(h(a), h(b), g)),
+        "q": lambda g, a, b: sl.solve_sylvester(h(a), h(b), g),
+    },
+)
+
+
+@define(sl.norm)
+def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
+    return np.linalg.norm(a, ord, axis, keepdims)
+
+
+# ------------------------------------------------------------------------------------------------------ special matrices
+
+
+def _flat(x: Any) -> Any:
+    return tracked(np.asanyarray(from_nested(x))).reshape(-1)
+
+
+@define(sl.toeplitz)
+def _toeplitz(c: Any, r: Any = None) -> Any:
+    c = _flat(c)
+    r = np.conj(c) if r is None else _flat(r)
+    i, j = np.indices((len(c), len(r)))
+    return np.concatenate([r[:0:-1], c])[i - j + len(r) - 1]
+
+
+@define(sl.hankel)
+def _hankel(c: Any, r: Any = None) -> Any:
+    c = _flat(c)
+    r = np.zeros_like(c) if r is None else _flat(r)
+    i, j = np.indices((len(c), len(r)))
+    return np.concatenate([c, r[1:]])[i + j]
+
+
+@define(sl.circulant)
+def _circulant(c: Any) -> Any:
+    c = tracked(np.asanyarray(from_nested(c)))
+    i, j = np.indices((c.shape[-1],) * 2)
+    return c[..., (i - j) % c.shape[-1]]
+
+
+@define(sl.block_diag)
+def _block_diag(*arrs: Any) -> Any:
+    blocks = [np.atleast_2d(tracked(np.asanyarray(from_nested(a)))) for a in arrs]
+    if any(block.ndim > 2 for block in blocks):
+        raise refusal("scipy.linalg.block_diag", " for several matrices")
+    result = anp.zeros([sum(block.shape[k] for block in blocks) for k in (0, 1)], np.result_type(*blocks))
+    i = j = 0
+    for block in blocks:
+        result[i : i + block.shape[0], j : j + block.shape[1]] = block
+        i, j = i + block.shape[0], j + block.shape[1]
+    return result

@@ -1,0 +1,190 @@
+"""scipy.linalg: functions of active matrices, each with arguments that suit it, in several layouts and both kinds."""
+
+import numpy as np
+import pytest
+import scipy.linalg as sl
+from scipy.linalg import solve
+from scipy_check import check
+
+import ampi
+
+
+def full(rng, n, m=None, complex=False):
+    a = rng.normal(size=(n, m or n)) + 1j * complex * rng.normal(size=(n, m or n))
+    a = a if complex else a.real
+    return np.asfortranarray(a) if rng.random() < 0.5 else a
+
+
+def regular(rng, n, complex=False):
+    return full(rng, n, complex=complex) + 3 * np.eye(n)
+
+
+def definite(rng, n, complex=False):
+    a = full(rng, n, complex=complex)
+    return a @ a.conj().T + n * np.eye(n)
+
+
+def stack(make, rng, *arguments):
+    return np.stack([make(rng, *arguments) for _ in range(2)])
+
+
+def right(rng, n, kind):
+    return rng.normal(size=n) if kind == 0 else rng.normal(size=(n, 2))
+
+
+CASES = {
+    "solve": lambda rng, c, k: (sl.solve, regular(rng, 4, c), right(rng, 4, k)),
+    "solve stacks": lambda rng, c, k: (sl.solve, stack(regular, rng, 3, c), right(rng, 3, k)),
+    "solve sym": lambda rng, c, k: (
+        lambda a, b: sl.solve(a, b, assume_a="sym", lower=bool(k)),
+        regular(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve pos": lambda rng, c, k: (
+        lambda a, b: sl.solve(a, b, assume_a="pos", lower=bool(k)),
+        definite(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve upper": lambda rng, c, k: (
+        lambda a, b: sl.solve(a, b, assume_a="upper triangular"),
+        regular(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve tridiagonal": lambda rng, c, k: (
+        lambda a, b: sl.solve(a, b, assume_a="tridiagonal"),
+        regular(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve transposed": lambda rng, c, k: (
+        lambda a, b: sl.solve(a, b, transposed=True),
+        regular(rng, 4),
+        right(rng, 4, k),
+    ),
+    "inv": lambda rng, c, k: (sl.inv, regular(rng, 4, c) if k else stack(regular, rng, 3, c)),
+    "inv pos": lambda rng, c, k: (lambda a: sl.inv(a, assume_a="pos", lower=bool(k)), definite(rng, 3, c)),
+    "det": lambda rng, c, k: (sl.det, regular(rng, 4, c) if k else stack(regular, rng, 3, c)),
+    "det singular": lambda rng, c, k: (sl.det, np.outer([1.0, 2, 0], [3.0, 1, 0]) + np.diag([1.0, 0, 0])),
+    "solve_triangular": lambda rng, c, k: (
+        lambda a, b: sl.solve_triangular(a, b, k, lower=bool(k), unit_diagonal=c),
+        regular(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve_triangular H": lambda rng, c, k: (
+        lambda a, b: sl.solve_triangular(a, b, "C", lower=bool(k)),
+        regular(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "solve_banded": lambda rng, c, k: (
+        lambda ab, b: sl.solve_banded((2, 1), ab, b),
+        full(rng, 4, 6, c) + 5 * (np.arange(4) == 1)[:, None],
+        right(rng, 6, k),
+    ),
+    "solve_banded tridiagonal": lambda rng, c, k: (
+        lambda ab, b: sl.solve_banded((1, 1), ab, b),
+        full(rng, 3, 6, c) + 5 * (np.arange(3) == 1)[:, None],
+        right(rng, 6, k),
+    ),
+    "solveh_banded": lambda rng, c, k: (
+        lambda ab, b: sl.solveh_banded(ab, b, lower=bool(k)),
+        full(rng, 3, 6, c) + 9 * (np.arange(3) == (0 if k else 2))[:, None],
+        right(rng, 6, k),
+    ),
+    "solve_toeplitz": lambda rng, c, k: (
+        lambda c, b: sl.solve_toeplitz(c, b),
+        full(rng, 1, 4, c)[0] + 4 * (np.arange(4) == 0),
+        right(rng, 4, k),
+    ),
+    "solve_toeplitz row": lambda rng, c, k: (
+        lambda c, r, b: sl.solve_toeplitz((c, r), b),
+        full(rng, 1, 4, c)[0] + 4 * (np.arange(4) == 0),
+        full(rng, 1, 4, c)[0],
+        right(rng, 4, k),
+    ),
+    "matmul_toeplitz": lambda rng, c, k: (
+        lambda c, r, b: sl.matmul_toeplitz((c, r), b),
+        full(rng, 1, 3, c)[0],
+        full(rng, 1, 4, c)[0],
+        right(rng, 4, k),
+    ),
+    "lu_factor, lu_solve": lambda rng, c, k: (
+        lambda a, b: sl.lu_solve(sl.lu_factor(a), b, trans=k),
+        full(rng, 4, complex=c),
+        right(rng, 4, k),
+    ),
+    "lu_solve H": lambda rng, c, k: (
+        lambda a, b: sl.lu_solve(sl.lu_factor(a), b, trans=2),
+        full(rng, 4, complex=c),
+        right(rng, 4, k),
+    ),
+    "lu": lambda rng, c, k: (lambda a: sl.lu(a, permute_l=bool(k))[-2:], full(rng, 4, complex=c)),
+    "cholesky": lambda rng, c, k: (lambda a: sl.cholesky(a, lower=bool(k)), definite(rng, 4, c)),
+    "cho_factor, cho_solve": lambda rng, c, k: (
+        lambda a, b: sl.cho_solve(sl.cho_factor(a, lower=bool(k)), b),
+        definite(rng, 4, c),
+        right(rng, 4, k),
+    ),
+    "qr": lambda rng, c, k: (lambda a: sl.qr(a, mode="economic"), full(rng, 4 + k, 4, c)),
+    "qr r": lambda rng, c, k: (lambda a: sl.qr(a, mode="r"), full(rng, 4, 4, c)),
+    "eigh": lambda rng, c, k: (lambda a: np.abs(sl.eigh(a, lower=bool(k))[1]), definite(rng, 4, c)),
+    "eigh values": lambda rng, c, k: (
+        lambda a: sl.eigh(a, lower=bool(k), eigvals_only=True, subset_by_index=[1, 2]),
+        definite(rng, 4, c),
+    ),
+    "eigvalsh": lambda rng, c, k: (lambda a: sl.eigvalsh(a, lower=bool(k)), definite(rng, 4, c)),
+    "eigvals": lambda rng, c, k: (sl.eigvals, full(rng, 4, complex=c)),
+    "svd": lambda rng, c, k: (
+        lambda a: [np.abs(x) for x in sl.svd(a, full_matrices=False)],
+        full(rng, 4 + k, 4, c) if c else full(rng, 4, 4 + k),
+    ),
+    "svdvals": lambda rng, c, k: (sl.svdvals, full(rng, 3, 4 + k, c)),
+    "pinv": lambda rng, c, k: (sl.pinv, full(rng, 3 + 2 * k, 4, c)),
+    "lstsq": lambda rng, c, k: (lambda a, b: sl.lstsq(a, b)[:2], full(rng, 5, 3), right(rng, 5, k)),
+    "expm": lambda rng, c, k: (sl.expm, full(rng, 4, complex=c) if k else stack(full, rng, 3)),
+    "sqrtm": lambda rng, c, k: (sl.sqrtm, definite(rng, 4, c)),
+    "solve_sylvester": lambda rng, c, k: (
+        sl.solve_sylvester,
+        definite(rng, 3, c),
+        definite(rng, 2, c),
+        full(rng, 3, 2, c),
+    ),
+    "norm": lambda rng, c, k: (lambda a: sl.norm(a, [None, 1][k]), full(rng, 3, 4, c)),
+    "toeplitz": lambda rng, c, k: (sl.toeplitz, *[full(rng, 1, 3 + j, c)[0] for j in range(1 + k)]),
+    "hankel": lambda rng, c, k: (sl.hankel, *[full(rng, 1, 3 + j, c)[0] for j in range(1 + k)]),
+    "circulant": lambda rng, c, k: (sl.circulant, full(rng, 1, 4, c)[0]),
+    "block_diag": lambda rng, c, k: (sl.block_diag, full(rng, 2, 3, c), full(rng, 1, 1 + k)),
+    "a name of before, in lists": lambda rng, c, k: (
+        lambda x: solve([[x[0], 1.0], [2.0, x[1]]], [x[2], 1.0]),
+        np.array([3.0, 4.0, 5.0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("complex", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_gradient(name, complex, kind):
+    check(*CASES[name](np.random.default_rng(len(name)), complex, kind))
+
+
+def test_every_rule_has_a_case():
+    from ampi.libraries import hook_of
+    from ampi.scipy_rules.guards import refuse
+
+    with ampi.Tape():
+        pass
+    ruled = [n for n in sl.__all__ if (found := hook_of(getattr(sl, n))) and found.handle is not refuse]
+    missing = [n for n in ruled if not any(n in name for name in CASES)]
+    assert missing == ["cho_solve_banded"], missing
+
+
+def test_what_has_no_rule_says_so_with_name_and_line():
+    for f in (sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig):
+        with ampi.Tape() as tape:
+            a = tape.watch(np.eye(3) + 0.1)
+            try:
+                y = f(a)
+            except ampi.ActivityError as error:
+                assert "test_scipy_linalg.py:" in str(error) and "scipy.linalg." in str(error)
+                continue
+        with pytest.raises(ampi.ActivityError, match=r"scipy\.linalg\."):
+            tape.gradient(y[0], a, seed=np.ones(y[0].shape))
