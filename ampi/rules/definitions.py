@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -27,6 +28,7 @@ def define(
     partials: tuple | None = None,
     constant: bool = False,
     communicates: bool = False,
+    calls_back: bool = False,
 ) -> Any:
     """Give the derivative of a function that ampi does not know.
 
@@ -72,6 +74,8 @@ def define(
     communicates : bool, optional
         The adjoint communicates: while a tape records every call is recorded, and the adjoint runs in every sweep on
         all ranks that called, whether or not their arguments are active.
+    calls_back : bool, optional
+        The function calls functions of the program's: what these give must not be active, which is an error then.
 
     Raises
     ------
@@ -83,17 +87,18 @@ def define(
     ampi.custom_vjp : for functions of one's own.
     """
     if formula is None and adjoint is None and partials is None and not constant:
-        return lambda formula: define(function, formula, communicates=communicates)
+        return lambda formula: define(function, formula)
+    options = {"communicates": communicates, "calls_back": calls_back}
     if isinstance(function, str):
         module, _, path = function.partition(":")
         if not path:
             raise TypeError(f"ampi.rules.define({function!r}, ...): write it as 'package.module:name'")
         when_imported(
             module,
-            lambda: _install(_member(sys.modules[module], path), formula, adjoint, partials, constant, communicates),
+            lambda: _install(_member(sys.modules[module], path), formula, adjoint, partials, constant, options),
         )
     else:
-        _install(function, formula, adjoint, partials, constant, communicates)
+        _install(function, formula, adjoint, partials, constant, options)
     return formula
 
 
@@ -110,7 +115,7 @@ def _install(
     adjoint: Mapping | None,
     partials: tuple | None,
     constant: bool,
-    communicates: bool,
+    options: dict[str, bool],
 ) -> None:
     if isinstance(function, np.ufunc):
         if constant:
@@ -127,7 +132,7 @@ def _install(
     elif formula is not None:
         handle = functools.partial(_by_formula, formula)
     elif adjoint is not None:
-        handle = Adjoint(adjoint, communicates)
+        handle = Adjoint(adjoint, **options)
     else:
         raise TypeError("ampi.rules.define: partials= are for ufuncs")
     if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
@@ -318,8 +323,9 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
 class Adjoint:
     """A rule by adjoints of the arguments."""
 
-    def __init__(self, adjoints: Mapping[str, Callable | None], communicates: bool = False) -> None:
+    def __init__(self, adjoints: Mapping[str, Callable | None], communicates: bool = False, calls_back: bool = False) -> None:
         self.adjoints = dict(adjoints)
+        self.calls_back = calls_back
         self.communicates = communicates
         self.needs: dict[str, list[str]] = {}
 
@@ -359,9 +365,11 @@ class Adjoint:
         active = [name for name in active if self.adjoints[name] is not None]
         wanted = {wish for name in active for wish in self.needs[name]}
         values = {name: _kept(tape, given[name]) for name in wanted if name in given}
-        plainly = {name: mapped(plain_of, x) for name, x in given.items()}
+        # Plain arrays on the same memory are active as well.
+        out = _copied if self.calls_back else plain_of
+        plainly = {name: mapped(out, x) for name, x in given.items()}
         call = inspect.BoundArguments(found.signature, plainly)
-        with passive():  # plain arrays on the same memory are active as well
+        with contextlib.nullcontext() if self.calls_back else passive():
             result = found.original(*call.args, **call.kwargs)
         owned = [x for x in parts(plainly) if isinstance(x, np.ndarray)]
         result = mapped(lambda r: _new(r, owned), result)
@@ -392,6 +400,10 @@ def _is_numbers(x: Any) -> bool:
         return False
     flat = list(parts(x))
     return any(isinstance(a, TrackedArray) for a in flat) and all(np.ndim(a) == 0 for a in flat)
+
+
+def _copied(x: Any) -> Any:
+    return np.array(plain_of(x))[()] if isinstance(x, TrackedArray) else x
 
 
 def _kept(tape: Tape, x: Any) -> Any:

@@ -1,1 +1,212 @@
-"""Rules."""
+"""`scipy.sparse.linalg`: solutions of sparse systems, by solving the system of the conjugate transpose.
+
+Iterative solvers are taken for what they converge to.  The adjoint system is solved by the same method with the same
+relative tolerance, of which the derivative has the order of magnitude; initial guess and preconditioner do not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as ss
+import scipy.sparse.linalg as sl
+
+from ..errors import TapeError
+from ..foreign import replace_method
+from ..libraries import Hook, hook
+from ..memory import tracked
+from ..nested import from_nested
+from ..rules.definitions import Adjoint, any_active, define, refusal
+from . import guards
+from .sparse import h, refuse_sparse, sampled, through
+
+
+def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
+    """The adjoint of a matrix (sparse: of its arrays) where it is left @ rightᴴ."""
+    if ss.issparse(a):
+        return sampled(a, left, right)
+    left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
+    return left @ np.conj(right).T
+
+
+def _adjoint_of(a: Any) -> Any:
+    return None if a is None else a.adjoint() if isinstance(a, sl.LinearOperator) else h(a)
+
+
+# --------------------------------------------------------------------------------------------------------------- direct
+
+
+def _spsolve_b(g: Any, A: Any, b: Any, shape: Any) -> Any:
+    refuse_sparse("spsolve", b)
+    return np.reshape(sl.spsolve(h(A).tocsc(), np.asarray(g)), shape)
+
+
+define(
+    sl.spsolve,
+    adjoint={
+        "b": _spsolve_b,
+        "A": lambda g, A, b, result: sampled(A, -_spsolve_b(g, A, b, np.shape(g)), result),
+    },
+    calls_back=True,
+)
+
+
+def _triangular_b(g: Any, A: Any, lower: Any, unit_diagonal: Any) -> Any:
+    return sl.spsolve_triangular(h(A).tocsr(), g, not lower, unit_diagonal=unit_diagonal)
+
+
+def _triangular_a(g: Any, A: Any, lower: Any, unit_diagonal: Any, result: Any) -> Any:
+    bar, *rest = sampled(A, -_triangular_b(g, A, lower, unit_diagonal), result)
+    return bar if unit_diagonal is None else (bar, *rest)
+
+
+define(
+    sl.spsolve_triangular,
+    adjoint={"b": _triangular_b, "A": lambda g, A, lower, unit_diagonal, result: _no_diagonal(
+        A, _triangular_a(g, A, lower, unit_diagonal, result), unit_diagonal)},
+    calls_back=True,
+)
+
+
+def _no_diagonal(a: Any, bars: tuple, unit: Any) -> tuple:
+    """Without what stands on a diagonal that is taken for one."""
+    if not unit:
+        return bars
+    from .sparse import numbered
+
+    places = numbered(a).tocoo()
+    on = places.data[places.coords[0] == places.coords[1]].astype(np.intp) - 1
+    bars[0].reshape(-1)[on] = 0
+    return bars
+
+
+_superlu = type(sl.splu(ss.csc_array(np.eye(1))))
+
+
+def _lu_solve(self: Any, rhs: Any, trans: str = "N") -> Any:
+    """`SuperLU.solve`."""
+    return _original_solve(self, rhs, trans)
+
+
+def _lu_solve_bar(g: Any, self: Any, trans: Any) -> Any:
+    g = np.asarray(g)
+    if trans == "T":
+        return np.conj(_original_solve(self, np.conj(g), "N"))
+    return _original_solve(self, g, "H" if trans == "N" else "N")
+
+
+_original_solve = vars(_superlu)["solve"]
+define(_lu_solve, adjoint={"rhs": _lu_solve_bar})
+hook(_lu_solve, None).name = "scipy.sparse.linalg.SuperLU.solve"
+replace_method(_superlu, "solve", lambda _: _lu_solve)
+
+
+# ------------------------------------------------------------------------------------------------------------ iterative
+
+
+def _solver(solve: Callable) -> None:
+    known = set(inspect.signature(solve).parameters)
+    options = sorted(known & {"rtol", "atol", "maxiter", "restart", "shift", "M", "m", "k", "inner_m", "outer_k"})
+
+    def bar(g: Any, A: Any, b: Any, given: dict) -> Any:
+        settings = {name: x for name, x in given.items() if name != "M"}
+        if settings.get("atol"):  # which is for the right-hand side's scale
+            settings["atol"] *= np.linalg.norm(g) / max(np.linalg.norm(b), np.finfo(float).tiny)
+        if given.get("shift"):
+            settings["shift"] = np.conj(given["shift"])
+        found, info = solve(_adjoint_of(A), np.asarray(g), M=_adjoint_of(given.get("M")), **settings)
+        if info:
+            raise TapeError(
+                f"scipy.sparse.linalg.{solve.__name__} has not converged for the adjoint system (info={info}); "
+                "allow more iterations (maxiter=), or solve the system directly"
+            )
+        return found
+
+    def of_b(g: Any, result: Any, A: Any, b: Any, **given: Any) -> Any:
+        return bar(g[0], A, b, given).reshape(np.shape(b))
+
+    def of_a(g: Any, result: Any, A: Any, b: Any, **given: Any) -> Any:
+        return _matrix_bar(A, -bar(g[0], A, b, given), result[0])
+
+    rule = Adjoint(
+        {
+            "b": _asking(of_b, ("result", "A", "b", *options)),
+            "A": _asking(of_a, ("result", "A", "b", *options)),
+            "x0": None,
+            "M": None,
+        },
+        calls_back=True,
+    )
+
+    def handle(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
+        result = rule(found, tape, arguments, keywords)
+        if result[1] and tape.is_active(result[0]):
+            raise refusal(found.name, f" where it has not converged (info={result[1]})")
+        return result
+
+    rule.prepare(hook(solve, handle, f"scipy.sparse.linalg.{solve.__name__}"))
+
+
+def _asking(function: Callable, names: tuple) -> Callable:
+    """A function whose signature names what it needs."""
+
+    def adjoint(g: Any, **needed: Any) -> Any:
+        return function(g, **needed)
+
+    adjoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("g", *names)]
+    )
+    return adjoint
+
+
+for _name in "cg bicg bicgstab cgs gmres lgmres minres gcrotmk".split():
+    if hasattr(sl, _name):
+        _solver(getattr(sl, _name))
+
+
+# ------------------------------------------------------------------------------------------------------------ operators
+
+define(
+    sl.LinearOperator.matvec,
+    adjoint={"x": lambda g, self, shape: np.reshape(self.rmatvec(g), shape)},
+    calls_back=True,
+)
+define(
+    sl.LinearOperator.rmatvec,
+    adjoint={"x": lambda g, self, shape: np.reshape(self.matvec(g), shape)},
+    calls_back=True,
+)
+define(sl.LinearOperator.matmat, adjoint={"X": lambda g, self: self.rmatmat(g)}, calls_back=True)
+define(sl.LinearOperator.rmatmat, adjoint={"X": lambda g, self: self.matmat(g)}, calls_back=True)
+hook(sl._interface._CustomLinearOperator.__init__, guards.refuse, "scipy.sparse.linalg.LinearOperator")
+for _name in ("__matmul__", "__mul__", "__call__"):
+    hook(vars(sl.LinearOperator)[_name], through, f"scipy.sparse.linalg.LinearOperator.{_name}")
+
+
+def _dot(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
+    if not any_active(tape, arguments, keywords):
+        return guards.refuse(found, tape, arguments, keywords)
+    self, x = arguments
+    x = tracked(np.asanyarray(from_nested(x)))
+    if x.ndim not in (1, 2):
+        raise refusal(found.name, " with a number")
+    return self.matvec(x) if x.ndim == 1 or x.shape[1] == 1 else self.matmat(x)
+
+
+hook(sl.LinearOperator.dot, _dot)
+
+define(
+    sl.expm_multiply,
+    adjoint={"B": lambda g, A, start, traceA: _expm_multiply_b(g, A, start, traceA)},
+    calls_back=True,
+)
+
+
+def _expm_multiply_b(g: Any, A: Any, start: Any, traceA: Any) -> Any:
+    if start is not None:
+        raise refusal("scipy.sparse.linalg.expm_multiply", " for several times")
+    return sl.expm_multiply(_adjoint_of(A), np.asarray(g), traceA=None if traceA is None else np.conj(traceA))
