@@ -177,14 +177,11 @@ def test_every_rule_has_a_case():
     assert missing == ["cho_solve_banded"], missing
 
 
-def test_what_has_no_rule_says_so_with_name_and_line():
-    for f in (sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig):
-        with ampi.Tape() as tape:
-            a = tape.watch(np.eye(3) + 0.1)
-            try:
-                y = f(a)
-            except ampi.ActivityError as error:
-                assert "test_scipy_linalg.py:" in str(error) and "scipy.linalg." in str(error)
-                continue
-        with pytest.raises(ampi.ActivityError, match=r"scipy\.linalg\."):
-            tape.gradient(y[0], a, seed=np.ones(y[0].shape))
+@pytest.mark.parametrize(
+    "f", [sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig, lambda a: sl.lu(a[:2])]
+)
+def test_what_has_no_rule_says_so_with_name_and_line(f):
+    with ampi.Tape() as tape:
+        a = tape.watch(np.eye(3) + 0.1)
+        with pytest.raises(ampi.ActivityError, match=r"test_scipy_linalg\.py:.*scipy\.linalg"):
+            f(a)

@@ -29,6 +29,7 @@ def define(
     constant: bool = False,
     communicates: bool = False,
     calls_back: bool = False,
+    require: Callable | None = None,
 ) -> Any:
     """Give the derivative of a function that ampi does not know.
 
@@ -76,6 +77,9 @@ def define(
         all ranks that called, whether or not their arguments are active.
     calls_back : bool, optional
         The function calls functions of the program's: what these give must not be active, which is an error then.
+    require : callable, optional
+        With an adjoint: called before a call is recorded, and raises if there is no adjoint for it.  It gets those of
+        the call's arguments (plain) that its own parameters name.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def define(
     """
     if formula is None and adjoint is None and partials is None and not constant:
         return lambda formula: define(function, formula)
-    options = {"communicates": communicates, "calls_back": calls_back}
+    options = {"communicates": communicates, "calls_back": calls_back, "require": require}
     if isinstance(function, str):
         module, _, path = function.partition(":")
         if not path:
@@ -115,7 +119,7 @@ def _install(
     adjoint: Mapping | None,
     partials: tuple | None,
     constant: bool,
-    options: dict[str, bool],
+    options: dict[str, Any],
 ) -> None:
     if isinstance(function, np.ufunc):
         if constant:
@@ -265,11 +269,20 @@ def _as_constant(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> A
 def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     if not any_active(tape, arguments, keywords):
         return _plainly(found, arguments, keywords)
+    _require_no_output(found, arguments, keywords)
     with passive():
         exact = found.original(*mapped(plain_of, arguments), **mapped(plain_of, _unharmed(keywords)))
     with np.errstate(all="ignore"):
         result = formula(*arguments, **keywords)
     return exactly(found.name, tape, result, exact, [x for x in parts((arguments, keywords)) if _is_array(x)])
+
+
+def _require_no_output(found: Hook, arguments: tuple, keywords: dict) -> None:
+    """Raise if the result is to be written into an array."""
+    given = found.signature.bind(*arguments, **keywords).arguments
+    for name in ("out", "output"):
+        if isinstance(given.get(name), np.ndarray):
+            raise refusal(found.name, f" that writes into an array ({name}=)", f"assign its result: array[...] = {found.__name__}(...)")
 
 
 def _unharmed(keywords: dict) -> dict:
@@ -323,8 +336,15 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
 class Adjoint:
     """A rule by adjoints of the arguments."""
 
-    def __init__(self, adjoints: Mapping[str, Callable | None], communicates: bool = False, calls_back: bool = False) -> None:
+    def __init__(
+        self,
+        adjoints: Mapping[str, Callable | None],
+        communicates: bool = False,
+        calls_back: bool = False,
+        require: Callable | None = None,
+    ) -> None:
         self.adjoints = dict(adjoints)
+        self.require = require
         self.calls_back = calls_back
         self.communicates = communicates
         self.needs: dict[str, list[str]] = {}
@@ -350,6 +370,7 @@ class Adjoint:
 
     def record(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         """A call with active arguments."""
+        _require_no_output(found, arguments, keywords)
         bound = found.signature.bind(*arguments, **keywords)
         bound.apply_defaults()
         given, parameters = bound.arguments, found.signature.parameters
@@ -369,6 +390,8 @@ class Adjoint:
         out = _copied if self.calls_back else plain_of
         plainly = {name: mapped(out, x) for name, x in given.items()}
         call = inspect.BoundArguments(found.signature, plainly)
+        if self.require is not None:
+            self.require(*[plainly[name] for name in inspect.signature(self.require).parameters])
         with contextlib.nullcontext() if self.calls_back else passive():
             result = found.original(*call.args, **call.kwargs)
         owned = [x for x in parts(plainly) if isinstance(x, np.ndarray)]

@@ -75,8 +75,14 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A call of a function without a rule, while a tape records."""
     if not any_active(tape, arguments, keywords):
         if any(_is_users(x) for x in (*arguments, *keywords.values())):
-            arguments = tuple([_watched(found, x) for x in arguments])
-            keywords = {name: _watched(found, x) for name, x in keywords.items()}
+            errors: list = []
+            late = errors if found.name.startswith("scipy.ndimage.") else None  # whose C code goes on after an error
+            arguments = tuple([_watched(found, x, late) for x in arguments])
+            keywords = {name: _watched(found, x, late) for name, x in keywords.items()}
+            result = found.original(*arguments, **keywords)
+            if errors:
+                raise errors[0]
+            return result
         return found.original(*arguments, **keywords)
     if not found.name.endswith(("__init__", "__new__", "__setitem__")):
         # What gives numbers that carry no derivative anyhow: indices, counts, answers.
@@ -121,7 +127,7 @@ def _is_users(x: Any) -> bool:
     )
 
 
-def _watched(found: Hook, x: Any) -> Any:
+def _watched(found: Hook, x: Any, late: list | None) -> Any:
     """A function of the program's that one of SciPy's will call: what it gives must not be active."""
     if not _is_users(x):
         return x
@@ -130,7 +136,11 @@ def _watched(found: Hook, x: Any) -> Any:
         result = x(*arguments, **keywords)
         tape = current()
         if tape is not None and any_active(tape, result):
-            raise refusal(f"{found.name} (by the function that it calls)", "", instead(found))
+            error = refusal(f"{found.name} (by the function that it calls)", "", instead(found))
+            if late is None:
+                raise error
+            late.append(error)
+            return mapped(plain_of, result)
         return result
 
     return functools.update_wrapper(watched, x) if hasattr(x, "__name__") else watched

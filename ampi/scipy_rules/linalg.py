@@ -282,9 +282,9 @@ def _permutation(piv: Any) -> Any:
     return order
 
 
-def _square(name: str, *arrays: Any) -> None:
-    if any(a.ndim != 2 or a.shape[0] != a.shape[1] for a in arrays):
-        raise refusal(f"scipy.linalg.{name}", " for a matrix that is not square, or for several matrices")
+def _square(a: Any) -> None:
+    if np.ndim(a) != 2 or np.shape(a)[0] != np.shape(a)[1]:
+        raise refusal("scipy.linalg: an LU decomposition", " of a matrix that is not square, or of several matrices")
 
 
 def _unpacked(lu: Any) -> tuple:
@@ -300,7 +300,6 @@ def _lu_bar(lower: Any, upper: Any, l_bar: Any, u_bar: Any) -> Any:
 
 def _lu_factor(g: Any, result: Any) -> Any:
     lu, piv = result
-    _square("lu_factor", lu)
     bar = np.zeros_like(lu)
     bar[_permutation(piv)] = _lu_bar(*_unpacked(lu), np.tril(g[0], -1), np.triu(g[0]))
     return bar
@@ -314,7 +313,6 @@ def _lu_solve_b(g: Any, lu_and_piv: Any, trans: Any, shape: Any) -> Any:
 
 def _lu_solve_lu(g: Any, lu_and_piv: Any, b: Any, trans: Any, result: Any) -> Any:
     lu, piv = lu_and_piv
-    _square("lu_solve", lu)
     vector = np.ndim(b) == 1
     bar = columns(_lu_solve_b(g, lu_and_piv, trans, g.shape), vector)
     bar = _turned(-bar @ h(columns(result, vector)), trans)[_permutation(piv)]
@@ -323,16 +321,19 @@ def _lu_solve_lu(g: Any, lu_and_piv: Any, b: Any, trans: Any, result: Any) -> An
 
 
 def _lu(g: Any, a: Any, permute_l: Any) -> Any:
-    _square("lu", a)
     order, lower, upper = sl.lu(a, p_indices=True)
     l_bar, u_bar = g[-2], g[-1]
     bar = _lu_bar(lower, upper, np.tril(l_bar[np.argsort(order)] if permute_l else l_bar, -1), np.triu(u_bar))
     return bar[order]
 
 
-define(sl.lu_factor, adjoint={"a": _lu_factor})
-define(sl.lu_solve, adjoint={"b": _lu_solve_b, "lu_and_piv": _lu_solve_lu})
-define(sl.lu, adjoint={"a": _lu})
+define(sl.lu_factor, adjoint={"a": _lu_factor}, require=_square)
+define(
+    sl.lu_solve,
+    adjoint={"b": _lu_solve_b, "lu_and_piv": _lu_solve_lu},
+    require=lambda lu_and_piv: _square(lu_and_piv[0]),
+)
+define(sl.lu, adjoint={"a": _lu}, require=_square)
 
 
 def _cholesky_bar(factor: Any, bar: Any, lower: Any) -> Any:
@@ -373,10 +374,7 @@ define(
 )
 
 
-def _qr(g: Any, a: Any, mode: Any, pivoting: Any) -> Any:
-    m, n = a.shape[-2:]
-    if pivoting or m < n or mode == "raw" or (mode != "economic" and m != n):
-        raise refusal("scipy.linalg.qr", " but of matrices with as many rows as columns, or more with mode='economic'")
+def _qr(g: Any, a: Any, mode: Any) -> Any:
     q, r = sl.qr(a, mode="economic")
     q_bar, r_bar = (np.zeros_like(q), g[0] if isinstance(g, tuple) else g) if mode == "r" else g
     r_bar = np.triu(r_bar)
@@ -386,7 +384,13 @@ def _qr(g: Any, a: Any, mode: Any, pivoting: Any) -> Any:
     return h(_plain_solve(r, h(q_bar + np.matmul(q, inner))))
 
 
-define(sl.qr, adjoint={"a": _qr})
+def _qr_known(a: Any, mode: Any, pivoting: Any) -> None:
+    m, n = np.shape(a)[-2:]
+    if pivoting or m < n or mode == "raw" or (mode != "economic" and m != n):
+        raise refusal("scipy.linalg.qr", " but of matrices with as many rows as columns, or more with mode='economic'")
+
+
+define(sl.qr, adjoint={"a": _qr}, require=_qr_known)
 
 
 def _inverse_or_zero(x: Any) -> Any:
@@ -394,11 +398,9 @@ def _inverse_or_zero(x: Any) -> Any:
 
 
 def _eigh(
-    g: Any, a: Any, b: Any, result: Any, lower: Any, eigvals_only: Any, subset_by_index: Any, subset_by_value: Any
+    g: Any, a: Any, result: Any, lower: Any, eigvals_only: Any, subset_by_index: Any, subset_by_value: Any
 ) -> Any:
     some = {"subset_by_index": subset_by_index, "subset_by_value": subset_by_value}
-    if b is not None or (not eigvals_only and any(x is not None for x in some.values())):
-        raise refusal("scipy.linalg.eigh", " of two matrices, or for a part of the eigenvectors,")
     if eigvals_only:
         _, v = sl.eigh(a, lower=lower, **some)
         return _eigh_fold(np.matmul(v * g[..., None, :], h(v)), lower)
@@ -412,27 +414,31 @@ def _eigh_fold(bar: Any, lower: Any) -> Any:
     return of_triangle(0.5 * (bar + h(bar)), lower)
 
 
-define(sl.eigh, adjoint={"a": _eigh, "b": lambda g: _no_second()})
+def _whole(b: Any, eigvals_only: Any, subset_by_index: Any, subset_by_value: Any) -> None:
+    if b is not None or (not eigvals_only and (subset_by_index is not None or subset_by_value is not None)):
+        raise refusal("scipy.linalg.eigh", " of two matrices, or for a part of the eigenvectors,")
+
+
+def _alone(b: Any) -> None:
+    if b is not None:
+        raise refusal("scipy.linalg: eigenvalues", " of two matrices")
+
+
+define(sl.eigh, adjoint={"a": _eigh}, require=_whole)
 define(
     sl.eigvalsh,
     adjoint={
-        "a": lambda g, a, b, result, lower, subset_by_index, subset_by_value: _eigh(
-            g, a, b, result, lower, True, subset_by_index, subset_by_value
+        "a": lambda g, a, result, lower, subset_by_index, subset_by_value: _eigh(
+            g, a, result, lower, True, subset_by_index, subset_by_value
         ),
-        "b": lambda g: _no_second(),
     },
+    require=_alone,
 )
 
 
-def _no_second() -> None:
-    raise refusal("scipy.linalg.eigh", " of two matrices")
-
-
-def _svd(g: Any, a: Any, result: Any, full_matrices: Any, compute_uv: Any) -> Any:
+def _svd(g: Any, a: Any, result: Any, compute_uv: Any) -> Any:
     if not compute_uv:
         return _svdvals(g, a)
-    if full_matrices and a.shape[-1] != a.shape[-2]:
-        raise refusal("scipy.linalg.svd", " with full_matrices=True for a matrix that is not square")
     u, s, vh = result
     u_bar, s_bar, v_bar = g[0], g[1], h(g[2])
     v, one = h(vh), np.eye(s.shape[-1])
@@ -459,18 +465,26 @@ def _svdvals(g: Any, a: Any) -> Any:
     return np.matmul(u * np.where(s > 0, g, 0)[..., None, :], vh)
 
 
-define(sl.svd, adjoint={"a": _svd})
+def _thin(a: Any, full_matrices: Any, compute_uv: Any) -> None:
+    if compute_uv and full_matrices and np.shape(a)[-1] != np.shape(a)[-2]:
+        raise refusal("scipy.linalg.svd", " with full_matrices=True for a matrix that is not square")
+
+
+define(sl.svd, adjoint={"a": _svd}, require=_thin)
 define(sl.svdvals, adjoint={"a": _svdvals})
 
 
-def _eigvals(g: Any, a: Any, b: Any, homogeneous_eigvals: Any) -> Any:
+def _simple(b: Any, homogeneous_eigvals: Any) -> None:
     if b is not None or homogeneous_eigvals:
         raise refusal("scipy.linalg.eigvals", " of two matrices, or of homogeneous eigenvalues,")
+
+
+def _eigvals(g: Any, a: Any) -> Any:
     _, v = np.linalg.eig(a)  # in LAPACK's order, as SciPy's
     return _plain_solve(h(v), np.asarray(g)[..., :, None] * h(v))
 
 
-define(sl.eigvals, adjoint={"a": _eigvals})
+define(sl.eigvals, adjoint={"a": _eigvals}, require=_simple)
 
 
 # ---------------------------------------------------------------------------------------------- functions of matrices

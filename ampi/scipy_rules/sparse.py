@@ -259,7 +259,7 @@ for _cls in {base for _format in (*_INDICES, "dok", "lil") for _kind in ("array"
     for _name, _member in list(vars(_cls).items()):
         if not callable(_member) or isinstance(_member, type):
             continue
-        if _name in _MOVING and _name != "toarray" or (_name == "toarray" and _cls is not ss._base._spbase):
+        if _name in _MOVING:
             hook(_member, _moved, f"scipy.sparse.{_cls.__name__}.{_name}")
         elif _name in _THROUGH:
             hook(_member, through, f"scipy.sparse.{_cls.__name__}.{_name}")
