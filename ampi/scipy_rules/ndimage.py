@@ -308,6 +308,7 @@ define(
         "input": lambda g, shape, shift, order, mode: _scattered(
             g, [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))], shape, order, mode        )
     },
+    require=_low_order("shift"),
 )
 
 

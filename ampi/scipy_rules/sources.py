@@ -1,0 +1,59 @@
+"""SciPy's own Python source of a function, differentiated: with `ampi.numpy` in the place of NumPy."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ampi.numpy as anp
+
+from ..libraries import hook_of
+
+
+def with_ours(function: Any, **replaced: Any) -> Callable:
+    """A copy of a function of SciPy's that computes with `ampi.numpy`, as do those that it calls, unless they have a
+    rule; ``replaced``: others of the names in it."""
+    return _copied(function, replaced, {})
+
+
+def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
+    found = hook_of(function)
+    source = found.original if found is not None else function
+    while hasattr(source, "__wrapped__"):
+        source = source.__wrapped__
+    if id(function) in made:
+        return made[id(function)]
+    names = dict(source.__globals__)
+    copy = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__, source.__closure__)
+    copy.__kwdefaults__ = source.__kwdefaults__
+    made[id(function)] = copy
+    for name in _names(source.__code__):
+        value = names.get(name)
+        if name in replaced:
+            names[name] = replaced[name]
+        elif value is np or name == "np_compat":
+            names[name] = anp
+        elif name == "array_namespace":
+            names[name] = lambda *arrays: anp
+        elif isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("scipy.") and _is_open(value):
+            names[name] = _copied(value, replaced, made)
+    return copy
+
+
+def _is_open(function: Any) -> bool:
+    """Whether a function has no rule of its own."""
+    from .guards import refuse
+
+    found = hook_of(function)
+    return found is None or found.handle is refuse
+
+
+def _names(code: types.CodeType) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
