@@ -189,8 +189,14 @@ def _solve_banded_ab(g: Any, l_and_u: Any, ab: Any, b: Any, result: Any, shape: 
     return unbroadcast(_banded_bar(bar, columns(result, vector), *(int(k) for k in l_and_u)), shape)
 
 
+def _with_axes(ab: Any) -> None:
+    if np.ndim(ab) < 2:
+        raise refusal("scipy.linalg: a banded matrix", " of one diagonal as a vector", "give it two axes: ab[None]")
+
+
 define(
     sl.solve_banded,
+    require=_with_axes,
     adjoint={
         "b": lambda g, l_and_u, ab, shape: unbroadcast(_solve_banded_b(g, l_and_u, ab), shape),
         "ab": _solve_banded_ab,
@@ -220,6 +226,7 @@ def _hermitian_band(bar: Any, x: Any, k: int, lower: Any) -> Any:
 
 define(
     sl.solveh_banded,
+    require=_with_axes,
     adjoint={
         "b": lambda g, ab, lower, shape: unbroadcast(sl.solveh_banded(ab, g, lower=lower), shape),
         "ab": _solveh_banded_ab,
@@ -254,8 +261,14 @@ def _toeplitz_h(c_or_cr: Any) -> tuple:
     return first, np.conj(column)
 
 
+def _one_matrix(c_or_cr: Any) -> None:
+    if any(np.ndim(x) != 1 for x in (c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr,))):
+        raise refusal("scipy.linalg: a Toeplitz matrix", " for several matrices")
+
+
 define(
     sl.solve_toeplitz,
+    require=_one_matrix,
     adjoint={
         "b": lambda g, c_or_cr: sl.solve_toeplitz(_toeplitz_h(c_or_cr), g),
         "c_or_cr": lambda g, c_or_cr, result: _toeplitz_bar(
@@ -265,6 +278,7 @@ define(
 )
 define(
     sl.matmul_toeplitz,
+    require=_one_matrix,
     adjoint={
         "x": lambda g, c_or_cr: sl.matmul_toeplitz(_toeplitz_h(c_or_cr), g),
         "c_or_cr": lambda g, c_or_cr, x: _toeplitz_bar(g, x, c_or_cr),
@@ -348,7 +362,15 @@ def _cholesky_bar(factor: Any, bar: Any, lower: Any) -> Any:
 
 
 define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result, g, lower)})
-define(sl.cho_factor, adjoint={"a": lambda g, result, lower: _cholesky_bar(result[0], g[0], lower)})
+
+
+
+def _cho_factor(g: Any, result: Any, lower: Any) -> Any:
+    # The other triangle of the result is the argument's.
+    return _cholesky_bar(result[0], g[0], lower) + (np.triu(g[0], 1) if lower else np.tril(g[0], -1))
+
+
+define(sl.cho_factor, adjoint={"a": _cho_factor})
 
 
 def _cho_solve_c(g: Any, c_and_lower: Any, b: Any, result: Any) -> Any:
