@@ -178,7 +178,8 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize(
-    "f", [sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig, lambda a: sl.lu(a[:2])]
+    "f",
+    [sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig, lambda a: sl.lu(a[:2])],
 )
 def test_what_has_no_rule_says_so_with_name_and_line(f):
     with ampi.Tape() as tape:

@@ -23,12 +23,39 @@ LEFT_OUT = {
     "scipy.linalg.lapack",
     "scipy.stats.sampling",
 }
-SLOW = {"test", "brute", "dual_annealing", "differential_evolution", "shgo", "direct", "basinhopping", "milp", "qmc_quad",
-        "bootstrap", "permutation_test", "monte_carlo_test", "power", "goodness_of_fit", "tanhsinh", "nsum", "fit",
-        "gaussian_kde", "optimize_", "ellip_harm", "ellip_harm_2", "ellip_normal", "stirling2", "kolmogn", "binary_propagation", "cubature"}
+SLOW = {
+    "test",
+    "brute",
+    "dual_annealing",
+    "differential_evolution",
+    "shgo",
+    "direct",
+    "basinhopping",
+    "milp",
+    "qmc_quad",
+    "bootstrap",
+    "permutation_test",
+    "monte_carlo_test",
+    "power",
+    "goodness_of_fit",
+    "tanhsinh",
+    "nsum",
+    "fit",
+    "gaussian_kde",
+    "optimize_",
+    "ellip_harm",
+    "ellip_harm_2",
+    "ellip_normal",
+    "stirling2",
+    "kolmogn",
+    "binary_propagation",
+    "cubature",
+}
 CALLERS = {"f", "fun", "func", "function", "func1d", "ufunc", "objective", "fcn"}
-RANDOM = re.compile(r"random|rand|rvs|perturb|clarkson|kmeans|johnson_lindenstrauss|sketch|interpolative|estimate_|svds|"
-                    r"eigs|lobpcg|id_dist")
+RANDOM = re.compile(
+    r"random|rand|rvs|perturb|clarkson|kmeans|johnson_lindenstrauss|sketch|interpolative|estimate_|svds|"
+    r"eigs|lobpcg|id_dist"
+)
 
 
 def public(part):
@@ -36,7 +63,12 @@ def public(part):
     names = getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
     for name in names:
         found = getattr(module, name, None)
-        if name in SLOW or RANDOM.search(name) or isinstance(found, (types.ModuleType, np.ufunc)) or not callable(found):
+        if (
+            name in SLOW
+            or RANDOM.search(name)
+            or isinstance(found, (types.ModuleType, np.ufunc))
+            or not callable(found)
+        ):
             continue
         if isinstance(found, type) or (part == "scipy.stats" and not isinstance(found, types.FunctionType)):
             continue  # objects are looked at below
@@ -49,8 +81,26 @@ def drawn(rng):
     a = rng.uniform(0.2, 0.8, (4, 4))
     a = a @ a.T + 2 * np.eye(4)
     y, b = rng.uniform(0.3, 0.7, 6), rng.uniform(0.3, 0.7, 4)
-    return [(x,), (a,), (x, y), (a, b), (a, a + 1), (x, 2), (2, x), (a, 2), (x, y, y), (a, b, b), (2, y, y),
-            (2, 3, y), (y, y, y, y), (0.4, y), (y, 3, 2), (0.5, 1.5, y), ((1, 1), a[:3], b), (b, a[:, 0], a[1])]
+    return [
+        (x,),
+        (a,),
+        (x, y),
+        (a, b),
+        (a, a + 1),
+        (x, 2),
+        (2, x),
+        (a, 2),
+        (x, y, y),
+        (a, b, b),
+        (2, y, y),
+        (2, 3, y),
+        (y, y, y, y),
+        (0.4, y),
+        (y, 3, 2),
+        (0.5, 1.5, y),
+        ((1, 1), a[:3], b),
+        (b, a[:, 0], a[1]),
+    ]
 
 
 def call(function, arguments):
@@ -189,5 +239,3 @@ def test_fortran_and_objects_of_scipy():
             x = tape.watch(x0)
             with pytest.raises(ampi.ActivityError, match=r"test_scipy_walk\.py:.*scipy\."):
                 f(x)
-
-

@@ -282,7 +282,11 @@ def _require_no_output(found: Hook, arguments: tuple, keywords: dict) -> None:
     given = found.signature.bind(*arguments, **keywords).arguments
     for name in ("out", "output"):
         if isinstance(given.get(name), np.ndarray):
-            raise refusal(found.name, f" that writes into an array ({name}=)", f"assign its result: array[...] = {found.__name__}(...)")
+            raise refusal(
+                found.name,
+                f" that writes into an array ({name}=)",
+                f"assign its result: array[...] = {found.__name__}(...)",
+            )
 
 
 def _unharmed(keywords: dict) -> dict:
@@ -316,7 +320,8 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
         if r.dtype != e.dtype:
             r = r.astype(e.dtype)
         if looks_at(r, [x for x in given if isinstance(x, TrackedArray)]) or (
-            e.ndim and [s for s, n in zip(r.strides, r.shape) if n > 1] != [s for s, n in zip(e.strides, e.shape) if n > 1]
+            e.ndim
+            and [s for s, n in zip(r.strides, r.shape) if n > 1] != [s for s, n in zip(e.strides, e.shape) if n > 1]
         ):
             r = copied(r, np.array(e, order="K"))
         if not is_scalar(r) and not e.ndim and not isinstance(e, np.ndarray):
@@ -358,8 +363,10 @@ class Adjoint:
             wanted = [] if adjoint is None else list(inspect.signature(adjoint).parameters)[1:]
             for wish in wanted:
                 if wish not in known and wish not in ("result", "shape", "dtype"):
-                    raise TypeError(f"ampi.rules.define: the adjoint of {found.name} asks for {wish!r}, which is none "
-                                    f"of its parameters {', '.join(known)}")
+                    raise TypeError(
+                        f"ampi.rules.define: the adjoint of {found.name} asks for {wish!r}, which is none "
+                        f"of its parameters {', '.join(known)}"
+                    )
             self.needs[name] = wanted
 
     def __call__(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -455,7 +462,9 @@ class _ByAdjoint:
             bar = self.adjoints.adjoints[name](g, **{wish: known[wish] for wish in self.adjoints.needs[name]})
             if bar is None:
                 continue
-            bars = list(parts(bar)) if isinstance(bar, (tuple, list, dict)) else [bar] if len(sources) == 1 else list(bar)
+            bars = (
+                list(parts(bar)) if isinstance(bar, (tuple, list, dict)) else [bar] if len(sources) == 1 else list(bar)
+            )
             if len(bars) != len(sources):
                 raise TapeError(
                     f"the adjoint of {self.name} gave {len(bars)} arrays for {name}, which consists of {len(sources)}"

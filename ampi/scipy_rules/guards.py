@@ -24,8 +24,21 @@ INSTEAD = {
     "ampi.custom_vjp",
 }
 _FORTRAN = {"scipy.linalg.blas", "scipy.linalg.lapack"}  # whose __all__ does not name them
-_LEFT_ALONE = {"__init_subclass__", "__class_getitem__", "__getattr__", "__getattribute__", "__repr__", "__str__",
-               "__setstate__", "__getstate__", "__reduce__", "__dir__", "__len__", "__setattr__", "__del__"}
+_LEFT_ALONE = {
+    "__init_subclass__",
+    "__class_getitem__",
+    "__getattr__",
+    "__getattribute__",
+    "__repr__",
+    "__str__",
+    "__setstate__",
+    "__getstate__",
+    "__reduce__",
+    "__dir__",
+    "__len__",
+    "__setattr__",
+    "__del__",
+}
 
 
 def guard(part: str) -> None:

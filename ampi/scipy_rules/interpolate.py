@@ -353,5 +353,3 @@ def _interpn(
 ) -> Any:
     grid = ip.RegularGridInterpolator(points, values, method, bounds_error, fill_value)
     return grid(xi).reshape(np.shape(xi)[:-1] + np.shape(values)[len(points) :] if not isinstance(xi, tuple) else -1)
-
-

@@ -110,7 +110,9 @@ define(sl.solve, adjoint={"a": _solve_a, "b": _solve_b})
 define(
     sl.inv,
     adjoint={
-        "a": lambda g, result, assume_a, lower: _of_used(-np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower)
+        "a": lambda g, result, assume_a, lower: _of_used(
+            -np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower
+        )
     },
 )
 
@@ -362,7 +364,6 @@ def _cholesky_bar(factor: Any, bar: Any, lower: Any) -> Any:
 
 
 define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result, g, lower)})
-
 
 
 def _cho_factor(g: Any, result: Any, lower: Any) -> Any:

@@ -154,7 +154,13 @@ def _as_output(result: Any, output: Any) -> Any:
 
 @define(nd.uniform_filter)
 def _uniform_filter(
-    input: Any, size: Any = 3, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0, *,
+    input: Any,
+    size: Any = 3,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+    *,
     axes: Any = None,
 ) -> Any:
     input = _array(input)
@@ -169,8 +175,16 @@ def _uniform_filter(
 
 @define(nd.gaussian_filter1d)
 def _gaussian_filter1d(
-    input: Any, sigma: Any, axis: int = -1, order: int = 0, output: Any = None, mode: Any = "reflect",
-    cval: Any = 0.0, truncate: float = 4.0, *, radius: Any = None,
+    input: Any,
+    sigma: Any,
+    axis: int = -1,
+    order: int = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Any = None,
 ) -> Any:
     radius = int(truncate * float(sigma) + 0.5) if radius is None else radius
     weights = nd._filters._gaussian_kernel1d(float(sigma), order, radius)[::-1]
@@ -179,8 +193,16 @@ def _gaussian_filter1d(
 
 @define(nd.gaussian_filter)
 def _gaussian_filter(
-    input: Any, sigma: Any, order: Any = 0, output: Any = None, mode: Any = "reflect", cval: Any = 0.0,
-    truncate: float = 4.0, *, radius: Any = None, axes: Any = None,
+    input: Any,
+    sigma: Any,
+    order: Any = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Any = None,
+    axes: Any = None,
 ) -> Any:
     input = _array(input)
     axes = _axes(axes, input.ndim)
@@ -221,16 +243,20 @@ def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
 
 
 @define(nd.laplace)
-def _laplace(
-    input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None
-) -> Any:
+def _laplace(input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None) -> Any:
     x = _array(input)
     return _total(x, axes, mode, lambda axis, way, *_: nd.correlate1d(x, [1, -2, 1], axis, output, way, cval, 0))
 
 
 def _gaussians(combine: Callable, order: int) -> Callable:
     def filtered(
-        input: Any, sigma: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None,
+        input: Any,
+        sigma: Any,
+        output: Any = None,
+        mode: Any = "reflect",
+        cval: Any = 0.0,
+        *,
+        axes: Any = None,
         **keywords: Any,
     ) -> Any:
         x = _array(input)
@@ -296,9 +322,7 @@ def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) ->
 define(
     nd.map_coordinates,
     adjoint={
-        "input": lambda g, shape, coordinates, order, mode: _scattered(
-            np.asarray(g), coordinates, shape, order, mode
-        )
+        "input": lambda g, shape, coordinates, order, mode: _scattered(np.asarray(g), coordinates, shape, order, mode)
     },
     require=_low_order("map_coordinates"),
 )
@@ -306,7 +330,8 @@ define(
     nd.shift,
     adjoint={
         "input": lambda g, shape, shift, order, mode: _scattered(
-            g, [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))], shape, order, mode        )
+            g, [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))], shape, order, mode
+        )
     },
     require=_low_order("shift"),
 )

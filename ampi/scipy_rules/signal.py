@@ -86,9 +86,7 @@ def _larger_first(name: str) -> Callable:
 
 
 for _name in ("convolve", "correlate"):
-    define(
-        getattr(sg, _name), adjoint=_factors(_name == "correlate", False), require=_larger_first(_name)
-    )
+    define(getattr(sg, _name), adjoint=_factors(_name == "correlate", False), require=_larger_first(_name))
 for _name in ("fftconvolve", "oaconvolve"):
     define(getattr(sg, _name), adjoint=_factors(False, True), require=_larger_first(_name))
 
@@ -213,7 +211,13 @@ def _both_ways(x: Any, axis: int, padtype: Any, edge: int, zi: Any, run: Callabl
 
 @define(sg.filtfilt)
 def _filtfilt(
-    b: Any, a: Any, x: Any, axis: int = -1, padtype: Any = "odd", padlen: Any = None, method: str = "pad",
+    b: Any,
+    a: Any,
+    x: Any,
+    axis: int = -1,
+    padtype: Any = "odd",
+    padlen: Any = None,
+    method: str = "pad",
     irlen: Any = None,
 ) -> Any:
     if method != "pad":
@@ -240,8 +244,14 @@ def _sosfiltfilt(sos: Any, x: Any, axis: int = -1, padtype: Any = "odd", padlen:
 
 @define(sg.savgol_filter)
 def _savgol_filter(
-    x: Any, window_length: int, polyorder: int, deriv: int = 0, delta: float = 1.0, axis: int = -1,
-    mode: str = "interp", cval: float = 0.0,
+    x: Any,
+    window_length: int,
+    polyorder: int,
+    deriv: int = 0,
+    delta: float = 1.0,
+    axis: int = -1,
+    mode: str = "interp",
+    cval: float = 0.0,
 ) -> Any:
     x = _array(x)
     weights = sg.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta)
@@ -252,7 +262,7 @@ def _savgol_filter(
     half, t = window_length // 2, np.arange(window_length)
     fit = np.linalg.pinv(np.vander(t, polyorder + 1))
     values = np.array([np.polyval(np.polyder(p, deriv), t) for p in np.eye(polyorder + 1)]).T / delta**deriv
-    ends = (values @ fit)  # of a window's values: those of its polynomial
+    ends = values @ fit  # of a window's values: those of its polynomial
     first = np.matmul(x[..., :window_length], ends[:half].T)
     last = np.matmul(x[..., -window_length:], ends[window_length - half :].T)
     return np.moveaxis(np.concatenate([first, y[..., half : y.shape[-1] - half], last], -1), -1, axis)

@@ -38,7 +38,9 @@ def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
             names[name] = anp
         elif name == "array_namespace":
             names[name] = lambda *arrays: anp
-        elif isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("scipy.") and _is_open(value):
+        elif (
+            isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("scipy.") and _is_open(value)
+        ):
             names[name] = _copied(value, replaced, made)
     return copy
 

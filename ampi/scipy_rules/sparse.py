@@ -216,7 +216,8 @@ def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         exact = np.array(plain_of(data))
         if not exact.all():
             raise refusal(
-                f"scipy.sparse.{self.format}_array", " of dense arrays with zeros, which it leaves out,",
+                f"scipy.sparse.{self.format}_array",
+                " of dense arrays with zeros, which it leaves out,",
                 "give it the elements and their places: (data, (row, column))",
             )
         numbers = np.arange(1.0, exact.size + 1).reshape(exact.shape)
@@ -249,13 +250,17 @@ def _summed(found: Hook, self: Any, source: Any, named: dict) -> None:
 
 
 _MOVING = (
-    "tocsr tocsc tocoo todia tobsr asformat transpose toarray todense diagonal __getitem__ copy reshape "
-    "getcol getrow"
+    "tocsr tocsc tocoo todia tobsr asformat transpose toarray todense diagonal __getitem__ copy reshape getcol getrow"
 ).split()
 _THROUGH = "__matmul__ __rmatmul__ __mul__ __rmul__ dot _rmatmul_dispatch __truediv__ __neg__ T astype conj".split()
 
-for _cls in {base for _format in (*_INDICES, "dok", "lil") for _kind in ("array", "matrix")
-             for base in getattr(ss, f"{_format}_{_kind}").__mro__ if base.__module__.startswith("scipy.sparse")}:
+for _cls in {
+    base
+    for _format in (*_INDICES, "dok", "lil")
+    for _kind in ("array", "matrix")
+    for base in getattr(ss, f"{_format}_{_kind}").__mro__
+    if base.__module__.startswith("scipy.sparse")
+}:
     for _name, _member in list(vars(_cls).items()):
         if not callable(_member) or isinstance(_member, type):
             continue

@@ -66,8 +66,12 @@ def _triangular_a(g: Any, A: Any, lower: Any, unit_diagonal: Any, result: Any) -
 
 define(
     sl.spsolve_triangular,
-    adjoint={"b": _triangular_b, "A": lambda g, A, lower, unit_diagonal, result: _no_diagonal(
-        A, _triangular_a(g, A, lower, unit_diagonal, result), unit_diagonal)},
+    adjoint={
+        "b": _triangular_b,
+        "A": lambda g, A, lower, unit_diagonal, result: _no_diagonal(
+            A, _triangular_a(g, A, lower, unit_diagonal, result), unit_diagonal
+        ),
+    },
     calls_back=True,
 )
 

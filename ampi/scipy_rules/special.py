@@ -144,8 +144,11 @@ define(sp.round, constant=True)
 
 @define(sp.logsumexp)
 def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
-    top = np.max(np.where(plain_of(b) == 0, -np.inf, plain_of(a).real) if b is not None else plain_of(a).real,
-                 axis=axis, keepdims=True)
+    top = np.max(
+        np.where(plain_of(b) == 0, -np.inf, plain_of(a).real) if b is not None else plain_of(a).real,
+        axis=axis,
+        keepdims=True,
+    )
     top = np.where(np.isfinite(top), top, 0)
     terms = np.exp(np.subtract(a, top))
     total = np.sum(terms if b is None else np.multiply(b, terms), axis=axis, keepdims=True)
@@ -175,14 +178,10 @@ define(
     sp.multigammaln,
     adjoint={"a": lambda g, a, d: g * sum(sp.psi(np.asarray(a) + (1 - j) / 2) for j in range(1, int(d) + 1))},
 )
-define(
-    sp.zeta, adjoint={"q": lambda g, x, q, shape: unbroadcast(np.asarray(-g * x * sp.zeta(np.add(x, 1), q)), shape)}
-)
+define(sp.zeta, adjoint={"q": lambda g, x, q, shape: unbroadcast(np.asarray(-g * x * sp.zeta(np.add(x, 1), q)), shape)})
 define(
     sp.lambertw,
-    adjoint={
-        "z": lambda g, z, result, shape: unbroadcast(g * np.conj(np.exp(-result) / (1 + result)), shape)
-    },
+    adjoint={"z": lambda g, z, result, shape: unbroadcast(g * np.conj(np.exp(-result) / (1 + result)), shape)},
 )
 if hasattr(sp, "softplus"):
 
