@@ -1,4 +1,4 @@
-"""Holds a function with ampi's arrays against itself with NumPy's: values, dtypes, and the gradient against differences."""
+"""Holds a function with ampi's arrays against itself with NumPy's: values, dtypes, the gradient against differences."""
 
 import numpy as np
 

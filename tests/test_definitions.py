@@ -164,7 +164,7 @@ def test_adjoints_that_communicate(library):
 
 
 def test_mistakes_are_said(library):
-    with pytest.raises(TypeError, match="package.module:name"):
+    with pytest.raises(TypeError, match=r"package\.module:name"):
         ampi.rules.define("a_library.solve", adjoint={"b": lambda g: g})
     with pytest.raises(TypeError, match="no parameter 'c'"):
         ampi.rules.define(library.solve, adjoint={"c": lambda g: g})

@@ -59,8 +59,8 @@ def test_several_axes(name, seed):
 def test_cosines_and_sines(name, kind, orthogonalize, norm):
     rng = np.random.default_rng(kind)
     x = laid_out(rng, rng.normal(size=(3, 5)))
-    for n, axis in ((None, -1), (4, 0), (3, 1)):
-        check(lambda x: getattr(scipy.fft, name)(x, kind, n, axis, norm, orthogonalize=orthogonalize), x)
+    for at in ((None, -1), (4, 0), (3, 1)):
+        check(lambda x, at=at: getattr(scipy.fft, name)(x, kind, *at, norm, orthogonalize=orthogonalize), x)
     check(lambda x: getattr(scipy.fft, name + "n")(x, kind, norm=norm, orthogonalize=orthogonalize), x)
     check(lambda x: getattr(scipy.fft, name + "n")(x, kind, (4, 6), (1, 0), norm, orthogonalize=orthogonalize), x)
 

@@ -90,7 +90,7 @@ def test_direct_solutions(complex):
     check(lambda d, b: sl.spsolve(make(d).tocsr(), b), data, two)
     lu = sl.splu(a)
     for trans in "NTH":
-        check(lambda b: lu.solve(b, trans), b)
+        check(lambda b, trans=trans: lu.solve(b, trans), b)
     check(lambda b: sl.factorized(a)(b), b)
     low = ss.csr_array(np.tril(a.toarray()))
     check(lambda d, b: sl.spsolve_triangular(ss.csr_array((d, low.indices, low.indptr)), b), low.data.copy(), b)

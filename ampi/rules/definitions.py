@@ -14,7 +14,7 @@ import numpy as np
 from ..activity import is_active, is_inexact, plain_of
 from ..errors import ActivityError, TapeError
 from ..libraries import Hook, hook, when_imported
-from ..memory import TrackedArray, looks_at, plain, region_of, tracked, wrapped
+from ..memory import TrackedArray, looks_at, plain, region_of, wrapped
 from ..nested import from_nested
 from ..tape import Bystander, Sweep, Tape, current, passive, where_called
 from . import elementwise
@@ -160,7 +160,7 @@ def define_class(cls: type | str, take_apart: Callable, put_together: Callable) 
 
     ::
 
-        ampi.rules.define_class("mylib:Field", lambda f: ((f.values,), f.grid), lambda arrays, grid: Field(*arrays, grid))
+        ampi.rules.define_class("mylib:Field", lambda f: ((f.values,), f.grid), lambda v, grid: Field(*v, grid))
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def any_active(tape: Tape, *given: Any) -> bool:
     return any(is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
 
 
-# --------------------------------------------------------------------------------------------------------- kinds of rules
+# ------------------------------------------------------------------------------------------------------- kinds of rules
 
 
 def refusal(name: str, why: str, instead: str = "") -> ActivityError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np

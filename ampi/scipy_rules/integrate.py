@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ define(si.simpson, with_ours(si.simpson))
 define(si.romb, with_ours(si.romb))
 
 
-# ------------------------------------------------------------------------------------------------ initial value problems
+# ----------------------------------------------------------------------------------------------- initial value problems
 
 _METHODS = {"RK23": si.RK23, "RK45": si.RK45, "DOP853": si.DOP853}
 
@@ -97,7 +98,7 @@ def _steps(method: Any, given: dict, times: np.ndarray, wanted: Any, at: np.ndar
     a, b, c, stages = method.A, method.B, method.C, method.n_stages
     slope = f(times[0], y)
     states = [y] if wanted is None else [y for t in at if t == times[0]]
-    for begin, end in zip(times[:-1], times[1:]):
+    for begin, end in itertools.pairwise(times):
         step = end - begin
         slopes = [slope]
         for s in range(1, stages):

@@ -1,7 +1,7 @@
 """`scipy.interpolate`: interpolants of active values, and at active places.
 
-An interpolant that is made of active values holds them (piecewise polynomials and splines: their coefficients); where it
-is called, the adjoint is spread over them.
+An interpolant that is made of active values holds them (piecewise polynomials and splines: their coefficients); where
+it is called, the adjoint is spread over them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _holding(cls: type, name: str) -> None:
     define_class(cls, lambda x: ((getattr(x, name),) if hasattr(x, name) else (), x), put_together)
 
 
-# --------------------------------------------------------------------------------------------------- piecewise polynomials
+# ------------------------------------------------------------------------------------------------ piecewise polynomials
 
 _holding(_PPolyBase, "_c")
 
@@ -186,7 +186,7 @@ def _of_values(g: Any, x: Any, k: Any, axis: Any, y: Any, result: Any) -> Any:
 define(ip.make_interp_spline, adjoint={"y": _of_values}, require=_plain_ends)
 
 
-# ------------------------------------------------------------------------------------------- one axis, and regular grids
+# ------------------------------------------------------------------------------------------ one axis, and regular grids
 
 
 def _holding_values(cls: type, name: str, position: int, known: Callable) -> None:
@@ -227,7 +227,7 @@ _TAPS = ("linear", "nearest", "nearest-up", "previous", "next")
 
 
 def _known_kind(given: dict) -> None:
-    if given["kind"] not in _TAPS or isinstance(given["fill_value"], str) and given["kind"] != "linear":
+    if given["kind"] not in _TAPS or (isinstance(given["fill_value"], str) and given["kind"] != "linear"):
         raise refusal(
             "scipy.interpolate.interp1d", f" for kind={given['kind']!r}", "use CubicSpline or make_interp_spline"
         )

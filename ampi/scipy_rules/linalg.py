@@ -1,4 +1,4 @@
-"""`scipy.linalg`: systems of equations, decompositions and functions of matrices; stacks of them where SciPy takes them.
+"""`scipy.linalg`: systems of equations, decompositions and functions of matrices; also of stacks of them.
 
 Where a function reads one triangle of a matrix, so does its derivative: what it does not look at gets zero.  The
 formulas are those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
@@ -245,7 +245,7 @@ def _toeplitz_parts(c_or_cr: Any) -> tuple:
 
 def _toeplitz_bar(left: Any, right: Any, c_or_cr: Any) -> Any:
     """The adjoint of column and row, from that of the matrix as left @ rightᴴ: sums over its diagonals."""
-    column, row, one = _toeplitz_parts(c_or_cr)
+    one = _toeplitz_parts(c_or_cr)[-1]
     left, right = (x.reshape(len(x), -1) for x in (left, right))
     sums = sum(np.convolve(left[:, k], np.conj(right[::-1, k])) for k in range(left.shape[1]))
     middle = len(right) - 1
@@ -570,7 +570,7 @@ def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, che
     return np.linalg.norm(a, ord, axis, keepdims)
 
 
-# ------------------------------------------------------------------------------------------------------ special matrices
+# ----------------------------------------------------------------------------------------------------- special matrices
 
 
 def _flat(x: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as ss
 
-from ..activity import is_active, plain_of
+from ..activity import plain_of
 from ..libraries import Hook, hook
 from ..memory import TrackedArray, tracked
 from ..nested import from_nested

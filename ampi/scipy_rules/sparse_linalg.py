@@ -6,7 +6,6 @@ relative tolerance, of which the derivative has the order of magnitude; initial 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
