@@ -13,6 +13,7 @@ from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
+import scipy.optimize
 from scipy_check import STEP, flat, scalar_of
 
 import ampi
@@ -216,6 +217,23 @@ def _takes(function, n):
     except ValueError:
         return True
     return True
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: scipy.optimize.minimize(lambda z: ((z - x[0]) ** 2).sum(), np.zeros(3)),
+        lambda x: scipy.optimize.minimize(lambda z: (z**2).sum(), x[0]),
+        lambda x: scipy.optimize.root(functools.partial(lambda p, z: z - p, x[0]), np.zeros(3)),
+        lambda x: scipy.optimize.least_squares(lambda z, p: z - p, np.zeros(3), args=(x[0],)),
+        lambda x: scipy.optimize.brentq(lambda z: z - x[0, 0], 0, 1),
+    ],
+)
+def test_optimization_points_to_implicit_differentiation(f):
+    with ampi.Tape() as tape:
+        x = tape.watch(np.full((3, 3), 0.4))
+        with pytest.raises(ampi.ActivityError, match=r"test_scipy_walk\.py:.*scipy\.optimize\..*custom_vjp"):
+            f(x)
 
 
 def test_fortran_and_objects_of_scipy():

@@ -96,7 +96,7 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
                 raise errors[0]
             return result
         return found.original(*arguments, **keywords)
-    if not found.name.endswith(("__init__", "__new__", "__setitem__")):
+    if not found.name.endswith(("__init__", "__new__", "__setitem__")) and not found.name.startswith("scipy.optimize."):
         # What gives numbers that carry no derivative anyhow: indices, counts, answers.
         with passive():
             result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
