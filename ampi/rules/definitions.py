@@ -13,6 +13,7 @@ import numpy as np
 
 from ..activity import is_active, is_inexact, plain_of
 from ..errors import ActivityError, TapeError
+from ..handouts import LIBRARIES
 from ..libraries import Hook, hook, when_imported
 from ..memory import TrackedArray, looks_at, plain, region_of, wrapped
 from ..nested import from_nested
@@ -249,9 +250,21 @@ def refusal(name: str, why: str, instead: str = "") -> ActivityError:
     """The error for a function that has no rule, which names it and the program's line."""
     instead = instead or "write it with functions that have one, wrap it with ampi.custom_vjp"
     return ActivityError(
-        f"{where_called()}: {name} has no derivative rule{why} and was given an active array; {instead}, "
+        f"{_where(name)}: {name} has no derivative rule{why} and was given an active array; {instead}, "
         "or pass ampi.value(x) if its result is a constant"
     )
+
+
+def _where(name: str) -> str:
+    """The program's line that runs: outside of ampi, and of the library of a function of this name."""
+    frame: Any = sys._getframe(2)
+    own = name.partition(".")[0]
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package != own and package not in LIBRARIES:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return where_called()
 
 
 def _plainly(found: Hook, arguments: tuple, keywords: dict) -> Any:
