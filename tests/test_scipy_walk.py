@@ -175,6 +175,7 @@ def verdict(function, arguments):
     return "right" if abs(value - near) < 1e-3 * scale else f"gives {value}, differences {near}"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", [part for part in PARTS if part not in LEFT_OUT])
 def test_no_function_of_scipy_loses_a_derivative_in_silence(part):
     signal.signal(signal.SIGALRM, too_long)
