@@ -51,6 +51,8 @@ SLOW = {
     "kolmogn",
     "binary_propagation",
     "cubature",
+    "cg",  # of symmetric matrices, which differences do not keep so
+    "minres",
 }
 CALLERS = {"f", "fun", "func", "function", "func1d", "ufunc", "objective", "fcn"}
 RANDOM = re.compile(

@@ -21,7 +21,7 @@ from ..memory import tracked
 from ..nested import from_nested
 from ..rules.definitions import Adjoint, any_active, define, refusal
 from . import guards
-from .sparse import h, refuse_sparse, sampled, through
+from .sparse import h, numbered, refuse_sparse, sampled, through
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
@@ -41,50 +41,41 @@ def _adjoint_of(a: Any) -> Any:
 
 def _spsolve_b(g: Any, A: Any, b: Any, shape: Any) -> Any:
     refuse_sparse("spsolve", b)
-    return np.reshape(sl.spsolve(h(A).tocsc(), np.asarray(g)), shape)
+    return np.reshape(sl.spsolve(ss.csc_array(h(A)), np.asarray(g)), shape)
 
 
 define(
     sl.spsolve,
     adjoint={
         "b": _spsolve_b,
-        "A": lambda g, A, b, result: sampled(A, -_spsolve_b(g, A, b, np.shape(g)), result),
+        "A": lambda g, A, b, result: _matrix_bar(A, -_spsolve_b(g, A, b, np.shape(g)), result),
     },
     calls_back=True,
 )
 
 
 def _triangular_b(g: Any, A: Any, lower: Any, unit_diagonal: Any) -> Any:
-    return sl.spsolve_triangular(h(A).tocsr(), g, not lower, unit_diagonal=unit_diagonal)
+    return sl.spsolve_triangular(ss.csr_array(h(A)), g, not lower, unit_diagonal=unit_diagonal)
 
 
 def _triangular_a(g: Any, A: Any, lower: Any, unit_diagonal: Any, result: Any) -> Any:
-    bar, *rest = sampled(A, -_triangular_b(g, A, lower, unit_diagonal), result)
-    return bar if unit_diagonal is None else (bar, *rest)
+    bar = _matrix_bar(A, -_triangular_b(g, A, lower, unit_diagonal), result)
+    if not ss.issparse(A):
+        bar = np.tril(bar) if lower else np.triu(bar)
+        return bar - np.diag(np.diag(bar)) if unit_diagonal else bar
+    places = numbered(A).tocoo()
+    row, column = places.coords
+    unread = (row < column if lower else row > column) | ((row == column) & bool(unit_diagonal))
+    bar[0].reshape(-1)[places.data[unread].astype(np.intp) - 1] = 0
+    return bar
 
 
-define(
-    sl.spsolve_triangular,
-    adjoint={
-        "b": _triangular_b,
-        "A": lambda g, A, lower, unit_diagonal, result: _no_diagonal(
-            A, _triangular_a(g, A, lower, unit_diagonal, result), unit_diagonal
-        ),
-    },
-    calls_back=True,
-)
+def _triangular(A: Any, lower: Any) -> None:
+    if not sl.is_sptriangular(ss.csr_array(A))[0 if lower else 1]:
+        raise refusal("scipy.sparse.linalg.spsolve_triangular", " for a matrix that is not triangular")
 
 
-def _no_diagonal(a: Any, bars: tuple, unit: Any) -> tuple:
-    """Without what stands on a diagonal that is taken for one."""
-    if not unit:
-        return bars
-    from .sparse import numbered
-
-    places = numbered(a).tocoo()
-    on = places.data[places.coords[0] == places.coords[1]].astype(np.intp) - 1
-    bars[0].reshape(-1)[on] = 0
-    return bars
+define(sl.spsolve_triangular, adjoint={"b": _triangular_b, "A": _triangular_a}, calls_back=True, require=_triangular)
 
 
 _superlu = type(sl.splu(ss.csc_array(np.eye(1))))
