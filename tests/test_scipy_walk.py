@@ -109,7 +109,7 @@ def drawn(rng):
 def call(function, arguments):
     with warnings.catch_warnings(), np.errstate(all="ignore"), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        signal.setitimer(signal.ITIMER_REAL, 2.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
         try:
             return function(*arguments)
         finally:
