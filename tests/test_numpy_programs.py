@@ -173,6 +173,11 @@ FOUND = {
         "v[(v < 9,)] = v[::-1]",
     ],
     "broadcast numbers": ["a = np.nan_to_num(np.broadcast_to(f, (2, 5)))", "b = np.nan_to_num(x[:, :1].T)"],
+    "any order, with gaps": [
+        "a = np.ravel(np.flip(np.permute_dims(z * 2), 1), order='A')",
+        "b = np.ravel(x[:, ::2].T, order='A')",
+        "c = np.reshape(x[::2].T, (2, 4), order='A')",
+    ],
     "parts of numbers": ["a = x[0, 0][np.array(True)]", "b = x[1, 1][np.array(False)]"],
     "parts of windows": [
         "a = np.lib.stride_tricks.sliding_window_view(f, 2)",

@@ -85,11 +85,28 @@ def _size(region: Region) -> int:
 
 
 def _positions(region: Region, first: int) -> np.ndarray:
-    """Consecutive numbers in an array with the region's order in memory (which ``order="K"`` looks at)."""
+    """Consecutive numbers in an array with the region's order in memory (``order="K"`` looks at it), and with gaps if
+    that has some (``order="A"``)."""
     order = _memory_order(region)
-    made = np.empty([region.shape[k] for k in order], np.intp).transpose(np.argsort(order) if order else None)
+    lengths = [region.shape[k] for k in order]
+    steps = [1] * len(lengths)
+    if not _is_contiguous(region):
+        steps[max(k for k, n in enumerate(lengths) if n != 1)] = 2
+    made = np.empty([n * step for n, step in zip(lengths, steps)], np.intp)
+    made = made[(*[slice(None, None, step) for step in steps], ...)]
+    made = made.transpose(np.argsort(order) if order else None)
     made[...] = np.arange(first, first + made.size).reshape(made.shape)
     return made
+
+
+def _is_contiguous(region: Region) -> bool:
+    """Whether the elements follow one another in C or Fortran order."""
+    long = [(n, stride) for n, stride in zip(region.shape, region.strides) if n != 1]
+    if 0 in region.shape:
+        return True
+    steps = [math.prod(n for n, _ in long[k + 1 :]) * region.dtype.itemsize for k in range(len(long))]
+    back = [math.prod(n for n, _ in long[:k]) * region.dtype.itemsize for k in range(len(long))]
+    return [stride for _, stride in long] in (steps, back)
 
 
 def _memory_order(region: Region) -> list[int]:
