@@ -8,20 +8,19 @@ here: what is to be done to a module is done when it is there and a tape records
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from . import arrivals
 from .recording import open_tapes
 from .tape import Tape, at_opening, current
 
 _lock = threading.RLock()
-_waiting: dict[str, list[Callable[[], None]]] = {}
+_waiting: list[Callable[[], None]] = []  # actions for modules that are there, until a tape records
 
 
 # ------------------------------------------------------------------------------------------------- when it is imported
@@ -29,49 +28,28 @@ _waiting: dict[str, list[Callable[[], None]]] = {}
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
     """Have an action done once a module has been imported and a tape records (at once, if both are so)."""
-    with _lock:
-        _waiting.setdefault(module, []).append(action)
+    arrivals.when_imported(module, functools.partial(_arrived, action))
+
+
+def _arrived(action: Callable[[], None]) -> None:
     if open_tapes:
-        _look()
+        action()
+    else:
+        with _lock:
+            _waiting.append(action)
 
 
-def _look(tape: Tape | None = None) -> None:
-    """Do what waits for modules that have been imported."""
-    if tape is not None and not any(type(finder) is _Finder for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    for name in list(_waiting):
-        if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
-            _arrived(name)
-
-
-def _arrived(name: str) -> None:
-    with _lock:
-        for action in _waiting.pop(name, ()):
+def _begin(tape: Tape) -> None:
+    """A tape begins to record: do what waits for that."""
+    arrivals.settle()
+    while _waiting:
+        with _lock:
+            action = _waiting.pop(0) if _waiting else None
+        if action is not None:
             action()
 
 
-at_opening.append(_look)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Sees modules that are imported while tapes record."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """The module's own, with a loader that goes on."""
-        if name not in _waiting:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def run_and_go_on(module: Any) -> None:
-            run(module)
-            if open_tapes:
-                _arrived(name)
-
-        spec.loader.exec_module = run_and_go_on  # type: ignore[method-assign]
-        return spec
+at_opening.append(_begin)
 
 
 # ---------------------------------------------------------------------------------------------- what a function becomes

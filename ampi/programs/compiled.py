@@ -21,9 +21,7 @@ from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..outside import would_be_lost
 from ..writing import write_constants
-
-pristine: dict[Any, Any] = {}
-"""The code of functions as they were written, by the code that a program's module was given for them."""
+from .modules import as_written
 
 _OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline".split())
 _WITHOUT_MEANING = frozenset("cache nopython looplift no_cpython_wrapper no_cfunc_wrapper no_rewrites".split())
@@ -176,7 +174,7 @@ def _make(function: Any, options: dict[str, Any]) -> Any:
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         return numba.jit(**options)(function)
-    code = pristine.get(function.__code__)
+    code = as_written.get(function.__code__)
     if code is not None:
         function.__code__ = code
     given = dict(options)

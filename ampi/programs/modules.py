@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import ProgramError
-from . import compiled, numbers, stand_ins
+from . import numbers, stand_ins
 from .edits import hidden
 
 _ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
@@ -148,6 +148,10 @@ class Loader(importlib.machinery.SourceFileLoader):
         super().exec_module(module)
 
 
+as_written: dict[Any, Any] = {}
+"""The code of functions as they were written, by the code that a program's module was given for them."""
+
+
 def remember(pristine: types.CodeType, edited: types.CodeType) -> None:
     """Know the code as it was written of each function whose code was changed: compilers are to have that."""
     known = {
@@ -157,7 +161,7 @@ def remember(pristine: types.CodeType, edited: types.CodeType) -> None:
         key = (code.co_qualname if hasattr(code, "co_qualname") else code.co_name), code.co_firstlineno
         found = known.get(key)
         if found is not None and found != code and found.co_freevars == code.co_freevars:
-            compiled.pristine[code] = found
+            as_written[code] = found
 
 
 def _inside(code: types.CodeType) -> Iterable[types.CodeType]:

@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any
 
-from . import compiled, numbers
+from . import numbers
 
 MISSING = object()
 
@@ -31,6 +31,8 @@ class _Standing(types.ModuleType):
 
 
 def _numba() -> types.ModuleType:
+    from . import compiled  # imports Numba
+
     return _Standing("numba", njit=compiled.njit, jit=compiled.jit, prange=importlib.import_module("numba").prange)
 
 
