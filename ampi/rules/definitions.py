@@ -403,6 +403,8 @@ class Adjoint:
         for name in active:
             if name not in self.adjoints:
                 raise refusal(found.name, f" with respect to its argument {name}")
+        if self.communicates:  # the other ranks' adjoints wait for this one's, whatever is active here
+            active = [name for name in given if name in self.adjoints]
         active = [name for name in active if self.adjoints[name] is not None]
         wanted = {wish for name in active for wish in self.needs[name]}
         values = {name: _kept(tape, given[name]) for name in wanted if name in given}
@@ -429,6 +431,7 @@ class Adjoint:
             name: [region_of(x) if is_active(tape, x) else None for x in parts(given[name])] for name in active
         }
         record.values = values
+        record.kinds = {name: _kind_of(given[name], record.sources[name]) for name in active}
         record.result = opened(lambda r: region_of(r) if is_inexact(r) else None, result)
         tape.append(record, created=outputs)
         return result
@@ -461,8 +464,15 @@ def _new(r: Any, owned: list) -> Any:
     return wrapped(r) if isinstance(r, np.generic) or is_inexact(r) else r
 
 
+def _kind_of(x: Any, sources: list) -> dict[str, Any]:
+    """What adjoints may ask for: shape and dtype of the first array of an argument that is active, or of all."""
+    arrays = [a for a in parts(x) if isinstance(a, np.ndarray)]
+    first = next((r for r in sources if r is not None), arrays[0] if arrays else np.asarray(plain_of(x)))
+    return {"shape": first.shape, "dtype": first.dtype}
+
+
 class _ByAdjoint:
-    __slots__ = ("adjoints", "always", "name", "result", "sources", "values")
+    __slots__ = ("adjoints", "always", "kinds", "name", "result", "sources", "values")
 
     def __call__(self, sweep: Sweep) -> None:
         regions = [r for r in parts(self.result) if r is not None]
@@ -470,8 +480,7 @@ class _ByAdjoint:
             return
         g = opened(lambda r: None if r is None else sweep.shadow(r)[()], self.result)
         for name, sources in self.sources.items():
-            first = next(r for r in sources if r is not None)
-            known = {"shape": first.shape, "dtype": first.dtype, **self.values}
+            known = {**self.kinds[name], **self.values}
             bar = self.adjoints.adjoints[name](g, **{wish: known[wish] for wish in self.adjoints.needs[name]})
             if bar is None:
                 continue
