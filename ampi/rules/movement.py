@@ -93,7 +93,7 @@ def _positions(region: Region, first: int) -> np.ndarray:
     if not _is_contiguous(region):
         steps[max(k for k, n in enumerate(lengths) if n != 1)] = 2
     made = np.empty([n * step for n, step in zip(lengths, steps)], np.intp)
-    made = made[(*[slice(None, None, step) for step in steps], ...)]
+    made = made[tuple([slice(None, None, step) for step in steps] + [...])]
     made = made.transpose(np.argsort(order) if order else None)
     made[...] = np.arange(first, first + made.size).reshape(made.shape)
     return made

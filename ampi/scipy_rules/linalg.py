@@ -303,7 +303,7 @@ def _square(a: Any) -> None:
         raise refusal("scipy.linalg: an LU decomposition", " of a matrix that is not square, or of several matrices")
 
 
-def _unpacked(lu: Any) -> tuple:
+def _unpacked(lu: Any) -> tuple[Any, Any]:
     return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
 
 
