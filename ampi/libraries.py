@@ -121,7 +121,7 @@ def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
             if isinstance(function, types.FunctionType):
                 _change_code(function, found)
             else:
-                _replace(function, found)
+                _stand_in_everywhere(function, found)
             found.function = function  # type: ignore[attr-defined]
             _hooks[id(function)] = found
         elif handle is not None:
@@ -198,7 +198,7 @@ def _standing_in(function: Any, found: Hook) -> Callable:
     return call
 
 
-def _replace(function: Any, found: Hook) -> None:
+def _stand_in_everywhere(function: Any, found: Hook) -> None:
     """Put the hook in the place of a function in all modules that have it."""
     from .foreign import replace_method
 
