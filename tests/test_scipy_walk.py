@@ -177,8 +177,14 @@ def verdict(function, arguments):
     return "right" if abs(value - near) < 1e-3 * scale else f"gives {value}, differences {near}"
 
 
+QUICK = {"scipy.fft", "scipy.linalg"}
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", [part for part in PARTS if part not in LEFT_OUT])
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(p, marks=() if p in QUICK else pytest.mark.slow) for p in PARTS if p not in LEFT_OUT],
+)
 def test_no_function_of_scipy_loses_a_derivative_in_silence(part):
     signal.signal(signal.SIGALRM, too_long)
     rng, wrong, outcomes = np.random.default_rng(1), [], {"right": 0, "refused": 0}
