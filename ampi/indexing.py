@@ -259,7 +259,13 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
     if tape is not None:
         key = frozen_key(tape, key)
         # With a mask NumPy does not copy values first that lie among what it overwrites.
-        if _is_whole_mask(array, key) and is_active(tape, value) and Extent(array).overlaps(Extent(value)):
+        values_matter = isinstance(value, np.ndarray) and carries_derivatives(value.dtype)  # and are no bytes of such
+        if (
+            values_matter
+            and _is_whole_mask(array, key)
+            and is_active(tape, value)
+            and Extent(array).overlaps(Extent(value))
+        ):
             if writes_what_it_reads(array, value):
                 assign_in_turn(array, value, lambda target, values: _set_item(target, key, values))
                 return

@@ -597,8 +597,8 @@ def test_scipy_ufuncs_by_autograd():
     check_adjoint(special.beta, arguments([(5,), (3, 1)], float), 1e-7)
     with ampi.Tape() as tape:
         x = tape.watch(np.ones(2))
-        with pytest.raises(ampi.ActivityError, match="ellipk"):
-            special.ellipk(0.1 * x)
+        with pytest.raises(ampi.ActivityError, match="kerp"):
+            special.kerp(0.1 * x)
 
 
 def test_active_values_do_not_become_objects():

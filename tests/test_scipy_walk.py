@@ -26,6 +26,7 @@ LEFT_OUT = {
 }
 SLOW = {
     "test",
+    "distance_transform_cdt",  # crashes on other arguments than it expects
     "brute",
     "dual_annealing",
     "differential_evolution",

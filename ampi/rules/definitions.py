@@ -271,8 +271,26 @@ def _plainly(found: Hook, arguments: tuple, keywords: dict) -> Any:
     """A call without active arguments; what is made of arrays of ours is of ours."""
     if not any(isinstance(x, TrackedArray) for x in parts((arguments, keywords))):
         return found.original(*arguments, **keywords)
+    if _may_write(found, arguments, keywords):
+        return found.original(*arguments, **keywords)  # as seen as any writing by code outside ampi
     result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
     return mapped(wrapped, result)
+
+
+def _may_write(found: Hook, arguments: tuple, keywords: dict) -> bool:
+    """Whether a call has leave to write into arrays that it is given."""
+    try:
+        given = found.signature.bind(*arguments, **keywords).arguments
+    except TypeError:
+        return True
+    return any(
+        (name in _OUTPUTS and any(isinstance(x, np.ndarray) for x in parts(x)))
+        or (name.startswith("overwrite_") and x is not None and x is not False)
+        for name, x in given.items()
+    )
+
+
+_OUTPUTS = {"out", "output", "distances", "indices"}
 
 
 def _as_constant(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
