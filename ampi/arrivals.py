@@ -69,13 +69,29 @@ class _Finder:
         return spec
 
 
+class _Asking(threading.local):
+    """The modules for which other finders are asked in a thread: there are some that ask all others themselves."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_asking = _Asking()
+
+
 def _found_by_others(name: str, path: Sequence[str] | None, target: Any) -> Any:
-    for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        spec = find(name, path, target) if find is not None and not isinstance(finder, _Finder) else None
-        if spec is not None:
-            return spec
-    return None
+    if name in _asking.names:
+        return None
+    _asking.names.add(name)
+    try:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and not isinstance(finder, _Finder) else None
+            if spec is not None:
+                return spec
+        return None
+    finally:
+        _asking.names.discard(name)
 
 
 def _listen() -> None:

@@ -126,3 +126,14 @@ def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path
         + "assert ampi.grad(f)(ampi.numpy.ones(3)).tolist() == [2.0] * 3\n"
     )
     run(source, tmp_path / "program.py")
+
+
+@pytest.mark.parametrize("name", ["numba", "scipy.special", "scipy.linalg", "h5py", "autograd"])
+def test_programs_as_they_stand_import_what_is_waited_for(name, tmp_path):
+    """Their own finder of modules asks all others, as that of the hooks does."""
+    pytest.importorskip(name)
+    path = tmp_path / "program.py"
+    path.write_text(f"import numpy as np\nimport {name}\nx = np.ones(3)\ny = np.sum(x * x)\n")
+    command = [sys.executable, "-m", "ampi.run", "--wrt", "x", "--of", "y", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0 and "norm 3.46" in done.stdout, done.stderr
