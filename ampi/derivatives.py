@@ -72,11 +72,11 @@ def _watch(tape: Tape, x: Any) -> Any:
     return map_leaves(watched, _with_arrays(x))
 
 
-def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list) -> Any:
-    """Adjoints in the structure of ``x``: one array per leaf."""
+def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = True) -> Any:
+    """Adjoints in the structure of ``x``: one array per leaf; with a warning if an output depends on nothing."""
     # An output that depends on nothing is a constant, with adjoint zero.
     constant = [isinstance(y, TrackedArray) and not tape.is_active(y) for y in outputs]
-    if any(is_constant and np.any(s) for is_constant, s in zip(constant, seeds)):
+    if warn and any(is_constant and np.any(s) for is_constant, s in zip(constant, seeds)):
         warnings.warn(
             "what the function returned depends on nothing that was differentiated, so its derivative is zero; was it "
             "computed from ampi.value(x), integers or other arrays? (Return None on a rank without a part; to a "

@@ -135,7 +135,8 @@ class Differentiation:
             seed = self._seed(tape, dependent, y)
             watched = [x for x in session.independents if x.is_watched]
             counted = [] if seed is None else [y]
-            given = iter(adjoints_of(tape, counted, [x.watched for x in watched], [seed] * len(counted)))
+            found = [x.watched for x in watched]
+            given = iter(adjoints_of(tape, counted, found, [seed] * len(counted), warn=False))  # ranks without a part
             parts.append([next(given) if x.is_watched else None for x in session.independents])
         return Gradients(session, values, parts)
 
