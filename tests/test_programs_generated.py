@@ -34,7 +34,7 @@ STEPS = [
     "if {u}[0] > -1e9:\n    {u} = {np}.fft.fft({u}).real * 0.3\nelse:\n    {u} = 0 * {u}",
     "{u} = {np}.linalg.solve({np}.eye(6) * 3 + {np}.outer({u}, {u}) * {k}, {u})",
     "{t} = {u}.reshape(2, 3); {t} *= 1 + {k}; {u} = {t}.T.ravel()",
-    "{u} = {np}.where({u} > 0.2, {u}, {np}.exp({u}))",
+    "{u} = {np}.where({u} > 0.2171, {u}, {np}.exp({u}))",
 ]
 
 SCOPES = {
