@@ -92,7 +92,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         case = replace(case, separate=False)
     described = tuple(map(cache.describe, case.types))
     choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single), case.plain
-    name = f"{kernel.__name__}_adjoint_{cache.key(kernel.identity, described, *choices)}"
+    name = f"{kernel.__name__}_adjoint_{cache.key(kernel.placed_identity, described, *choices)}"
     what = f"the adjoint of {kernel.__name__}"
     module = cache.load_or_make(name, lambda: generated(kernel, case, what))
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None

@@ -260,9 +260,18 @@ class Kernel:
     @functools.cached_property
     def identity(self) -> Any:
         """What this kernel's code depends on."""
+        return self._identity(True if self.checked else None)
+
+    @functools.cached_property
+    def placed_identity(self) -> Any:
+        """The same, and where it stands: what texts that name its file and lines depend on."""
+        return self._identity(True)
+
+    def _identity(self, placed: bool | None) -> Any:
         from ampi.kernel.runtime import cache
 
-        return self.deterministic, self.checked, cache.identity(self.py_func, self.options), sorted(self.without)
+        found = cache.identity(self.py_func, self.options, placed)
+        return self.deterministic, self.checked, found, sorted(self.without)
 
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -113,15 +114,23 @@ def generate(kernel: Any, case: Case) -> str:
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
         f"PARTS = {[p.name for p in parts]!r}",
         f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
-        f"PROGRAM = {cache.fingerprint(source, constants, costs, primal.filename)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants, costs)!r}",
         f"SPLIT = {split_facts!r}",
-        f"SPLIT_PROGRAM = {cache.fingerprint(split_sources, constants, primal.filename)!r}",
+        f"SPLIT_PROGRAM = {cache.fingerprint(identity(kernel, primal, split_sources), constants)!r}",
         "\n",
         source,
         *(f"\n{text}" for text in split_sources),
         *disagreement(primal),
     ]
     return "\n".join(text)
+
+
+def identity(kernel: Any, primal: ir.Function, sources: list[str]) -> Any:
+    """What the compiled code of programs depends on: their text; where something raises, also its file and lines."""
+    raises = kernel.checked or any(re.search(r"^ *(raise|assert)\b", s, re.MULTILINE) for s in sources)
+    if raises:
+        return sources, primal.filename
+    return [re.sub(r" +# line \d+$", "", s, flags=re.MULTILINE) for s in sources]
 
 
 def disagreement(primal: ir.Function) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import enum
 import functools
 import hashlib
@@ -92,14 +93,28 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def identity(function: Any, options: Any = None) -> Any:
-    """What a function compiles to depends on: its code, the constants and kernels it names, and their code."""
-    return _Identity().of_function(function, options)
+def identity(function: Any, options: Any = None, placed: bool | None = None) -> Any:
+    """What a function compiles to depends on: its code, the constants and kernels it names, and their code.
+
+    Exceptions say the file and the line that they come from, so where all this stands belongs to what can raise one
+    (``placed=None``).  Compiled code of the rest serves wherever it stands: in copies of a script, in cells of a
+    notebook, which have another file in every session, and below a line that was added.
+    """
+    parts = _Identity(bool(placed))
+    found = parts.of_function(function, options)
+    return identity(function, options, True) if placed is None and any(map(_raises, parts.codes)) else found
+
+
+def _raises(code: python_types.CodeType) -> bool:
+    """Whether it has a statement ``raise`` or ``assert`` (other exceptions of compiled code do not say where)."""
+    return dis.opmap["RAISE_VARARGS"] in code.co_code[::2]
 
 
 class _Identity:
-    def __init__(self) -> None:
+    def __init__(self, placed: bool) -> None:
+        self.placed = placed
         self.inside: list[Any] = []
+        self.codes: list[python_types.CodeType] = []
 
     def of_function(self, function: Any, options: Any) -> Any:
         if function in self.inside:
@@ -112,7 +127,7 @@ class _Identity:
             named = [(name, self.of_value(d, code)) for name, d in sorted((function.__kwdefaults__ or {}).items())]
             return (
                 function.__qualname__,
-                _of_code(code),
+                self.of_code(code),
                 sorted(used.items()),
                 defaults,
                 named,
@@ -120,6 +135,14 @@ class _Identity:
             )
         finally:
             self.inside.pop()
+
+    def of_code(self, code: python_types.CodeType) -> Any:
+        self.codes.append(code)
+        constants = [
+            self.of_code(c) if isinstance(c, python_types.CodeType) else _of_constant(c) for c in code.co_consts
+        ]
+        place = (code.co_filename, list(code.co_lines())) if self.placed else ()
+        return (code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags, place)
 
     @staticmethod
     def free(function: Any) -> Iterator[tuple[str, Any]]:
@@ -175,11 +198,6 @@ def names_in(code: python_types.CodeType) -> list[str]:
     """The names of globals and attributes in a function and in functions defined inside of it."""
     inside = [name for c in code.co_consts if isinstance(c, python_types.CodeType) for name in names_in(c)]
     return list(dict.fromkeys((*code.co_names, *inside)))
-
-
-def _of_code(code: python_types.CodeType) -> Any:
-    constants = [_of_code(c) if isinstance(c, python_types.CodeType) else _of_constant(c) for c in code.co_consts]
-    return (code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags)
 
 
 def _of_constant(value: Any) -> Any:
