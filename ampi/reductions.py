@@ -10,6 +10,7 @@ import numpy as np
 
 from .activity import is_active, is_inexact, plain_of, require_tracked
 from .errors import no_rule
+from .indexing import copied
 from .memory import Region, plain, region_of, tracked, wrapped
 from .nested import from_nested
 from .rules.elementwise import leg, times
@@ -262,5 +263,7 @@ def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords
     if not parts:
         return wrapped(exact)
     result = np.moveaxis(from_nested(parts), 0, axis)
+    if result.strides != exact.strides:
+        result = copied(result, np.array(exact, order="K"))
     plain(result)[...] = exact
     return result

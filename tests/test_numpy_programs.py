@@ -8,6 +8,7 @@ from numpy_programs import NARROW, Program, run, starts
 import ampi
 
 FOUND = {
+    "the order of results": ["a = np.add.reduceat(x.T, [0, 2], axis=1)", "b = np.ravel(a, order='A')"],
     "an empty list as an index": ["z[[]] += 3"],
     "a narrow dtype": ["a = np.nanstd(f)"],
     "a real dtype for complex numbers": [
