@@ -31,6 +31,8 @@ def around_imports(package: str, context: Callable[[], AbstractContextManager]) 
 
 def settle(*names: str) -> None:
     """Do what is due: for modules that are there, also if another finder than ours has found them."""
+    if not names and _waiting.keys().isdisjoint(sys.modules.keys()):
+        return  # as each time but the first few that a tape opens
     for name in names or tuple(_waiting):
         if _is_complete(name):
             with _lock:

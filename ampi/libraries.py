@@ -40,8 +40,7 @@ def _arrived(action: Callable[[], None]) -> None:
 
 
 def _begin(tape: Tape) -> None:
-    """A tape begins to record: do what waits for that."""
-    arrivals.settle()
+    """A tape begins to record: do what waits for that (what has just been imported, `foreign` sees to)."""
     while _waiting:
         with _lock:
             action = _waiting.pop(0) if _waiting else None
