@@ -14,7 +14,7 @@ from ..structures import bound
 from ..tape import Sweep, current
 
 # The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
-_ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 class _Transform:
@@ -25,10 +25,10 @@ class _Transform:
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):
             g = sweep.shadow(self.result)
-            sweep.add(self.source, _resized(_ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
+            sweep.add(self.source, resized(_ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
 
 
-def _resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
+def resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
     """Crop or pad with zeros at the end of some axes."""
     for axis in axes:
         n = shape[axis]
@@ -43,7 +43,7 @@ def _resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
 
 def _complex_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
     back = np.fft.fftn if t.inverse else np.fft.ifftn
-    return back(g, axes=t.axes, norm=_ADJOINT_NORM[t.norm])
+    return back(g, axes=t.axes, norm=ADJOINT_NORM[t.norm])
 
 
 def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
@@ -51,13 +51,13 @@ def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
     last = t.axes[-1]
     shape = list(g.shape)
     shape[last] = t.lengths[-1]
-    return np.fft.ifftn(_resized(g, (last,), tuple(shape)), axes=t.axes, norm=_ADJOINT_NORM[t.norm]).real
+    return np.fft.ifftn(resized(g, (last,), tuple(shape)), axes=t.axes, norm=ADJOINT_NORM[t.norm]).real
 
 
 def _to_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
     # Every frequency of the half spectrum but the first (and the last, of an even length) stands for two.
     last, n = t.axes[-1], t.lengths[-1]
-    norm = _ADJOINT_NORM[t.norm]
+    norm = ADJOINT_NORM[t.norm]
     half = np.moveaxis(np.fft.rfft(g, axis=last, norm=norm), last, -1)
     half[..., 1 : (n + 1) // 2] *= 2
     half = np.moveaxis(half, -1, last)

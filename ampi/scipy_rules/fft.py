@@ -14,22 +14,8 @@ from scipy.fft import _basic_backend, _fftlog_backend, _realtransforms_backend
 
 from ..libraries import hook
 from ..rules.definitions import define
+from ..rules.fourier import ADJOINT_NORM, resized
 from . import guards
-
-_SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
-
-
-def resized(x: np.ndarray, axes: Any, shape: tuple) -> np.ndarray:
-    """Crop or pad with zeros at the end of some axes."""
-    for axis in axes:
-        n = shape[axis]
-        if x.shape[axis] > n:
-            x = np.moveaxis(np.moveaxis(x, axis, 0)[:n], 0, axis)
-        elif x.shape[axis] < n:
-            widths = [(0, 0)] * x.ndim
-            widths[axis] = (0, n - x.shape[axis])
-            x = np.pad(x, widths)
-    return x
 
 
 def _axes(shape: tuple, s: Any, axes: Any) -> tuple:
@@ -44,7 +30,7 @@ def _complex(inverse: bool) -> Callable:
 
     def adjoint(g: Any, shape: Any, s: Any, axes: Any, norm: Any) -> Any:
         axes = _axes(shape, s, axes)
-        return resized(back(g, axes=axes, norm=_SWAPPED[norm]), axes, shape) if axes else g
+        return resized(back(g, axes=axes, norm=ADJOINT_NORM[norm]), axes, shape) if axes else g
 
     return adjoint
 
@@ -54,10 +40,10 @@ def _from_real(conjugate: bool) -> Callable:
         # The half spectrum is the full one cropped: its adjoint is padded with zeros.
         axes = _axes(shape, s, axes)
         if conjugate:
-            g, norm = np.conj(g), _SWAPPED[norm]
+            g, norm = np.conj(g), ADJOINT_NORM[norm]
         full = list(g.shape)
         full[axes[-1]] = shape[axes[-1]] if s is None else np.atleast_1d(s)[-1]
-        found = scipy.fft.ifftn(resized(g, axes[-1:], tuple(full)), axes=axes, norm=_SWAPPED[norm]).real
+        found = scipy.fft.ifftn(resized(g, axes[-1:], tuple(full)), axes=axes, norm=ADJOINT_NORM[norm]).real
         return resized(found, axes, shape)
 
     return adjoint
@@ -67,14 +53,14 @@ def _to_real(conjugate: bool) -> Callable:
     def adjoint(g: Any, shape: Any, s: Any, axes: Any, norm: Any) -> Any:
         # Every frequency of the half spectrum but the first (and the last, of an even length) stands for two.
         axes = _axes(shape, s, axes)
-        norm = norm if conjugate else _SWAPPED[norm]
+        norm = norm if conjugate else ADJOINT_NORM[norm]
         last, n = axes[-1], g.shape[axes[-1]]
-        norm = _SWAPPED[norm]
-        half = np.moveaxis(scipy.fft.rfft(g, axis=last, norm=_SWAPPED[norm]), last, -1)
+        norm = ADJOINT_NORM[norm]
+        half = np.moveaxis(scipy.fft.rfft(g, axis=last, norm=ADJOINT_NORM[norm]), last, -1)
         half[..., 1 : (n + 1) // 2] *= 2
         half = np.moveaxis(half, -1, last)
         if len(axes) > 1:
-            half = scipy.fft.fftn(half, axes=axes[:-1], norm=_SWAPPED[norm])
+            half = scipy.fft.fftn(half, axes=axes[:-1], norm=ADJOINT_NORM[norm])
         return resized(np.conj(half) if conjugate else half, axes, shape)
 
     return adjoint
@@ -114,7 +100,7 @@ def _ends_times(x: np.ndarray, axis: int, ends: tuple, factor: float) -> np.ndar
 def _real_transform(kind: str, inverse: bool) -> Callable:
     def adjoint(g: Any, shape: Any, type: int, s: Any, axes: Any, norm: Any, orthogonalize: Any) -> Any:
         if inverse:
-            type, norm = {1: 1, 2: 3, 3: 2, 4: 4}[type], norm if norm == "ortho" else _SWAPPED[norm]
+            type, norm = {1: 1, 2: 3, 3: 2, 4: 4}[type], norm if norm == "ortho" else ADJOINT_NORM[norm]
         axes = _axes(shape, s, axes)
         for axis in axes:
             g = _transposed(g, axis, kind, type, norm, orthogonalize)

@@ -53,7 +53,7 @@ def _per_axis(x: Any, count: int) -> list:
 
 def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: tuple) -> Any:
     """Adjoint of result[i] = Σ_j weights[j] x[i + j - size // 2 - origin] along some axes."""
-    modes = _per_axis(mode, len(axes)) if not isinstance(mode, str) else [mode] * len(axes)
+    modes = _per_axis(mode, len(axes))
     wide_shape = list(g.shape)
     for axis, n in zip(axes, weights.shape):
         wide_shape[axis] += n - 1
@@ -71,7 +71,7 @@ def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: 
 
 def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: list, cval: Any) -> Any:
     """The adjoint of the (real) weights."""
-    modes = _per_axis(mode, len(axes)) if not isinstance(mode, str) else [mode] * len(axes)
+    modes = _per_axis(mode, len(axes))
     for axis, n, origin, way in zip(axes, weights.shape, origins, modes):
         places = _places(np.arange(x.shape[axis] + n - 1) - n // 2 - origin, x.shape[axis], way)
         moved = np.moveaxis(x, axis, 0)[places]
@@ -165,7 +165,7 @@ def _uniform_filter(
 ) -> Any:
     input = _array(input)
     axes = _axes(axes, input.ndim)
-    modes = [mode] * len(axes) if isinstance(mode, str) else mode
+    modes = _per_axis(mode, len(axes))
     result = input
     for axis, n, way, at in zip(axes, _per_axis(size, len(axes)), modes, _per_axis(origin, len(axes))):
         if n > 1:
@@ -206,7 +206,7 @@ def _gaussian_filter(
 ) -> Any:
     input = _array(input)
     axes = _axes(axes, input.ndim)
-    modes = [mode] * len(axes) if isinstance(mode, str) else mode
+    modes = _per_axis(mode, len(axes))
     each = [_per_axis(x, len(axes)) for x in (sigma, order, radius)]
     result = input
     for axis, width, derivative, reach, way in zip(axes, *each, modes):
@@ -219,7 +219,7 @@ def _differences(smooth: list) -> Callable:
     def filtered(input: Any, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0) -> Any:
         input = _array(input)
         axis = axis % input.ndim
-        modes = [mode] * input.ndim if isinstance(mode, str) else mode
+        modes = _per_axis(mode, input.ndim)
         result = nd.correlate1d(input, [-1, 0, 1], axis, output, modes[axis], cval, 0)
         for other in range(input.ndim):
             if other != axis:
@@ -235,7 +235,7 @@ define(nd.prewitt, _differences([1, 1, 1]))
 
 def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
     axes = _axes(axes, input.ndim)
-    modes = [mode] * len(axes) if isinstance(mode, str) else mode
+    modes = _per_axis(mode, len(axes))
     result = 0
     for axis, way in zip(axes, modes):
         result = result + of_axis(axis, way, axes, modes)
