@@ -99,14 +99,12 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
         show_logs(folder)
         test = (folder / "running").read_text() if (folder / "running").exists() else "before the first test"
         print(f"FAILED: on {ranks} ranks, {ending}: {test}", flush=True)
-        with open(folder / "names", "a") as names:
-            print(f"{test}: {ending}", file=names)
+        add_name(folder, f"{test}: {ending}")
         counts["failed"] += 1
     elif not counts["failed"]:  # a wrong argument, an error while collecting, or a rank that ended badly
         show_logs(folder)
         print(f"FAILED: on {ranks} ranks: {ending}", flush=True)
-        with open(folder / "names", "a") as names:
-            print(ending, file=names)
+        add_name(folder, ending)
         counts["failed"] += 1
     return counts
 
@@ -152,6 +150,12 @@ def read_outcomes(folder):
     late = folder / "late"
     found = collections.Counter(file.read_text().split() if file.exists() else ())
     return found + collections.Counter(late=len(late.read_text().splitlines()) if late.exists() else 0)
+
+
+def add_name(folder, text):
+    """Name what failed beside the tests' own failures."""
+    with open(folder / "names", "a") as names:
+        print(text, file=names)
 
 
 def read_names(folder):

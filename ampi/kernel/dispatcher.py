@@ -19,6 +19,7 @@ from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
+from ampi.kernel.options import names_among
 
 if TYPE_CHECKING:
     from numba import types
@@ -118,12 +119,8 @@ def analyses() -> tuple[str, ...]:
 def switched_off(without: Any) -> frozenset[str]:
     """The names of the analyses to leave out."""
     given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
-    names = frozenset(n.strip() for n in (given.split(",") if isinstance(given, str) else given) if n.strip())
-    unknown = sorted(names - set(analyses())) if names else []
-    if unknown:
-        where = "AMPI_WITHOUT" if without is None else "without"
-        raise KernelError(f"{where}: no analysis is called {', '.join(unknown)}; there are {', '.join(analyses())}")
-    return names
+    known = analyses() if given else ()  # which imports the passes
+    return names_among(given, known, "AMPI_WITHOUT" if without is None else "without", "analysis")
 
 
 class Kernel:

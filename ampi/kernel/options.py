@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+from ampi.errors import KernelError
+
+
+def names_among(given: str | Iterable[str], known: Collection[str], where: str, kind: str) -> frozenset[str]:
+    """The names in a list, or in a text with commas; a `KernelError` that says ``where`` for those which are none."""
+    names = frozenset(name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip())
+    unknown = sorted(names - set(known))
+    if unknown:
+        there = ", ".join(dict.fromkeys(known))
+        raise KernelError(f"{where}: no {kind} is called {', '.join(unknown)}; there are {there}")
+    return names
 
 
 @dataclass(frozen=True)

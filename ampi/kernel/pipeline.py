@@ -29,7 +29,6 @@ from typing import Any
 
 from numba import types
 
-from ampi.errors import KernelError
 from ampi.kernel import ir
 from ampi.kernel.analysis import activity
 from ampi.kernel.analysis.activity import Activity
@@ -78,7 +77,7 @@ from ampi.kernel.optimise.scalar_promotion import sum_in_registers
 from ampi.kernel.optimise.shadow_overwrite import with_new_shadows
 from ampi.kernel.optimise.strip_mining import in_strips
 from ampi.kernel.optimise.unsigned_indices import with_unsigned_indices
-from ampi.kernel.options import ALL_ON, Options
+from ampi.kernel.options import ALL_ON, Options, names_among
 
 STAGES = {
     "read": "Python source -> IR",
@@ -253,12 +252,7 @@ class Way:
 
 @functools.cache
 def _to_print(given: str) -> frozenset[str]:
-    names = frozenset(name.strip() for name in given.split(",") if name.strip())
-    unknown = sorted(names - {step.name for step in PASSES})
-    if unknown:
-        there = ", ".join(dict.fromkeys(step.name for step in PASSES))
-        raise KernelError(f"AMPI_PRINT_AFTER: no pass is called {', '.join(unknown)}; there are {there}")
-    return names
+    return names_among(given, [step.name for step in PASSES], "AMPI_PRINT_AFTER", "pass")
 
 
 def listing() -> str:
