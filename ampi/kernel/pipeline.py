@@ -491,7 +491,7 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
         return function
     leaves = function.arguments
     one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
-    return substitute(function, one)
+    return replace(function, body=tuple(substitute(s, one) for s in function.body))
 
 
 def adds_up(code: ir.Function) -> bool:

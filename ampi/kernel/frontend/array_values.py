@@ -20,7 +20,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
-from ampi.kernel.ir.rewrite import mapped
+from ampi.kernel.ir.rewrite import substitute
 
 AXES = "ijkl"
 
@@ -92,10 +92,6 @@ def shape_of(builder: Any, value: Any) -> tuple[ir.Expr, ...]:
 # --------------------------------------------------------------------------------------------------- elements
 
 
-def substituted(value: ir.Expr, names: dict[str, ir.Expr]) -> ir.Expr:
-    return mapped(value, lambda e: names.get(e.name, e) if isinstance(e, ir.Var) else e)
-
-
 def element_of(builder: Any, value: Any, axes: tuple[ir.Var, ...]) -> ir.Expr:
     """The element of an array, or scalar, that goes with these indices when it is broadcast."""
     if not is_array(value):
@@ -107,7 +103,7 @@ def element_of(builder: Any, value: Any, axes: tuple[ir.Var, ...]) -> ir.Expr:
 
 def element_at(value: Any, index: tuple[ir.Expr, ...]) -> ir.Expr:
     if isinstance(value, Lazy):
-        return substituted(value.value, {a.name: i for a, i in zip(value.axes, index, strict=True)})
+        return substitute(value.value, {a.name: i for a, i in zip(value.axes, index, strict=True)})
     return ir.Load(value, index, value.type.dtype)
 
 

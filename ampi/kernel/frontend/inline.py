@@ -34,7 +34,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     for statement in body:
         builder.block.append(rename(statement, names, builder.names.fresh, None if here else node.lineno))
     builder.references |= {names[name].name for name in references(callee)}
-    results = [rename(value, names, builder.names.fresh, None) for value in last.values]
+    results = [rename(value, names, builder.names.fresh) for value in last.values]
     note_parts(builder, start)
     return assemble(callee.result, iter(results))
 

@@ -9,53 +9,50 @@ from typing import Any
 from ampi.kernel import ir
 
 
-def mapped(node: Any, change: Callable[[ir.Expr], ir.Expr]) -> Any:
+def mapped(node: Any, change: Callable[[ir.Expr], ir.Expr], statement: Callable[[Any], Any] | None = None) -> Any:
     """A copy of an expression or statement with every expression inside changed, innermost first.
 
     Targets of assignments and arrays are variables like others and are passed to ``change`` too; it must give a ``Var``
-    for them.  Blocks inside a statement are mapped as well.
+    for them.  Blocks inside a statement are mapped as well, and then each statement is passed to ``statement``.
     """
     changed: dict[str, Any] = {}
     for f in fields(node):
         old = getattr(node, f.name)
         if isinstance(old, (ir.Expr, ir.Stmt)):
-            new = mapped(old, change)
+            new = mapped(old, change, statement)
         elif isinstance(old, tuple) and old and isinstance(old[0], (ir.Expr, ir.Stmt)):
-            new = tuple(mapped(v, change) for v in old)
+            new = tuple(mapped(v, change, statement) for v in old)
         else:
             continue
         if new is not old:
             changed[f.name] = new
     result = replace(node, **changed) if changed else node
-    return change(result) if isinstance(result, ir.Expr) else result
+    if isinstance(result, ir.Expr):
+        return change(result)
+    return result if statement is None else statement(result)
 
 
-def rename(node: Any, names: dict[str, ir.Expr], fresh: Any, line: int | None) -> Any:
-    """A copy of ``node`` with variables replaced; names not in ``names`` yet are given new ones.
+def substitute(node: Any, names: dict[str, ir.Expr]) -> Any:
+    """A copy of an expression or statement with these variables replaced."""
+    return rename(node, dict(names), lambda name: name)
+
+
+def rename(node: Any, names: dict[str, ir.Expr], fresh: Callable[[str], str], line: int | None = None) -> Any:
+    """A copy of an expression or statement with variables replaced; those not in ``names`` yet are given new names.
 
     ``line`` replaces the line numbers unless it is None.
     """
-    if isinstance(node, ir.Var):
+
+    def change(node: ir.Expr) -> ir.Expr:
+        if not isinstance(node, ir.Var):
+            return node
         if node.name not in names:
             names[node.name] = replace(node, name=fresh(node.name))
         return names[node.name]
-    if isinstance(node, ir.Const):
-        return node
-    changed: dict[str, Any] = {}
-    for f in fields(node):
-        old = getattr(node, f.name)
-        if isinstance(old, (ir.Expr, ir.Stmt)):
-            changed[f.name] = rename(old, names, fresh, line)
-        elif isinstance(old, tuple) and old and isinstance(old[0], (ir.Expr, ir.Stmt)):
-            changed[f.name] = tuple(rename(v, names, fresh, line) for v in old)
-    if isinstance(node, ir.For) and node.reductions:
-        changed["reductions"] = tuple((names[name].name, kind) for name, kind in node.reductions)
-    if line is not None and isinstance(node, ir.Stmt):
-        changed["line"] = line
-    return replace(node, **changed)
 
+    def statement(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.For) and s.reductions:
+            s = replace(s, reductions=tuple((names[name].name, kind) for name, kind in s.reductions))
+        return s if line is None else replace(s, line=line)
 
-def substitute(function: ir.Function, names: dict[str, ir.Expr]) -> ir.Function:
-    """The function with these variables replaced in its body."""
-    names = dict(names)
-    return replace(function, body=tuple(rename(s, names, lambda name: name, None) for s in function.body))
+    return mapped(node, change, statement)

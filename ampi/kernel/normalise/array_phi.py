@@ -249,7 +249,7 @@ class _Resolve:
 
     def version(self, statements: list[ir.Stmt], meaning: State, fresh: dict[str, str]) -> list[ir.Stmt]:
         names: dict[str, ir.Expr] = {name: self.arrays[array] for name, array in meaning}
-        return [rename(s, names, lambda name: fresh.get(name, name), None) for s in statements]
+        return [rename(s, names, lambda name: fresh.get(name, name)) for s in statements]
 
     def require_closed(self, statements: list[ir.Stmt]) -> None:
         """What the statements make of arrays must not be used after them."""

@@ -23,7 +23,7 @@ from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ZERO
 from ampi.kernel.ir.liveness import live_before, used
 from ampi.kernel.ir.names import Names, stem
-from ampi.kernel.ir.rewrite import rename
+from ampi.kernel.ir.rewrite import substitute
 from ampi.kernel.normalise.array_phi import live_around, with_live
 
 Block = tuple[ir.Stmt, ...]
@@ -278,17 +278,14 @@ class _Keep(_Pass):
                     out += self.assign(own[target.name], s.fill, s.line)
                 case ir.If():
                     s = replace(s, then=self.copied(s.then, own), orelse=self.copied(s.orelse, own))
-                    out.append(replace(s, condition=self.renamed(s.condition, own)))
+                    out.append(replace(s, condition=substitute(s.condition, own)))
                 case ir.For() | ir.While():
                     inner = self.copied(s.body, own)
                     heads = ("start", "stop", "step") if isinstance(s, ir.For) else ("condition",)
-                    out.append(replace(s, body=inner, **{h: self.renamed(getattr(s, h), own) for h in heads}))
+                    out.append(replace(s, body=inner, **{h: substitute(getattr(s, h), own) for h in heads}))
                 case _:
-                    out.append(self.renamed(s, own))
+                    out.append(substitute(s, own))
         return tuple(out)
-
-    def renamed(self, node: ir.Expr | ir.Stmt, own: dict[str, ir.Var]) -> ir.Expr | ir.Stmt:
-        return rename(node, dict(own), lambda name: name, None)
 
     def copy(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
         """A name bound to an array: the array copied into the name's own."""
@@ -310,7 +307,7 @@ class _Keep(_Pass):
         if isinstance(s, ir.Alias) and not s.index:
             return [], source
         part = self.fresh(f"{s.target.name}_part", s.target.type)
-        new = self.renamed(replace(s, target=part, array=source), own)
+        new = substitute(replace(s, target=part, array=source), own)
         assert isinstance(new, ir.Stmt)
         return [new], part
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.ir.rewrite import rename
+from ampi.kernel.ir.rewrite import substitute
 
 
 def without_copies(function: ir.Function) -> ir.Function:
@@ -41,7 +41,7 @@ class _Copies:
         body = self.block(self.function.body)
         if not self.same:
             return self.function
-        return replace(self.function, body=tuple(rename(s, dict(self.same), lambda name: name, None) for s in body))
+        return replace(self.function, body=tuple(substitute(s, self.same) for s in body))
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         out: list[ir.Stmt] = []

@@ -59,4 +59,4 @@ class _Unroll:
             renamed = {} if number == 0 else {name: self.fresh(name) for name in arrays}
             keep = lambda name, renamed=renamed: renamed.get(name, name)
             for statement in loop.body:
-                yield rename(statement, names, keep, None)
+                yield rename(statement, names, keep)
