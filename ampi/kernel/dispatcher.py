@@ -147,9 +147,9 @@ class Kernel:
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
-        self.primals: dict[Any, Any] = {}  # what `calls.record` has found for arguments of which types
+        self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
-        self.plans: dict[Any, Any] = {}  # and for which arrays
+        self.prepared: dict[Any, Any] = {}  # and for which arrays
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"

@@ -1,8 +1,8 @@
 """How a call of a kernel is recorded.
 
 What a call costs in Python counts where kernels are short, so what calls have in common is found once: a `Primal` for
-arguments of the same types, a contract for those of which the same are active and the same memory, and a `Plan` for
-the same arrays.
+arguments of the same types, a contract for those of which the same are active and the same memory, and a
+`PreparedCall` for the same arrays.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         leaves = arguments.leaves_of(bound)
         if not any(is_watched(leaf) for leaf in leaves):
             return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
-    plan = plan_of(kernel, recording, bound)
-    contract = plan.contract
-    leaves = bound if plan.flat else arguments.leaves_of(bound)
+    prepared = prepared_call(kernel, recording, bound)
+    contract = prepared.contract
+    leaves = bound if prepared.flat else arguments.leaves_of(bound)
     values: list[Any] = []
-    if plan.active:
+    if prepared.active:
         if contract.disagreement is not None:
             refuse_stretching(kernel, contract.disagreement(*leaves))
-        values = plan.values_for(recording, leaves)
+        values = prepared.values_for(recording, leaves)
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
-        result, kept = plan.run(args, leaves)
+        result, kept = prepared.run(args, leaves)
     except BaseException:
         if undo and recording is not None:
             recording.append(None, undo)  # it may have written something before it failed
         raise
-    if plan.active:
-        return finish(plan, recording, leaves, values, result, kept, undo)
-    if plan.guarded:
+    if prepared.active:
+        return finish(prepared, recording, leaves, values, result, kept, undo)
+    if prepared.guarded:
         handouts.settle_all([leaves[k] for k in contract.writes])
     if undo and recording is not None:
         recording.append(None, undo)
@@ -99,7 +99,7 @@ class Primal:
         return result
 
 
-class Plan:
+class PreparedCall:
     """What calls with the same arrays have in common; it keeps none of them alive.
 
     Attributes
@@ -123,9 +123,9 @@ class Plan:
     activated : tuple of Storage
         What is active after the call.
     guarded : bool
-        Whether code outside ampi may write to an argument: such a plan is for one call.
+        Whether code outside ampi may write to an argument: such a one is for a single call.
     on, off : tuple of Storage
-        What is active before the call, and what is not: the plan is for this case only (for any if no tape records).
+        What is active before the call, and what is not: it is for this case only (for any if no tape records).
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class Plan:
         self.off: Sequence[memory.Storage] = ()
 
     def fits(self, reference: Any) -> bool:
-        """Whether the same arrays are active on a tape, given by reference, as when the plan was made."""
+        """Whether the same arrays are active on a tape, given by reference, as when it was made."""
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
@@ -209,7 +209,7 @@ class Plan:
         return values
 
 
-MOST_PLANS = 256  # of a kernel
+MOST_PREPARED = 256  # of a kernel
 MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on their adjoints run forward once more
 
 
@@ -218,29 +218,29 @@ def has_room(recording: tape.Tape) -> bool:
     return recording.kept_bytes < MOST_KEPT
 
 
-def plan_of(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> Plan:
-    """The plan of a call; without a recording tape that of a call that may overwrite what a tape needs."""
+def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> PreparedCall:
+    """A call, prepared; without a recording tape one that may overwrite what a tape needs."""
     threaded = kernel.is_threaded()
     reference = None if recording is None else recording.reference
     identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
     if identity is None:
-        return make_plan(kernel, recording, bound, threaded)
+        return prepare_call(kernel, recording, bound, threaded)
     key = identity, threaded, None if recording is None else has_room(recording)
-    plans = kernel.plans.get(key)
-    if plans is None:
-        plans = []
-    for plan in plans:
-        if plan.fits(reference):
-            return plan
-    plan = make_plan(kernel, recording, bound, threaded)
-    if len(kernel.plans) >= MOST_PLANS:
-        kernel.plans.clear()
-    kernel.plans[key] = [plan, *plans[:1]]  # an array may be passive in the first of many calls
-    return plan
+    calls = kernel.prepared.get(key)
+    if calls is None:
+        calls = []
+    for prepared in calls:
+        if prepared.fits(reference):
+            return prepared
+    prepared = prepare_call(kernel, recording, bound, threaded)
+    if len(kernel.prepared) >= MOST_PREPARED:
+        kernel.prepared.clear()
+    kernel.prepared[key] = [prepared, *calls[:1]]  # an array may be passive in the first of many calls
+    return prepared
 
 
-def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> Plan:
-    """The plan of a call whose like has not been seen."""
+def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> PreparedCall:
+    """Prepare a call whose like has not been seen."""
     leaves = arguments.leaves_of(bound)
     reference = None if recording is None else recording.reference
     storages: list[memory.Storage | None] = []
@@ -271,36 +271,36 @@ def make_plan(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], 
     contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain)
     if contract.split is not None and recording is not None and has_room(recording):
         contract = contract.split
-    plan = Plan(primal, contract, leaves is bound)
-    plan.on, plan.off = on, off
-    plan.guarded = any(storage is not None and storage.guard for storage in storages)
+    prepared = PreparedCall(primal, contract, leaves is bound)
+    prepared.on, prepared.off = on, off
+    prepared.guarded = any(storage is not None and storage.guard for storage in storages)
     if not active:
-        return plan
+        return prepared
     for k in contract.becomes_active:
         if storages[k] is None:
             raise ActivityError(
                 f"{kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
                 "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
             )
-    plan.active = True
-    plan.activated = [storages[k] for k in contract.becomes_active]  # type: ignore[misc]
-    plan.shadows = [memory.region_of(leaves[k]) for k in contract.shadows]
-    plan.outputs = [region for k, region in zip(contract.shadows, plan.shadows) if k in contract.writes]
-    plan.values = [None] * len(leaves)
+    prepared.active = True
+    prepared.activated = [storages[k] for k in contract.becomes_active]  # type: ignore[misc]
+    prepared.shadows = [memory.region_of(leaves[k]) for k in contract.shadows]
+    prepared.outputs = [region for k, region in zip(contract.shadows, prepared.shadows) if k in contract.writes]
+    prepared.values = [None] * len(leaves)
     numbers, needed, again, constants = [], [], [], []
     for k, (leaf, storage) in enumerate(zip(leaves, storages)):
         if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
             numbers.append(k)
         elif k not in contract.needs:
-            plan.values[k] = StandIn(leaf)
+            prepared.values[k] = StandIn(leaf)
         elif storage is None and type(leaf) is np.ndarray and leaf.flags.writeable:
             constants.append((k, tape.place_of(leaf)))
         elif storage is None or storage.volatile or storage.guard:
             needed.append(k)
         else:
             again.append((k, tape.Need(storage, leaf)))
-    plan.numbers, plan.needed, plan.again, plan.constants = numbers, needed, again, constants
-    return plan
+    prepared.numbers, prepared.needed, prepared.again, prepared.constants = numbers, needed, again, constants
+    return prepared
 
 
 def find_contract(
@@ -381,7 +381,7 @@ def refuse_overlap(
 
 
 def finish(
-    plan: Plan,
+    prepared: PreparedCall,
     recording: tape.Tape,
     leaves: Sequence[Any],
     values: list[Any],
@@ -390,12 +390,12 @@ def finish(
     undo: list[tape.Undo],
 ) -> Any:
     """After the primal ran: activity of what it wrote, and the record."""
-    contract = plan.contract
-    for storage in plan.activated:
+    contract = prepared.contract
+    for storage in prepared.activated:
         storage.tape = recording.reference
-    if plan.guarded:
+    if prepared.guarded:
         handouts.settle_all([leaves[k] for k in contract.writes])
-    record = _Adjoint(contract, values, plan.shadows, plan.outputs, undo)
+    record = _Adjoint(contract, values, prepared.shadows, prepared.outputs, undo)
     if kept:
         record.kept = kept
         recording.kept_bytes += sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
