@@ -517,3 +517,71 @@ def arrays_by_condition(a, b, k):
     c = a if k > 2 else b * 2.0
     d = (a * b if k > 4 else b[1:] + a[0]).sum()
     return c * d
+
+
+@case(x)
+def array_of_a_known_branch(a):
+    scale = 100.0
+    if scale == 0.0:
+        c = a - 1.0
+    else:
+        c = a * scale
+    t = 0.0
+    for i in range(c.shape[0]):
+        if i > 0:
+            t += c[i] * c[i]
+        else:
+            t = t * c[i]
+    return t
+
+
+@numba.njit
+def relative(a, start, floor):
+    if start == 0.0 or not floor < start:
+        return a - floor
+    if start != start:
+        return a * a
+    return a / start
+
+
+@case(x, y)
+def early_returns_of_constants(a, b):
+    s = 0.0
+    c = relative(a, 0.0, -1.0) * relative(b, 2.0, 0.5)
+    for k, v in enumerate(c):
+        while 1.0 > 2.0:
+            s += v
+        s += v * relative(a, 0.1, 0.25)[k] if 3.0 >= 3.0 else v
+    return s + relative(b, np.float32(0.1), 0.25)[0]
+
+
+@case(x)
+def narrow_constants(a):
+    tenth = np.float32(0.1)
+    z = np.complex64(0.1 + 0.3j)
+    return a[0] * tenth + a[1] * (z * z).imag + np.float64(tenth)
+
+
+@case(x, 1)
+def loop_that_does_not_begin(a, n):
+    s = 0.0
+    for v in a:
+        while n > 2:
+            s += v
+        while s < 0.0:
+            s += v
+            break
+        s += v * v
+    return s
+
+
+@case(x, 4)
+def loop_that_is_left_at_once(a, n):
+    s = 0.0
+    for v in a:
+        while n > 2:
+            s += v * s
+            if s > 0.0 or n > 3:
+                break
+        s += v * v
+    return s

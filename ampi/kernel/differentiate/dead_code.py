@@ -139,7 +139,8 @@ def without_constant_carried(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         constants: dict[str, Expr] = {}
         for s in every(body):
             if isinstance(s, Loop):
-                constants |= {c.var.name: c.init for c in s.carried if c.next == c.var or same(c.next, c.init)}
+                carried = (c for c in s.carried if c.var != s.condition)  # a loop is known by its condition
+                constants |= {c.var.name: c.init for c in carried if c.next == c.var or same(c.next, c.init)}
             elif isinstance(s, Branch):
                 constants |= {j.var.name: j.then for j in s.joins if same(j.then, j.orelse)}
         if not constants:

@@ -14,6 +14,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant, convert
 from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.operators import compared
 from ampi.kernel.ir.ssa import INT, ZERO, Loop, definitions
 
 
@@ -230,6 +231,10 @@ def fold(name: str, args: tuple[Expr, ...], ty: Any) -> Expr | None:
             return chosen if chosen.type == ty else None
         case "select", (_, a, b) if a == b and a.type == ty and _key(a) == _key(b):
             return a
+        case "not", (Const(value=x),):
+            return Const(not x, types.boolean)
+        case _, (Const() as a, Const() as b) if (outcome := compared(name, a, b)) is not None:
+            return outcome
         case ("neg", (Const(value=x),)) if not isinstance(x, bool) and ty == args[0].type and x != 0:
             return constant(-x, ty)
         case ("add" | "sub" | "mul", (Const(value=x), Const(value=y))) if isinstance(ty, types.Integer):

@@ -84,6 +84,8 @@ class _Construction(Builder):
 
     def choose(self, condition: Expr, a: Expr, b: Expr, ty: Any, hint: str) -> Expr:
         """A conditional expression whose sides must only be evaluated when they are chosen."""
+        if isinstance(condition, Const):
+            return self.value(convert(self.atom(a if condition.value else b), ty))
         with self.nested() as then:
             then_value = self.value(convert(self.atom(a), ty))
         with self.nested() as orelse:
@@ -205,6 +207,8 @@ class _Construction(Builder):
 
     def branch(self, s: ir.If, live: set[str]) -> None:
         condition = self.atom(s.condition)
+        if isinstance(condition, Const):
+            return self.statements(s.then if condition.value else s.orelse, live)
         before = dict(self.current)
         with self.nested() as then:
             self.statements(s.then, live)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from ctypes import c_float
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -39,10 +40,21 @@ class Expr:
 
 @dataclass(frozen=True)
 class Const(Expr):
-    """A literal, or a global or closure constant: bool, int, float or complex."""
+    """A literal, or a global or closure constant: bool, int, float or complex; rounded to its type."""
 
     value: Any
     type: Any
+
+    def __post_init__(self) -> None:
+        match str(self.type):
+            case "float32":
+                value: Any = c_float(self.value).value
+            case "complex64":
+                z = complex(self.value)
+                value = complex(c_float(z.real).value, c_float(z.imag).value)
+            case _:
+                return
+        object.__setattr__(self, "value", value)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable
 
+import numpy as np
 from numba import types
 
 from ampi.kernel import ir
@@ -37,6 +38,21 @@ UNARY: dict[type[ast.unaryop], tuple[str, Callable]] = {
     ast.UAdd: ("pos", operator.pos),
     ast.Invert: ("invert", operator.invert),
 }
+
+
+_COMPARISONS = dict(COMPARE.values())
+
+
+def compared(name: str, a: ir.Expr, b: ir.Expr) -> ir.Const | None:
+    """The outcome of a comparison of constants, as the processor would find it; None for anything else."""
+    if name not in _COMPARISONS or not (isinstance(a, ir.Const) and isinstance(b, ir.Const)):
+        return None
+    if all(isinstance(v.type, (types.Integer, types.Boolean)) for v in (a, b)):
+        return ir.Const(_COMPARISONS[name](a.value, b.value), types.boolean)
+    if a.type != b.type or not isinstance(a.type, types.Float):
+        return None
+    dtype = np.dtype(a.type.name).type
+    return ir.Const(bool(_COMPARISONS[name](dtype(a.value), dtype(b.value))), types.boolean)
 
 
 def fold(name: str, function: Callable, left: ir.Expr, right: ir.Expr) -> ir.Const | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.ir.operators import compared
 from ampi.kernel.ir.rewrite import mapped
 
 _INTEGER: dict[str, Callable[[int, int], int]] = {
@@ -24,14 +24,6 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
     "mod": operator.mod,
     "min": min,
     "max": max,
-}
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
 }
 
 
@@ -123,8 +115,9 @@ class _Simplify:
 
     def binary(self, value: ir.Op, name: str, a: ir.Const, b: ir.Const) -> ir.Expr:
         integers = all(isinstance(v.type, types.Integer) for v in (a, b))
-        if name in _COMPARE and integers:
-            return ir.Const(_COMPARE[name](a.value, b.value), types.boolean)
+        outcome = compared(name, a, b)
+        if outcome is not None:
+            return outcome
         if name in _INTEGER and integers and isinstance(value.type, types.Integer):
             if name in ("floordiv", "mod") and b.value == 0:
                 return value
