@@ -71,6 +71,9 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     """Run ``ufunc.method(*inputs, **keywords)`` and record it if it has an active operand."""
     if keywords:
         outs = keywords.get("out", ())
+        if not isinstance(outs, tuple):  # Numba's hand it on as it was given
+            outs = (outs,)
+            keywords = {**keywords, "out": outs}
         if any(map(_computes, (*inputs, *outs, keywords.get("where")))):
             return NotImplemented
         if any(map(is_scalar, outs)):
@@ -91,6 +94,10 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     active = tuple([k for k, x in enumerate(inputs) if isinstance(x, np.ndarray) and is_active(tape, x)])
     if not active and not is_active(tape, keywords.get("initial")):
         return _passively(ufunc, method, inputs, keywords)
+    if not isinstance(ufunc, np.ufunc):
+        from . import compiled_ufuncs
+
+        return compiled_ufuncs.apply(ufunc, method, inputs, keywords)
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
 
 

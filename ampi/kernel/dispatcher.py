@@ -18,6 +18,7 @@ import numpy as np
 from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
+from ampi.kernel.declared import converted, declared, is_signature, with_types
 from ampi.kernel.frontend.custom import custom_jvp
 from ampi.kernel.options import names_among
 
@@ -32,18 +33,22 @@ _OPTIONS = frozenset(
 )
 
 
-def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, **options: Any) -> Any:
+def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **options: Any) -> Any:
     """Compile a function with Numba, and differentiate it where a tape records.
 
-    Use it as ``@ampi.kernel`` or ``@ampi.kernel(parallel=True, fastmath=True)``.
+    Use it as ``@ampi.kernel``, ``@ampi.kernel(parallel=True, fastmath=True)`` or ``@ampi.kernel("f8(f8[:], f8)")``.
 
     Parameters
     ----------
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
+        In its place may stand a signature of Numba's, or a list of these: numbers among the arguments, and the result,
+        are converted to what it says; arguments that it has no place for are a TypeError.
     without : str or iterable of str, optional
         Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
         names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
+    locals : dict, optional
+        Types of Numba's for variables, by their names: what is assigned to them is converted.
     **options
         Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
         dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
@@ -78,10 +83,13 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
     KernelError
         At the first call with arguments of new types: the function uses what the differentiator does not know.
     """
-    if function is None:
-        return functools.partial(kernel, without=without, **options)
-    if isinstance(function, Kernel):
-        function = function.py_func
+    if function is None or is_signature(function):
+        return lambda f: _make(f, function, without, locals, options)
+    return _make(function, None, without, locals, options)
+
+
+def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Kernel:
+    options = dict(given)
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")
@@ -90,6 +98,7 @@ def kernel(function: Callable[..., Any] | None = None, *, without: Any = None, *
         raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
     options.pop("cache", None)
     options.pop("nopython", None)
+    function = with_types(function, signature, locals)
     return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
 
 
@@ -147,6 +156,8 @@ class Kernel:
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
+        self._declared = declared(function)
+        self._to_bind = self._keyword_only or self._declared is not None
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
         self.prepared: dict[Any, Any] = {}  # and for which arrays
@@ -185,7 +196,7 @@ class Kernel:
     # ------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or self._keyword_only:
+        if kwargs or self._to_bind:
             args = self.bind(args, kwargs)
         if tape.living:
             return recorder()(self, args)
@@ -195,15 +206,19 @@ class Kernel:
         return self.dispatcher(*args)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
-        """All arguments by position, defaults filled in."""
+        """All arguments by position, defaults filled in, and numbers as a signature has them."""
         if not kwargs and len(args) == self._count:
-            return args
+            return args if self._declared is None else self._converted(args)
         try:
             bound = self._signature.bind(*args, **(kwargs or {}))
         except TypeError as problem:
             raise TypeError(f"{self.__name__}(): {problem}") from None
         bound.apply_defaults()
-        return tuple(bound.arguments.values())
+        args = tuple(bound.arguments.values())
+        return args if self._declared is None else self._converted(args)
+
+    def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return converted(self.py_func, args, self.types_of(tuple(map(arguments.plain, args))))
 
     @property
     def dispatcher(self) -> Any:
@@ -252,7 +267,14 @@ class Kernel:
         if self.checked:
             options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
-        return cache.compiled(with_names(self.py_func, numpys_own), name, options, self._checked)
+        function = with_names(self.py_func, numpys_own)
+        if self._declared is None:
+            return cache.compiled(function, name, options, self._checked)
+        made = cache.compiled(function, name, {**options, "locals": self._declared.locals}, self._checked)
+        for taken, result in self._declared.signatures:  # there are no others: its callers convert to these
+            made.compile(taken if result is None else result(*taken))
+        made.disable_compile(bool(self._declared.signatures))
+        return made
 
     @functools.cached_property
     def identity(self) -> Any:
@@ -416,6 +438,7 @@ def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, new_cells or None)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    vars(copy).update(vars(function))
     return copy
 
 

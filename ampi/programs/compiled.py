@@ -18,12 +18,13 @@ import numpy as np
 from .. import memory
 from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel.arguments import leaves_of, plain
+from ..kernel.declared import with_types
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..outside import would_be_lost
 from ..writing import write_constants
 from .modules import as_written
 
-_OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline".split())
+_OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline locals".split())
 _WITHOUT_MEANING = frozenset("cache nopython looplift no_cpython_wrapper no_cfunc_wrapper no_rewrites".split())
 
 
@@ -160,7 +161,7 @@ def jit(signature_or_function: Any = None, *arguments: Any, **options: Any) -> A
     if not inspect.isfunction(function):
         if inspect.isclass(function) or (callable(function) and not isinstance(function, numba.core.typing.Signature)):
             return numba.jit(signature_or_function, *arguments, **options)  # raises what Numba raises
-        return lambda function: _make(function, options)  # signatures: kernels find theirs at the first call
+        return lambda function: _make(function, options, signature_or_function)
     return _make(function, options)
 
 
@@ -170,10 +171,10 @@ def njit(*arguments: Any, **options: Any) -> Any:
     return jit(*arguments, nopython=True, **options)
 
 
-def _make(function: Any, options: dict[str, Any]) -> Any:
+def _make(function: Any, options: dict[str, Any], signature: Any = None) -> Any:
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
-        return numba.jit(**options)(function)
+        return numba.jit(signature, **options)(function)
     code = as_written.get(function.__code__)
     if code is not None:
         function.__code__ = code
@@ -185,4 +186,5 @@ def _make(function: Any, options: dict[str, Any]) -> Any:
         warn(function, problem)
         return Plain(function, given, problem)
     kept = {name: v for name, v in kept.items() if name in _OPTIONS}
+    function = with_types(function, signature, kept.pop("locals", None))
     return Compiled(function, {"error_model": "python", **kept}, given)

@@ -53,7 +53,7 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
     to.level.update({a.name: 0 for a in primal.arguments})
     arrays = [a for a in primal.arguments if isinstance(a.type, types.Array)]
     shadowed = tuple(a for a in arrays if a.name in facts.activity.varied)
-    shadow = {a.name: to.fresh(f"{a.name}_bar", a.type) for a in shadowed}
+    shadow = {a.name: to.fresh(f"{a.name}_bar", a.type.copy(readonly=False)) for a in shadowed}
     changes = frozenset(w.name for s in every(primal.body) if (w := written(s)) is not None)
     changed = [a for a in arrays if a.name in changes]
     scope = Scope(values={a.name: Var(a.name, a.type) for a in primal.arguments})
@@ -84,7 +84,7 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
     backward.run(body, scope, adjoints)
     scalars = tuple(a for a in primal.arguments if a.name in facts.active and a not in arrays)
     values = tuple(to.value(adjoints.get(a.name, constant(0, a.type))) for a in scalars)
-    shadows = (ir.Argument(shadow[a.name].name, a.type, role=("shadow", a.name)) for a in shadowed)
+    shadows = (ir.Argument(shadow[a.name].name, shadow[a.name].type, role=("shadow", a.name)) for a in shadowed)
     given = (ir.Argument(s.name, s.type, role=("seed", k)) for k, s in enumerate(seeds) if s is not None)
     return Draft(
         primal=primal,

@@ -15,6 +15,7 @@ from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import Group, Leaf, Named, Static, Value, describe_kind, map_leaves
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
+from ampi.kernel.ir.names import stem
 
 
 def _root_name(target: ast.expr) -> str | None:
@@ -97,6 +98,9 @@ def bind_scalar(builder: Any, node: ast.AST, name: str, value: ir.Expr) -> None:
         type_ = inference.unify(old, value.type)
     else:
         type_ = None
+    declared = builder.declared.get(stem(name))
+    if declared is not None and type_ is not None and inference.is_scalar(declared):
+        value, type_ = cast(value, declared), declared
     if type_ is None or not inference.is_scalar(type_):
         builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and {value.type} here", "use two names")
     builder.scope.kinds[name] = type_

@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.declared import declared, numbas
 from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, subscripts
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.inline import inline, leaf_values
@@ -55,7 +56,9 @@ _ALLOCATION_SIGNATURES = {
 def kernel_function(value: Any) -> Any:
     """The Python function of a kernel, or of a function compiled by Numba; None for anything else."""
     function = getattr(value, "py_func", None)
-    return function if inspect.isfunction(function) else None
+    if not inspect.isfunction(function):
+        return None
+    return function if declared(function) else numbas(value)
 
 
 def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:
@@ -302,7 +305,14 @@ def call_kernel(builder: Any, node: ast.Call, function: Any, hint: str | None) -
         leaves = enumerate(leaf_values(arguments))
         arrays = ((k, array_values.shape_of(builder, leaf)) for k, leaf in leaves if is_array(leaf))
         single = frozenset((k, axis) for k, shape in arrays for axis, n in enumerate(shape) if n == index_algebra.ONE)
-    callee = builder.callee(node, function, tuple(builder.type_of(node, v) for v in arguments), single)
+    argument_types = tuple(builder.type_of(node, v) for v in arguments)
+    declaration = declared(function)
+    if declaration is not None:
+        taken = builder.signature(declaration, argument_types, node)[0]
+        scalar = [inference.is_scalar(given) and inference.is_scalar(t) for given, t in zip(argument_types, taken)]
+        arguments = [cast(v, t) if s else v for v, t, s in zip(arguments, taken, scalar)]
+        argument_types = tuple(t if s else given for given, t, s in zip(argument_types, taken, scalar))
+    callee = builder.callee(node, function, argument_types, single)
     return inline(builder, callee, arguments, node, hint)
 
 

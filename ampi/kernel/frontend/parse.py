@@ -26,6 +26,7 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
+from ampi.kernel.declared import Declared, declared
 from ampi.kernel.frontend import (
     array_orders,  # noqa: F401 (enters its rules)
     array_values,
@@ -105,6 +106,9 @@ class _Builder:
         self.source = source
         self.callers = (*callers, (function.__code__, argument_types))
         self.definition = source.definition
+        declaration = declared(function)
+        self.declared = {} if declaration is None else declaration.locals
+        self.result_type = None if declaration is None else self.signature(declaration, argument_types)[1]
         self.globals = outside.free_names(function)
         self.given = given_values(function, source, argument_types)
         self.globals |= spell_out(source, self.globals)
@@ -122,6 +126,13 @@ class _Builder:
         self.pending: list[ast.AST] = []
 
     # ------------------------------------------------------------------------------------------- building
+
+    def signature(self, declaration: Declared, argument_types: tuple[types.Type, ...], node: Any = None) -> Any:
+        """The types of arguments and result that are declared for arguments of these types."""
+        try:
+            return declaration.signature(self.source.name, argument_types)
+        except TypeError as problem:
+            return self.fail(node or self.source.definition, str(problem), "convert the arguments before the call")
 
     def state(self) -> Any:
         return dict(self.scope.kinds), self.scope.results

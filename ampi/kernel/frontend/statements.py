@@ -7,6 +7,8 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
+from numba import types
+
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, assignments, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
@@ -86,6 +88,7 @@ def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
 
 def return_statement(builder: Any, node: ast.Return) -> None:
     value = Static(None) if node.value is None else returned(builder, node, builder.value(node.value))
+    value = as_declared(value, builder.result_type)
     leaves = list(leaves_of(value)) if value != Static(None) else []
     nothing = Static(None)
     for leaf in leaves:
@@ -106,6 +109,15 @@ def return_statement(builder: Any, node: ast.Return) -> None:
         leaf if inference.is_array(type_) else cast(leaf, type_) for leaf, type_ in zip(leaves, wanted, strict=True)
     )
     builder.emit(ir.Return(values))
+
+
+def as_declared(value: Value, type_: types.Type | None) -> Value:
+    """A result with its numbers in the types that a signature declares."""
+    if isinstance(value, Group) and isinstance(type_, types.BaseTuple) and len(type_.types) == len(value.items):
+        return Group(tuple(map(as_declared, value.items, type_.types)), value.cls)
+    if type_ is not None and isinstance(value, ir.Expr) and inference.is_scalar(type_) and not is_array(value):
+        return cast(value, type_)
+    return value
 
 
 def returned(builder: Any, node: ast.Return, value: Value) -> Value:

@@ -31,6 +31,7 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
 
 from ampi import checks
+from ampi.kernel.declared import declared, numbas
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.progress import announced
@@ -132,6 +133,7 @@ class _Identity:
                 defaults,
                 named,
                 of_options(options or {}),
+                repr(declared(function)),
             )
         finally:
             self.inside.pop()
@@ -160,7 +162,8 @@ class _Identity:
                 f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
             ]
         if hasattr(value, "py_func"):
-            return self.of_function(value.py_func, getattr(value, "options", getattr(value, "targetoptions", None)))
+            function = value.py_func if declared(value.py_func) else numbas(value)
+            return self.of_function(function, getattr(value, "options", getattr(value, "targetoptions", None)))
         if isinstance(value, python_types.ModuleType):
             return value.__name__, self.of_module(value, code)
         if isinstance(value, np.ndarray):

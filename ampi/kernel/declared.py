@@ -1,0 +1,134 @@
+"""Types that a program declares for a compiled function: Numba's signatures, and ``locals=``.
+
+A signature says which arguments are taken, to what numbers among them are converted, and of which type the result is;
+``locals`` gives variables their types.  Both change values (``f4`` rounds), so kernels and their derivatives heed them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numba import types
+
+
+class Declared:
+    """What is declared for one function.
+
+    Attributes
+    ----------
+    locals : dict
+        Variable -> Numba's type.
+    signatures : tuple
+        Pairs of the arguments' types and the result's (None if it is not said); empty if any arguments are taken.
+    """
+
+    def __init__(self, given: tuple[Any, ...], locals: Mapping[str, Any]) -> None:
+        self._given = given
+        self._locals = dict(locals)
+
+    @functools.cached_property
+    def signatures(self) -> tuple[tuple[tuple[types.Type, ...], types.Type | None], ...]:
+        from numba.core.sigutils import normalize_signature
+
+        return tuple(map(normalize_signature, self._given))
+
+    @functools.cached_property
+    def locals(self) -> dict[str, types.Type]:
+        from numba.core.sigutils import _parse_signature_string
+
+        return {
+            name: _parse_signature_string(type_) if isinstance(type_, str) else type_
+            for name, type_ in self._locals.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"{self.signatures} {sorted(self.locals.items())}"
+
+    def signature(
+        self, name: str, argument_types: tuple[types.Type, ...]
+    ) -> tuple[tuple[types.Type, ...], types.Type | None]:
+        """The one for arguments of these types, or these types and None; TypeError if there is none."""
+        if not self.signatures:
+            return argument_types, None
+        ranked = [(rank, k) for k, (taken, _) in enumerate(self.signatures) if (rank := _rank(argument_types, taken))]
+        if ranked:
+            return self.signatures[min(ranked)[1]]
+        given = ", ".join(map(str, argument_types))
+        taken = "; ".join(f"({', '.join(map(str, t))})" for t, _ in self.signatures)
+        raise TypeError(f"{name}(): no signature for arguments of types ({given}); there are {taken}")
+
+
+def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple[int, ...] | None:
+    """How much is converted, worst first, as tuples that can be compared; None if something cannot be."""
+    from numba.core.registry import cpu_target
+
+    if len(given) != len(taken):
+        return None
+    found = [cpu_target.typing_context.can_convert(g, t) for g, t in zip(given, taken)]
+    return None if None in found else tuple(sorted((int(c) for c in found), reverse=True))  # type: ignore[arg-type]
+
+
+def is_signature(value: Any) -> bool:
+    """Whether a decorator is given types in the place of a function."""
+    if isinstance(value, (str, list, tuple)):
+        return True
+    module = type(value).__module__
+    return module.startswith("numba.") and not hasattr(value, "py_func") and not isinstance(value, type)
+
+
+def listed(signature: Any) -> tuple[Any, ...]:
+    """One signature, or several in a list, as a tuple."""
+    if signature is None:
+        return ()
+    return tuple(signature) if isinstance(signature, list) else (signature,)
+
+
+def with_types(function: Callable[..., Any], signature: Any, locals: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """The function; if something is declared for it a copy that says so."""
+    if signature is None and not locals:
+        return function
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
+    copy.__module__, copy.__doc__ = function.__module__, function.__doc__
+    vars(copy).update(vars(function), __ampi_types__=Declared(listed(signature), locals or {}))
+    return copy
+
+
+def declared(function: Any) -> Declared | None:
+    """What `with_types` noted."""
+    return getattr(function, "__ampi_types__", None)
+
+
+@functools.cache
+def numbas(dispatcher: Any) -> Callable[..., Any]:
+    """The function of one of Numba's dispatchers, with what was declared for that."""
+    signatures = None if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
+    return with_types(dispatcher.py_func, signatures, getattr(dispatcher, "locals", None))
+
+
+def converted(function: Callable[..., Any], values: tuple[Any, ...], given: tuple[types.Type, ...]) -> tuple[Any, ...]:
+    """The arguments of a call with numbers as the signature has them."""
+    from numba import types
+    from numba.np.numpy_support import as_dtype
+
+    declaration = declared(function)
+    if declaration is None:
+        return values
+    taken, _ = declaration.signature(function.__name__, given)
+    return tuple(
+        _number(value, as_dtype(t)) if isinstance(t, (types.Number, types.Boolean)) and t != g else value
+        for value, g, t in zip(values, given, taken)
+    )
+
+
+def _number(value: Any, dtype: np.dtype) -> Any:
+    return value.astype(dtype) if isinstance(value, np.ndarray) else dtype.type(value)

@@ -1,0 +1,142 @@
+"""Signatures and ``locals=`` of kernels do what they do to Numba's functions, and derivatives heed them."""
+
+import itertools
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+
+import ampi
+
+f4, f8, c16, i8 = numba.float32, numba.float64, numba.complex128, numba.int64
+
+
+def mixed(a, n):
+    s = 0.0
+    for i in range(a.shape[0]):
+        t = a[i] * a[i] / 3.0
+        s += t * n
+    return s + n / 2
+
+
+def pair(a, n):
+    t = np.sin(a[0]) * n
+    return t, t * a[1]
+
+
+SIGNATURES = [
+    None,
+    "f8(f8[:], f8)",
+    "f4(f8[::1], i8)",
+    "f4(f4[::1], f4)",
+    ["f4(f4[:], f4)", "f8(f8[:], f8)"],
+    [f8(f8[:], i8), f4(f4[:], i8)],
+    "(f8[:], f4)",
+    (f8[:], i8),
+    c16(f8[:], c16),
+]
+LOCALS = [{}, {"s": f4}, {"t": f4, "i": types.uint16}, {"s": f8, "t": f4}]
+ARGUMENTS = [
+    (np.array([0.7, 1.3, 0.4]), 3.7),
+    (np.array([0.7, 1.3, 0.4]), 2),
+    (np.array([0.7, 1.3, 0.4], np.float32), np.float32(0.3)),
+    (np.arange(6.0), True),
+]
+
+
+def outcome(function, arguments):
+    try:
+        return function(*arguments)
+    except TypeError:
+        return TypeError
+
+
+PAIRS = itertools.product(range(len(SIGNATURES)), range(len(LOCALS)))
+PAIRS = [(k, m) for k, m in PAIRS if not (LOCALS[m] and "complex" in str(SIGNATURES[k]))]  # no real variables there
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=str)
+@pytest.mark.parametrize("recording", [False, True])
+def test_values_are_numbas(case, recording):
+    signature, locals = SIGNATURES[case[0]], LOCALS[case[1]]
+    made = numba.njit(signature, locals=locals, error_model="numpy")(mixed)
+    kernel = ampi.kernel(signature, locals=locals)(mixed)
+    for (array, number), step in itertools.product(ARGUMENTS, (1, 2)):
+        expected = outcome(made, (array[::step], number))
+        if recording:
+            with ampi.Tape() as tape:
+                found = outcome(kernel, (tape.watch(array)[::step], number))
+        else:
+            found = outcome(kernel, (array[::step], number))
+        if expected is TypeError:
+            assert found is TypeError
+        else:
+            np.testing.assert_array_equal(np.asarray(ampi.value(found)), expected)
+
+
+@pytest.mark.parametrize("signature", [s for s in SIGNATURES if s is not None and "complex" not in str(s)], ids=str)
+def test_callers_convert(signature):
+    """In kernels that call it, and in functions that Numba compiles."""
+    kernel = ampi.kernel(signature)(mixed)
+    numbas = numba.njit(signature, error_model="numpy")(mixed)
+
+    for called, reference in itertools.product((kernel, numbas), (numbas,)):
+
+        def calling(a, called=called):
+            return called(a, 3.7) * a[0]
+
+        def calling_numbas(a, called=reference):
+            return called(a, 3.7) * a[0]
+
+        array = np.array([0.7, 1.3, 0.4], np.float32 if "float32, 1d" in str(numbas.signatures[0][0]) else np.float64)
+        expected = numba.njit(calling_numbas)(array)
+        with ampi.Tape() as tape:
+            x = tape.watch(array)
+            y = ampi.kernel(calling)(x)
+        assert ampi.value(y) == expected
+        factor = numbas.overloads[numbas.nopython_signatures[-1].args].signature.args[1]
+        n = int(3.7) if isinstance(factor, types.Integer) else 3.7
+        size = 1 if array.dtype == np.float64 else 1e7
+        s = np.sum(array.astype(float) ** 2) / 3 * n + n / 2
+        exact = 2 * array / 3 * n * array[0] + np.array([s, 0, 0])
+        np.testing.assert_allclose(tape.gradient(y, x), exact, rtol=max(1e-7, size * 1e-13))
+
+
+@pytest.mark.parametrize("signature", [None, "UniTuple(f4, 2)(f8[:], f8)", "Tuple((f8, f4))(f8[:], f4)"])
+def test_tuples(signature):
+    kernel, made = ampi.kernel(signature)(pair), numba.njit(signature)(pair)
+    array = np.array([0.7, 1.3])
+    with ampi.Tape() as tape:
+        x = tape.watch(array)
+        y = kernel(x, 0.1)
+    assert tuple(map(float, map(ampi.value, y))) == made(array, 0.1)
+    gradient = tape.gradient(y[1], x)
+    np.testing.assert_allclose(gradient, 0.1 * np.array([np.cos(0.7) * 1.3, np.sin(0.7)]), rtol=1e-6)
+
+
+def test_active_numbers_are_converted():
+    @ampi.kernel("f8(f4, f8)")
+    def product(a, b):
+        return a * b
+
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([0.1, 0.3]))
+        y = product(x[0], x[1])
+    assert ampi.value(y) == float(np.float32(0.1)) * 0.3
+    np.testing.assert_allclose(tape.gradient(y, x), [0.3, 0.1], rtol=1e-7)
+
+
+def test_errors_name_the_signatures():
+    kernel = ampi.kernel(["f8(f8[:], f8)", "f4(f4[:], f4)"])(mixed)
+    with pytest.raises(TypeError, match=r"mixed\(\): no signature .*int64, 1d.*float64, 1d.*; .*float32, 1d"):
+        kernel(np.arange(3), 1.0)
+    with pytest.raises(TypeError, match=r"mixed\(\)"):
+        kernel(np.ones((2, 2)), 1.0)
+
+    @ampi.kernel
+    def caller(a):
+        return kernel(a > 1.0, 1.0)
+
+    with ampi.Tape() as tape, pytest.raises(ampi.KernelError, match="convert the arguments before the call"):
+        caller(tape.watch(np.ones(3)))
