@@ -164,7 +164,7 @@ class Reverse:
             return list(range(_WORLD.Get_size()))  # MPI has not made it yet
         if self.world is None:
             between = self.comm.Is_inter()
-            partners = _Comm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
+            partners = _Intercomm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
             self.world = [_in_world(partners), _in_world(_Comm.Get_group(self.comm)) if between else []]
         partners_there, own_group = self.world
         return own_group + partners_there if partner is None else [partners_there[partner]]

@@ -1,5 +1,7 @@
 """Collectives on intercommunicators, blocking and not, held against finite differences on plain mpi4py."""
 
+import time
+
 import numpy
 import pytest
 import test_collectives as blocking
@@ -311,3 +313,42 @@ def test_several_at_once():
         return v * 3 + w * z
 
     blocking.check(halves, "float64", program)
+
+
+# ------------------------------------------------------------------------------------------------- late partners
+
+
+@ampi.custom_vjp
+def late_in_sweeps(x):
+    return x * 1.0
+
+
+def _late(_, g):
+    time.sleep(1.0)
+    return (g,)
+
+
+late_in_sweeps.defvjp(lambda x: (x * 1.0, None), _late)
+
+
+@pytest.mark.parametrize("make", [uneven, halves], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("first_is_late", [False, True])
+@pytest.mark.parametrize("kind", ["message", "collective"])
+def test_late_partners_are_waited_for(make, first_is_late, kind):
+    """Longer than a rank waits before it looks around for who can still come."""
+    comm = make(COMM_WORLD)
+    late = is_first(comm) == first_is_late
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(1.0, 4.0) + RANK)
+        y = x * x
+        received = ampi.numpy.zeros(3)
+        if kind == "collective":
+            comm.Allreduce(y, received)
+        elif comm.Get_rank() == 0:
+            comm.Sendrecv(y, 0, 0, received, 0, 0)
+        received = late_in_sweeps(received) if late else received * 1.0
+        s = ampi.numpy.sum(received) + ampi.numpy.sum(y)
+    gradient = tape.gradient(s, x)
+    takers = comm.Get_remote_size() if kind == "collective" else int(comm.Get_rank() == 0)
+    numpy.testing.assert_allclose(gradient, 2 * (numpy.arange(1.0, 4.0) + RANK) * (1 + takers))
+    comm.Free()
