@@ -21,7 +21,17 @@ from ..tape import Sweep, Tape
 from .agreement import agree
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
-from .messages import Collective, Completion, LoggedMessage, Received, Route, Sent, call_site, new_received, new_sent
+from .messages import (
+    Collective,
+    LateCompletion,
+    LoggedMessage,
+    Received,
+    Route,
+    Sent,
+    call_site,
+    new_received,
+    new_sent,
+)
 from .notices import notice_of, spread, stranded
 from .ownership import claim, release, require_alone
 from .reverse import Reverse, name_of, reverse_of
@@ -175,7 +185,7 @@ class Communication:
 
     def look(self) -> None:
         """Record the completion of receives that ended unseen, before anything that may use what came."""
-        ended = Completion()
+        ended = LateCompletion()
         left = False
         for receive in reversed(self.pending):  # of two into the same memory, the later one has its adjoint
             request = receive.request

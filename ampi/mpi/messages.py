@@ -273,6 +273,12 @@ class Completion(IsRecord, list):
             part.begin(sweep)
 
 
+class LateCompletion(Completion):
+    """Record of receives that were found to have ended when another record, of what has just run, is to be appended."""
+
+    __slots__ = ()
+
+
 class Collective:
     """A collective call in a tape's log.
 

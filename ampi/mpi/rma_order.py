@@ -29,6 +29,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..tape import Record, Sweep, Tape
+from .messages import LateCompletion
 from .waiting import Patience, running
 
 _Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
@@ -203,7 +204,9 @@ class Observer:
         else:
             self.records.append(record)
             return
-        if _communicates(record):
+        if isinstance(record.adjoint, LateCompletion):
+            self.records.append(record)  # what is new by now may have come after what is to be appended next has begun
+        elif _communicates(record):
             self.records.append(record)
             self.look()
         else:

@@ -493,3 +493,47 @@ def test_compare_and_swap():
     assert tape.gradient(y, x) == 4
     WORLD.Barrier()
     win.Free()
+
+
+def serve(seconds):
+    """Let MPI serve what others ask of this rank."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        COMM_WORLD.Iprobe()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_receives_found_ended_after_a_collective_do_not_hold_up_what_came_after_it():
+    """Rank 0 is slow to record a collective, before which a receive had ended; rank 1 goes on to rank 0's memory."""
+    comm = ampi.COMM_WORLD
+    rank = comm.Get_rank()
+    x0 = numpy.arange(1.0, 4.0) + rank
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        a = x * x
+        came, total = ampi.numpy.zeros(3), ampi.numpy.zeros(3)
+        win = ampi.MPI.Win.Allocate_shared(24, 8, comm=comm)
+        memory, first = (ampi.numpy.frombuffer(win.Shared_query(r)[0], "d") for r in (rank, 0))
+        memory[...] = 0.0
+        win.Fence()
+        if rank == 0:
+            request = comm.Recv_init(came, 1, 5)
+            request.Start()
+            look = tape.before_append
+            tape.before_append = lambda: (serve(0.5), look())
+        elif rank == 1:
+            comm.Send(a, 0, 5)
+        comm.Allreduce(a, total)
+        if rank == 1:
+            first[...] = total * first[0] + total
+        if rank == 0:
+            request.Wait()
+            request.Free()
+        win.Fence()
+        y = ampi.numpy.sum(memory * total) + ampi.numpy.sum(came) + ampi.numpy.sum(total)
+    gradient = tape.gradient(y, x)
+    # Everybody's total, rank 0's square of it, and what rank 1 sent to rank 0.
+    sums = sum((numpy.arange(1.0, 4.0) + r) ** 2 for r in range(comm.Get_size()))
+    exact = 2 * x0 * (comm.Get_size() + 2 * sums + (rank == 1))
+    numpy.testing.assert_allclose(gradient, exact, rtol=1e-12)
+    win.Free()
