@@ -35,6 +35,8 @@ FLOORS = {
     "writing": 1,
     "nested": 1,
     "ufuncs": 1,
+    "compiled_ufuncs": 1,
+    "element_loops": 1,
     "reductions": 1,
     "numpy": 1,
     "outside": 1,

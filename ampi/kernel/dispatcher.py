@@ -18,8 +18,8 @@ import numpy as np
 from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
-from ampi.kernel.declared import converted, declared, is_signature, with_types
 from ampi.kernel.frontend.custom import custom_jvp
+from ampi.kernel.frontend.declared import converted, declared, is_signature, with_types
 from ampi.kernel.options import names_among
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import numpy as np
 from .. import memory
 from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel.arguments import leaves_of, plain
-from ..kernel.declared import with_types
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
+from ..kernel.frontend.declared import with_types
 from ..outside import would_be_lost
 from ..writing import write_constants
 from .modules import as_written

@@ -13,9 +13,9 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.declared import declared, numbas
 from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, subscripts
 from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.declared import declared, numbas
 from ampi.kernel.frontend.inline import inline, leaf_values
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import ZERO, Group, Single, Static, Value, conjugate, part_of

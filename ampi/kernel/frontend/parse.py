@@ -26,7 +26,6 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.declared import Declared, declared
 from ampi.kernel.frontend import (
     array_orders,  # noqa: F401 (enters its rules)
     array_values,
@@ -38,6 +37,7 @@ from ampi.kernel.frontend import (
     subscripts,
 )
 from ampi.kernel.frontend.array_values import Lazy
+from ampi.kernel.frontend.declared import Declared, declared
 from ampi.kernel.frontend.desugar import bound_names, spell_out
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.reductions import find_reductions

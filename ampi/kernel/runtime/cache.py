@@ -31,7 +31,6 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
 
 from ampi import checks
-from ampi.kernel.declared import declared, numbas
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.progress import announced
@@ -133,7 +132,7 @@ class _Identity:
                 defaults,
                 named,
                 of_options(options or {}),
-                repr(declared(function)),
+                repr(getattr(function, "__ampi_types__", None)),
             )
         finally:
             self.inside.pop()
@@ -162,8 +161,8 @@ class _Identity:
                 f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
             ]
         if hasattr(value, "py_func"):
-            function = value.py_func if declared(value.py_func) else numbas(value)
-            return self.of_function(function, getattr(value, "options", getattr(value, "targetoptions", None)))
+            given = getattr(value, "options", getattr(value, "targetoptions", None))
+            return self.of_function(value.py_func, given), _declared(value)
         if isinstance(value, python_types.ModuleType):
             return value.__name__, self.of_module(value, code)
         if isinstance(value, np.ndarray):
@@ -190,6 +189,14 @@ class _Identity:
             return [(name, self.of_value(v, code)) for name, v in named]
         finally:
             self.inside.pop()
+
+
+def _declared(dispatcher: Any) -> Any:
+    """The signatures that one of Numba's functions is limited to, and the types of its variables."""
+    signatures = () if getattr(dispatcher, "_can_compile", True) else dispatcher.nopython_signatures
+    return [str(s) for s in signatures], sorted(
+        (n, str(t)) for n, t in (getattr(dispatcher, "locals", None) or {}).items()
+    )
 
 
 def of_options(options: dict[str, Any]) -> Any:
