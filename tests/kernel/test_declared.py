@@ -26,7 +26,6 @@ def pair(a, n):
 
 
 SIGNATURES = [
-    None,
     "f8(f8[:], f8)",
     "f4(f8[::1], i8)",
     "f4(f4[::1], f4)",
@@ -52,17 +51,15 @@ def outcome(function, arguments):
         return TypeError
 
 
-PAIRS = itertools.product(range(len(SIGNATURES)), range(len(LOCALS)))
-PAIRS = [(k, m) for k, m in PAIRS if not (LOCALS[m] and "complex" in str(SIGNATURES[k]))]  # no real variables there
+PAIRS = [(None, 1), (None, 2), (0, 0), (0, 1), (1, 2), (2, 3), (3, 1), (4, 2), (5, 0), (6, 3), (7, 0)]
 
 
 @pytest.mark.parametrize("case", PAIRS, ids=str)
-@pytest.mark.parametrize("recording", [False, True])
-def test_values_are_numbas(case, recording):
-    signature, locals = SIGNATURES[case[0]], LOCALS[case[1]]
+def test_values_are_numbas(case):
+    signature, locals = None if case[0] is None else SIGNATURES[case[0]], LOCALS[case[1]]
     made = numba.njit(signature, locals=locals, error_model="numpy")(mixed)
     kernel = ampi.kernel(signature, locals=locals)(mixed)
-    for (array, number), step in itertools.product(ARGUMENTS, (1, 2)):
+    for (array, number), step, recording in itertools.product(ARGUMENTS, (1, 2), (False, True)):
         expected = outcome(made, (array[::step], number))
         if recording:
             with ampi.Tape() as tape:
@@ -75,7 +72,7 @@ def test_values_are_numbas(case, recording):
             np.testing.assert_array_equal(np.asarray(ampi.value(found)), expected)
 
 
-@pytest.mark.parametrize("signature", [s for s in SIGNATURES if s is not None and "complex" not in str(s)], ids=str)
+@pytest.mark.parametrize("signature", [s for s in SIGNATURES[::2] if "complex" not in str(s)], ids=str)
 def test_callers_convert(signature):
     """In kernels that call it, and in functions that Numba compiles."""
     kernel = ampi.kernel(signature)(mixed)
