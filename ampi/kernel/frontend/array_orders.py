@@ -82,7 +82,7 @@ def places(builder: Any, node: ast.Call, a: Any, v: Any, side: str) -> Any:
     return builder.temporary("place", element_at(filled(builder, function, INT, (ONE,), a, one), (ZERO,)))
 
 
-@rule(np.interp)
+@rule(np.interp, lists="x xp fp")
 def interp(builder: Any, node: ast.Call, x: Any, xp: Any, fp: Any) -> Any:
     """Piecewise linear, constant outside; at a point of ``xp`` with the slope of the side to its right."""
     type_ = array_values.result_type(builder, node, np.interp, x, xp, fp)

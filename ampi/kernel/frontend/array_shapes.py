@@ -50,6 +50,15 @@ def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...])
     """A view of a contiguous array in another shape."""
     if a.type.layout != "C":
         builder.fail(node, "another shape of an array that is not contiguous", "take a copy first: a.copy()")
+    return in_shape(builder, a, shape)
+
+
+def flat_view(builder: Any, a: ir.Var) -> ir.Var:
+    """A view of an array as a vector, the last axis fastest."""
+    return in_shape(builder, a, (index_algebra.product(shape_of(builder, a)),))
+
+
+def in_shape(builder: Any, a: ir.Var, shape: tuple[ir.Expr, ...]) -> ir.Var:
     sizes, axes = shape_of(builder, a), axes_for(builder, len(shape))
     place: ir.Expr = ZERO
     for axis, size in zip(axes, shape, strict=True):
@@ -59,7 +68,7 @@ def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...])
         index.append(ir.Op("mod", (place, size), INT))
         place = ir.Op("floordiv", (place, size), INT)
     index.append(place)
-    type_ = a.type.copy(ndim=len(shape))
+    type_ = types.Array(a.type.dtype, len(shape), a.type.layout if a.type.layout == "C" else "A", not a.type.mutable)
     return array_values.rearranged(builder, a, type_, axes, shape, index[::-1], None)
 
 

@@ -3,16 +3,57 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import outside
-from ampi.kernel.frontend.values import assemble
+from ampi.kernel.frontend import array_values, outside
+from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.rewrite import rename
 from ampi.kernel.normalise.array_phi import references
+
+
+def call_function(
+    builder: Any,
+    node: ast.Call,
+    function: Any,
+    positional: list[Value],
+    keywords: dict[str, Value],
+    hint: str | None = None,
+) -> Value:
+    """Inline a call of a Python function with these values."""
+    arguments = bound_values(builder, node, function, positional, keywords)
+    single: Single = frozenset()
+    if builder.single_axes:
+        leaves = enumerate(leaf_values(arguments))
+        arrays = ((k, array_values.shape_of(builder, leaf)) for k, leaf in leaves if is_array(leaf))
+        single = frozenset((k, axis) for k, shape in arrays for axis, n in enumerate(shape) if n == ONE)
+    callee = builder.callee(node, function, tuple(builder.type_of(node, v) for v in arguments), single)
+    return inline(builder, callee, arguments, node, hint)
+
+
+def bound_values(
+    builder: Any, node: ast.Call, function: Any, positional: list[Value], keywords: dict[str, Value]
+) -> list[Value]:
+    """The values of a call's arguments in the order of the function's parameters, defaults as `Static`."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*positional, **keywords).arguments
+    except TypeError as problem:
+        builder.fail(node, f"{function.__name__}(): {problem}")
+    found = {name: settled(builder, value) for name, value in bound.items()}
+    return [found.get(p.name, Static(p.default)) for p in signature.parameters.values()]
+
+
+def settled(builder: Any, value: Value) -> Value:
+    """A value whose arrays all have names."""
+    if isinstance(value, Group):
+        return map_leaves(value, lambda v: settled(builder, v))
+    return array_values.computed(builder, value) if isinstance(value, Lazy) else value
 
 
 def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:

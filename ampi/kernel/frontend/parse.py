@@ -27,14 +27,17 @@ from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import (
+    array_creation,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
     array_values,
     custom_calls,  # noqa: F401 (enters its rules)
+    elementwise,  # noqa: F401 (enters its rules)
     expressions,
     invocations,
     outside,
     statements,
     subscripts,
+    written,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.desugar import bound_names, spell_out

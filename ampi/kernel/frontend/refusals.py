@@ -49,6 +49,22 @@ _ADVICE = {
 }
 
 
+_INSTEAD = {
+    "numpy.linalg.eig": "use np.linalg.eigh where the matrix is symmetric",
+    "numpy.linalg.eigvals": "use np.linalg.eigvalsh where the matrix is symmetric",
+}
+NUMPY = "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements"
+
+
+def instead_of(function: str) -> str:
+    """What to write where a function is not known."""
+    if function in _INSTEAD:
+        return _INSTEAD[function]
+    if function.startswith("numpy."):
+        return NUMPY
+    return "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists"
+
+
 def describe(node: ast.AST) -> str:
     return _DESCRIPTIONS.get(type(node).__name__, f"'{type(node).__name__}'")
 

@@ -1,0 +1,200 @@
+"""Kernels of NumPy's and Python's functions as Numba has them, with example arguments.
+
+What they compute is compared with what Numba compiles, and their derivatives with differences of that.
+"""
+
+import numpy as np
+from kernel_cases import Case, random_array, scalar, vector
+
+CASES = {}
+
+
+def case(*arguments, complex_too=True):
+    """Register a kernel with its example arguments: callables of a random generator, or plain values."""
+
+    def register(function):
+        CASES[function.__name__] = Case(function, arguments, complex_too)
+        return function
+
+    return register
+
+
+def make_arguments(name, dtype):
+    rng = np.random.default_rng(2)
+    return [a(rng, dtype) if callable(a) else a for a in CASES[name].arguments]
+
+
+def gaps(*shape):
+    """A random array in which some elements are not numbers."""
+
+    def draw(rng, dtype):
+        values = random_array(rng, dtype, shape, 0.5, 1.5)
+        values.ravel()[1::3] = np.nan
+        return values
+
+    return draw
+
+
+def no_numbers(*shape):
+    return lambda rng, dtype: np.full(shape, np.nan, dtype)
+
+
+# ------------------------------------------------------------------------------------------- arrays unpacked
+
+
+@case(vector(3), vector(4, 2), 2)
+def unpacked(u, p, i):
+    x, y, z = u
+    a, b = p[i]
+    (c, d), e = p[0], p[1, 1] * x
+    return x * y - z * a + b * c / d + e
+
+
+@case(vector(3, 2), vector(2))
+def unpacked_rows(m, v):
+    first, second, third = m
+    first[0] = second[1] * v[0]
+    v[1], v[0] = v * third[0]
+    x, y = first + second
+    return x * y
+
+
+@case(vector(6), 0.1, 3)
+def unpacked_in_a_loop(u, h, n):
+    for _ in range(n):
+        x, y, z, vx, vy, vz = u
+        r = (x * x + y * y + z * z) ** 1.5
+        u[:] = u + h * np.array([vx, vy, vz, -x / r, -y / r, -z / r])
+    return u[0] * u[5]
+
+
+@case(vector(4, 2), 0.3)
+def unpacked_by_a_loop(p, c):
+    s = c * 0.0
+    for k, (x, y) in enumerate(p):
+        s += x * y * k
+    for row in p:
+        row[0], row[1] = row[1] * s, row[0]
+    return s
+
+
+# ------------------------------------------------------------------------------------------- without what is no number
+
+
+@case(gaps(7))
+def without_gaps(a):
+    return np.nanmean(a), np.nansum(a), np.nanprod(a), np.nanvar(a), np.nanstd(a)
+
+
+@case(vector(2, 3))
+def nothing_is_missing(a):
+    return np.nanmean(a), np.nansum(a), np.nanprod(a), np.nanvar(a), np.nanstd(a)
+
+
+@case(gaps(3, 4), complex_too=False)
+def extremes_without_gaps(a):
+    return np.nanmin(a), np.nanmax(a), np.nanmedian(a)
+
+
+@case(gaps(3, 4))
+def running_without_gaps(a):
+    return np.nancumsum(a), np.nancumprod(a), np.nancumsum(a[0])
+
+
+@case(gaps(7), vector(7), 2)
+def of_what_is_there(a, b, n):
+    return np.nanmean(a - b) + np.nanvar(a, ddof=n), np.nanstd(a[1:] + b[1:], ddof=1) * np.nansum(b)
+
+
+@case(no_numbers(4), vector(4))
+def of_nothing(a, b):
+    nothing = np.isnan(np.nanmean(a)) and np.isnan(np.nanvar(a)) and np.isnan(np.nanmean(b[:0]))
+    return np.nansum(a) + b[0], np.nanprod(a) * b[1], np.nansum(b[:0]), nothing
+
+
+@case(gaps(5), complex_too=False)
+def filled_gaps(a):
+    return np.nan_to_num(a), np.nan_to_num(a, nan=2.0) * a[0], np.nanargmax(a), np.nanargmin(a)
+
+
+# ------------------------------------------------------------------------------------------- lists for arrays
+
+
+@case(vector(3), vector(4, 3), scalar())
+def lists_for_arrays(h, m, s):
+    a = np.cross([0, 0, 1], h)
+    b = np.cross(h, (s, 1.0, s * s)) + np.cross([s, s, 0.0], [0.5, s, 1.0])
+    return a * b, np.cross(m, [0.0, 1.0, 2.0]), np.cross([s, 1.0], a)
+
+
+@case(vector(3), scalar())
+def as_arrays(a, s):
+    b = np.asarray(a)
+    b[0] *= s
+    c = np.asarray([s, a[1], 1.0])
+    d = np.asarray((1, 2, 3))
+    e = np.asarray(s)
+    f = np.asarray(a * s)
+    return b * c * d * e + f, np.asarray(s * 2.0).item() * a[1], np.atleast_1d(a)
+
+
+@case(vector(3), scalar())
+def arrays_of_no_dimension(a, s):
+    b = np.array(s)
+    c = np.asarray(2.0)
+    b[()] += a[0] * s
+    return b[()] * c[()] * b.item(), np.atleast_1d(b) + a, np.asarray(2) * a
+
+
+@case(vector(5), complex_too=False)
+def pythons_functions_of_arrays(a):
+    return sum(a) + max(a) * min(a), sum(a[1:] * a[:-1]), max(a * a), sum(a, 2.0), sum(a[:0])
+
+
+# ------------------------------------------------------------------------------------------- triangles and keywords
+
+
+@case(vector(4, 5), vector(3), 1)
+def triangles(m, v, k):
+    return np.triu(m), np.tril(m, k), np.triu(m, k=-1), np.tril(m, k - 3), np.triu(v), np.tril(v, 1)
+
+
+@case(vector(2, 3, 3))
+def triangles_of_stacks(m):
+    return np.triu(m, 1), np.tril(m)
+
+
+@case(vector(3, 4), 3, 2)
+def units(m, n, k):
+    return (
+        np.eye(3, 4) * m,
+        np.eye(n, M=k, k=-1)[:, 0] * m[:, 0],
+        np.eye(N=n, k=1) @ m.real,
+        np.eye(3, dtype=np.float32) * m[:, 1:],
+        np.identity(n) * m[:, :3],
+        np.tri(3, 4, k=1) * m,
+    )
+
+
+@case(vector(5), vector(5))
+def results_into_arrays(a, b):
+    np.multiply(a, a, a)
+    np.sin(a * b, b)
+    c = np.add(a[1:], b[:-1], np.empty_like(a[1:]))
+    d = np.multiply(b, 2.0, b)
+    d[0] = c[0]
+    return c * 2.0, np.abs(c)
+
+
+@case(vector(4, 3), 5)
+def keywords(m, n):
+    a = np.linspace(start=0.0, stop=1.0, num=n)
+    b = np.full(shape=3, fill_value=2.0) + np.zeros(shape=3) + np.ones(shape=(3,), dtype=np.float64)
+    c = np.concatenate((m[0], m[1]), axis=0)
+    d = np.array([1.0, 2.0], dtype=np.float64)
+    return m.sum(axis=0) * b, np.sum(a=m, axis=1), c * d[0] + a[1], np.expand_dims(m[0], axis=1), np.roll(m[0], shift=1)
+
+
+@case(vector(5), complex_too=False)
+def rounded(a):
+    return np.round(a, decimals=1), np.round(a, 2), np.around(a[0], 1), round(a[1], 2), np.clip(a, a_min=0.7, a_max=1.2)
