@@ -3,6 +3,7 @@
 What they compute is compared with what Numba compiles, and their derivatives with differences of that.
 """
 
+import numba
 import numpy as np
 from kernel_cases import Case, random_array, scalar, vector
 
@@ -198,3 +199,100 @@ def keywords(m, n):
 @case(vector(5), complex_too=False)
 def rounded(a):
     return np.round(a, decimals=1), np.round(a, 2), np.around(a[0], 1), round(a[1], 2), np.clip(a, a_min=0.7, a_max=1.2)
+
+
+# ------------------------------------------------------------------------------------------- stencils
+
+
+@numba.stencil
+def laplacian(a):
+    return a[1, 0] + a[-1, 0] + a[0, 1] + a[0, -1] - 4 * a[0, 0]
+
+
+@numba.stencil(cval=0.5)
+def upwind(u, c):
+    if c.real > 0.5:
+        return u[0] - c * (u[0] - u[-1])
+    return u[0] - c * (u[1] - u[0])
+
+
+@numba.stencil(neighborhood=((-2, 1),))
+def smoothed(u, w):
+    s = u[0] * 0.0
+    for k in range(-2, 2):
+        s += u[k] * w[k]
+    return s / 4
+
+
+@numba.stencil(standard_indexing=("w",))
+def weighted(u, w):
+    return w[0] * u[-1] + w[1] * u[2]
+
+
+@case(vector(5, 4), vector(5, 4))
+def stencils_of_matrices(a, b):
+    c = a + 0.1 * laplacian(a)
+    laplacian(c, out=b)
+    return laplacian(b[1:] * 2.0)
+
+
+@case(vector(7), 0.3, 3)
+def stencils_in_time(u, c, n):
+    for _ in range(n):
+        u[:] = upwind(u, c * u[0])
+    return u
+
+
+@case(vector(8), vector(8), vector(8))
+def stencils_with_neighborhoods(u, w, out):
+    upwind(u, 0.2, out=out)
+    return smoothed(u, w) + weighted(u, w)
+
+
+# ------------------------------------------------------------------------------------------- vectorize, guvectorize
+
+
+@numba.vectorize
+def limited(x, y):
+    s = x * y
+    for _ in range(2):
+        s = s * x + 1.0
+    return s
+
+
+@numba.vectorize(["float64(float64, float64)", "complex128(complex128, complex128)"])
+def wide(x, y):
+    return x * y - x
+
+
+@numba.guvectorize(["void(f8[:], f8, f8[:])", "void(c16[:], c16, c16[:])"], "(n),()->(n)")
+def running_sums(x, c, out):
+    s = c
+    for i in range(x.shape[0]):
+        s += x[i] * x[i]
+        out[i] = s
+
+
+@numba.guvectorize(["void(f8[:,:], f8[:], f8[:])", "void(c16[:,:], c16[:], c16[:])"], "(m,n),(n)->()")
+def form(a, x, out):
+    out[0] = 0.0
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[0] += a[i, j] * x[j]
+
+
+@case(vector(3, 4), vector(4), scalar())
+def elementwise_functions(a, x, s):
+    b = limited(a, x) + limited(s, s)
+    limited(a, 0.5, b[::-1])
+    return limited(x, s), wide(x, s) + wide(s, 2.0), b, wide(x[1:] + s, x[:-1])
+
+
+@case(vector(3, 4), vector(4), scalar())
+def generalized_functions(a, x, s):
+    out, sums = a * 0.0, x[:3] * 0.0
+    running_sums(a, s, out)
+    running_sums(out, x[:3], a)
+    form(out, x, sums[:1])
+    form(out.reshape((3, 2, 2)), x[:2], sums)
+    return sums, out

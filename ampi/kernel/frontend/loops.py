@@ -47,20 +47,29 @@ def nested_loops(builder: Any, node: ast.For, shape: tuple[ir.Expr, ...], at: Ca
     axes = array_values.axes_for(builder, len(shape))
     for axis in axes:
         builder.bounds[axis.name] = 0
+    zero = ir.Const(0, types.intp)
 
     def body() -> None:
         assignments.assign(builder, node.target, at(axes))
         builder.statements(node.body)
 
-    if not axes:
-        body()
-        return
+    emit_nest(builder, node, axes, [(zero, size) for size in shape], body)
+
+
+def emit_nest(
+    builder: Any,
+    node: Any,
+    axes: tuple[ir.Var, ...],
+    bounds: list[tuple[ir.Expr, ir.Expr]],
+    body: Callable[[], None],
+) -> None:
+    """Loops around what ``body`` emits, the last one innermost."""
     builder.loops += ["for"] * len(axes)
     statements, _ = builder.sub_block(body)
-    del builder.loops[-len(axes) :]
-    zero, one = ir.Const(0, types.intp), ir.Const(1, types.intp)
-    for axis, size in reversed(list(zip(axes, shape, strict=True))):
-        statements = (ir.For(axis, zero, size, one, statements, line=node.lineno),)
+    del builder.loops[len(builder.loops) - len(axes) :]
+    one = ir.Const(1, types.intp)
+    for axis, (start, stop) in reversed(list(zip(axes, bounds, strict=True))):
+        statements = (ir.For(axis, start, stop, one, statements, line=node.lineno),)
     builder.block.extend(statements)
 
 

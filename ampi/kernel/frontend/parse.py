@@ -36,7 +36,9 @@ from ampi.kernel.frontend import (
     invocations,
     outside,
     statements,
+    stencils,  # noqa: F401 (enters its calls)
     subscripts,
+    ufuncs,  # noqa: F401 (enters its calls)
     written,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.array_values import Lazy
