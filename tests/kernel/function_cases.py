@@ -296,3 +296,48 @@ def generalized_functions(a, x, s):
     form(out, x, sums[:1])
     form(out.reshape((3, 2, 2)), x[:2], sums)
     return sums, out
+
+
+# ------------------------------------------------------------------------------------------- orders and statistics
+
+
+@case(vector(7), vector(3, 2), 30.0, complex_too=False)
+def percentiles(a, m, q):
+    c = np.percentile(a, [10, 50.0, q])
+    d = np.quantile(m, 0.35) + np.percentile(a, a[0]) + np.median(m) + np.median(a)
+    return c, d, np.percentile(a[:1], 40), np.quantile(m, np.array([0.0, 1.0, 0.2]))
+
+
+@case(gaps(7), complex_too=False)
+def percentiles_without_gaps(a):
+    return np.nanpercentile(a, 37.0), np.nanquantile(a, [0.2, 0.9]), np.isnan(np.percentile(a, 50))
+
+
+@case(vector(9), complex_too=False)
+def partitions(a):
+    return np.partition(a, 3), a[np.argpartition(a, 4)[:4]].sum(), np.partition(a, (2, 5))
+
+
+@case(vector(3, 5), vector(5), vector(5))
+def covariances(m, x, y):
+    a = np.cov(m) + np.cov(m, ddof=0) + np.cov(m, bias=True)
+    b = np.cov(x, y), np.cov(m, x), np.cov(m, rowvar=False)
+    return a, b[0], b[1], b[2], np.cov(x)
+
+
+@case(vector(3, 5), vector(5), vector(5))
+def correlations(m, x, y):
+    return np.corrcoef(m), np.corrcoef(x, y)[0, 1], np.corrcoef(m, rowvar=False)[0, 1], np.corrcoef(x)
+
+
+@case(vector(12), 4, complex_too=False)
+def histograms(a, n):
+    counts, edges = np.histogram(a, n)
+    others, _ = np.histogram(a, bins=n, range=(0.6, 1.3))
+    third, limits = np.histogram(a, np.array([0.5, 0.8, 0.9, 1.5]))
+    return edges * edges, counts, others, third, limits * a[0], np.average(a), np.average(a, weights=a[::-1])
+
+
+@case(np.array([0, 2, 2, 1]), vector(4), complex_too=False)
+def counted(k, w):
+    return np.bincount(k), np.bincount(k, w), np.bincount(k, weights=w, minlength=5)

@@ -611,7 +611,7 @@ def with_block(x):
         (mask_of_two_axes, 1, "mask", "np.where"),
         (step_of_zero, 1, "step", ""),
         (two_shapes, 1, "sizes 3 and 2", ""),
-        (unknown_function, 1, "median", "table"),
+        (unknown_function, 1, "numpy.median", "loops"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),
         (some_results, 1, "without", "every way"),

@@ -55,16 +55,6 @@ def sort_in_place(builder: Any, node: ast.Call, a: Any) -> Any:
 METHODS["sort"] = sort_in_place
 
 
-@rule(np.median)
-def median(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    type_ = array_values.result_type(builder, node, np.median, array(builder, node, a))
-    ordered = computed(builder, sort(builder, node, a), "ordered")
-    (size,) = shape_of(builder, ordered)
-    middle = (index_algebra.floordiv(index_algebra.sub(size, ONE), 2), index_algebra.floordiv(size, 2))
-    low, high = (cast(element_at(ordered, (k,)), type_) for k in middle)
-    return builder.binary(node, ast.Mult(), ir.Const(0.5, type_), builder.binary(node, ast.Add(), low, high))
-
-
 @rule(np.searchsorted)
 def searchsorted(builder: Any, node: ast.Call, a: Any, v: Any, side: Any = None) -> Any:
     side = getattr(side, "value", side) or "left"

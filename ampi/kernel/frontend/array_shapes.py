@@ -67,7 +67,8 @@ def in_shape(builder: Any, a: ir.Var, shape: tuple[ir.Expr, ...]) -> ir.Var:
     for size in reversed(sizes[1:]):
         index.append(ir.Op("mod", (place, size), INT))
         place = ir.Op("floordiv", (place, size), INT)
-    index.append(place)
+    if sizes:
+        index.append(place)
     type_ = types.Array(a.type.dtype, len(shape), a.type.layout if a.type.layout == "C" else "A", not a.type.mutable)
     return array_values.rearranged(builder, a, type_, axes, shape, index[::-1], None)
 

@@ -22,7 +22,6 @@ from ampi.kernel.frontend.invocations import AUTHORED, call_values
 from ampi.kernel.frontend.source import read_source
 from ampi.kernel.frontend.values import Value
 from ampi.kernel.ir import index_algebra, inference
-from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
 
 Reach = tuple[tuple[int, int], ...]
