@@ -6,14 +6,18 @@ What they compute is compared with what Numba compiles, and their derivatives wi
 import numba
 import numpy as np
 from kernel_cases import Case, random_array, scalar, vector
+from numba import literal_unroll
 
 CASES = {}
+DOUBLE = set()  # kernels that Numba does not compile in single precision
 
 
-def case(*arguments, complex_too=True):
+def case(*arguments, complex_too=True, single_too=True):
     """Register a kernel with its example arguments: callables of a random generator, or plain values."""
 
     def register(function):
+        if not single_too:
+            DOUBLE.add(function.__name__)
         CASES[function.__name__] = Case(function, arguments, complex_too)
         return function
 
@@ -229,7 +233,7 @@ def weighted(u, w):
     return w[0] * u[-1] + w[1] * u[2]
 
 
-@case(vector(5, 4), vector(5, 4))
+@case(vector(5, 4), vector(5, 4), single_too=False)
 def stencils_of_matrices(a, b):
     c = a + 0.1 * laplacian(a)
     laplacian(c, out=b)
@@ -243,7 +247,7 @@ def stencils_in_time(u, c, n):
     return u
 
 
-@case(vector(8), vector(8), vector(8))
+@case(vector(8), vector(8), vector(8), single_too=False)
 def stencils_with_neighborhoods(u, w, out):
     upwind(u, 0.2, out=out)
     return smoothed(u, w) + weighted(u, w)
@@ -288,7 +292,7 @@ def elementwise_functions(a, x, s):
     return limited(x, s), wide(x, s) + wide(s, 2.0), b, wide(x[1:] + s, x[:-1])
 
 
-@case(vector(3, 4), vector(4), scalar())
+@case(vector(3, 4), vector(4), scalar(), single_too=False)
 def generalized_functions(a, x, s):
     out, sums = a * 0.0, x[:3] * 0.0
     running_sums(a, s, out)
@@ -341,3 +345,128 @@ def histograms(a, n):
 @case(np.array([0, 2, 2, 1]), vector(4), complex_too=False)
 def counted(k, w):
     return np.bincount(k), np.bincount(k, w), np.bincount(k, weights=w, minlength=5)
+
+
+# ------------------------------------------------------------------------------------------- places and comparisons
+
+
+@case(vector(3, 4), vector(4), 2)
+def other_places(m, v, i):
+    a = np.swapaxes(m, 0, 1) * v[:, None] + np.moveaxis(m, 1, 0)
+    b = np.broadcast_to(v, (3, 4)) * m + np.fliplr(m) - np.flipud(m)
+    c = np.take(m, 5) * v.take(np.array([1, 1, 3])) + np.take(m, np.array([0, 2, 11])) * m.take(-1)
+    d = np.append(m, v), np.append(v, [1.0, 2.0]), np.append(v, v[0])
+    return a, b, c, d[0], d[1], d[2], np.diagflat(v, -1), np.take(m, (0, 2), axis=1), m.take(i)
+
+
+@case(vector(2, 3), vector(3))
+def places_of_a_grid(m, v):
+    s = 0.0 * v[0]
+    for i, j in np.ndindex(m.shape):
+        s += m[i, j] * v[j] * (i + 2 * j)
+    for (i, j), x in np.ndenumerate(m):
+        m[i, j] = x * s
+        if i == 1:
+            continue
+        m[i + 1, j] += x
+    for index in np.ndindex(2, 3):
+        m[index] *= v[index[1]]
+    for k, x in enumerate(m.flat):
+        s += x * k
+    for x in m.T.flat:
+        if x.real > 1e3:
+            break
+        s = s * 0.5 + x
+    m.flat[1] = m.flat[5] * s
+    return s * m.flat[4]
+
+
+@case(vector(2, 3), vector(2, 3), 2)
+def shapes_compared(m, n, k):
+    s = m[0, 0]
+    if m.shape == n.shape:
+        s = s * n[0, 0]
+    if m.shape != (2, k) and (1, 2) == (1, k):
+        s += 1.0
+    a, b = (m[0], n[1, 0]) if k > 1 else (n[0], m[1, 0])
+    c, (d, e) = (s, (b, 2.0)) if k > 3 else (np.sin(s), (s, b))
+    return a * b, c * d + e
+
+
+@case(vector(4), vector(4), complex_too=False)
+def compared(a, b):
+    s = 0.0
+    if np.allclose(a, a + 1e-10) and not np.allclose(a, b) and np.array_equal(a, a):
+        s = a[0] * b[0]
+    if np.isclose(a[0], b[0]) or not np.isclose(a[1], a[1] + 1e-9):
+        s = a[1]
+    return s, np.where(np.isclose(a, b, rtol=0.3), a, b), np.isclose(a, np.nan), np.size(a), np.shape(b)[0]
+
+
+@numba.njit
+def total(*values):
+    s = 1.0
+    for v in values:
+        s = s * v + 1.0
+    return s
+
+
+@case(vector(5), scalar())
+def any_number_of_arguments(a, s):
+    return total(s, s, s * s) + total(*(a[1], a[2]))
+
+
+@case(vector(3), scalar())
+def unrolled(a, s):
+    r = s * 0.0
+    for p in literal_unroll((2, 3.0, s)):
+        r += p * a[0]
+    return r
+
+
+# ------------------------------------------------------------------------------------------- lists
+
+
+@case(vector(5), vector(5), 3)
+def comprehensions(a, b, n):
+    c = [x * y for x, y in zip(a, b)]
+    s = 0.0 * a[0]
+    for i in range(len(c)):
+        s += c[i] * i
+    d = np.array([np.sin(x) * s for x in a])
+    e = np.array([k * x for k, x in enumerate(b) if k != 1 and x.real > 0.7])
+    for x in [a[k] * 2.0 for k in range(n)]:
+        s = s * 0.5 + x
+    return d, e, s, sum([x * s for x in d]), np.array([k * 1.5 for k in (1, 2, 3)]) * s
+
+
+@case(vector(5), 0.3, 4)
+def lists_that_grow(a, h, n):
+    x = a[0]
+    path = [x, 2.0 * x]
+    other = []
+    for i in range(n):
+        if x.real > 0.2:
+            x = x - h * x * path[-1]
+            path.append(x)
+        else:
+            path.append(0.5 * x)
+        for k in range(2):
+            other.append(x * a[k] + len(path))
+    short = []
+    short.append(a[1] * x)
+    short.append(x)
+    return np.array(path), np.array(other), np.array(short), len(path), path[-1] * other[3]
+
+
+@case(vector(4), 3)
+def elements_of_lists_assigned(a, n):
+    c = [a[0], 0.0 * a[0], 2.0 * a[1]]
+    c[1] = c[0] * a[2]
+    c[2] += c[1]
+    d = [0.0 * a[0]] * n
+    for i in range(n):
+        d[i] = a[i] * c[i]
+    e = [1.0 * a[3]] * 2
+    e[0] = d[1]
+    return np.array(d), c[0] + c[1] * c[2], np.array(e)

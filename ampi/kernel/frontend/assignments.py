@@ -135,6 +135,8 @@ def bind_array(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
         target = ir.Var(builder.names.fresh(name) if builder.unrolling else name, value.type)
         builder.emit(ir.Alias(target, value, ()))
         builder.describe_part(target, value, 0)
+        if value.name in builder.lists:
+            builder.lists.add(target.name)
         value = target
     builder.scope.kinds[name] = Named(value)
 

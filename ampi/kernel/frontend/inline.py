@@ -10,6 +10,7 @@ from typing import Any
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
@@ -27,6 +28,7 @@ def call_function(
 ) -> Value:
     """Inline a call of a Python function with these values."""
     arguments = bound_values(builder, node, function, positional, keywords)
+    refuse_lists(builder, node, "a list as an argument of a kernel", *arguments)
     single: Single = frozenset()
     if builder.single_axes:
         leaves = enumerate(leaf_values(arguments))
@@ -45,7 +47,9 @@ def bound_values(
         bound = signature.bind(*positional, **keywords).arguments
     except TypeError as problem:
         builder.fail(node, f"{function.__name__}(): {problem}")
-    found = {name: settled(builder, value) for name, value in bound.items()}
+    several = {p.name for p in signature.parameters.values() if p.kind == p.VAR_POSITIONAL}
+    found = {name: settled(builder, Group(v) if name in several else v) for name, v in bound.items()}
+    found.update({name: Group(()) for name in several - set(found)})
     return [found.get(p.name, Static(p.default)) for p in signature.parameters.values()]
 
 

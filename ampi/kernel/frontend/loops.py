@@ -99,6 +99,8 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
         return enumerated(builder, node)
     if called is zip:
         return zipped(builder, node)
+    if called is numba.literal_unroll and isinstance(node, ast.Call) and len(node.args) == 1:
+        return iterated(builder, node.args[0])
     items = builder.value(node)
     if isinstance(items, Items):
         return items
@@ -177,7 +179,7 @@ def grid(shape: tuple[ir.Expr, ...], at: Callable[[tuple[ir.Expr, ...]], Value])
     return Items(index_algebra.product(shape), item, shape, at)
 
 
-@array_functions.rule(np.ndindex)
+@array_functions.rule(np.ndindex, of_anything=True)
 def ndindex(builder: Any, node: ast.Call, *shape: Value) -> Items:
     items = shape[0].items if len(shape) == 1 and isinstance(shape[0], Group) else shape
     if not all(isinstance(n, ir.Expr) and isinstance(n.type, types.Integer) for n in items):

@@ -29,11 +29,13 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import (
     array_creation,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
+    array_places,  # noqa: F401 (enters its rules)
     array_values,
     custom_calls,  # noqa: F401 (enters its rules)
     elementwise,  # noqa: F401 (enters its rules)
     expressions,
     invocations,
+    list_spelling,
     outside,
     statements,
     stencils,  # noqa: F401 (enters its calls)
@@ -60,6 +62,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Attribute: subscripts.attribute_value,
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
+    **list_spelling.EXPRESSIONS,
 }
 
 
@@ -111,7 +114,7 @@ class _Builder:
         self.callers = (*callers, (function.__code__, argument_types))
         self.definition = source.definition
         self.globals = outside.free_names(function)
-        self.given = given_values(function, source, argument_types)
+        self.given = given_values(function, source, argument_types, bool(callers))
         self.globals |= spell_out(source, self.globals)
         self.local_names = bound_names(self.definition)
         self.webs: Webs = split_webs(
@@ -141,6 +144,7 @@ class _Builder:
         self.parts: set[str] = set()  # parts of local arrays
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
+        self.lists: set[str] = set()  # arrays that are lists to the program
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -198,7 +202,9 @@ class _Builder:
     def statements(self, body: list[ast.stmt]) -> None:
         for node in body:
             self.line = node.lineno
-            parse_statement = statements.STATEMENTS.get(type(node))
+            parse_statement = (
+                list_spelling.put if isinstance(node, list_spelling.Put) else statements.STATEMENTS.get(type(node))
+            )
             if parse_statement is None:
                 self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
             depth = len(self.loops), self.unrolling

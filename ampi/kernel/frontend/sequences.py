@@ -21,6 +21,12 @@ def array_of(
     builder: Any, node: ast.Call, value: Value, dtype: types.Type | None = None, variable: str | None = None
 ) -> ir.Var:
     """A new array of a number, or of nested tuples or lists of numbers."""
+    if array_values.is_array(value):  # a list that is one already
+        axes = array_values.axes_for(builder, value.type.ndim)
+        element = cast(array_values.element_at(value, axes), dtype or value.type.dtype)
+        type_ = types.Array(element.type, len(axes), "C")
+        shape = array_values.shape_of(builder, value)
+        return array_values.computed(builder, array_values.Lazy(type_, axes, shape, element), "local", variable)
     shape, items = nested(builder, node, value)
     if dtype is None:
         dtype = functools.reduce(inference.unify, (item.type for item in items.values()))

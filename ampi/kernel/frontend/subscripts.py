@@ -30,6 +30,9 @@ def attribute_value(builder: Any, node: ast.Attribute) -> Value:
     if isinstance(owner, Group):
         if owner.cls is not None and node.attr in owner.cls._fields:
             return owner.items[owner.cls._fields.index(node.attr)]
+        if hasattr(list, node.attr):
+            advice = "append in one for loop of the function that begins the list, or use an array"
+            builder.fail(node, f"'.{node.attr}' of a list is not supported here", advice)
         builder.fail(node, f"a tuple has no field '{node.attr}'")
     if inference.is_array(owner.type):
         return array_attribute(builder, node, owner)

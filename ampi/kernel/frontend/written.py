@@ -219,7 +219,7 @@ def median(a):
 
 @Written
 def percentiles(a, q, largest, factor, skip):
-    """Percentiles of what is in an array, or of the numbers in it (``skip``), for a vector of ``q`` up to ``largest``."""
+    """Percentiles of an array, or of the numbers in it (``skip``), for a vector of ``q`` up to ``largest``."""
     flat = a.flatten().astype(np.float64)
     there = flat[~np.isnan(flat)]
     result = np.full(len(q), np.nan)
