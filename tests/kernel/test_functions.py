@@ -1,5 +1,7 @@
 """NumPy's and Python's functions in kernels: values as Numba compiles them, derivatives against differences of that."""
 
+import inspect
+import re
 import warnings
 
 import function_cases
@@ -7,6 +9,12 @@ import numba
 import numpy as np
 import pytest
 from kernel_cases import Check, copies, float_arguments, kernel_ir, load
+from numba.experimental import jitclass
+
+import ampi
+from ampi import KernelError
+from ampi.kernel.frontend.array_functions import FUNCTIONS
+from ampi.kernel.frontend.parse import parse
 
 CASES = function_cases.CASES
 COMPILED = {}
@@ -80,3 +88,156 @@ def test_derivatives(name):
             active = tuple(float_arguments(function, arguments))
             check = Compiled(function, arguments, active, jit=name in NUMBAS_OWN)
             check.compare(1e-11)
+
+
+# ------------------------------------------------------------------------------------------- while recording
+
+
+@ampi.kernel
+def by_name(a, mode, dtype):
+    b = np.zeros(len(a), dtype=dtype)
+    if mode == "double":
+        b[:] = 2.0 * a
+    elif mode == "square":
+        b[:] = a * a
+    return np.nanmean(b) * len(a)
+
+
+@pytest.mark.parametrize("mode, slope", [("double", lambda a: 2 + 0 * a), ("square", lambda a: 2 * a)])
+def test_strings_and_dtypes_are_arguments(mode, slope):
+    a = np.array([0.5, 1.5, 2.0])
+    for dtype in (np.float64, np.dtype(np.float32)):
+        with ampi.Tape() as tape:
+            x = tape.watch(a)
+            y = by_name(x, mode, dtype)
+        np.testing.assert_allclose(ampi.value(y), by_name(a, mode, dtype), rtol=1e-6)
+        np.testing.assert_allclose(tape.gradient(y, x), slope(a), rtol=1e-6)
+
+
+@ampi.kernel
+def digits_kept(a):
+    return round(a[0] * 1.23456, 2) * a[1] + np.fmin(a[0], a[2])
+
+
+def test_digits_are_kept_while_recording():
+    a = np.array([1.0, 2.0, np.nan])
+    with ampi.Tape() as tape:
+        x = tape.watch(a)
+        y = digits_kept(x)
+    assert ampi.value(y) == digits_kept(a) == 1.23 * 2.0 + 1.0
+    np.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.23, 0.0])
+
+
+# ------------------------------------------------------------------------------------------- names and refusals
+
+NUMBAS_NAMES = {np.arange, np.argsort, np.bincount}
+
+
+def test_parameters_have_numpys_names():
+    """So that what NumPy takes by keyword a kernel takes."""
+    for function, handler in FUNCTIONS.items():
+        try:
+            theirs = list(inspect.signature(function).parameters)
+        except ValueError:
+            continue
+        mine = [p.name for p in inspect.signature(handler).parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
+        mine = [name for name in mine if name not in ("builder", "node")]
+        if function not in NUMBAS_NAMES:
+            assert mine == theirs[: len(mine)], function
+
+
+@jitclass([("v", numba.float64)])
+class Held:
+    def __init__(self, v):
+        self.v = v
+
+
+def of_a_transform(x):
+    return np.fft.fft(x)[0].real
+
+
+def of_singular_values(x):
+    return np.linalg.svd(x)
+
+
+def drawn(x):
+    return np.random.normal(0.0, x[0])  # noqa: NPY002
+
+
+def of_a_dictionary(x):
+    d = {1: x[0]}
+    return d[1]
+
+
+def of_a_typed_dictionary(x):
+    return numba.typed.Dict()
+
+
+def of_a_class(x):
+    return Held(x[0]).v
+
+
+def tried(x):
+    try:
+        return x[0]
+    except Exception:
+        return 0.0
+
+
+def in_python(x):
+    with numba.objmode(y="f8"):
+        y = x[0]
+    return y
+
+
+def grown_in_a_while_loop(x):
+    values = [1.0]
+    k = 0
+    while k < 3:
+        values.append(x[k])
+        k += 1
+    return values[0]
+
+
+def grown_by_more(x):
+    values = [x[0]]
+    values.extend([x[1]])
+    return values[0]
+
+
+def added_lists(x):
+    values = [v * v for v in x]
+    both = values + values
+    return both[0]
+
+
+def returned_list(x):
+    return [v for v in x]
+
+
+def digits_of_a_ufunc(x):
+    return np.rint(x[0], 3)
+
+
+@pytest.mark.parametrize(
+    "function, problem, advice",
+    [
+        (of_a_transform, "numpy.fft.fft is not known", "ampi.numpy.fft"),
+        (of_singular_values, "numpy.linalg.svd is not known", "outside of the kernel"),
+        (drawn, "numpy.random.normal is not known", "draw the numbers outside"),
+        (of_a_dictionary, "a dict is not supported", "named tuple"),
+        (of_a_typed_dictionary, "Dict is not known", "named tuple"),
+        (of_a_class, "the jitclass .*Held", "named tuple"),
+        (tried, "try is not supported", "with if"),
+        (in_python, "with is not supported", "one kernel before it"),
+        (grown_in_a_while_loop, "the list 'values' grows here", "np.empty"),
+        (grown_by_more, "'.extend' of a list", "for loop"),
+        (added_lists, "arithmetic of a list", "np.array"),
+        (returned_list, "returns a list", "np.array"),
+        (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
+    ],
+)
+def test_refusals_name_what_is_refused_and_what_serves_instead(function, problem, advice):
+    with pytest.raises(KernelError, match=problem) as raised:
+        parse(function, (numba.typeof(np.ones(4)),))
+    assert re.search(advice, str(raised.value)), str(raised.value)

@@ -213,30 +213,6 @@ def ptp(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
     return builder.binary(node, ast.Sub(), max_(builder, node, a), min_(builder, node, a))
 
 
-def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
-    """The number of the first element that is the smallest or largest."""
-    a = computed(builder, array(builder, node, a), "values")
-    if a.type.ndim != 1:
-        builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "take a row, or loop")
-    best = ir.Var(builder.names.fresh("best"), INT)
-    builder.emit(ir.Assign(best, ZERO))
-    (axis,) = axes_for(builder, 1)
-    better = builder.compare(node, op, element_at(a, (axis,)), element_at(a, (best,)))
-    choose = ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line)
-    emit_loops(builder, (axis,), shape_of(builder, a), choose)
-    return best
-
-
-@rule(np.argmin, method="argmin")
-def argmin(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Lt())
-
-
-@rule(np.argmax, method="argmax")
-def argmax(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Gt())
-
-
 @rule(np.any, method="any")
 def any_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     either = lambda x, y: ir.Op("or", (x, builder.truth(node, y)), types.boolean)

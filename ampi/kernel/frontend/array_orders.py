@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values
+from ampi.kernel.frontend import array_functions, array_shapes, array_values
 from ampi.kernel.frontend.array_functions import METHODS, array, filled, rule
 from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
 from ampi.kernel.frontend.values import Static
@@ -53,6 +53,30 @@ def sort_in_place(builder: Any, node: ast.Call, a: Any) -> Any:
 
 
 METHODS["sort"] = sort_in_place
+
+
+def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
+    """The number of the first element that is the smallest or largest."""
+    a = computed(builder, array(builder, node, a), "values")
+    if a.type.ndim > 1:
+        a = array_shapes.flat_view(builder, a)
+    best = ir.Var(builder.names.fresh("best"), INT)
+    builder.emit(ir.Assign(best, ZERO))
+    (axis,) = axes_for(builder, 1)
+    better = builder.compare(node, op, element_at(a, (axis,)), element_at(a, (best,)))
+    choose = ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line)
+    array_functions.emit_loops(builder, (axis,), shape_of(builder, a), choose)
+    return best
+
+
+@rule(np.argmin, method="argmin")
+def argmin(builder: Any, node: ast.Call, a: Any) -> ir.Var:
+    return place_of(builder, node, a, ast.Lt())
+
+
+@rule(np.argmax, method="argmax")
+def argmax(builder: Any, node: ast.Call, a: Any) -> ir.Var:
+    return place_of(builder, node, a, ast.Gt())
 
 
 @rule(np.searchsorted)

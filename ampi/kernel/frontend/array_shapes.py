@@ -206,19 +206,19 @@ def stack(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> ir.Var
 
 
 @rule(np.vstack)
-def vstack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    return joined(builder, node, arrays, 0, lambda p: with_axis(builder, node, p, 0) if p.type.ndim == 1 else p)
+def vstack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    return joined(builder, node, tup, 0, lambda p: with_axis(builder, node, p, 0) if p.type.ndim == 1 else p)
 
 
 @rule(np.hstack)
-def hstack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    vectors = all(is_array(p) and p.type.ndim == 1 for p in getattr(arrays, "items", ()))
-    return joined(builder, node, arrays, 0 if vectors else 1)
+def hstack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    vectors = all(is_array(p) and p.type.ndim == 1 for p in getattr(tup, "items", ()))
+    return joined(builder, node, tup, 0 if vectors else 1)
 
 
 @rule(np.column_stack)
-def column_stack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    return joined(builder, node, arrays, 1, lambda p: with_axis(builder, node, p, 1) if p.type.ndim == 1 else p)
+def column_stack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    return joined(builder, node, tup, 1, lambda p: with_axis(builder, node, p, 1) if p.type.ndim == 1 else p)
 
 
 @rule(np.expand_dims)

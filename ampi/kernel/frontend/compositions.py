@@ -76,6 +76,13 @@ COMPOSITIONS: dict[Any, tuple[int, Callable[..., Any]]] = {
 }
 
 
+def is_composed(function: Any) -> bool:
+    try:
+        return function in COMPOSITIONS
+    except TypeError:  # not hashable
+        return False
+
+
 def lookup(function: Any, arguments: list[Any]) -> Callable[..., Any] | None:
     """What writes a call of a function with these arguments, if they are numbers and it is one of these."""
     if not all(isinstance(a, ir.Expr) and inference.is_scalar(a.type) for a in arguments):

@@ -34,7 +34,7 @@ def spell_out(source: Source, names: dict[str, Any]) -> dict[str, Nested]:
     ``names`` are the built-ins, globals and closure variables that the functions inside see besides.
     """
     nested = _Lifting(source, names).run()
-    spell_lists(source, in_order(source.definition))
+    spell_lists(source, in_order(source.definition), names)
     _SpellOut(in_order(source.definition)).visit(source.definition)
     return nested
 

@@ -62,7 +62,7 @@ def nan_to_num(
     if not isinstance(dtype, types.Float):
         return x
     largest = float(np.finfo(f"f{dtype.bitwidth // 8}").max)
-    others = [ir.Const(0.0, dtype), ir.Const(largest, dtype), ir.Const(-largest, dtype)]
+    others: list[ir.Expr] = [ir.Const(0.0, dtype), ir.Const(largest, dtype), ir.Const(-largest, dtype)]
     for k, value in enumerate((nan, posinf, neginf)):
         if not is_none(value):
             others[k] = cast(array_values.settled(builder, value), dtype)

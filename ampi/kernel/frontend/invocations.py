@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numba
 import numpy as np
 from numba import types
 
@@ -95,7 +96,9 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         values, keywords = call_values(builder, node)
         if array_functions.is_of_arrays(handler, [*values, *keywords.values()]):
             return array_functions.call(builder, node, handler, values, keywords)
-    if inspect.isfunction(function) and intrinsics.lookup(function) is None:
+    if handler is None and not is_known(function):
+        refuse(builder, node, function)
+    if inspect.isfunction(function) and intrinsics.lookup(function) is None and handler is None:
         builder.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
     arguments = expressions.spread(builder, node.args)
     if node.keywords:
@@ -103,6 +106,25 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     if isinstance(function, np.ufunc) and len(arguments) > function.nin:
         return into_result(builder, node, function, arguments)
     return of_elements(builder, node, function, arguments)
+
+
+SPECIAL: tuple[Any, ...] = (min, max, sum, len, pow, np.real, np.imag, np.conj, np.conjugate, np.finfo, np.iinfo, print)
+
+
+def is_known(function: Any) -> bool:
+    """Whether calls of a function are understood, for some arguments."""
+    if _is_one_of(function, CASTS) or _is_one_of(function, SPECIAL) or intrinsics.lookup(function) is not None:
+        return True
+    is_plain = inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in ("numpy", "numba")
+    return is_plain or compositions.is_composed(function) or _is_one_of(function, (range, zip, enumerate, numba.prange))
+
+
+def refuse(builder: Any, node: ast.Call, function: Any) -> None:
+    """Say that a function is not known, and what serves instead."""
+    name = _name_of(function)
+    if type(function).__name__ == "JitClassType":
+        builder.fail(node, f"the jitclass {name}", "pass its numbers in a named tuple; write its methods as kernels")
+    builder.fail(node, f"{name} is not known to the differentiator", instead_of(name))
 
 
 def of_elements(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
@@ -156,7 +178,7 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
         handler = array_functions.METHODS.get(node.func.attr)
         if handler is None:
             builder.fail(
-                node, f"'.{node.func.attr}()' of an array is not supported in a kernel", "loop over its elements"
+                node, f"'.{node.func.attr}()' of an array is not known to the differentiator", instead_of("numpy.")
             )
         values, keywords = call_values(builder, node)
         return array_functions.call(builder, node, handler, [value, *values], keywords)
@@ -197,7 +219,7 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
         return Static(function(arguments[0].value))
     for argument, given in zip(arguments, node.args, strict=False):
         if not isinstance(argument, ir.Expr):
-            builder.fail(given, f"{_name_of(function)} takes numbers")
+            builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
         if inference.is_array(argument.type):
             builder.fail(given, f"{_name_of(function)} of a whole array is not known", instead_of(_name_of(function)))
     if _is_one_of(function, CASTS) and len(arguments) == 1:

@@ -15,7 +15,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from numba import types
+from numba import typed, types
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, loops, sequences
@@ -112,10 +112,13 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
 # --------------------------------------------------------------------------------------------------- how it is spelled
 
 
-def spell_lists(source: Source, taken: list[str]) -> None:
-    """Rewrite ``source.definition`` in place."""
+def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None:
+    """Rewrite ``source.definition`` in place; ``known`` are the names around it."""
     spelling = _Spelling(source, Names(taken))
     definition = source.definition
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _makes_a_list(node.value, known):
+            node.value = ast.copy_location(ast.List([], ast.Load()), node.value)
     spelling.assigned_elements(definition)
     definition.body = spelling.block(definition.body)
 
@@ -172,7 +175,8 @@ class _Spelling:
                 if isinstance(n, ast.Name) and n.id in names:
                     n.id = names[n.id]
         array, count = self.fresh("list"), self.fresh("count")
-        element = self.without(node.elt, inside := [])
+        inside: list[ast.stmt] = []
+        element = self.without(node.elt, inside)
         if inside:
             return node
         size: ast.expr = Length(generator.iter)
@@ -314,6 +318,18 @@ class _Growing(ast.NodeTransformer):
         if node.id == self.name:
             self.spelling.refuse(node, self.name)
         return node
+
+
+def _makes_a_list(call: ast.Call, known: dict[str, Any]) -> bool:
+    """Whether it is ``list()``, or ``List()`` of ``numba.typed``."""
+    path: list[str] = []
+    owner: Any = call.func
+    while isinstance(owner, ast.Attribute):
+        path, owner = [owner.attr, *path], owner.value
+    found: Any = known.get(owner.id) if isinstance(owner, ast.Name) else None
+    for name in path:
+        found = getattr(found, name, None)
+    return (found is list or found is typed.List) and not (call.args or call.keywords)
 
 
 def _begun(statement: ast.stmt) -> str | None:

@@ -64,6 +64,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Call: invocations.call_value,
     **list_spelling.EXPRESSIONS,
 }
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_spelling.Put: list_spelling.put}
 
 
 @global_compiler_lock
@@ -202,9 +203,7 @@ class _Builder:
     def statements(self, body: list[ast.stmt]) -> None:
         for node in body:
             self.line = node.lineno
-            parse_statement = (
-                list_spelling.put if isinstance(node, list_spelling.Put) else statements.STATEMENTS.get(type(node))
-            )
+            parse_statement = STATEMENTS.get(type(node))
             if parse_statement is None:
                 self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
             depth = len(self.loops), self.unrolling

@@ -24,7 +24,7 @@ def array_of(
     if array_values.is_array(value):  # a list that is one already
         axes = array_values.axes_for(builder, value.type.ndim)
         element = cast(array_values.element_at(value, axes), dtype or value.type.dtype)
-        type_ = types.Array(element.type, len(axes), "C")
+        type_ = value.type.copy(dtype=element.type, layout="C", readonly=False)
         shape = array_values.shape_of(builder, value)
         return array_values.computed(builder, array_values.Lazy(type_, axes, shape, element), "local", variable)
     shape, items = nested(builder, node, value)

@@ -68,7 +68,8 @@ def array_attribute(builder: Any, node: ast.Attribute, array: ir.Var) -> Value:
         case "real" | "imag" as name:
             make = lambda x: part_of(name, x)
             return array_values.operation(builder, node, getattr(np, name), make, array)
-    return builder.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
+    problem = f"'.{node.attr}' of an array is not known to the differentiator"
+    return builder.fail(node, problem, "use .shape, .size, .ndim, .dtype, .T, .flat, .real and .imag")
 
 
 def shape_of_records(builder: Any, owner: Records, name: str) -> Value:
