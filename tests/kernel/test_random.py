@@ -18,6 +18,11 @@ def test_wide(seed):
     examine(Program(seed, wide=True).source(), seed)
 
 
+@pytest.mark.parametrize("seed", range(50_000, 50_030))
+def test_functions(seed):
+    examine(Program(seed, wide=True, functions=True).source(), seed)
+
+
 @pytest.mark.parametrize("seed", range(30_000, 30_008))
 def test_recorded(seed):
     examine_recorded(Program(seed).source(), seed)
