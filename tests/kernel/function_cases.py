@@ -174,7 +174,7 @@ def units(m, n, k):
     return (
         np.eye(3, 4) * m,
         np.eye(n, M=k, k=-1)[:, 0] * m[:, 0],
-        np.eye(N=n, k=1) @ m.real,
+        np.eye(N=n, k=1) * m[:, :3],
         np.eye(3, dtype=np.float32) * m[:, 1:],
         np.identity(n) * m[:, :3],
         np.tri(3, 4, k=1) * m,
