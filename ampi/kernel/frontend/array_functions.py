@@ -11,6 +11,7 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -502,11 +503,13 @@ def flatnonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 
 @rule(np.clip, method="clip")
 def clip(builder: Any, node: ast.Call, a: Any, a_min: Any = None, a_max: Any = None) -> Any:
+    given = [ir.Var("", types.none) if is_none(v) else v for v in (a_min, a_max)]
+    dtype = array_values.result_type(builder, node, np.clip, array(builder, node, a), *given).dtype
     for bound, name, function in ((a_min, "maximum", np.maximum), (a_max, "minimum", np.minimum)):
         if not is_none(bound):
             make = lambda x, y, name=name, function=function: builder.operation(node, name, function, x, y)
             a = array_values.operation(builder, node, function, make, a, bound)
-    return a
+    return replace(a, type=a.type.copy(dtype=dtype), value=cast(a.value, dtype)) if isinstance(a, Lazy) else a
 
 
 # --------------------------------------------------------------------------------------------------- new arrays

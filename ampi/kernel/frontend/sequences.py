@@ -18,7 +18,7 @@ Places = dict[tuple[int, ...], ir.Expr]
 
 
 def array_of(
-    builder: Any, node: ast.Call, value: Value, dtype: types.Type | None = None, variable: str | None = None
+    builder: Any, node: ast.AST, value: Value, dtype: types.Type | None = None, variable: str | None = None
 ) -> ir.Var:
     """A new array of a number, or of nested tuples or lists of numbers."""
     if array_values.is_array(value):  # a list that is one already
@@ -33,18 +33,23 @@ def array_of(
     return filled_array(builder, "local", shape, items, dtype, variable)
 
 
-def nested(builder: Any, node: ast.Call, value: Value) -> tuple[tuple[int, ...], Places]:
+def nested(builder: Any, node: ast.AST, value: Value) -> tuple[tuple[int, ...], Places]:
     """Shape and elements of an array that is written as nested tuples or lists of numbers."""
     if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
         return (), {(): value}
     if not isinstance(value, Group) or not value.items:
-        problem = f"{ast.unparse(node.func)} takes tuples or lists of numbers here"
+        problem = f"{called(node)} takes tuples or lists of numbers here"
         builder.fail(node, problem, "use np.empty and assign the elements")
     rows = [nested(builder, node, item) for item in value.items]
     if len({shape for shape, _ in rows}) > 1:
-        builder.fail(node, f"the lists in {ast.unparse(node.func)} differ in length")
+        builder.fail(node, f"the lists in {called(node)} differ in length")
     items = {(k, *index): item for k, (_, row) in enumerate(rows) for index, item in row.items()}
     return (len(rows), *rows[0][0]), items
+
+
+def called(node: Any) -> str:
+    """What takes the sequence."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else "a list whose elements are assigned"
 
 
 def filled_array(
