@@ -101,7 +101,7 @@ def kind(value: Any) -> Any:
         return type(value), tuple(map(kind, value))
     if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:
         return int, "unsigned"
-    return value if value is None or callable(value) else type(value)
+    return value if value is None or isinstance(value, str) or callable(value) else type(value)
 
 
 def identity(bound: tuple[Any, ...], tape: Any) -> Any:
@@ -128,7 +128,7 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
                 return None
             parts.append(int)
         else:
-            parts.append(value if value is None or callable(value) else type(value))
+            parts.append(value if value is None or isinstance(value, str) or callable(value) else type(value))
         if parts[-1] is None and value is not None:
             return None
     return tuple(parts)

@@ -10,9 +10,10 @@ SIZE = 5  # of all arrays
 class Program:
     """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``."""
 
-    def __init__(self, seed, wide=False):
-        """``wide``: with parts of arrays and whole arrays, swaps, tuples, calls and exits from loops."""
-        self.wide = wide
+    def __init__(self, seed, wide=False, functions=False):
+        """``wide``: with parts of arrays and whole arrays, swaps, tuples, calls and exits from loops; ``functions``:
+        with lists and functions of whole arrays as well."""
+        self.wide, self.functions = wide, functions
         self.own = []  # local arrays of a prange iteration
         self.random = random.Random(seed)
         self.lines = []
@@ -58,6 +59,8 @@ class Program:
             nested += [self.swap, self.time_loop, self.exit, self.part, self.named_array]
             simple += [self.masked, self.any_step, self.either_array]
             nested += [self.renewed, self.renewed, self.made_inside]
+        if self.functions:
+            simple += [self.function, self.list] * 4
         if self.budget > 0 and self.depth < 5 and self.random.random() < 0.5:
             self.random.choice(nested)()
         else:
@@ -343,6 +346,49 @@ class Program:
         a, b = self.random.choice(self.arrays), self.random.choice(self.arrays)
         value = f"({a} if {self.condition()} else {b} * {self.atom()})"
         self.line(f"{self.random.choice(self.scalars)} = np.tanh(np.sum({value} * {self.random.choice(self.arrays)}))")
+
+    def function(self):
+        """A function of whole arrays that Numba has."""
+        a, b = self.random.choice(self.arrays), self.random.choice(self.arrays)
+        value = self.random.choice(
+            [
+                f"np.nanmean(np.where({a} > 0.2, {b}, np.nan))",
+                f"np.nansum(np.where({a} > 0.2, {b}, np.nan))",
+                f"np.nanvar({a} + {b})",
+                f"np.percentile({a}, 30.0)",
+                f"np.median({a} - {b}[::-1])",
+                f"np.cov({a}, {b})[0, 1]",
+                f"np.cross([0, 0, 1], {a}[:3])[1]",
+                f"sum({a}) * max({b})",
+                f"np.triu(np.outer({a}, {b}), 1).sum()",
+                f"np.take({a}, index).sum()",
+                f"np.append({a}, {b}).mean()",
+                f"np.average({a}, weights=np.exp({b}))",
+                f"np.asarray({a})[1] * np.asarray({self.atom()}).item()",
+            ]
+        )
+        self.line(f"{self.random.choice(self.scalars)} = np.tanh({value})")
+
+    def list(self):
+        """A list, or an array unpacked, and what is made of it."""
+        name, k, a = self.fresh("l"), self.fresh("k"), self.random.choice(self.arrays)
+        form = self.random.randrange(4)
+        if form == 0:
+            chosen = self.random.choice(["", f" if {k} > 0.1"])
+            self.line(f"{name} = np.array([np.sin({k}) * {self.atom()} for {k} in {a}{chosen}])")
+            return self.line(f"{self.random.choice(self.scalars)} = np.tanh({name}.sum())")
+        if form == 1:
+            self.line(f"{name} = [{self.atom()} * 1.0]")
+            self.line(f"for {k} in range(n):")
+            self.line(f"    {name}.append(np.tanh({name}[-1] * {a}[{k}]))")
+            return self.line(f"{self.random.choice(self.scalars)} = {name}[-1] * len({name}) + np.array({name}).sum()")
+        if form == 2:
+            self.line(f"{name} = [{self.atom()} * 1.0, 0.5, {self.atom()} * 1.0]")
+            self.line(f"{name}[1] = {name}[0] * {self.expression()}")
+            return self.line(f"{self.random.choice(self.scalars)} = np.tanh({name}[1] * {name}[2])")
+        first, second = self.fresh("s"), self.fresh("s")
+        self.line(f"{first}, {second} = {a}[{self.random.choice(['1:3', '::3', ':2'])}]")
+        self.scalars += [first, second]
 
     def time_loop(self):
         t = self.fresh("i")

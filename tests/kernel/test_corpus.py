@@ -11,6 +11,7 @@ import textwrap
 from collections import Counter, namedtuple
 
 import combined_cases
+import function_cases
 import kernel_cases
 import language_cases
 import numba
@@ -110,6 +111,8 @@ def corpus():
     for name, (function, shapes, options) in test_arrays.CASES.items():
         dtypes = REAL if "real" in options else COMPLEX if "complex_only" in options else ALL
         yield f"arrays: {name}", Entry(function, shapes, dtypes, "numpy_differs" not in options)
+    for name, found in function_cases.CASES.items():
+        yield f"functions: {name}", Entry(found.function, found.arguments, ALL if found.complex_too else REAL)
     for name, function in combined_cases.CASES.items():
         yield f"combined: {name}", Entry(function, None, ALL)
     for name, function in STRUCTURED.items():
@@ -133,6 +136,9 @@ def make_check(name, dtype, pattern=0, **how):
     elif kind == "arrays":
         rng = np.random.default_rng(3)
         values = [random_array(rng, dtype, a, 0.5, 1.5) if isinstance(a, tuple) else a for a in entry.arguments]
+    elif kind == "functions":
+        values = function_cases.make_arguments(key, dtype)
+        code, function = kernel_cases.kernel_ir(function, values), flattened(function, values)
     elif kind == "combined":
         values = combined_cases.make_arguments(dtype)
     else:

@@ -607,11 +607,11 @@ def with_block(x):
 @pytest.mark.parametrize(
     ("function", "arguments", "problem", "advice"),
     [
-        (comprehension, 1, "a list comprehension", "np.empty"),
+        (comprehension, 1, "returns a list", "np.array"),
         (mask_of_two_axes, 1, "mask", "np.where"),
         (step_of_zero, 1, "step", ""),
         (two_shapes, 1, "sizes 3 and 2", ""),
-        (unknown_function, 1, "median", "table"),
+        (unknown_function, 1, "numpy.median", "loops"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),
         (some_results, 1, "without", "every way"),
@@ -621,7 +621,7 @@ def with_block(x):
         (read_only, 1, "read-only", "copy"),
         (float_index, 1, "index must be an integer", "integers"),
         (string, 1, "returns 'a'", "scalars"),
-        (with_block, 1, "with", "loops"),
+        (with_block, 1, "with", "one kernel before it"),
         (carried, 1, "carried from one iteration", "reduction"),
         (reduced_and_read, 1, "read there too", "after the loop"),
     ],

@@ -16,7 +16,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.ssa import Branch, Carried, Loop, every, names_read, reads
 
-_FIRST_IF = {"min": "le", "minimum": "le", "fmin": "le", "max": "ge", "maximum": "ge", "fmax": "ge"}
+_FIRST_IF = {"min": "le", "minimum": "le", "max": "ge", "maximum": "ge"}
 
 
 @dataclass(frozen=True)

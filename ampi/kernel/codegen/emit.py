@@ -229,7 +229,7 @@ class _Writer:
                 raise AssertionError(s)
 
     def index(self, index: tuple[ir.Expr, ...]) -> str:
-        return ", ".join(map(expression, index))
+        return ", ".join(map(expression, index)) or "()"
 
     def branch(self, s: ir.If, word: str) -> None:
         self.line(f"{word} {expression(s.condition)}:", s.line)

@@ -8,15 +8,17 @@ the call's arguments come next, under NumPy's names for them.
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values
+from ampi.kernel.frontend import array_values, sequences
 from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
 from ampi.kernel.frontend.values import Group, conjugate, part_of
 from ampi.kernel.ir import index_algebra, inference
@@ -27,15 +29,27 @@ Handler = Callable[..., Any]
 FUNCTIONS: dict[Any, Handler] = {}
 FIFTY = ir.Const(50, INT)
 METHODS: dict[str, Handler] = {}
+LISTS: dict[Handler, tuple[str, ...]] = {}
+OF_ANYTHING: set[Handler] = set()
 
 
-def rule(*functions: Any, method: str | None = None) -> Callable[[Handler], Handler]:
-    """Register what a function of NumPy, and a method of arrays, does."""
+def rule(
+    *functions: Any, method: str | None = None, lists: str = "", of_anything: bool = False
+) -> Callable[[Handler], Handler]:
+    """Register what a function of NumPy, and a method of arrays, does.
+
+    The parameters named in ``lists`` take tuples and lists of numbers for arrays; ``of_anything``: it is also for calls
+    without any array.
+    """
 
     def register(handler: Handler) -> Handler:
         FUNCTIONS.update(dict.fromkeys(functions, handler))
         if method is not None:
             METHODS[method] = handler
+        if lists:
+            LISTS[handler] = tuple(lists.split())
+        if of_anything or lists:
+            OF_ANYTHING.add(handler)
         return handler
 
     return register
@@ -50,16 +64,19 @@ def lookup(function: Any) -> Handler | None:
 
 def is_of_arrays(handler: Handler, values: list[Any]) -> bool:
     """Whether a call is one of arrays, and not of numbers."""
-    return handler in MAKERS or any(is_array(a) for v in values for a in (v, *getattr(v, "items", ())))
+    return handler in OF_ANYTHING or any(is_array(a) for v in values for a in (v, *getattr(v, "items", ())))
 
 
 def call(builder: Any, node: ast.Call, handler: Handler, values: list[Any], keywords: dict[str, Any]) -> Any:
     try:
-        return handler(builder, node, *values, **keywords)
+        bound = inspect.signature(handler).bind(builder, node, *values, **keywords)
     except TypeError as problem:
-        if problem.__traceback__ is not None and problem.__traceback__.tb_next is None:
-            builder.fail(node, f"{ast.unparse(node.func)}: {problem}", "use the arguments that Numba knows")
-        raise
+        builder.fail(node, f"{ast.unparse(node.func)}: {problem}", "use the arguments that Numba knows")
+    for name in LISTS.get(handler, ()):
+        value = bound.arguments.get(name)
+        if isinstance(value, Group):
+            bound.arguments[name] = sequences.array_of(builder, node, value)
+    return handler(*bound.args, **bound.kwargs)
 
 
 # --------------------------------------------------------------------------------------------------- sums and extremes
@@ -195,42 +212,6 @@ def max_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 def ptp(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
     a = computed(builder, array(builder, node, a), "values")
     return builder.binary(node, ast.Sub(), max_(builder, node, a), min_(builder, node, a))
-
-
-@rule(np.nansum)
-def nansum(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    type_ = array_values.result_type(builder, node, np.nansum, array(builder, node, a))
-    zero = number(0, type_)
-
-    def add(total: ir.Expr, x: ir.Expr) -> ir.Expr:
-        missing = builder.operation(node, "isnan", np.isnan, x)
-        return builder.binary(node, ast.Add(), total, ir.Op("select", (missing, zero, x), type_))
-
-    return fold(builder, a, zero, add, "total")
-
-
-def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
-    """The number of the first element that is the smallest or largest."""
-    a = computed(builder, array(builder, node, a), "values")
-    if a.type.ndim != 1:
-        builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "take a row, or loop")
-    best = ir.Var(builder.names.fresh("best"), INT)
-    builder.emit(ir.Assign(best, ZERO))
-    (axis,) = axes_for(builder, 1)
-    better = builder.compare(node, op, element_at(a, (axis,)), element_at(a, (best,)))
-    choose = ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line)
-    emit_loops(builder, (axis,), shape_of(builder, a), choose)
-    return best
-
-
-@rule(np.argmin, method="argmin")
-def argmin(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Lt())
-
-
-@rule(np.argmax, method="argmax")
-def argmax(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Gt())
 
 
 @rule(np.any, method="any")
@@ -422,7 +403,7 @@ def kron(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
     return Lazy(type_, axes, shape, cast(value, type_.dtype))
 
 
-@rule(np.cross)
+@rule(np.cross, lists="a b")
 def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
     """Of vectors of three, or of arrays of such rows."""
     type_ = array_values.result_type(builder, node, np.cross, array(builder, node, a), array(builder, node, b))
@@ -431,7 +412,8 @@ def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
     rows: tuple[ir.Expr, ...] = ()
     for v in (a, b):
         *own, last = shape_of(builder, v)
-        array_values.agree(builder, node, last, three)
+        if last != ir.Const(2, INT):
+            array_values.agree(builder, node, last, three)
         for mine, other in zip(own, rows):
             array_values.agree(builder, node, other, mine)
         rows = rows or tuple(own)
@@ -439,7 +421,7 @@ def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
     times = binary(builder, node, ast.Mult())
     for k in range(3):
         axes = axes_for(builder, len(rows))
-        at = lambda v, n, axes=axes: array_values.element_of(builder, v, (*axes, ir.Const(n % 3, INT)))
+        at = lambda v, n, axes=axes: component(builder, v, (*axes, ir.Const(n % 3, INT)))
         value = builder.binary(node, ast.Sub(), times(at(a, k + 1), at(b, k + 2)), times(at(a, k + 2), at(b, k + 1)))
         place, value = (*axes, ir.Const(k, INT)), cast(value, type_.dtype)
         if rows:
@@ -449,7 +431,14 @@ def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
     return target
 
 
-@rule(np.convolve)
+def component(builder: Any, v: ir.Var, index: tuple[ir.Expr, ...]) -> ir.Expr:
+    """A component of vectors of three, or of two and a zero."""
+    if index[-1].value == 2 and shape_of(builder, v)[-1] == ir.Const(2, INT):
+        return number(0, v.type.dtype)
+    return array_values.element_of(builder, v, index)
+
+
+@rule(np.convolve, lists="a v")
 def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> ir.Var:
     type_ = array_values.result_type(builder, node, np.convolve, array(builder, node, a), array(builder, node, v))
     a, v = (computed(builder, x, "factor") for x in (a, v))
@@ -473,7 +462,7 @@ def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> 
     return array_values.part(builder, node, target, [part], None)
 
 
-@rule(np.correlate)
+@rule(np.correlate, lists="a v")
 def correlate(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> ir.Var:
     (axis,), (size,) = axes_for(builder, 1), shape_of(builder, array(builder, node, v))
     v = computed(builder, v, "factor")
@@ -514,17 +503,19 @@ def flatnonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 
 @rule(np.clip, method="clip")
 def clip(builder: Any, node: ast.Call, a: Any, a_min: Any = None, a_max: Any = None) -> Any:
+    given = [ir.Var("", types.none) if is_none(v) else v for v in (a_min, a_max)]
+    dtype = array_values.result_type(builder, node, np.clip, array(builder, node, a), *given).dtype
     for bound, name, function in ((a_min, "maximum", np.maximum), (a_max, "minimum", np.minimum)):
         if not is_none(bound):
             make = lambda x, y, name=name, function=function: builder.operation(node, name, function, x, y)
             a = array_values.operation(builder, node, function, make, a, bound)
-    return a
+    return replace(a, type=a.type.copy(dtype=dtype), value=cast(a.value, dtype)) if isinstance(a, Lazy) else a
 
 
 # --------------------------------------------------------------------------------------------------- new arrays
 
 
-@rule(np.arange)
+@rule(np.arange, of_anything=True)
 def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any = None) -> Lazy:
     start, stop = (start, stop) if stop is not None else (ZERO, start)
     given = [v for v in (start, stop, step) if v is not None]
@@ -553,7 +544,7 @@ def trips(start: ir.Expr, stop: ir.Expr, step: ir.Expr) -> ir.Expr:
     return ir.Op("select", (ir.Op("gt", (step, ZERO), types.boolean), *counts), INT)
 
 
-@rule(np.linspace)
+@rule(np.linspace, of_anything=True)
 def linspace(builder: Any, node: ast.Call, start: Any, stop: Any, num: Any = FIFTY) -> Lazy:
     type_ = array_values.result_type(builder, node, np.linspace, start, stop, num)
     start, stop, num = (array_values.settled(builder, v) for v in (start, stop, num))
@@ -564,14 +555,3 @@ def linspace(builder: Any, node: ast.Call, start: Any, stop: Any, num: Any = FIF
     (axis,) = axes_for(builder, 1)
     value = builder.binary(node, ast.Add(), start, builder.binary(node, ast.Mult(), axis, step))
     return Lazy(type_, (axis,), (num,), cast(value, type_.dtype))
-
-
-@rule(np.eye, np.identity)
-def eye(builder: Any, node: ast.Call, n: Any) -> ir.Var:
-    size, (axis,) = array_values.steady(builder, n), axes_for(builder, 1)
-    target = array_values.new_array(builder, "unit", types.float64, (size, size), number(0, types.float64))
-    builder.emit(ir.Elementwise(target, (axis,), (size,), (axis, axis), number(1, types.float64)))
-    return target
-
-
-MAKERS = (arange, linspace, eye)

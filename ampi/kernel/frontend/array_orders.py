@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values
+from ampi.kernel.frontend import array_functions, array_shapes, array_values
 from ampi.kernel.frontend.array_functions import METHODS, array, filled, rule
 from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
 from ampi.kernel.frontend.values import Static
@@ -55,14 +55,28 @@ def sort_in_place(builder: Any, node: ast.Call, a: Any) -> Any:
 METHODS["sort"] = sort_in_place
 
 
-@rule(np.median)
-def median(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    type_ = array_values.result_type(builder, node, np.median, array(builder, node, a))
-    ordered = computed(builder, sort(builder, node, a), "ordered")
-    (size,) = shape_of(builder, ordered)
-    middle = (index_algebra.floordiv(index_algebra.sub(size, ONE), 2), index_algebra.floordiv(size, 2))
-    low, high = (cast(element_at(ordered, (k,)), type_) for k in middle)
-    return builder.binary(node, ast.Mult(), ir.Const(0.5, type_), builder.binary(node, ast.Add(), low, high))
+def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
+    """The number of the first element that is the smallest or largest."""
+    a = computed(builder, array(builder, node, a), "values")
+    if a.type.ndim > 1:
+        a = array_shapes.flat_view(builder, a)
+    best = ir.Var(builder.names.fresh("best"), INT)
+    builder.emit(ir.Assign(best, ZERO))
+    (axis,) = axes_for(builder, 1)
+    better = builder.compare(node, op, element_at(a, (axis,)), element_at(a, (best,)))
+    choose = ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line)
+    array_functions.emit_loops(builder, (axis,), shape_of(builder, a), choose)
+    return best
+
+
+@rule(np.argmin, method="argmin")
+def argmin(builder: Any, node: ast.Call, a: Any) -> ir.Var:
+    return place_of(builder, node, a, ast.Lt())
+
+
+@rule(np.argmax, method="argmax")
+def argmax(builder: Any, node: ast.Call, a: Any) -> ir.Var:
+    return place_of(builder, node, a, ast.Gt())
 
 
 @rule(np.searchsorted)
@@ -82,7 +96,7 @@ def places(builder: Any, node: ast.Call, a: Any, v: Any, side: str) -> Any:
     return builder.temporary("place", element_at(filled(builder, function, INT, (ONE,), a, one), (ZERO,)))
 
 
-@rule(np.interp)
+@rule(np.interp, lists="x xp fp")
 def interp(builder: Any, node: ast.Call, x: Any, xp: Any, fp: Any) -> Any:
     """Piecewise linear, constant outside; at a point of ``xp`` with the slope of the side to its right."""
     type_ = array_values.result_type(builder, node, np.interp, x, xp, fp)

@@ -50,6 +50,15 @@ def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...])
     """A view of a contiguous array in another shape."""
     if a.type.layout != "C":
         builder.fail(node, "another shape of an array that is not contiguous", "take a copy first: a.copy()")
+    return in_shape(builder, a, shape)
+
+
+def flat_view(builder: Any, a: ir.Var) -> ir.Var:
+    """A view of an array as a vector, the last axis fastest."""
+    return in_shape(builder, a, (index_algebra.product(shape_of(builder, a)),))
+
+
+def in_shape(builder: Any, a: ir.Var, shape: tuple[ir.Expr, ...]) -> ir.Var:
     sizes, axes = shape_of(builder, a), axes_for(builder, len(shape))
     place: ir.Expr = ZERO
     for axis, size in zip(axes, shape, strict=True):
@@ -58,8 +67,9 @@ def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...])
     for size in reversed(sizes[1:]):
         index.append(ir.Op("mod", (place, size), INT))
         place = ir.Op("floordiv", (place, size), INT)
-    index.append(place)
-    type_ = a.type.copy(ndim=len(shape))
+    if sizes:
+        index.append(place)
+    type_ = types.Array(a.type.dtype, len(shape), a.type.layout if a.type.layout == "C" else "A", not a.type.mutable)
     return array_values.rearranged(builder, a, type_, axes, shape, index[::-1], None)
 
 
@@ -196,19 +206,19 @@ def stack(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> ir.Var
 
 
 @rule(np.vstack)
-def vstack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    return joined(builder, node, arrays, 0, lambda p: with_axis(builder, node, p, 0) if p.type.ndim == 1 else p)
+def vstack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    return joined(builder, node, tup, 0, lambda p: with_axis(builder, node, p, 0) if p.type.ndim == 1 else p)
 
 
 @rule(np.hstack)
-def hstack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    vectors = all(is_array(p) and p.type.ndim == 1 for p in getattr(arrays, "items", ()))
-    return joined(builder, node, arrays, 0 if vectors else 1)
+def hstack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    vectors = all(is_array(p) and p.type.ndim == 1 for p in getattr(tup, "items", ()))
+    return joined(builder, node, tup, 0 if vectors else 1)
 
 
 @rule(np.column_stack)
-def column_stack(builder: Any, node: ast.Call, arrays: Any) -> ir.Var:
-    return joined(builder, node, arrays, 1, lambda p: with_axis(builder, node, p, 1) if p.type.ndim == 1 else p)
+def column_stack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
+    return joined(builder, node, tup, 1, lambda p: with_axis(builder, node, p, 1) if p.type.ndim == 1 else p)
 
 
 @rule(np.expand_dims)

@@ -137,7 +137,7 @@ def settled(builder: Any, value: Any) -> Any:
     return value
 
 
-def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir.Expr], *operands: Any) -> Lazy:
+def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir.Expr], *operands: Any) -> Any:
     """An operation on arrays and scalars, element by element: ``make`` gives that of scalars, ``function`` is it for
     Numba, which says what type the result has."""
     for value in operands:
@@ -148,6 +148,8 @@ def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir
     shape = broadcast(builder, node, *operands)
     axes = axes_for(builder, len(shape))
     value = make(*(element_of(builder, v, axes) for v in operands))
+    if not inference.is_array(type_):  # of arrays of no dimensions
+        return settled(builder, cast(value, type_))
     return Lazy(type_, axes, shape, cast(value, type_.dtype))
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, outside, structured_arrays, subscripts
+from ampi.kernel.frontend import array_shapes, array_values, outside, structured_arrays, subscripts
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Leaf, Named, Static, Value, describe_kind, map_leaves
+from ampi.kernel.frontend.values import Flat, Group, Leaf, Named, Static, Value, describe_kind, map_leaves
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.names import stem
@@ -39,8 +39,10 @@ def assign(builder: Any, target: ast.expr, value: Value) -> None:
 def assign_tuple(builder: Any, target: ast.Tuple | ast.List, value: Value) -> None:
     if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
         value = outside.constant(builder, tuple(value.value), target)
+    if is_array(value):
+        value = unpacked(builder, target, value)
     if not isinstance(value, Group):
-        builder.fail(target, "only a tuple can be unpacked", "index the elements")
+        builder.fail(target, "only tuples and arrays can be unpacked", "index the elements")
     if len(target.elts) != len(value.items):
         builder.fail(target, f"{len(value.items)} values for {len(target.elts)} names")
     items = list(value.items)
@@ -53,6 +55,25 @@ def assign_tuple(builder: Any, target: ast.Tuple | ast.List, value: Value) -> No
             items[number] = map_leaves(item, lambda v: kept(builder, v))
     for element, item in zip(target.elts, items, strict=True):
         assign(builder, element, item)
+
+
+def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
+    """The elements, or rows, of an array for as many names."""
+    if array.type.ndim == 0:
+        builder.fail(target, "an array of no dimensions cannot be unpacked", "take its number: a[()]")
+    count = ir.Const(len(target.elts), types.intp)
+    size = array_values.shape_of(builder, array)[0]
+    if isinstance(size, ir.Const) and size.value != count.value:
+        builder.fail(target, f"{size.value} elements for {count.value} names")
+    if isinstance(array, Lazy) and array.type.ndim > 1:
+        array = array_values.computed(builder, array)
+    if not isinstance(size, ir.Const):
+        refuse = ir.Raise('raise ValueError("unpack count mismatch")', line=builder.line)
+        builder.emit(ir.If(ir.Op("ne", (size, count), types.boolean), (refuse,)))
+    places = [ir.Const(k, types.intp) for k in range(count.value)]
+    if isinstance(array, Lazy):
+        return Group(tuple(array_values.element_at(array, (k,)) for k in places))
+    return Group(tuple(builder.subscript(target, array, (k,), None) for k in places))
 
 
 def kept(builder: Any, value: ir.Expr) -> ir.Expr:
@@ -118,6 +139,8 @@ def bind_array(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
         target = ir.Var(builder.names.fresh(name) if builder.unrolling else name, value.type)
         builder.emit(ir.Alias(target, value, ()))
         builder.describe_part(target, value, 0)
+        if value.name in builder.lists:
+            builder.lists.add(target.name)
         value = target
     builder.scope.kinds[name] = Named(value)
 
@@ -188,6 +211,8 @@ def store(builder: Any, target: ast.Subscript | ast.Attribute, value: Value) -> 
 def indexed(builder: Any, node: ast.Subscript | ast.Attribute) -> tuple[ir.Var, list[Any]]:
     """The array and the index of what is assigned."""
     array = builder.value(node.value)
+    if isinstance(array, Flat):
+        array = array_shapes.flat_view(builder, array.array)
     if isinstance(array, Records):
         by_attribute = isinstance(node, ast.Attribute)
         name = node.attr if by_attribute else getattr(subscripts.index_items(builder, node)[0], "value", None)

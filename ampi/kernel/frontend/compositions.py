@@ -17,6 +17,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.frontend.values import part_of
 from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import cast
 
 
 def phase(builder: Any, node: ast.Call, value: ir.Expr) -> ir.Expr:
@@ -46,7 +47,26 @@ def quotient_and_remainder(builder: Any, node: ast.Call, x: ir.Expr, y: ir.Expr)
     return quotient, builder.operation(node, "mod", operator.mod, x, y)
 
 
+def rounded(builder: Any, node: ast.Call, x: ir.Expr, digits: ir.Expr) -> ir.Expr:
+    """``round(x, digits)``, by the steps in which Numba and NumPy take it."""
+    return nearest(builder, node, _atom(builder, x), power_of_ten(builder, node, digits))
+
+
+def power_of_ten(builder: Any, node: ast.Call, digits: ir.Expr) -> ir.Expr:
+    return _atom(builder, builder.operation(node, "pow", operator.pow, ir.Const(10.0, types.float64), digits))
+
+
+def nearest(builder: Any, node: ast.Call, x: ir.Expr, power: ir.Expr) -> ir.Expr:
+    """The nearest multiple of ``1 / power``."""
+    scaled = builder.operation(node, "mul", operator.mul, x, power)
+    whole = builder.operation(node, "round", np.rint, scaled)
+    near = builder.operation(node, "truediv", operator.truediv, whole, power)
+    x = cast(x, near.type)
+    return ir.Op("select", (builder.operation(node, "isfinite", np.isfinite, scaled), near, x), near.type)
+
+
 COMPOSITIONS: dict[Any, tuple[int, Callable[..., Any]]] = {
+    round: (2, rounded),
     divmod: (2, quotient_and_remainder),
     np.divmod: (2, quotient_and_remainder),
     np.angle: (1, phase),
@@ -54,6 +74,13 @@ COMPOSITIONS: dict[Any, tuple[int, Callable[..., Any]]] = {
     cmath.polar: (1, polar),
     cmath.rect: (2, rect),
 }
+
+
+def is_composed(function: Any) -> bool:
+    try:
+        return function in COMPOSITIONS
+    except TypeError:  # not hashable
+        return False
 
 
 def lookup(function: Any, arguments: list[Any]) -> Callable[..., Any] | None:

@@ -20,8 +20,8 @@ from ampi.custom import custom_vjp
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, outside
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.inline import inline
-from ampi.kernel.frontend.invocations import AUTHORED, bound_values
+from ampi.kernel.frontend.inline import bound_values, inline
+from ampi.kernel.frontend.invocations import AUTHORED, call_values
 from ampi.kernel.frontend.values import Group, Static, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.custom_rules import Rule, Tangent, constant_arguments
@@ -56,7 +56,7 @@ def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
             builder.fail(node, f"'{name}' has no tangent yet", f"decorate its tangent with @{name}.defjvp before")
     elif rule.forward is None or rule.backward is None:
         builder.fail(node, f"'{name}' has no adjoint yet", f"call {name}.defvjp(forward, backward) before")
-    arguments = bound_values(builder, node, _function(rule.f))
+    arguments = bound_values(builder, node, _function(rule.f), *call_values(builder, node))
     given = tuple(builder.type_of(node, v) for v in arguments)
     callee = _as_loops(builder.callee(node, _function(rule.f if isinstance(rule, custom_jvp) else rule.forward), given))
     arguments = _steady_arguments(builder, callee, arguments)

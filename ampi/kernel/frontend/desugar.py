@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from ampi.kernel.frontend.list_spelling import spell_lists
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.ir.names import Names
 
@@ -33,6 +34,7 @@ def spell_out(source: Source, names: dict[str, Any]) -> dict[str, Nested]:
     ``names`` are the built-ins, globals and closure variables that the functions inside see besides.
     """
     nested = _Lifting(source, names).run()
+    spell_lists(source, in_order(source.definition), names)
     _SpellOut(in_order(source.definition)).visit(source.definition)
     return nested
 

@@ -12,8 +12,9 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
+from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.refusals import describe
-from ampi.kernel.frontend.values import Group, Static, Unknown, Value, negation
+from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, leaves_of, negation
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
@@ -83,6 +84,9 @@ def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callab
 
 def binary_value(builder: Any, node: ast.BinOp) -> Value:
     left, right = builder.operands(lambda: builder.value(node.left), lambda: builder.value(node.right))
+    refuse_lists(builder, node, "arithmetic of a list", left, right)
+    if isinstance(node.op, ast.Mult) and isinstance(left, Group) and is_count(right):
+        return repeated(builder, node, left, right)
     if isinstance(node.op, ast.MatMult):
         return array_functions.matmul(builder, node, left, right)
     if isinstance(left, Group) and isinstance(right, Group) and isinstance(node.op, ast.Add):
@@ -101,6 +105,23 @@ def binary_value(builder: Any, node: ast.BinOp) -> Value:
     return builder.binary(node, node.op, left, right)
 
 
+def is_count(value: Value) -> bool:
+    return isinstance(value, ir.Expr) and isinstance(value.type, types.Integer)
+
+
+def repeated(builder: Any, node: ast.BinOp, group: Group, count: ir.Expr) -> Value:
+    """``[x] * n``."""
+    if isinstance(count, ir.Const):
+        return Group(group.items * count.value)
+    item = group.items[0] if len(group.items) == 1 else None
+    if not (isinstance(item, ir.Expr) and inference.is_scalar(item.type)):
+        builder.fail(node, "a list of several items, a number of times", "use np.empty and assign the elements")
+    dtype = inference.plain(item.type)
+    array = array_values.new_array(builder, "list", dtype, (array_values.steady(builder, count),), item)
+    builder.lists.add(array.name)
+    return array
+
+
 def compare_value(builder: Any, node: ast.Compare) -> Value:
     if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
         left, right = builder.value(node.left), builder.value(node.comparators[0])
@@ -109,12 +130,15 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
             builder.fail(node, "'is' between numbers or arrays", "use ==")
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
     values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
+    refuse_lists(builder, node, "a comparison of a list", *values)
     if any(map(is_array, values)) and len(values) == 2 and type(node.ops[0]) in COMPARE:
         function = COMPARE[type(node.ops[0])][1]
         make = lambda x, y: builder.compare(node, node.ops[0], x, y)
         return array_values.operation(builder, node, function, make, *values)
     if all(isinstance(v, Static) for v in values) and len(values) == 2:
         return compare_static(builder, node, values[0].value, values[1].value)
+    if len(values) == 2 and all(isinstance(v, Group) for v in values):
+        return compare_groups(builder, node, *values)
     for number in range(1, len(values) - 1):
         if isinstance(values[number], ir.Expr) and not isinstance(values[number], (ir.Const, ir.Var)):
             values[number] = builder.temporary("value", values[number])
@@ -133,6 +157,26 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
     for part in parts[1:]:
         result = ir.Op("and", (result, part), types.boolean)
     return result
+
+
+def compare_groups(builder: Any, node: ast.Compare, left: Group, right: Group) -> ir.Expr:
+    """``a.shape == b.shape``: whether two tuples of numbers are the same."""
+    if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        builder.fail(node, "tuples can only be compared with == and !=", "compare their items")
+    result: ir.Expr = TRUE if len(left.items) == len(right.items) else negation(TRUE)
+    for pair in zip(left.items, right.items) if result == TRUE else ():
+        if all(isinstance(v, Group) for v in pair):
+            same = compare_groups(builder, ast.copy_location(ast.Compare(node, [ast.Eq()], []), node), *pair)
+        elif all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in pair):
+            same = TRUE if pair[0] == pair[1] and is_size(pair[0]) else builder.compare(node, ast.Eq(), *pair)
+        else:
+            builder.fail(node, "only tuples of numbers can be compared", "compare their items")
+        result = same if result == TRUE else ir.Op("and", (result, same), types.boolean)
+    return result if isinstance(node.ops[0], ast.Eq) else negation(result)
+
+
+def is_size(value: ir.Expr) -> bool:
+    return isinstance(value, ir.Size)
 
 
 def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: Group) -> ir.Expr:
@@ -195,8 +239,8 @@ def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse:
     """``a if condition else b`` where the arms may bring statements of their own."""
     (then_block, a), (else_block, b) = then, orelse
     if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
-        if then_block or else_block:
-            builder.fail(node, "kernel calls in a conditional expression of tuples", "use an if statement")
+        if then_block or else_block or any(map(is_array, [*leaves_of(a), *leaves_of(b)])):
+            return choose_group(builder, node, condition, then, orelse)
         return Group(
             tuple(choose(builder, node, condition, ((), x), ((), y)) for x, y in zip(a.items, b.items, strict=True))
         )
@@ -219,6 +263,32 @@ def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse:
         )
     )
     return target
+
+
+def choose_group(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:
+    """One tuple or another, by a condition, where they bring statements or arrays."""
+    blocks: list[list[ir.Stmt]] = [list(then[0]), list(orelse[0])]
+
+    def chosen(a: Value, b: Value) -> Value:
+        if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
+            return Group(tuple(chosen(x, y) for x, y in zip(a.items, b.items)), a.cls if a.cls is b.cls else None)
+        if not all(isinstance(v, ir.Expr) for v in (a, b)):
+            builder.fail(node, "a conditional expression of different tuples", "use an if")
+        type_ = inference.unify(a.type, b.type)
+        if type_ is None:
+            builder.fail(node, f"chooses between {a.type} and {b.type}", "convert one")
+        target = ir.Var(builder.names.fresh("chosen"), type_)
+        if is_array(target):
+            builder.references.add(target.name)
+        for block, value in zip(blocks, (a, b)):
+            line = builder.line
+            name = ir.Alias(target, value, (), line=line) if is_array(target) else None
+            block.append(name or ir.Assign(target, cast(value, type_), line=line))
+        return target
+
+    result = chosen(then[1], orelse[1])
+    builder.emit(ir.If(condition, *map(tuple, blocks)))
+    return result
 
 
 def choose_array(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> ir.Var:

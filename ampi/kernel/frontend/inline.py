@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import outside
-from ampi.kernel.frontend.values import assemble
+from ampi.kernel.frontend import array_values, outside
+from ampi.kernel.frontend.array_values import Lazy, is_array
+from ampi.kernel.frontend.declared import declared
+from ampi.kernel.frontend.list_spelling import refuse_lists
+from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
+from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.rewrite import rename
 from ampi.kernel.normalise.array_phi import references
+
+
+def call_function(
+    builder: Any,
+    node: ast.Call,
+    function: Any,
+    positional: list[Value],
+    keywords: dict[str, Value],
+    hint: str | None = None,
+) -> Value:
+    """Inline a call of a Python function with these values."""
+    arguments = bound_values(builder, node, function, positional, keywords)
+    refuse_lists(builder, node, "a list as an argument of a kernel", *arguments)
+    single: Single = frozenset()
+    if builder.single_axes:
+        leaves = enumerate(leaf_values(arguments))
+        arrays = ((k, array_values.shape_of(builder, leaf)) for k, leaf in leaves if is_array(leaf))
+        single = frozenset((k, axis) for k, shape in arrays for axis, n in enumerate(shape) if n == ONE)
+    argument_types = tuple(builder.type_of(node, v) for v in arguments)
+    declaration = declared(function)
+    if declaration is not None:
+        taken = builder.signature(declaration, argument_types, node)[0]
+        scalar = [inference.is_scalar(given) and inference.is_scalar(t) for given, t in zip(argument_types, taken)]
+        arguments = [cast(v, t) if s else v for v, t, s in zip(arguments, taken, scalar)]
+        argument_types = tuple(t if s else given for given, t, s in zip(argument_types, taken, scalar))
+    callee = builder.callee(node, function, argument_types, single)
+    return inline(builder, callee, arguments, node, hint)
+
+
+def bound_values(
+    builder: Any, node: ast.Call, function: Any, positional: list[Value], keywords: dict[str, Value]
+) -> list[Value]:
+    """The values of a call's arguments in the order of the function's parameters, defaults as `Static`."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*positional, **keywords).arguments
+    except TypeError as problem:
+        builder.fail(node, f"{function.__name__}(): {problem}")
+    several = {p.name for p in signature.parameters.values() if p.kind == p.VAR_POSITIONAL}
+    found = {name: settled(builder, Group(v) if name in several else v) for name, v in bound.items()}
+    found.update({name: Group(()) for name in several - set(found)})
+    return [found.get(p.name, Static(p.default)) for p in signature.parameters.values()]
+
+
+def settled(builder: Any, value: Value) -> Value:
+    """A value whose arrays all have names."""
+    if isinstance(value, Group):
+        return map_leaves(value, lambda v: settled(builder, v))
+    return array_values.computed(builder, value) if isinstance(value, Lazy) else value
 
 
 def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:

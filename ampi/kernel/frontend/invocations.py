@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numba
 import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, subscripts
+from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
-from ampi.kernel.frontend.inline import inline, leaf_values
+from ampi.kernel.frontend.inline import call_function
+from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Single, Static, Value, conjugate, part_of
-from ampi.kernel.ir import index_algebra, inference, intrinsics
+from ampi.kernel.frontend.values import ZERO, Group, Static, Value, conjugate, part_of
+from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 
 CASTS: tuple[Any, ...] = (
@@ -96,19 +97,73 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     handler = array_functions.lookup(function)
     if handler is not None:
         values, keywords = call_values(builder, node)
-        if array_functions.is_of_arrays(handler, values):
+        if array_functions.is_of_arrays(handler, [*values, *keywords.values()]):
             return array_functions.call(builder, node, handler, values, keywords)
-    if inspect.isfunction(function) and intrinsics.lookup(function) is None:
+    if handler is None and not is_known(function):
+        refuse(builder, node, function)
+    if inspect.isfunction(function) and intrinsics.lookup(function) is None and handler is None:
         builder.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
-    if node.keywords:
-        builder.fail(node, "keyword arguments are only supported for kernels", "pass plain positional arguments")
     arguments = expressions.spread(builder, node.args)
+    if node.keywords:
+        arguments = in_order(builder, node, function, arguments)
     if isinstance(function, np.ufunc) and len(arguments) > function.nin:
-        builder.fail(node, f"{_name_of(function)} with an array for its result", "write result[:] = ...")
+        return into_result(builder, node, function, arguments)
+    return of_elements(builder, node, function, arguments)
+
+
+SPECIAL: tuple[Any, ...] = (min, max, sum, len, pow, np.real, np.imag, np.conj, np.conjugate, np.finfo, np.iinfo, print)
+
+
+def is_known(function: Any) -> bool:
+    """Whether calls of a function are understood, for some arguments."""
+    if _is_one_of(function, CASTS) or _is_one_of(function, SPECIAL) or intrinsics.lookup(function) is not None:
+        return True
+    is_plain = inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in ("numpy", "numba")
+    return is_plain or compositions.is_composed(function) or _is_one_of(function, (range, zip, enumerate, numba.prange))
+
+
+def refuse(builder: Any, node: ast.Call, function: Any) -> None:
+    """Say that a function is not known, and what serves instead."""
+    name = _name_of(function)
+    if type(function).__name__ == "JitClassType":
+        builder.fail(node, f"the jitclass {name}", "pass its numbers in a named tuple; write its methods as kernels")
+    builder.fail(node, f"{name} is not known to the differentiator", instead_of(name))
+
+
+def of_elements(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
+    if any(function is f for f in (min, max, sum)) and arguments and is_array(arguments[0]):
+        return of_vector(builder, node, function, *arguments)
     if any(map(is_array, arguments)) and intrinsics.lookup(function) is not None:
         make = lambda *values: call(builder, node, function, list(values))
         return array_values.operation(builder, node, function, make, *arguments)
     return call(builder, node, function, arguments)
+
+
+def in_order(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> list[Value]:
+    """Arguments by position and by keyword, in the order of a built-in function's parameters."""
+    name = _name_of(function)
+    if isinstance(function, np.ufunc) or any(k.arg is None for k in node.keywords):
+        builder.fail(node, f"keyword arguments of {name}", "pass plain positional arguments")
+    values = expressions.spread(builder, [k.value for k in node.keywords])
+    given = {k.arg: v for k, v in zip(node.keywords, values, strict=True)}
+    try:
+        bound = inspect.signature(function).bind(*arguments, **given)
+        assert not bound.kwargs
+    except (TypeError, ValueError, AssertionError):
+        builder.fail(node, f"keyword arguments of {name}", "pass plain positional arguments")
+    return list(bound.args)
+
+
+def into_result(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
+    """A ufunc with an array for its result: ``np.multiply(a, b, result)``."""
+    *given, target = arguments
+    if len(arguments) != function.nin + 1 or function.nout != 1:
+        builder.fail(node, f"{_name_of(function)} of {len(arguments)} arguments")
+    if not (isinstance(target, ir.Var) and is_array(target)):
+        builder.fail(node, f"the last argument of {_name_of(function)} is an array for its result", "give a name to it")
+    value = of_elements(builder, node, function, given)
+    array_values.assign(builder, node, array_values.whole(builder, target), value)
+    return target
 
 
 def method_value(builder: Any, node: ast.Call) -> Value | None:
@@ -117,13 +172,16 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
     if isinstance(owner, ast.Name) and owner.id not in builder.webs.definitions:
         return None
     value = builder.value(owner)
-    if isinstance(value, ir.Expr) and inference.is_scalar(value.type) and node.func.attr in ("conjugate", "conj"):
-        return conjugate(value)
+    if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
+        if node.func.attr in ("conjugate", "conj"):
+            return conjugate(value)
+        if node.func.attr == "item" and not (node.args or node.keywords):
+            return value
     if is_array(value):
         handler = array_functions.METHODS.get(node.func.attr)
         if handler is None:
             builder.fail(
-                node, f"'.{node.func.attr}()' of an array is not supported in a kernel", "loop over its elements"
+                node, f"'.{node.func.attr}()' of an array is not known to the differentiator", instead_of("numpy.")
             )
         values, keywords = call_values(builder, node)
         return array_functions.call(builder, node, handler, [value, *values], keywords)
@@ -164,9 +222,9 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
         return Static(function(arguments[0].value))
     for argument, given in zip(arguments, node.args, strict=False):
         if not isinstance(argument, ir.Expr):
-            builder.fail(given, f"{_name_of(function)} takes numbers")
+            builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
         if inference.is_array(argument.type):
-            builder.fail(given, f"{_name_of(function)} of a whole array", "loop over its elements")
+            builder.fail(given, f"{_name_of(function)} of a whole array is not known", instead_of(_name_of(function)))
     if _is_one_of(function, CASTS) and len(arguments) == 1:
         return convert(builder, node, function, arguments[0])
     if function in (np.real, np.imag):
@@ -197,14 +255,31 @@ def total_of(builder: Any, node: ast.Call, group: Group, start: Value | None = N
     return total
 
 
+def of_vector(builder: Any, node: ast.Call, function: Any, a: Any, start: Value = ZERO, *more: Value) -> ir.Expr:
+    """``sum``, ``min`` or ``max`` of a vector."""
+    if a.type.ndim != 1 or more or (start is not ZERO and function is not sum):
+        advice = f"write np.{function.__name__}(...)"
+        builder.fail(node, f"{function.__name__} of an array of several dimensions, or of an array and more", advice)
+    if function is not sum:
+        return array_functions.extreme(builder, node, a, function.__name__, function)
+    if not (isinstance(start, ir.Expr) and inference.is_scalar(start.type)):
+        builder.fail(node, "sum from something that is no number")
+    type_ = inference.unify(start.type, builder.binary(node, ast.Add(), start, ir.Const(0, a.type.dtype)).type)
+    add = array_functions.binary(builder, node, ast.Add())
+    return array_functions.fold(builder, a, cast(start, type_), add, "total")
+
+
 def intrinsic(builder: Any, node: ast.Call, function: Any, arguments: list[ir.Expr]) -> ir.Expr:
     name = intrinsics.lookup(function)
     if name is None:
         builder.fail(
             node,
             f"{_name_of(function)} is not known to the differentiator",
-            "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists",
+            instead_of(_name_of(function)),
         )
+    arity = intrinsics.TABLE[name].arity
+    if len(arguments) != arity and function not in (min, max):
+        builder.fail(node, f"{_name_of(function)} of {len(arguments)} arguments", f"it takes {arity} here")
     if function in (min, max) and len(arguments) > 2:
         result = arguments[0]
         for argument in arguments[1:]:
@@ -237,7 +312,8 @@ def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> i
     except TypeError as problem:
         builder.fail(node, f"np.{function.__name__}: {problem}")
     if function is np.array:
-        return array_of(builder, node, bound["object"], bound.get("dtype"), hint)
+        dtype = None if array_functions.is_none(bound.get("dtype")) else builder.dtype(node, bound["dtype"])
+        return sequences.array_of(builder, node, bound["object"], dtype, hint)
     if function.__name__.endswith("_like"):
         like = bound["a"]
         if not is_array(like):
@@ -275,55 +351,6 @@ def shape_of_new(builder: Any, node: ast.AST, value: Value) -> tuple[ir.Expr, ..
     return tuple(items)
 
 
-def array_of(builder: Any, node: ast.Call, value: Value, dtype: Value | None, hint: str | None) -> ir.Var:
-    shape, items = nested(builder, node, value)
-    if dtype is not None:
-        type_ = builder.dtype(node, dtype)
-    else:
-        type_ = functools.reduce(inference.unify, (item.type for item in items.values()))
-    return subscripts.filled_array(builder, "local", shape, items, type_, hint)
-
-
-def nested(builder: Any, node: ast.Call, value: Value) -> tuple[tuple[int, ...], dict[tuple[int, ...], ir.Expr]]:
-    """Shape and elements of an array that is written as nested tuples or lists of numbers."""
-    if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
-        return (), {(): value}
-    if not isinstance(value, Group) or not value.items:
-        builder.fail(node, "np.array takes tuples or lists of numbers here", "use np.empty and assign the elements")
-    rows = [nested(builder, node, item) for item in value.items]
-    if len({shape for shape, _ in rows}) > 1:
-        builder.fail(node, "the lists in np.array differ in length")
-    items = {(k, *index): item for k, (_, row) in enumerate(rows) for index, item in row.items()}
-    return (len(rows), *rows[0][0]), items
-
-
 def call_kernel(builder: Any, node: ast.Call, function: Any, hint: str | None) -> Value:
     """Inline the call of another kernel."""
-    arguments = bound_values(builder, node, function)
-    single: Single = frozenset()
-    if builder.single_axes:
-        leaves = enumerate(leaf_values(arguments))
-        arrays = ((k, array_values.shape_of(builder, leaf)) for k, leaf in leaves if is_array(leaf))
-        single = frozenset((k, axis) for k, shape in arrays for axis, n in enumerate(shape) if n == index_algebra.ONE)
-    argument_types = tuple(builder.type_of(node, v) for v in arguments)
-    declaration = declared(function)
-    if declaration is not None:
-        taken = builder.signature(declaration, argument_types, node)[0]
-        scalar = [inference.is_scalar(given) and inference.is_scalar(t) for given, t in zip(argument_types, taken)]
-        arguments = [cast(v, t) if s else v for v, t, s in zip(arguments, taken, scalar)]
-        argument_types = tuple(t if s else given for given, t, s in zip(argument_types, taken, scalar))
-    callee = builder.callee(node, function, argument_types, single)
-    return inline(builder, callee, arguments, node, hint)
-
-
-def bound_values(builder: Any, node: ast.Call, function: Any) -> list[Value]:
-    """The values of a call's arguments in the order of the function's parameters, defaults as `Static`."""
-    positional, keywords = call_values(builder, node)
-    positional = [array_values.computed(builder, v) if isinstance(v, Lazy) else v for v in positional]
-    keywords = {k: array_values.computed(builder, v) if isinstance(v, Lazy) else v for k, v in keywords.items()}
-    signature = inspect.signature(function)
-    try:
-        found = signature.bind(*positional, **keywords).arguments
-    except TypeError as problem:
-        builder.fail(node, f"{function.__name__}(): {problem}")
-    return [found.get(p.name, Static(p.default)) for p in signature.parameters.values()]
+    return call_function(builder, node, function, *call_values(builder, node), hint)

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, assignments, outside, structured_arrays, subscripts
+from ampi.kernel.frontend import array_functions, array_values, assignments, outside, structured_arrays, subscripts
+from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Items, Static, Value
+from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Static, Value
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 
@@ -25,9 +27,50 @@ def for_statement(builder: Any, node: ast.For) -> None:
     items = iterated(builder, node.iter)
     if isinstance(items, Group):
         unrolled_loop(builder, node, items)
+    elif items.at is not None and len(items.shape) != 1 and not leaves_by_break(node.body):
+        nested_loops(builder, node, items.shape, items.at)
     else:
         zero, one = ir.Const(0, types.intp), ir.Const(1, types.intp)
         counted_loop(builder, node, zero, items.length, one, types.intp, False, items.item)
+
+
+def leaves_by_break(body: list[ast.stmt]) -> bool:
+    """Whether a loop with this body is left by a ``break``."""
+    inside = [s for s in body if not isinstance(s, (ast.For, ast.While))]
+    return any(
+        isinstance(s, ast.Break) or (isinstance(s, ast.If) and leaves_by_break([*s.body, *s.orelse])) for s in inside
+    )
+
+
+def nested_loops(builder: Any, node: ast.For, shape: tuple[ir.Expr, ...], at: Callable[..., Value]) -> None:
+    """A loop for each axis of a grid, the last one fastest."""
+    axes = array_values.axes_for(builder, len(shape))
+    for axis in axes:
+        builder.bounds[axis.name] = 0
+    zero = ir.Const(0, types.intp)
+
+    def body() -> None:
+        assignments.assign(builder, node.target, at(axes))
+        builder.statements(node.body)
+
+    emit_nest(builder, node, axes, [(zero, size) for size in shape], body)
+
+
+def emit_nest(
+    builder: Any,
+    node: Any,
+    axes: tuple[ir.Var, ...],
+    bounds: list[tuple[ir.Expr, ir.Expr]],
+    body: Callable[[], None],
+) -> None:
+    """Loops around what ``body`` emits, the last one innermost."""
+    builder.loops += ["for"] * len(axes)
+    statements, _ = builder.sub_block(body)
+    del builder.loops[len(builder.loops) - len(axes) :]
+    one = ir.Const(1, types.intp)
+    for axis, (start, stop) in reversed(list(zip(axes, bounds, strict=True))):
+        statements = (ir.For(axis, start, stop, one, statements, line=node.lineno),)
+    builder.block.extend(statements)
 
 
 def function_called(builder: Any, node: ast.expr) -> Any:
@@ -56,7 +99,16 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
         return enumerated(builder, node)
     if called is zip:
         return zipped(builder, node)
+    if called is numba.literal_unroll and isinstance(node, ast.Call) and len(node.args) == 1:
+        return iterated(builder, node.args[0])
     items = builder.value(node)
+    if isinstance(items, Items):
+        return items
+    if isinstance(items, Flat):
+        array = items.array
+        return grid(array_values.shape_of(builder, array), lambda axes: array_values.element_at(array, axes))
+    if isinstance(items, Lazy):
+        items = array_values.computed(builder, items)
     if isinstance(items, ir.Var) and inference.is_array(items.type):
         length = ir.Size(items, 0, types.intp)
         return Items(length, lambda number: builder.subscript(node, items, (number,), None))
@@ -102,7 +154,45 @@ def enumerated(builder: Any, node: ast.Call) -> Group | Items:
     if isinstance(items, Group):
         counted = [Group((number(ir.Const(k, types.int64)), item)) for k, item in enumerate(items.items)]
         return Group(tuple(counted))
-    return Items(items.length, lambda k: Group((number(k), items.item(k))))
+    at = items.at and (lambda axes: Group((number(numbered_from(items.shape, axes)), items.at(axes))))
+    return Items(items.length, lambda k: Group((number(k), items.item(k))), items.shape, at)
+
+
+def numbered_from(shape: tuple[ir.Expr, ...], axes: tuple[ir.Expr, ...]) -> ir.Expr:
+    """Which place of a grid it is, in the order in which a loop goes through them."""
+    place: ir.Expr = ir.Const(0, types.intp)
+    for axis, size in zip(axes, shape, strict=True):
+        place = index_algebra.add(index_algebra.mul(place, size), axis)
+    return place
+
+
+def grid(shape: tuple[ir.Expr, ...], at: Callable[[tuple[ir.Expr, ...]], Value]) -> Items:
+    """The places of a grid, the last axis fastest."""
+
+    def item(number: ir.Expr) -> Value:
+        index: list[ir.Expr] = []
+        for size in reversed(shape[1:]):
+            index.append(ir.Op("mod", (number, size), types.intp))
+            number = ir.Op("floordiv", (number, size), types.intp)
+        return at((*([number] if shape else []), *reversed(index)))
+
+    return Items(index_algebra.product(shape), item, shape, at)
+
+
+@array_functions.rule(np.ndindex, of_anything=True)
+def ndindex(builder: Any, node: ast.Call, *shape: Value) -> Items:
+    items = shape[0].items if len(shape) == 1 and isinstance(shape[0], Group) else shape
+    if not all(isinstance(n, ir.Expr) and isinstance(n.type, types.Integer) for n in items):
+        builder.fail(node, "np.ndindex takes integers, or a tuple of them", "write np.ndindex(a.shape)")
+    sizes = tuple(array_values.steady(builder, n) for n in items)
+    return grid(sizes, lambda axes: Group(tuple(axes)))
+
+
+@array_functions.rule(np.ndenumerate)
+def ndenumerate(builder: Any, node: ast.Call, arr: Value) -> Items:
+    array = array_values.computed(builder, array_functions.array(builder, node, arr))
+    shape = array_values.shape_of(builder, array)
+    return grid(shape, lambda axes: Group((Group(tuple(axes)), array_values.element_at(array, axes))))
 
 
 def zipped(builder: Any, node: ast.Call) -> Group | Items:

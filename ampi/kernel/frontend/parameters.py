@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import types
+from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import assignments, outside, structured_arrays
@@ -17,11 +18,15 @@ from ampi.kernel.frontend.values import Group, Static, Value
 from ampi.kernel.ir import inference
 
 
-def given_values(function: Any, source: Source, argument_types: tuple[types.Type, ...]) -> dict[str, Any]:
+def given_values(
+    function: Any, source: Source, argument_types: tuple[types.Type, ...], is_called: bool = False
+) -> dict[str, Any]:
     """Parameter -> its type, or ``Static`` for None and for defaults that were left out."""
     arguments = source.definition.args
-    if arguments.vararg or arguments.kwarg:
-        source.fail(source.definition, "*args and **kwargs are not supported", "name every parameter")
+    if arguments.kwarg:
+        source.fail(source.definition, "**kwargs are not supported", "name every parameter")
+    if arguments.vararg and not is_called:
+        source.fail(source.definition, "*args of a kernel that is no part of another", "name every parameter")
     parameters = list(inspect.signature(function).parameters.values())
     if len(argument_types) > len(parameters):
         source.fail(source.definition, f"takes {len(parameters)} arguments, {len(argument_types)} were given")
@@ -33,6 +38,10 @@ def given_values(function: Any, source: Source, argument_types: tuple[types.Type
                 given[parameter.name] = Static(type_.dispatcher)
             elif isinstance(type_, types.Omitted):
                 given[parameter.name] = Static(type_.value)
+            elif isinstance(type_, types.StringLiteral):
+                given[parameter.name] = Static(type_.literal_value)
+            elif isinstance(type_, (types.NumberClass, types.DType)):
+                given[parameter.name] = Static(numpy_support.as_dtype(type_.dtype))
             else:
                 given[parameter.name] = Static(None) if isinstance(type_, types.NoneType) else type_
         elif parameter.default is not inspect.Parameter.empty:
@@ -43,7 +52,7 @@ def given_values(function: Any, source: Source, argument_types: tuple[types.Type
 
 
 def static_test(given: dict[str, Any], test: ast.expr, is_parameter: Callable[[str], bool]) -> bool | None:
-    """The outcome of ``x is None`` and ``x is not None`` for a parameter."""
+    """The outcome of ``x is None``, ``x is not None`` and ``x == "text"`` for a parameter."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = static_test(given, operand, is_parameter)
@@ -52,6 +61,10 @@ def static_test(given: dict[str, Any], test: ast.expr, is_parameter: Callable[[s
             left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]
         ) if is_parameter(name):
             return (given[name] == Static(None)) == isinstance(op, ast.Is)
+        case ast.Compare(
+            left=ast.Name(id=name), ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant(value=str(text))]
+        ) if is_parameter(name) and isinstance(given[name], Static):
+            return (given[name].value == text) == isinstance(op, ast.Eq)
     return None
 
 

@@ -27,14 +27,21 @@ from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import (
+    array_creation,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
+    array_places,  # noqa: F401 (enters its rules)
     array_values,
     custom_calls,  # noqa: F401 (enters its rules)
+    elementwise,  # noqa: F401 (enters its rules)
     expressions,
     invocations,
+    list_spelling,
     outside,
     statements,
+    stencils,  # noqa: F401 (enters its calls)
     subscripts,
+    ufuncs,  # noqa: F401 (enters its calls)
+    written,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared
@@ -56,7 +63,9 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Attribute: subscripts.attribute_value,
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
+    **list_spelling.EXPRESSIONS,
 }
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_spelling.Put: list_spelling.put}
 
 
 @global_compiler_lock
@@ -110,7 +119,7 @@ class _Builder:
         self.declared = {} if declaration is None else declaration.locals
         self.result_type = None if declaration is None else self.signature(declaration, argument_types)[1]
         self.globals = outside.free_names(function)
-        self.given = given_values(function, source, argument_types)
+        self.given = given_values(function, source, argument_types, bool(callers))
         self.globals |= spell_out(source, self.globals)
         self.local_names = bound_names(self.definition)
         self.webs: Webs = split_webs(
@@ -147,6 +156,7 @@ class _Builder:
         self.parts: set[str] = set()  # parts of local arrays
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
+        self.lists: set[str] = set()  # arrays that are lists to the program
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -204,7 +214,7 @@ class _Builder:
     def statements(self, body: list[ast.stmt]) -> None:
         for node in body:
             self.line = node.lineno
-            parse_statement = statements.STATEMENTS.get(type(node))
+            parse_statement = STATEMENTS.get(type(node))
             if parse_statement is None:
                 self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
             depth = len(self.loops), self.unrolling

@@ -35,7 +35,6 @@ _DESCRIPTIONS = {
     "NotIn": "not in",
 }
 _ADVICE = {
-    "ListComp": "allocate an array with np.empty and fill it in a loop",
     "GeneratorExp": "write a loop that adds up",
     "Dict": "pass a named tuple",
     "Lambda": "give it a name first, or write an @ampi.kernel",
@@ -46,7 +45,38 @@ _ADVICE = {
     "Global": "return the value instead",
     "Nonlocal": "return the value instead",
     "Match": "use if and elif",
+    "Try": "test with if what would fail, and let other exceptions leave the kernel",
+    "TryStar": "test with if what would fail, and let other exceptions leave the kernel",
+    "With": "leave it to Python: call one kernel before it and one after it",
+    "Set": "use a tuple",
+    "SetComp": "use a list, or an array",
+    "DictComp": "pass a named tuple",
+    "ListComp": "write it on a line of its own, with one for",
 }
+
+
+_INSTEAD = {
+    "numpy.linalg.eig": "use np.linalg.eigh of ampi.numpy outside of the kernel, where the matrix is symmetric",
+    "numpy.einsum": "write it with @ and np.dot, or with loops",
+    "numpy.nditer": "loop over a.flat or np.ndindex(a.shape)",
+    "dict": "pass a named tuple",
+    "set": "use a tuple",
+    "list": "begin with [] and append in one for loop, or use an array",
+    "str": "pass what depends on it as a number",
+    "numpy.random.": "draw the numbers outside of the kernel, and pass them as an array",
+    "numpy.fft.": "call ampi.numpy.fft outside of the kernel (Numba itself compiles none of it)",
+    "numba.typed.typedlist.": "begin with List() and append in one for loop, or use an array",
+    "numba.typed.typeddict.": "pass a named tuple",
+    "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
+}
+_OTHERS = "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists"
+
+
+def instead_of(function: str) -> str:
+    """What to write where a function is not known."""
+    if function in _INSTEAD:
+        return _INSTEAD[function]
+    return next((text for name, text in _INSTEAD.items() if name.endswith(".") and function.startswith(name)), _OTHERS)
 
 
 def describe(node: ast.AST) -> str:

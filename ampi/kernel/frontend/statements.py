@@ -13,6 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, assignments, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
+from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
 from ampi.kernel.ir import inference
@@ -126,6 +127,7 @@ def returned(builder: Any, node: ast.Return, value: Value) -> Value:
         return Group(tuple(returned(builder, node, v) for v in value.items), value.cls)
     if isinstance(value, Records):
         builder.fail(node, "returns a structured array or a record", "return its fields")
+    refuse_lists(builder, node, "returns a list", value)
     if isinstance(value, Lazy):
         return array_values.computed(builder, value, "result")
     is_part = is_array(value) and value.name in builder.extents and value.name not in builder.owned

@@ -10,12 +10,11 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_shapes, array_values, outside, structured_arrays
+from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, Range
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Static, Value, constant_table, part_of
+from ampi.kernel.frontend.values import Flat, Group, Static, Value, constant_table, part_of
 from ampi.kernel.ir import index_algebra, inference
-from ampi.kernel.ir.intrinsics import cast
 
 
 def attribute_value(builder: Any, node: ast.Attribute) -> Value:
@@ -31,6 +30,9 @@ def attribute_value(builder: Any, node: ast.Attribute) -> Value:
     if isinstance(owner, Group):
         if owner.cls is not None and node.attr in owner.cls._fields:
             return owner.items[owner.cls._fields.index(node.attr)]
+        if hasattr(list, node.attr):
+            advice = "append in one for loop of the function that begins the list, or use an array"
+            builder.fail(node, f"'.{node.attr}' of a list is not supported here", advice)
         builder.fail(node, f"a tuple has no field '{node.attr}'")
     if inference.is_array(owner.type):
         return array_attribute(builder, node, owner)
@@ -59,12 +61,15 @@ def array_attribute(builder: Any, node: ast.Attribute, array: ir.Var) -> Value:
             return product
         case "dtype":
             return Static(numpy_support.as_dtype(array.type.dtype))
+        case "flat":
+            return Flat(array)
         case "T":
             return array_shapes.transpose(builder, node, array)
         case "real" | "imag" as name:
             make = lambda x: part_of(name, x)
             return array_values.operation(builder, node, getattr(np, name), make, array)
-    return builder.fail(node, f"'.{node.attr}' of an array is not supported in a kernel", "loop over the elements")
+    problem = f"'.{node.attr}' of an array is not known to the differentiator"
+    return builder.fail(node, problem, "use .shape, .size, .ndim, .dtype, .T, .flat, .real and .imag")
 
 
 def shape_of_records(builder: Any, owner: Records, name: str) -> Value:
@@ -82,6 +87,8 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
         return item_of(builder, node, outside.constant(builder, tuple(owner.value), node))
     if isinstance(owner, Lazy):
         owner = array_values.computed(builder, owner)
+    if isinstance(owner, Flat):
+        owner = array_shapes.flat_view(builder, owner.array)
     if isinstance(owner, Records):
         return structured_arrays.part(builder, node, owner, index_items(builder, node), hint)
     if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
@@ -140,19 +147,4 @@ def as_array(builder: Any, node: ast.AST, group: Group) -> ir.Var:
     if len(types_) != 1 or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in group.items):
         builder.fail(node, "a tuple indexed by a variable must hold numbers of one type", "index it by constants")
     places = {(k,): item for k, item in enumerate(group.items)}
-    return filled_array(builder, "table", (len(places),), places, types_.pop())
-
-
-def filled_array(
-    builder: Any,
-    word: str,
-    shape: tuple[int, ...],
-    items: dict[tuple[int, ...], ir.Expr],
-    dtype: types.Type,
-    variable: str | None = None,
-) -> ir.Var:
-    sizes = tuple(ir.Const(n, types.intp) for n in shape)
-    target = array_values.new_array(builder, word, dtype, sizes, variable=variable)
-    for index, item in items.items():
-        builder.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
-    return target
+    return sequences.filled_array(builder, "table", (len(places),), places, types_.pop())

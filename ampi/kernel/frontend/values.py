@@ -36,10 +36,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Items:
-    """What a loop goes through by number: ``item(k)`` for k from 0 to ``length``."""
+    """What a loop goes through by number: ``item(k)`` for k from 0 to ``length``.
+
+    If it is a grid, there is one number for each axis of ``shape``: ``at(numbers)``.
+    """
 
     length: ir.Expr
     item: Callable[[ir.Expr], Any]
+    shape: tuple[ir.Expr, ...] = ()
+    at: Callable[[tuple[ir.Expr, ...]], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The elements of an array by one number: ``a.flat``."""
+
+    array: Any
 
 
 @dataclass(frozen=True)

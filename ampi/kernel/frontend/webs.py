@@ -68,7 +68,8 @@ class _Flow:
         self.for_loops: dict[int, ast.For] = {}
         environment: Environment = {}
         arguments = definition.args
-        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+        several = [arguments.vararg] if arguments.vararg else []
+        for argument in [*arguments.posonlyargs, *arguments.args, *several, *arguments.kwonlyargs]:
             environment[argument.arg] = frozenset({self.define(argument.arg, argument)})
         self.falls_through = self.block(definition.body, environment) is not None
 

@@ -44,6 +44,7 @@ SOURCES = {
     "logdet": "np.linalg.slogdet({})[1]",
     "sign": "np.linalg.slogdet({})[0]",
     "argsort": "np.argsort({})",
+    "argpartition": "np.argpartition({})",
     "stable_argsort": "np.argsort({}, kind='mergesort')",
     "searchsorted": "np.searchsorted({})",
     "searchsorted_right": "np.searchsorted({}, side='right')",

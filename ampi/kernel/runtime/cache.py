@@ -29,6 +29,9 @@ import numpy as np
 from numba import types
 from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
+from numba.np.ufunc.dufunc import DUFunc
+from numba.np.ufunc.gufunc import GUFunc
+from numba.stencils.stencil import StencilFunc
 
 from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
@@ -163,6 +166,8 @@ class _Identity:
         if hasattr(value, "py_func"):
             given = getattr(value, "options", getattr(value, "targetoptions", None))
             return self.of_function(value.py_func, given), _declared(value)
+        if isinstance(value, (StencilFunc, DUFunc, GUFunc)):
+            return self.of_loops(value)
         if isinstance(value, python_types.ModuleType):
             return value.__name__, self.of_module(value, code)
         if isinstance(value, np.ndarray):
@@ -179,6 +184,15 @@ class _Identity:
         if isinstance(value, type):
             return value.__module__, value.__qualname__, getattr(value, "_fields", ())
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
+
+    def of_loops(self, value: Any) -> Any:
+        """What ``@stencil``, ``@vectorize`` and ``@guvectorize`` make of a function."""
+        if isinstance(value, StencilFunc):
+            return self.of_function(value.kernel_ir.func_id.func, None), sorted(map(repr, value.options.items()))
+        if isinstance(value, DUFunc):
+            return self.of_function(value._dispatcher.py_func, None), value.types if value._frozen else None
+        made = value.gufunc_builder
+        return self.of_function(made.py_func, None), made.signature, list(map(str, made._sigs))
 
     def of_module(self, module: python_types.ModuleType, code: python_types.CodeType) -> list[Any]:
         if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba", "ampi") or module in self.inside:

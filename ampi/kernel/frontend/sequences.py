@@ -1,0 +1,62 @@
+"""Tuples and lists of numbers as arrays."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_values
+from ampi.kernel.frontend.values import Group, Value
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import cast
+
+Places = dict[tuple[int, ...], ir.Expr]
+
+
+def array_of(
+    builder: Any, node: ast.AST, value: Value, dtype: types.Type | None = None, variable: str | None = None
+) -> ir.Var:
+    """A new array of a number, or of nested tuples or lists of numbers."""
+    if array_values.is_array(value):  # a list that is one already
+        axes = array_values.axes_for(builder, value.type.ndim)
+        element = cast(array_values.element_at(value, axes), dtype or value.type.dtype)
+        type_ = value.type.copy(dtype=element.type, layout="C", readonly=False)
+        shape = array_values.shape_of(builder, value)
+        return array_values.computed(builder, array_values.Lazy(type_, axes, shape, element), "local", variable)
+    shape, items = nested(builder, node, value)
+    if dtype is None:
+        dtype = functools.reduce(inference.unify, (item.type for item in items.values()))
+    return filled_array(builder, "local", shape, items, dtype, variable)
+
+
+def nested(builder: Any, node: ast.AST, value: Value) -> tuple[tuple[int, ...], Places]:
+    """Shape and elements of an array that is written as nested tuples or lists of numbers."""
+    if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
+        return (), {(): value}
+    if not isinstance(value, Group) or not value.items:
+        problem = f"{called(node)} takes tuples or lists of numbers here"
+        builder.fail(node, problem, "use np.empty and assign the elements")
+    rows = [nested(builder, node, item) for item in value.items]
+    if len({shape for shape, _ in rows}) > 1:
+        builder.fail(node, f"the lists in {called(node)} differ in length")
+    items = {(k, *index): item for k, (_, row) in enumerate(rows) for index, item in row.items()}
+    return (len(rows), *rows[0][0]), items
+
+
+def called(node: Any) -> str:
+    """What takes the sequence."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else "a list whose elements are assigned"
+
+
+def filled_array(
+    builder: Any, word: str, shape: tuple[int, ...], items: Places, dtype: types.Type, variable: str | None = None
+) -> ir.Var:
+    sizes = tuple(ir.Const(n, types.intp) for n in shape)
+    target = array_values.new_array(builder, word, dtype, sizes, variable=variable)
+    for index, item in items.items():
+        builder.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
+    return target

@@ -1,0 +1,243 @@
+"""NumPy's and Python's functions in kernels: values as Numba compiles them, derivatives against differences of that."""
+
+import inspect
+import re
+import warnings
+
+import function_cases
+import numba
+import numpy as np
+import pytest
+from kernel_cases import Check, copies, float_arguments, kernel_ir, load
+from numba.experimental import jitclass
+
+import ampi
+from ampi import KernelError
+from ampi.kernel.frontend.array_functions import FUNCTIONS
+from ampi.kernel.frontend.parse import parse
+
+CASES = function_cases.CASES
+COMPILED = {}
+NUMBAS_OWN = ("partitions",)  # whose values depend on how Numba does it
+
+
+def compiled(function):
+    """The function as Numba compiles it, with the results in tuples as results of their own."""
+    if function not in COMPILED:
+        COMPILED[function] = numba.njit(function, error_model="numpy")
+    return COMPILED[function]
+
+
+TYPES = (np.float64, np.float32, np.complex128, np.complex64)
+CROSSING = [
+    pytest.param(name, dtype, id=f"{name}-{np.dtype(dtype)}")
+    for name, found in CASES.items()
+    for dtype in TYPES[: 4 if found.complex_too else 2]
+    if name not in function_cases.DOUBLE or np.finfo(dtype).bits == 64
+]
+
+
+def flat(values):
+    for v in values if isinstance(values, (tuple, list)) else (values,):
+        yield from flat(v) if isinstance(v, (tuple, list)) else (v,)
+
+
+def digits(value):
+    return np.finfo(value.dtype).eps if value.dtype.kind in "fc" else 0
+
+
+@pytest.mark.parametrize("name, dtype", CROSSING)
+def test_values(name, dtype):
+    """As Numba's, and of the same types, but for the last digits."""
+    function, arguments = CASES[name].function, function_cases.make_arguments(name, dtype)
+    mine, theirs = copies(arguments), copies(arguments)
+    expected = compiled(function)(*theirs)
+    with np.errstate(all="ignore"):
+        found = load(kernel_ir(function, arguments), jit=name in NUMBAS_OWN)(*mine)
+    pairs = [*zip(flat(found), flat(() if expected is None else expected), strict=True), *zip(mine, theirs)]
+    for number, (a, b) in enumerate(pairs):
+        a, b = np.asarray(a), np.asarray(b)
+        if isinstance(b, np.ndarray) and b.ndim:
+            assert (a.dtype, a.shape) == (b.dtype, b.shape), number
+        eps = 40 * max(digits(b), np.finfo(dtype).eps if b.dtype.kind in "fc" else 0)
+        np.testing.assert_allclose(a, b, rtol=eps, atol=eps, err_msg=f"result {number}")
+
+
+class Compiled(Check):
+    """A check whose differences are those of what Numba compiles."""
+
+    def __init__(self, function, arguments, active, **how):
+        super().__init__(function, arguments, active, **how)
+        self.function = lambda *values: tuple(flat(() if (r := compiled(function)(*values)) is None else r))
+
+    def differences(self, direction, h=1e-3):
+        """What is no number before stays so, and its change is what it was."""
+        found = super().differences(direction, h)
+        for k, n in enumerate(self.adjoint.shadows):
+            missing = np.isnan(self.value[n]) & np.isnan(found[k])
+            found[k] = np.where(missing, direction.get(n, 0.0), found[k])
+        return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives(name):
+    for dtype in (np.float64, np.complex128)[: 2 if CASES[name].complex_too else 1]:
+        function, arguments = CASES[name].function, function_cases.make_arguments(name, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            active = tuple(float_arguments(function, arguments))
+            check = Compiled(function, arguments, active, jit=name in NUMBAS_OWN)
+            check.compare(1e-11)
+
+
+# ------------------------------------------------------------------------------------------- while recording
+
+
+@ampi.kernel
+def by_name(a, mode, dtype):
+    b = np.zeros(len(a), dtype=dtype)
+    if mode == "double":
+        b[:] = 2.0 * a
+    elif mode == "square":
+        b[:] = a * a
+    return np.nanmean(b) * len(a)
+
+
+@pytest.mark.parametrize("mode, slope", [("double", lambda a: 2 + 0 * a), ("square", lambda a: 2 * a)])
+def test_strings_and_dtypes_are_arguments(mode, slope):
+    a = np.array([0.5, 1.5, 2.0])
+    for dtype in (np.float64, np.dtype(np.float32)):
+        with ampi.Tape() as tape:
+            x = tape.watch(a)
+            y = by_name(x, mode, dtype)
+        np.testing.assert_allclose(ampi.value(y), by_name(a, mode, dtype), rtol=1e-6)
+        np.testing.assert_allclose(tape.gradient(y, x), slope(a), rtol=1e-6)
+
+
+@ampi.kernel
+def digits_kept(a):
+    return round(a[0] * 1.23456, 2) * a[1] + np.fmin(a[0], a[2])
+
+
+def test_digits_are_kept_while_recording():
+    a = np.array([1.0, 2.0, np.nan])
+    with ampi.Tape() as tape:
+        x = tape.watch(a)
+        y = digits_kept(x)
+    assert ampi.value(y) == digits_kept(a) == 1.23 * 2.0 + 1.0
+    np.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.23, 0.0])
+
+
+# ------------------------------------------------------------------------------------------- names and refusals
+
+NUMBAS_NAMES = {np.arange, np.argsort, np.bincount}
+
+
+def test_parameters_have_numpys_names():
+    """So that what NumPy takes by keyword a kernel takes."""
+    for function, handler in FUNCTIONS.items():
+        try:
+            theirs = list(inspect.signature(function).parameters)
+        except ValueError:
+            continue
+        mine = [p.name for p in inspect.signature(handler).parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
+        mine = [name for name in mine if name not in ("builder", "node")]
+        if function not in NUMBAS_NAMES:
+            assert mine == theirs[: len(mine)], function
+
+
+@jitclass([("v", numba.float64)])
+class Held:
+    def __init__(self, v):
+        self.v = v
+
+
+def of_a_transform(x):
+    return np.fft.fft(x)[0].real
+
+
+def of_singular_values(x):
+    return np.linalg.svd(x)
+
+
+def drawn(x):
+    return np.random.normal(0.0, x[0])  # noqa: NPY002
+
+
+def of_a_dictionary(x):
+    d = {1: x[0]}
+    return d[1]
+
+
+def of_a_typed_dictionary(x):
+    return numba.typed.Dict()
+
+
+def of_a_class(x):
+    return Held(x[0]).v
+
+
+def tried(x):
+    try:
+        return x[0]
+    except Exception:
+        return 0.0
+
+
+def in_python(x):
+    with numba.objmode(y="f8"):
+        y = x[0]
+    return y
+
+
+def grown_in_a_while_loop(x):
+    values = [1.0]
+    k = 0
+    while k < 3:
+        values.append(x[k])
+        k += 1
+    return values[0]
+
+
+def grown_by_more(x):
+    values = [x[0]]
+    values.extend([x[1]])
+    return values[0]
+
+
+def added_lists(x):
+    values = [v * v for v in x]
+    both = values + values
+    return both[0]
+
+
+def returned_list(x):
+    return [v for v in x]
+
+
+def digits_of_a_ufunc(x):
+    return np.rint(x[0], 3)
+
+
+@pytest.mark.parametrize(
+    "function, problem, advice",
+    [
+        (of_a_transform, "numpy.fft.fft is not known", "ampi.numpy.fft"),
+        (of_singular_values, "numpy.linalg.svd is not known", "outside of the kernel"),
+        (drawn, "numpy.random.normal is not known", "draw the numbers outside"),
+        (of_a_dictionary, "a dict is not supported", "named tuple"),
+        (of_a_typed_dictionary, "Dict is not known", "named tuple"),
+        (of_a_class, "the jitclass .*Held", "named tuple"),
+        (tried, "try is not supported", "with if"),
+        (in_python, "with is not supported", "one kernel before it"),
+        (grown_in_a_while_loop, "the list 'values' grows here", "np.empty"),
+        (grown_by_more, "'.extend' of a list", "for loop"),
+        (added_lists, "arithmetic of a list", "np.array"),
+        (returned_list, "returns a list", "np.array"),
+        (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
+    ],
+)
+def test_refusals_name_what_is_refused_and_what_serves_instead(function, problem, advice):
+    with pytest.raises(KernelError, match=problem) as raised:
+        parse(function, (numba.typeof(np.ones(4)),))
+    assert re.search(advice, str(raised.value)), str(raised.value)
