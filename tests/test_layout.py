@@ -34,6 +34,7 @@ FLOORS = {
     "activity": 1,
     "writing": 1,
     "nested": 1,
+    "operands": 1,
     "ufuncs": 1,
     "reductions": 1,
     "numpy": 1,

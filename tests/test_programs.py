@@ -113,6 +113,18 @@ def test_numpy_is_ours_in_every_spelling(program, how):
     assert "far" not in sys.modules and "pack" not in sys.modules
 
 
+def test_packages_that_import_themselves_are_loaded_anew(program):
+    path = program(
+        "import pack\nk = 0.5\ny = pack.inner.half(k) * pack.pack.whole",
+        {
+            "pack/__init__.py": "import pack\nfrom pack import inner\nwhole = 2.0",
+            "pack/inner.py": "half = lambda x: x / 2",
+        },
+    )
+    check(path, ["k"], ["y"])
+    assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
+
+
 ASSIGNMENTS = {
     "k = 0.5": "k",
     "k: float = 0.5": "k",

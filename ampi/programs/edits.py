@@ -80,12 +80,14 @@ class _Editor(ast.NodeTransformer):
     def __init__(self, filename: str, requests: list[Request], tree: ast.Module) -> None:
         self.filename = filename
         self.requests = requests
-        self.names = bindings.assigned_in(tree, "")
+        self.names = bindings.assigned_in(tree, "") if requests else set()
         self.scopes = [self._scope(tree, "", False)]
 
     # --------------------------------------------------------------------------------------------------- scopes
 
     def _scope(self, node: ast.AST, name: str, compiled: bool) -> _Scope:
+        if not self.requests:
+            return _Scope(node, name, compiled, [], [], [])
         names = bindings.names_in(node)
         watched, lines, results = [], [], []
         for request in self.requests:
