@@ -530,3 +530,66 @@ def test_two_precisions(program):
     assert found.parts[0][0].dtype == numpy.float32
     found = check(path, ["z"], ["w"])
     numpy.testing.assert_allclose(found.parts[0][0], [2 + 4j, 6j])
+
+
+VERDICTS = {
+    "sys.exit": "sys.exit('wrong')",
+    "exit without a status": "sys.exit()",
+    "assert": "assert False, 'wrong'",
+    "Abort": "comm.Abort()",
+    "Abort with a status": "comm.Abort(3)",
+}
+
+
+@pytest.mark.parametrize("ends_on", ["all", "the first"])
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_what_a_program_says_of_displaced_results_is_no_error(program, capfd, verdict, ends_on):
+    path = program(
+        f"""
+        import sys
+        import numpy as np
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        def main():
+            k = 0.5
+            y = comm.allreduce(np.sin(k) * (comm.rank + 1))
+            size = comm.size * (comm.size + 1) / 2
+            if abs(y - np.sin(0.5) * size) > 1e-12 and (comm.rank == 0 or {ends_on == "all"}):
+                {VERDICTS[verdict]}
+        main()
+        """
+    )
+    problem = Differentiation(Program("file", str(path), []), ["main:k"], ["main:y"], objective="replicated")
+    with ampi.mpi.installed():
+        found = problem.gradients()
+        (compared,) = compare(problem, found)
+        problem.runner.forget()
+    assert compared.passed and compared.exact
+    said = [*problem.verdicts]
+    if verdict != "exit without a status" and (ends_on == "all" or WORLD.rank == 0):
+        assert len(said) == 1 and f"{path}:11: " in said[0]
+    else:
+        assert not said
+    assert MPI.COMM_WORLD.Abort.__qualname__.startswith("Comm.")
+
+
+@pytest.mark.parametrize("verdict", ["sys.exit('wrong')", "assert False, 'wrong'"])
+def test_a_program_that_ends_before_its_results_are_there_is_an_error(program, verdict):
+    path = program(
+        f"""
+        import sys
+        def main():
+            k = 0.5
+            y = k * k
+            if k != 0.5:
+                {verdict}
+            return y
+        main()
+        """
+    )
+    problem = Differentiation(Program("file", str(path), []), ["main:k"], ["main:return"])
+    with ampi.mpi.installed():
+        found = problem.gradients()
+        with pytest.raises((SystemExit, AssertionError), match="wrong"):
+            compare(problem, found)
+        problem.runner.forget()

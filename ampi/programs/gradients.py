@@ -19,7 +19,7 @@ from ..derivatives import OBJECTIVES, adjoints_of, seed_of
 from ..errors import AmpiError, ProgramError
 from ..memory import TrackedArray
 from ..tape import Tape
-from . import bindings, names
+from . import bindings, names, verdicts
 from .declared import declaring
 from .modules import Modules
 from .runs import Program, Runner
@@ -98,6 +98,8 @@ class Differentiation:
         self.session = Session([self._named(text) for text in wrt], [self._named(text) for text in of], declared)
         self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, self.session.hooks)
         self.runner = Runner(program, self.modules)
+        self.verdicts: dict[str, None] = {}  # what the program said of this rank's results with displaced independents
+        self._times: list[int] = []
 
     def _named(self, text: str) -> names.Name:
         found = names.parse(text)
@@ -125,6 +127,7 @@ class Differentiation:
                 self.runner.run()
             session.finish(self._namespace_of)
         session.align(self.comm)
+        self._times = [dependent.times for dependent in session.dependents]
         self._require_variables()
         values, parts = [], []
         for dependent in session.dependents:
@@ -153,8 +156,13 @@ class Differentiation:
         """The dependents' values with displaced independents. Collective."""
         self.session.begin(None, step)
         with declaring(self.session):
-            self.runner.run(silent=True)
+            end = self.runner.run_displaced()
         self.session.finish(self._namespace_of)
+        if end is not None:
+            if [dependent.times for dependent in self.session.dependents] != self._times:
+                raise end  # before they had their values
+            self.verdicts.setdefault(verdicts.described(end))
+        verdicts.await_others(self.comm, end)
         return [self.value_of(dependent) for dependent in self.session.dependents]
 
     def value_of(self, dependent: Dependent) -> float:

@@ -208,7 +208,7 @@ class Session:
             "__ampi_watch__": self.watch,
             "__ampi_has__": self.has,
             "__ampi_read__": self.read,
-            "__ampi_end__": lambda number, find: _End(self.dependents[number], find),
+            "__ampi_end__": lambda number, find: _End(self, self.dependents[number], find),
         }
 
     def begin(self, tape: Tape | None, step: float = 0.0) -> None:
@@ -310,9 +310,11 @@ class Session:
 
 
 class _End:
-    """Reads a dependent where a function ends."""
+    """Reads a dependent where a function ends: also by ``sys.exit()``, and by the program's own judgement on displaced
+    values (see `verdicts`)."""
 
-    def __init__(self, dependent: Dependent, find: Callable) -> None:
+    def __init__(self, session: Session, dependent: Dependent, find: Callable) -> None:
+        self.ends = (SystemExit,) if session.tape is not None else (SystemExit, AssertionError)
         self.dependent = dependent
         self.find = find
 
@@ -320,7 +322,7 @@ class _End:
         pass
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
+        if kind is not None and not issubclass(kind, self.ends):
             return
         try:
             value = self.find()
