@@ -1,7 +1,7 @@
 """Programs that look at their own results, and end with an error where these are not what they expect.
 
-In a run with displaced variables such an end (``sys.exit("wrong")``, a failed ``assert``, ``comm.Abort()``) is one like any
-other, once the variables that are asked for have their values.
+In a run with displaced variables such an end (``sys.exit("wrong")``, a failed ``assert``, ``comm.Abort()``) is one like
+any other, once the variables that are asked for have their values.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def await_others(comm: Any, end: BaseException | None) -> None:
     while end is not None and not request.Test():
         if time.monotonic() > deadline:
             error = ProgramError(
-                f"with displaced variables the program ended on rank {comm.Get_rank()} ({described(end)}), and did not on "
-                f"other ranks for {PATIENCE:.0f} seconds, which wait for it: --check cannot displace these variables"
+                f"with displaced variables the program ended on rank {comm.Get_rank()} ({described(end)}), and did not "
+                f"on other ranks for {PATIENCE:.0f} seconds, which wait for it: --check cannot displace these variables"
             )
             print(f"ampi.run: {error}", file=sys.stderr, flush=True)
             comm.Abort(1)
