@@ -25,6 +25,7 @@ FLOORS = {
     "rules": 1,
     "libraries": 1,
     "scipy_rules": 1,
+    "pictures": 1,
     "scalars": 1,
     "structures": 1,
     "constants": 1,

@@ -593,3 +593,17 @@ def test_a_program_that_ends_before_its_results_are_there_is_an_error(program, v
         with pytest.raises((SystemExit, AssertionError), match="wrong"):
             compare(problem, found)
         problem.runner.forget()
+
+
+def test_what_is_computed_in_single_precision_between_is_compared_so(program):
+    path = program(
+        """
+        import numpy as np
+        k = 0.5
+        x = np.full(20, k, np.float32)
+        for _ in range(30):
+            x = np.sin(x) + np.float32(0.1) * x
+        y = x.astype(float).sum() * 1.0
+        """
+    )
+    check(path, ["k"], ["y"])

@@ -63,6 +63,17 @@ def strictly() -> Iterator[None]:
         checks.strict, checks.whole = before
 
 
+class _Watching(Tape):
+    """A tape that knows whether something is computed in single precision."""
+
+    is_single = False
+
+    def activate(self, array: Any) -> None:
+        if array.dtype.char in "fFe":
+            self.is_single = True
+        super().activate(array)
+
+
 class Differentiation:
     """A program, the variables of it, and the ranks that run it.
 
@@ -99,6 +110,7 @@ class Differentiation:
         self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, self.session.hooks)
         self.runner = Runner(program, self.modules)
         self.verdicts: dict[str, None] = {}  # what the program said of this rank's results with displaced independents
+        self.is_single = False  # whether a part of it is computed in single precision
         self._times: list[int] = []
 
     def _named(self, text: str) -> names.Name:
@@ -121,11 +133,12 @@ class Differentiation:
     def gradients(self) -> Gradients:
         """Run the program and differentiate it. Collective."""
         session = self.session
-        with strictly(), Tape() as tape:
+        with strictly(), _Watching() as tape:
             session.begin(tape)
             with declaring(session):
                 self.runner.run()
             session.finish(self._namespace_of)
+        self.is_single = bool(self.comm.allreduce(int(tape.is_single)))
         session.align(self.comm)
         self._times = [dependent.times for dependent in session.dependents]
         self._require_variables()
