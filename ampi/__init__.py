@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors, numpy, rules, testing
 from . import foreign as foreign
+from . import fftw as fftw
 from . import pictures as pictures
 from . import scipy_rules as scipy_rules
 from .array import ndarray, value

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from .activity import plain_of
-from .arrivals import when_imported
 from .array import ndarray
+from .arrivals import when_imported
 from .scalars import scalar
 
 
 def _register() -> None:
-    """Tell Matplotlib's registry of units: it would look for the class of the elements, which are arrays of ours again."""
+    """Tell Matplotlib's registry of units: it would look for the class of the elements, which are such arrays again."""
     units = sys.modules["matplotlib.units"]
 
     class Converter(units.ConversionInterface):  # type: ignore[name-defined]

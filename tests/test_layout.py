@@ -26,6 +26,7 @@ FLOORS = {
     "libraries": 1,
     "scipy_rules": 1,
     "pictures": 1,
+    "fftw": 1,
     "scalars": 1,
     "structures": 1,
     "constants": 1,
