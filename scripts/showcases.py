@@ -1,8 +1,8 @@
 """What ``scripts/showcases`` runs: other people's programs as they stand, one row for each case and number of ranks.
 
-A row is of three runs: the program by itself, ``python -m ampi.run --check``, and a last one that measures. `CASES` says
-what is run with which arguments; their code is none of ours, and is only read. An edit is a piece of a file and what stands
-in its place in a copy; where there is one, the program does not run by itself either, with the mpi4py that is installed.
+A row is of three runs: the program by itself, ``python -m ampi.run --check``, and one that measures. `CASES` says
+what is run with which arguments; their code is none of ours, and is only read. An edit is a piece of a file and what
+stands in its place in a copy; where there is one, the program does not run by itself either, with a new mpi4py.
 """
 
 import argparse
@@ -68,17 +68,21 @@ CASES = (
     Case("stencil", "PYTHON/stencil-numpy.py", "3 16", "--wrt main:W --of main:norm", ranks=(1,)),
     Case("stencil-numba", "PYTHON/stencil-numba.py", "10 64", "--wrt main:W --of main:norm", ranks=(1,)),
     Case("stencil-mpi", "PYTHON/stencil-numpy-mpi.py", "3 16", "--wrt main:W --of main:norm", edits=INTEGER_SIDES),
-    Case("stencil-numba-mpi", "PYTHON/stencil-numba-mpi.py", "10 64", "--wrt main:W --of main:norm", edits=INTEGER_SIDES),
+    Case("stencil-numba-mpi", "PYTHON/stencil-numba-mpi.py", "10 64", "--wrt main:W --of main:norm",
+         edits=INTEGER_SIDES),
     Case("p2p", "PYTHON/p2p-numpy.py", "3 16 16", "--wrt main:grid --of main:grid", ranks=(1,)),
-    Case("p2p-numba", "PYTHON/p2p-numba.py", "10 64 64", "--wrt main:grid --of main:grid", ranks=(1,)),
+    Case("p2p-numba", "PYTHON/p2p-numba.py", "10 64 64", "--wrt main:grid --of main:grid", ranks=(1,),
+         edits=(("@jit", "@numba.jit"),)),
     Case("p2p-mpi", "PYTHON/p2p-numpy-mpi.py", "3 16 16", "--wrt main:grid --of main:grid"),
     Case("p2p-numba-mpi", "PYTHON/p2p-numba-mpi.py", "10 64 64", "--wrt main:grid --of main:grid"),
     Case("spectralDNS", "spectralDNS3D_short.py", "", "--wrt nu --of k"),
-    Case("couette", "simulations/couette_flow.py", "--nx 32 --ny 32 --n-steps 20", f"{FLOW} --wrt args.w", ("matplotlib",)),
+    Case("couette", "simulations/couette_flow.py", "--nx 32 --ny 32 --n-steps 20", f"{FLOW} --wrt args.w",
+         ("matplotlib",)),
     Case("poiseuille", "simulations/poiseuille_flow.py", "--nx 32 --ny 32 --n-steps 20", f"{FLOW} --wrt args.w",
          ("matplotlib",)),
     Case("pylops-mpi", "libraries/with_pylops_mpi.py", "",
-         "--also pylops --also pylops_mpi --wrt model --wrt matrix --of misfit --objective replicated", ("pylops_mpi",)),
+         "--also pylops --also pylops_mpi --wrt model --wrt matrix --of misfit --objective replicated",
+         ("pylops_mpi",)),
     Case("mpi4py-fft", "libraries/with_mpi4py_fft.py", "", "--also mpi4py_fft --wrt amplitude --of skewness",
          ("mpi4py_fft",)),
     Case("fbpic", "libraries/with_fbpic.py", "", "--also fbpic --wrt field --of energy", ("fbpic",)),
@@ -113,11 +117,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/showcases",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Differentiates other people's MPI programs as they stand. Nothing is fetched: give the folders of\n"
-        "checkouts; packages are taken where Python finds them.",
+        description="Differentiates other people's MPI programs as they stand. Nothing is fetched: give the folders\n"
+        "of checkouts; packages are taken where Python finds them.",
         epilog="cases:\n" + "\n".join(f"  {c.name:20} {c.file} {c.arguments}\n{'':22} {c.options}" for c in CASES)
-        + "\n\nThe exit status is 1 if a gradient differs from finite differences, or a run fails. Times are those of a\n"
-        "second run in one process, without imports and compilation.",
+        + "\n\nThe exit status is 1 if a gradient differs from finite differences, or a run fails. Times are those of\n"
+        "a second run in one process, without imports and compilation.",
     )  # fmt: skip
     parser.add_argument("folder", nargs="*", type=pathlib.Path, help="a checkout")
     parser.add_argument(

@@ -11,13 +11,14 @@ import pathlib
 import random
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..errors import ProgramError
+from ..errors import ActivityWarning, ProgramError
 from . import verdicts
 from .modules import Loader, Modules
 
@@ -129,7 +130,9 @@ class Runner:
 
     def run_displaced(self) -> BaseException | None:
         """Run it with other values than its own: the error by which it says that these are not right, if it does."""
-        end = self._run(True, verdicts.aborting(), (AssertionError,))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ActivityWarning)  # it was said of the first run
+            end = self._run(True, verdicts.aborting(), (AssertionError,))
         return None if end is None or verdicts.is_success(end) else end
 
     def _run(self, silent: bool, around: Any, ends: tuple) -> BaseException | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 
 from ampi.kernel import ir
@@ -56,6 +58,8 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
         return enumerated(builder, node)
     if called is zip:
         return zipped(builder, node)
+    if called is np.ndindex:
+        return indices(builder, node)
     items = builder.value(node)
     if isinstance(items, ir.Var) and inference.is_array(items.type):
         length = ir.Size(items, 0, types.intp)
@@ -118,6 +122,31 @@ def zipped(builder: Any, node: ast.Call) -> Group | Items:
     for part in parts[1:]:
         length = builder.operation(node, "min", min, length, part.length)
     return Items(length, lambda k: Group(tuple(part.item(k) for part in parts)))
+
+
+def indices(builder: Any, node: ast.Call) -> Items:
+    """``np.ndindex``: the indices of an array of a shape, in C order."""
+    if node.keywords or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
+        builder.fail(node, "ndindex takes a shape here", "write np.ndindex(a.shape) or np.ndindex(n, m)")
+    first = builder.value(node.args[0])
+    group = isinstance(first, Group) and len(node.args) == 1
+    given = first.items if group else builder.operands(*[lambda a=a: builder.scalar(a) for a in node.args])
+    for size in given:
+        if not isinstance(size.type, types.Integer):
+            builder.fail(node, f"an index below a {size.type}", "use integers")
+    sizes = [
+        size if isinstance(size, ir.Const) else builder.temporary("size", cast(size, types.int64)) for size in given
+    ]
+    length = functools.reduce(lambda a, b: builder.binary(node, ast.Mult(), a, b), sizes)
+
+    def item(number: ir.Expr) -> Group:
+        parts = []
+        for size in reversed(sizes[1:]):
+            parts.append(builder.binary(node, ast.Mod(), number, size))
+            number = builder.binary(node, ast.FloorDiv(), number, size)
+        return Group((number, *reversed(parts)))
+
+    return Items(length, item)
 
 
 def numbered(builder: Any, node: ast.AST, group: Group) -> Items:
