@@ -127,7 +127,7 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
     return FFT
 
 
-def _replace(module: str, plan: str, derive: Callable[[Any], Any], allocating: tuple[str, ...] = ()) -> None:
+def _stand_in(module: str, plan: str, derive: Callable[[Any], Any], allocating: tuple[str, ...] = ()) -> None:
     """Put the derived class, and functions that give arrays of ours, in the place of a library's, wherever they are."""
     space = vars(sys.modules[module])
     made = {id(space[plan]): derive(space[plan])} if plan else {}
@@ -171,10 +171,10 @@ def _interface(name: str) -> None:
 
 for _name in "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft".split():
     _interface(_name)
-when_imported("pyfftw.pyfftw", lambda: _replace("pyfftw.pyfftw", "FFTW", _plan_of_pyfftw, tuple(_OF_PYFFTW.split())))
+when_imported("pyfftw.pyfftw", lambda: _stand_in("pyfftw.pyfftw", "FFTW", _plan_of_pyfftw, tuple(_OF_PYFFTW.split())))
 when_imported(
-    "mpi4py_fft.fftw.utilities", lambda: _replace("mpi4py_fft.fftw.utilities", "", type, ("aligned", "aligned_like"))
+    "mpi4py_fft.fftw.utilities", lambda: _stand_in("mpi4py_fft.fftw.utilities", "", type, ("aligned", "aligned_like"))
 )
 for _name in ("fftwf_xfftn", "fftw_xfftn"):
     _module = f"mpi4py_fft.fftw.{_name}"
-    when_imported(_module, functools.partial(_replace, _module, "FFT", _plan_of_mpi4py_fft))
+    when_imported(_module, functools.partial(_stand_in, _module, "FFT", _plan_of_mpi4py_fft))
