@@ -154,6 +154,11 @@ ASSIGNMENTS = {
     "class C:\n    k = 0.5\nk = C().k ": "C.k",
     "class C:\n    def __init__(self): self.k = 0.5\nk = C().k": "C.__init__:self.k",
     "class C:\n    def f(self): self.__k = 0.5; return self.__k\nk = C().f()": "C.f:self.__k",
+    "P = collections.namedtuple('P', 'n k'); o = P(3, 0.5); k = o.k": "o.k",
+    "P = collections.namedtuple('P', 'n k'); o = types.SimpleNamespace(p=P(3, 0.5)); k = o.p.k": "o.p.k",
+    "P = collections.namedtuple('P', 'n k'); o = P(3, 0.5); k = o[1]": "o[1]",
+    "o = 3, 0.5; k = o[1]": "o[-1]",
+    "P = dataclasses.make_dataclass('P', ['k'], frozen=True); o = P(0.5); k = o.k": "o.k",
     "def f(k=0.5): return k\nk = f()": "f:k",
     "def f(*, k): return k\nk = f(k=0.5)": "f:k",
     "def f():\n    'text'\n    k = 0.5\n    return k\nk = f()": "f:k",
@@ -184,7 +189,7 @@ class C:
 @pytest.mark.parametrize("statement", ASSIGNMENTS)
 def test_independents_are_watched_wherever_they_are_assigned(program, statement):
     source = textwrap.dedent("""
-        import asyncio, contextlib, functools, math, types
+        import asyncio, collections, contextlib, dataclasses, functools, math, types
         import numpy, numpy as np
         from mpi4py import MPI
         @contextlib.contextmanager
