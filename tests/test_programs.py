@@ -612,3 +612,31 @@ def test_what_is_computed_in_single_precision_between_is_compared_so(program):
         """
     )
     check(path, ["k"], ["y"])
+
+
+KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()
+KINDS += ["(int, float)", "(list, np.ndarray)"]
+VALUES = "k k*2 a a[0] a.sum() np.float32(k) np.array(k) hadamard(2) 1 [k] a.size".split()
+
+
+def test_classes_are_those_of_the_program_by_itself(program):
+    source = f"""
+        import numbers
+        from collections.abc import Sequence
+        import numpy as np
+        from scipy.linalg import hadamard
+        k = np.float64(0.5)
+        a = np.ones(3) * k
+        found = [[isinstance(x, kind) for kind in ({", ".join(KINDS)})] for x in ({", ".join(VALUES)})]
+        found = [*found, isinstance(k, float | np.ndarray), isinstance(float(k), float)]
+        y = a.sum()
+    """
+    space = {}
+    exec(textwrap.dedent(source), space)
+    path = program(source)
+    problem = Differentiation(Program("file", str(path), []), ["k"], ["y"])
+    with ampi.mpi.installed():
+        problem.gradients()
+        found = problem.runner.namespace["found"]
+        problem.runner.forget()
+    assert found == space["found"]

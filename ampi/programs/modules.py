@@ -53,7 +53,8 @@ class Modules(importlib.abc.MetaPathFinder):
         for package in sorted(self.packages & set(sys.modules)):
             raise ProgramError(f"--also {package}: ampi uses {package}, which is imported already")
         self.edit = edit
-        self.builtins = {**vars(builtins), "__import__": _import, hidden("__ampi_number__"): numbers.convert}
+        self.builtins = {**vars(builtins), "__import__": _import, "isinstance": numbers.is_instance}
+        self.builtins[hidden("__ampi_number__")] = numbers.convert
         self.builtins.update({hidden(hook): function for hook, function in hooks.items()})
         self.loaded: list[str] = []
         self._compiled: dict[tuple, types.CodeType] = {}
