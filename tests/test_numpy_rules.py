@@ -614,3 +614,21 @@ def test_single_precision_stays_single_and_agrees(name, kind):
     for got, want in zip(x_bar, expected):
         assert got.dtype == single
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4 * max(1.0, np.abs(want).max(initial=0)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.meshgrid(x, np.arange(2.0)),
+        lambda x: np.meshgrid(np.arange(2.0), x, indexing="ij", sparse=True),
+        lambda x: np.broadcast_arrays(np.ones((2, 3)), x),
+        lambda x: np.atleast_2d(np.ones(3), x),
+    ],
+)
+def test_some_of_several_results_may_be_constants(function):
+    x0 = np.array([1.0, 2.5, 3.0])
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = sum((r * r).sum() for r in function(x) if tape.is_active(r))
+    times = sum(r.size for r in function(x0)) - sum(r.size for r in function(x) if not tape.is_active(r))
+    np.testing.assert_allclose(tape.gradient(y, x), 2 * x0 * times / 3)
