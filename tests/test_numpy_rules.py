@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
+import ampi
 from ampi import functions, reductions, ufuncs
 from ampi.rules import elementwise, inplace, linear_algebra
 
@@ -627,8 +628,6 @@ def test_single_precision_stays_single_and_agrees(name, kind):
 )
 def test_some_of_several_results_may_be_constants(function):
     x0 = np.array([1.0, 2.5, 3.0])
-    with ampi.Tape() as tape:
-        x = tape.watch(x0)
-        y = sum((r * r).sum() for r in function(x) if tape.is_active(r))
-    times = sum(r.size for r in function(x0)) - sum(r.size for r in function(x) if not tape.is_active(r))
-    np.testing.assert_allclose(tape.gradient(y, x), 2 * x0 * times / 3)
+    total = lambda x: sum((r * r * np.arange(r.size).reshape(r.shape)).sum() for r in function(x))
+    differences = [(total(x0 + d) - total(x0 - d)) / 2e-6 for d in 1e-6 * np.eye(3)]
+    np.testing.assert_allclose(ampi.grad(total)(x0), differences, rtol=1e-7)
