@@ -5,7 +5,9 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 from . import errors, numpy, rules, testing
+from . import fftw as fftw
 from . import foreign as foreign
+from . import pictures as pictures
 from . import scipy_rules as scipy_rules
 from .array import ndarray, value
 from .constants import constant

@@ -103,11 +103,14 @@ def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[t
 
 
 def _checked(function: Callable, result: Any) -> Any:
-    """Holds NumPy's source to its word: a version that drops our class on the way is found out, not believed."""
+    """Holds NumPy's source to its word: a version that drops our class on the way is found out, not believed.
+
+    Of several results some may be of arguments that are not active, as of ``np.meshgrid(active, passive)``.
+    """
     tape = current()
-    for r in leaves(result):
-        if is_inexact(r) and not is_active(tape, r):
-            raise no_rule(function)
+    found = [r for r in leaves(result) if is_inexact(r)]
+    if found and not any(is_active(tape, r) for r in found):
+        raise no_rule(function)
     return result
 
 

@@ -25,6 +25,8 @@ SHOWING = set(
     "tabulate warnings reprlib".split()
 )
 """Packages that read arrays to show, to store or to compare them."""
+_DRAWING = {"matplotlib", "mpl_toolkits", "PIL"}
+"""Those of which nothing is computed any more."""
 
 
 def would_be_lost(array: Any) -> bool:
@@ -35,7 +37,7 @@ def would_be_lost(array: Any) -> bool:
 
 def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
     """Say once per source line that a derivative is dropped, and what to write instead."""
-    if not would_be_lost(array):
+    if not would_be_lost(array) or _is_drawn():
         return
     place = where_called()
     if place not in _warned:
@@ -50,9 +52,20 @@ def _message(place: str, what: str, instead: str) -> str:
 
 def lose(what: str, array: Any, instead: str) -> None:
     """The same where an array becomes a plain one: an error if `checks.strict`."""
-    if checks.strict and would_be_lost(array):
+    if checks.strict and would_be_lost(array) and not _is_drawn():
         raise ActivityError(_message(where_called(), what, instead))
     warn_lost(what, array, instead)
+
+
+def _is_drawn() -> bool:
+    """Whether it is a package that draws pictures which asks, by itself or through NumPy."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("ampi", "numpy"):
+            return package in _DRAWING
+        frame = frame.f_back
+    return False
 
 
 def lose_number(what: str, array: Any) -> None:

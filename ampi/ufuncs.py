@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import reductions
+from . import operands, reductions
 from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .errors import no_rule
 from .indexing import frozen_key, getitem, plain_key, setitem
@@ -98,6 +98,8 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
         from . import compiled_ufuncs
 
         return compiled_ufuncs.apply(ufunc, method, inputs, keywords)
+    if len(inputs) > 1 and method != "at" and any(map(operands.is_object, inputs)):
+        return operands.compute(ufunc, method, inputs)
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
 
 

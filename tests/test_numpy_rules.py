@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
+import ampi
 from ampi import functions, reductions, ufuncs
 from ampi.rules import elementwise, inplace, linear_algebra
 
@@ -614,3 +615,19 @@ def test_single_precision_stays_single_and_agrees(name, kind):
     for got, want in zip(x_bar, expected):
         assert got.dtype == single
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4 * max(1.0, np.abs(want).max(initial=0)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.meshgrid(x, np.arange(2.0)),
+        lambda x: np.meshgrid(np.arange(2.0), x, indexing="ij", sparse=True),
+        lambda x: np.broadcast_arrays(np.ones((2, 3)), x),
+        lambda x: np.atleast_2d(np.ones(3), x),
+    ],
+)
+def test_some_of_several_results_may_be_constants(function):
+    x0 = np.array([1.0, 2.5, 3.0])
+    total = lambda x: sum((r * r * np.arange(r.size).reshape(r.shape)).sum() for r in function(x))
+    differences = [(total(x0 + d) - total(x0 - d)) / 2e-6 for d in 1e-6 * np.eye(3)]
+    np.testing.assert_allclose(ampi.grad(total)(x0), differences, rtol=1e-7)

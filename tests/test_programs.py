@@ -113,6 +113,18 @@ def test_numpy_is_ours_in_every_spelling(program, how):
     assert "far" not in sys.modules and "pack" not in sys.modules
 
 
+def test_packages_that_import_themselves_are_loaded_anew(program):
+    path = program(
+        "import pack\nk = 0.5\ny = pack.inner.half(k) * pack.pack.whole",
+        {
+            "pack/__init__.py": "import pack\nfrom pack import inner\nwhole = 2.0",
+            "pack/inner.py": "half = lambda x: x / 2",
+        },
+    )
+    check(path, ["k"], ["y"])
+    assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
+
+
 ASSIGNMENTS = {
     "k = 0.5": "k",
     "k: float = 0.5": "k",
@@ -142,6 +154,11 @@ ASSIGNMENTS = {
     "class C:\n    k = 0.5\nk = C().k ": "C.k",
     "class C:\n    def __init__(self): self.k = 0.5\nk = C().k": "C.__init__:self.k",
     "class C:\n    def f(self): self.__k = 0.5; return self.__k\nk = C().f()": "C.f:self.__k",
+    "P = collections.namedtuple('P', 'n k'); o = P(3, 0.5); k = o.k": "o.k",
+    "P = collections.namedtuple('P', 'n k'); o = types.SimpleNamespace(p=P(3, 0.5)); k = o.p.k": "o.p.k",
+    "P = collections.namedtuple('P', 'n k'); o = P(3, 0.5); k = o[1]": "o[1]",
+    "o = 3, 0.5; k = o[1]": "o[-1]",
+    "P = dataclasses.make_dataclass('P', ['k'], frozen=True); o = P(0.5); k = o.k": "o.k",
     "def f(k=0.5): return k\nk = f()": "f:k",
     "def f(*, k): return k\nk = f(k=0.5)": "f:k",
     "def f():\n    'text'\n    k = 0.5\n    return k\nk = f()": "f:k",
@@ -172,7 +189,7 @@ class C:
 @pytest.mark.parametrize("statement", ASSIGNMENTS)
 def test_independents_are_watched_wherever_they_are_assigned(program, statement):
     source = textwrap.dedent("""
-        import asyncio, contextlib, functools, math, types
+        import asyncio, collections, contextlib, dataclasses, functools, math, types
         import numpy, numpy as np
         from mpi4py import MPI
         @contextlib.contextmanager
@@ -518,3 +535,108 @@ def test_two_precisions(program):
     assert found.parts[0][0].dtype == numpy.float32
     found = check(path, ["z"], ["w"])
     numpy.testing.assert_allclose(found.parts[0][0], [2 + 4j, 6j])
+
+
+VERDICTS = {
+    "sys.exit": "sys.exit('wrong')",
+    "exit without a status": "sys.exit()",
+    "assert": "assert False, 'wrong'",
+    "Abort": "comm.Abort()",
+    "Abort with a status": "comm.Abort(3)",
+}
+
+
+@pytest.mark.parametrize("ends_on", ["all", "the first"])
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_what_a_program_says_of_displaced_results_is_no_error(program, capfd, verdict, ends_on):
+    path = program(
+        f"""
+        import sys
+        import numpy as np
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        def main():
+            k = 0.5
+            y = comm.allreduce(np.sin(k) * (comm.rank + 1))
+            size = comm.size * (comm.size + 1) / 2
+            if abs(y - np.sin(0.5) * size) > 1e-12 and (comm.rank == 0 or {ends_on == "all"}):
+                {VERDICTS[verdict]}
+        main()
+        """
+    )
+    problem = Differentiation(Program("file", str(path), []), ["main:k"], ["main:y"], objective="replicated")
+    with ampi.mpi.installed():
+        found = problem.gradients()
+        (compared,) = compare(problem, found)
+        problem.runner.forget()
+    assert compared.passed and compared.exact
+    said = [*problem.verdicts]
+    if verdict != "exit without a status" and (ends_on == "all" or WORLD.rank == 0):
+        assert len(said) == 1 and f"{path}:11: " in said[0]
+    else:
+        assert not said
+    assert MPI.COMM_WORLD.Abort.__qualname__.startswith("Comm.")
+
+
+@pytest.mark.parametrize("verdict", ["sys.exit('wrong')", "assert False, 'wrong'"])
+def test_a_program_that_ends_before_its_results_are_there_is_an_error(program, verdict):
+    path = program(
+        f"""
+        import sys
+        def main():
+            k = 0.5
+            y = k * k
+            if k != 0.5:
+                {verdict}
+            return y
+        main()
+        """
+    )
+    problem = Differentiation(Program("file", str(path), []), ["main:k"], ["main:return"])
+    with ampi.mpi.installed():
+        found = problem.gradients()
+        with pytest.raises((SystemExit, AssertionError), match="wrong"):
+            compare(problem, found)
+        problem.runner.forget()
+
+
+def test_what_is_computed_in_single_precision_between_is_compared_so(program):
+    path = program(
+        """
+        import numpy as np
+        k = 0.5
+        x = np.full(20, k, np.float32)
+        for _ in range(30):
+            x = np.sin(x) + np.float32(0.1) * x
+        y = x.astype(float).sum() * 1.0
+        """
+    )
+    check(path, ["k"], ["y"])
+
+
+KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()
+KINDS += ["(int, float)", "(list, np.ndarray)"]
+VALUES = "k k*2 a a[0] a.sum() np.float32(k) np.array(k) hadamard(2) 1 [k] a.size".split()
+
+
+def test_classes_are_those_of_the_program_by_itself(program):
+    source = f"""
+        import numbers
+        from collections.abc import Sequence
+        import numpy as np
+        from scipy.linalg import hadamard
+        k = np.float64(0.5)
+        a = np.ones(3) * k
+        found = [[isinstance(x, kind) for kind in ({", ".join(KINDS)})] for x in ({", ".join(VALUES)})]
+        found = [*found, isinstance(k, float | np.ndarray), isinstance(float(k), float)]
+        y = a.sum()
+    """
+    space = {}
+    exec(textwrap.dedent(source), space)
+    path = program(source)
+    problem = Differentiation(Program("file", str(path), []), ["k"], ["y"])
+    with ampi.mpi.installed():
+        problem.gradients()
+        found = problem.runner.namespace["found"]
+        problem.runner.forget()
+    assert found == space["found"]

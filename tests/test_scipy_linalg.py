@@ -186,3 +186,25 @@ def test_what_has_no_rule_says_so_with_name_and_line(f):
         a = tape.watch(np.eye(3) + 0.1)
         with pytest.raises(ampi.ActivityError, match=r"test_scipy_linalg\.py:.*scipy\.linalg"):
             f(a)
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+@pytest.mark.parametrize("kind", "dz")
+def test_tridiagonal_systems_of_lapack(kind, columns):
+    import scipy.linalg.lapack
+
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape):
+        real = rng.standard_normal(shape)
+        return real if kind == "d" else real + 1j * rng.standard_normal(shape)
+
+    def program(*arguments):
+        return (abs(getattr(scipy.linalg.lapack, f"{kind}gtsv")(*arguments)[3]) ** 2).sum()
+
+    given = [drawn(4), drawn(5) + 5, drawn(4), drawn(5, *columns)]
+    gradients = ampi.grad(program, argnums=(0, 1, 2, 3))(*given)
+    directions = [drawn(*x.shape) for x in given]
+    found = sum(np.sum(np.real(np.conj(g) * d)) for g, d in zip(gradients, directions))
+    at = lambda h: program(*[x + h * d for x, d in zip(given, directions)])
+    assert float(found) == pytest.approx(float(at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-7)

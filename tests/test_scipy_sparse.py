@@ -147,3 +147,17 @@ def test_what_is_not_known_says_so():
     shifted = lambda x: sl.LinearOperator((N, N), matvec=lambda v: a @ v + x * v, rmatvec=lambda v: a.T @ v + x * v)
     assert "scipy.sparse.linalg" in said(lambda x: sl.gmres(shifted(x), b)[0], b)
     assert "scipy.sparse.linalg" in said(lambda x: sl.gmres(shifted(x), x)[0], b)
+
+
+def test_preconditioners_without_an_adjoint_are_not_needed():
+    import scipy.sparse
+    import scipy.sparse.linalg
+
+    rng = np.random.default_rng(0)
+    a = scipy.sparse.csr_array(np.diag(np.arange(4.0, 10.0)) + 0.3 * rng.standard_normal((6, 6)))
+    m = scipy.sparse.linalg.LinearOperator((6, 6), matvec=lambda x: x / np.arange(4.0, 10.0))
+    b = rng.standard_normal(6)
+    solved = lambda x: scipy.sparse.linalg.bicgstab(a, x, M=m, rtol=1e-12)[0]
+    gradient = ampi.grad(lambda x: (solved(x) ** 2).sum())(b)
+    expected = np.linalg.solve(a.toarray().T, 2 * np.linalg.solve(a.toarray(), b))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-9)

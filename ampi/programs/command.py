@@ -143,6 +143,8 @@ def differentiate(problem: Differentiation, options: argparse.Namespace, say: Ca
     compared = compare(problem, found)
     for one in compared:
         say(str(one))
+    for said in sorted({said for given in problem.comm.allgather(list(problem.verdicts)) for said in given}):
+        say(f"(With displaced variables the program ended with its own error, after it had computed them: {said})")
     return 0 if all(one.passed for one in compared) else 1
 
 

@@ -86,7 +86,7 @@ class Comparison:
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
     """Run the program again and again, with independents that are displaced along one direction. Collective."""
-    singles = _choose_direction(problem, seed)
+    singles = _choose_direction(problem, seed) or problem.is_single
     steps = list(STEPS_OF_SINGLES if singles else STEPS)
     again = problem.displaced_values(0.0)
     ends = [[problem.displaced_values(sign * step) for sign in (1.0, -1.0)] for step in steps]

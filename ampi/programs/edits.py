@@ -6,6 +6,8 @@ built-in names that only the program's own modules have, and that cannot be writ
 ========================================= ============================================================================
 ``x = __ampi_watch__(k, place, x)``       after the independent was assigned; gives what the program goes on with
 ``__ampi_has__(k, place, lambda: p.x)``   whether an attribute or element is there to be watched
+``__ampi_is_fixed__(p)``                  whether attributes or elements of an object cannot be assigned
+``p = __ampi_with__(p, "x", value)``      such an object with another attribute or element
 ``__ampi_read__(k, y)``                   the dependent, after a line or at the end of a class; gives it back
 ``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
 ``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
@@ -76,16 +78,24 @@ class _Scope:
     results: list[Request]
 
 
+def _member_of(path: str) -> tuple[str, str]:
+    """The object that ``o.a.k`` or ``o[k]`` is a part of, and what of it, as source."""
+    node: Any = ast.parse(path, mode="eval").body
+    return ast.unparse(node.value), repr(node.attr) if isinstance(node, ast.Attribute) else ast.unparse(node.slice)
+
+
 class _Editor(ast.NodeTransformer):
     def __init__(self, filename: str, requests: list[Request], tree: ast.Module) -> None:
         self.filename = filename
         self.requests = requests
-        self.names = bindings.assigned_in(tree, "")
+        self.names = bindings.assigned_in(tree, "") if requests else set()
         self.scopes = [self._scope(tree, "", False)]
 
     # --------------------------------------------------------------------------------------------------- scopes
 
     def _scope(self, node: ast.AST, name: str, compiled: bool) -> _Scope:
+        if not self.requests:
+            return _Scope(node, name, compiled, [], [], [])
         names = bindings.names_in(node)
         watched, lines, results = [], [], []
         for request in self.requests:
@@ -179,9 +189,14 @@ class _Editor(ast.NodeTransformer):
             return []
         request.placed = True
         path, place = request.name.path, self._place(node)
-        text = f"{path} = __ampi_watch__({request.number}, {place!r}, {path})"
+        watched = f"__ampi_watch__({request.number}, {place!r}, {path})"
+        text = f"{path} = {watched}"
         if not certain:
-            text = f"if __ampi_has__({request.number}, {place!r}, lambda: {path}): {text}"
+            if not path.isidentifier():
+                whole, key = _member_of(path)
+                changed = f"{whole} = __ampi_with__({whole}, {key}, {watched})"
+                text = f"if __ampi_is_fixed__({whole}): {changed}\n  else: {text}"
+            text = f"if __ampi_has__({request.number}, {place!r}, lambda: {path}):\n  {text}"
         return [self._statement(node, text)]
 
     def _place(self, node: Any) -> str:

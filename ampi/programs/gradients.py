@@ -19,7 +19,7 @@ from ..derivatives import OBJECTIVES, adjoints_of, seed_of
 from ..errors import AmpiError, ProgramError
 from ..memory import TrackedArray
 from ..tape import Tape
-from . import bindings, names
+from . import bindings, names, verdicts
 from .declared import declaring
 from .modules import Modules
 from .runs import Program, Runner
@@ -63,6 +63,17 @@ def strictly() -> Iterator[None]:
         checks.strict, checks.whole = before
 
 
+class _Watching(Tape):
+    """A tape that knows whether something is computed in single precision."""
+
+    is_single = False
+
+    def activate(self, array: Any) -> None:
+        if array.dtype.char in "fFe":
+            self.is_single = True
+        super().activate(array)
+
+
 class Differentiation:
     """A program, the variables of it, and the ranks that run it.
 
@@ -98,6 +109,9 @@ class Differentiation:
         self.session = Session([self._named(text) for text in wrt], [self._named(text) for text in of], declared)
         self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, self.session.hooks)
         self.runner = Runner(program, self.modules)
+        self.verdicts: dict[str, None] = {}  # what the program said of this rank's results with displaced independents
+        self.is_single = False  # whether a part of it is computed in single precision
+        self._times: list[int] = []
 
     def _named(self, text: str) -> names.Name:
         found = names.parse(text)
@@ -119,12 +133,14 @@ class Differentiation:
     def gradients(self) -> Gradients:
         """Run the program and differentiate it. Collective."""
         session = self.session
-        with strictly(), Tape() as tape:
+        with strictly(), _Watching() as tape:
             session.begin(tape)
             with declaring(session):
                 self.runner.run()
             session.finish(self._namespace_of)
+        self.is_single = bool(self.comm.allreduce(int(tape.is_single)))
         session.align(self.comm)
+        self._times = [dependent.times for dependent in session.dependents]
         self._require_variables()
         values, parts = [], []
         for dependent in session.dependents:
@@ -153,8 +169,13 @@ class Differentiation:
         """The dependents' values with displaced independents. Collective."""
         self.session.begin(None, step)
         with declaring(self.session):
-            self.runner.run(silent=True)
+            end = self.runner.run_displaced()
         self.session.finish(self._namespace_of)
+        if end is not None:
+            if [dependent.times for dependent in self.session.dependents] != self._times:
+                raise end  # before they had their values
+            self.verdicts.setdefault(verdicts.described(end))
+        verdicts.await_others(self.comm, end)
         return [self.value_of(dependent) for dependent in self.session.dependents]
 
     def value_of(self, dependent: Dependent) -> float:

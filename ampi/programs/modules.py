@@ -53,9 +53,11 @@ class Modules(importlib.abc.MetaPathFinder):
         for package in sorted(self.packages & set(sys.modules)):
             raise ProgramError(f"--also {package}: ampi uses {package}, which is imported already")
         self.edit = edit
-        self.builtins = {**vars(builtins), "__import__": _import, hidden("__ampi_number__"): numbers.convert}
+        self.builtins = {**vars(builtins), "__import__": _import, "isinstance": numbers.is_instance}
+        self.builtins[hidden("__ampi_number__")] = numbers.convert
         self.builtins.update({hidden(hook): function for hook, function in hooks.items()})
         self.loaded: list[str] = []
+        self._compiled: dict[tuple, types.CodeType] = {}
 
     def __enter__(self) -> Modules:
         self._import_module = importlib.import_module
@@ -72,8 +74,9 @@ class Modules(importlib.abc.MetaPathFinder):
         for name in self.loaded:
             module = sys.modules.pop(name, None)
             parent, _, last = name.rpartition(".")
-            if module is not None and vars(sys.modules.get(parent, module)).get(last) is module:
-                delattr(sys.modules[parent], last)
+            package = sys.modules.get(parent)
+            if package is not None and vars(package).get(last) is module:
+                delattr(package, last)
         self.loaded.clear()
         importlib.invalidate_caches()
 
@@ -119,12 +122,14 @@ class Modules(importlib.abc.MetaPathFinder):
     # -------------------------------------------------------------------------------------------------- what is run
 
     def compile(self, source: Any, filename: str, name: str) -> types.CodeType:
-        """The code of a module as it is run."""
-        tree = ast.parse(source, filename)
-        pristine = compile(tree, filename, "exec", dont_inherit=True)
-        code = compile(self.edit(tree, filename, name), filename, "exec", dont_inherit=True)
-        remember(pristine, code)
-        return code
+        """The code of a module as it is run; of the same source, in the runs that follow, the same."""
+        key = filename, name, source
+        if key not in self._compiled:
+            tree = ast.parse(source, filename)
+            pristine = compile(tree, filename, "exec", dont_inherit=True)
+            code = self._compiled[key] = compile(self.edit(tree, filename, name), filename, "exec", dont_inherit=True)
+            remember(pristine, code)
+        return self._compiled[key]
 
     def prepare(self, module: types.ModuleType) -> None:
         """Give a new module its built-in names."""

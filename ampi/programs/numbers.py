@@ -1,4 +1,5 @@
-"""What a program's own modules get for ``float()`` and for the module `math`: numbers that keep their derivatives.
+"""What a program's own modules get for ``float()``, ``isinstance()`` and the module `math`: numbers that keep their
+derivatives.
 
 NumPy's functions are used where an argument is a tracked number that carries derivatives; everything else is Python's.
 """
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..array import ndarray
 from ..errors import no_rule
-from ..memory import TrackedArray
+from ..memory import TrackedArray, is_scalar
 from ..outside import would_be_lost
 
 
@@ -39,6 +41,14 @@ def _dtype_of(kind: type) -> Any:
     if kind is complex:
         return np.complex128
     return kind if issubclass(kind, (np.floating, np.complexfloating)) else None
+
+
+def is_instance(x: Any, kinds: Any, /) -> bool:
+    """``isinstance(x, kinds)`` in a program: tracked scalars are what NumPy gives there (`numpy.float64`, a `float`,
+    and no array), and plain arrays that come from elsewhere are what the program calls ``np.ndarray``."""
+    if isinstance(x, TrackedArray) and is_scalar(x):
+        return issubclass(x.dtype.type, kinds)
+    return isinstance(x, kinds) or (type(x) is np.ndarray and issubclass(ndarray, kinds))
 
 
 _UFUNCS: dict[str, Callable] = {

@@ -11,13 +11,15 @@ import pathlib
 import random
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..errors import ProgramError
+from ..errors import ActivityWarning, ProgramError
+from . import verdicts
 from .modules import Loader, Modules
 
 
@@ -122,6 +124,18 @@ class Runner:
 
         A `SystemExit` that means success is the end of the program; anything else that it raises passes through.
         """
+        end = self._run(silent, contextlib.nullcontext(), ())
+        if end is not None and (self.final or not verdicts.is_success(end)):
+            raise end
+
+    def run_displaced(self) -> BaseException | None:
+        """Run it with other values than its own: the error by which it says that these are not right, if it does."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ActivityWarning)  # it was said of the first run
+            end = self._run(True, verdicts.aborting(), (AssertionError,))
+        return None if end is None or verdicts.is_success(end) else end
+
+    def _run(self, silent: bool, around: Any, ends: tuple) -> BaseException | None:
         self.forget()
         with contextlib.ExitStack() as stack:
             if not self.final:
@@ -130,6 +144,7 @@ class Runner:
                 stack.enter_context(_without_the_end_of_mpi())
             if silent:
                 stack.enter_context(silence())
+            stack.enter_context(around)
             stack.enter_context(self.modules)
             if self.program.path or self.program.kind != "file":
                 sys.path.insert(0, self.program.path)
@@ -139,9 +154,9 @@ class Runner:
             self.namespace = module.__dict__
             try:
                 exec(code, module.__dict__)
-            except SystemExit as end:
-                if self.final or end.code not in (None, 0):
-                    raise
+            except (SystemExit, *ends) as end:
+                return end
+        return None
 
     def forget(self) -> None:
         """Let go of what the latest run has left."""

@@ -7,6 +7,7 @@ finite differences, they are displaced at the same places.
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -207,8 +208,10 @@ class Session:
         return {
             "__ampi_watch__": self.watch,
             "__ampi_has__": self.has,
+            "__ampi_is_fixed__": is_fixed,
+            "__ampi_with__": with_member,
             "__ampi_read__": self.read,
-            "__ampi_end__": lambda number, find: _End(self.dependents[number], find),
+            "__ampi_end__": lambda number, find: _End(self, self.dependents[number], find),
         }
 
     def begin(self, tape: Tape | None, step: float = 0.0) -> None:
@@ -310,9 +313,11 @@ class Session:
 
 
 class _End:
-    """Reads a dependent where a function ends."""
+    """Reads a dependent where a function ends: also by ``sys.exit()``, and by the program's own judgement on displaced
+    values (see `verdicts`)."""
 
-    def __init__(self, dependent: Dependent, find: Callable) -> None:
+    def __init__(self, session: Session, dependent: Dependent, find: Callable) -> None:
+        self.ends = (SystemExit,) if session.tape is not None else (SystemExit, AssertionError)
         self.dependent = dependent
         self.find = find
 
@@ -320,7 +325,7 @@ class _End:
         pass
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
+        if kind is not None and not issubclass(kind, self.ends):
             return
         try:
             value = self.find()
@@ -343,6 +348,22 @@ def own(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return tracked(leaf)
     return memory.tracked_copy(leaf)
+
+
+def is_fixed(x: Any) -> bool:
+    """Whether attributes and elements of an object cannot be assigned: a (named) tuple, or a frozen dataclass."""
+    return isinstance(x, tuple) or (dataclasses.is_dataclass(type(x)) and type(x).__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def with_member(x: Any, key: Any, value: Any) -> Any:
+    """Such an object with another attribute or element."""
+    if not isinstance(x, tuple):
+        return dataclasses.replace(x, **{key: value})
+    if isinstance(key, str):
+        return x._replace(**{key: value})  # type: ignore[attr-defined]
+    items = list(x)
+    items[key] = value
+    return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
 
 
 def _is_active(leaf: Any) -> bool:

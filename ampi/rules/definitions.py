@@ -301,8 +301,8 @@ def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, ke
     if not any_active(tape, arguments, keywords):
         return _plainly(found, arguments, keywords)
     _require_no_output(found, arguments, keywords)
-    with passive():
-        exact = found.original(*mapped(plain_of, arguments), **mapped(plain_of, _unharmed(keywords)))
+    with passive():  # copies: it may compute in what it is given, and put it back
+        exact = found.original(*mapped(_copied, arguments), **mapped(_copied, _unharmed(keywords)))
     with np.errstate(all="ignore"):
         result = formula(*arguments, **keywords)
     return exactly(found.name, tape, result, exact, [x for x in parts((arguments, keywords)) if _is_array(x)])

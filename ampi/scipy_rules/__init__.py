@@ -14,6 +14,7 @@ from ..libraries import when_imported
 WITH_RULES = {
     "scipy.fft": "fft",
     "scipy.linalg": "linalg",
+    "scipy.linalg.lapack": "lapack",
     "scipy.special": "special",
     "scipy.sparse": "sparse",
     "scipy.sparse.linalg": "sparse_linalg",

@@ -36,6 +36,16 @@ def _adjoint_of(a: Any) -> Any:
     return None if a is None else a.adjoint() if isinstance(a, sl.LinearOperator) else h(a)
 
 
+def _adjoint_of_preconditioner(M: Any) -> Any:
+    """None for one that says nothing of its adjoint: the adjoint system is solved without."""
+    if isinstance(M, sl.LinearOperator):
+        try:
+            M.rmatvec(np.zeros(M.shape[0], M.dtype))
+        except (NotImplementedError, TypeError):
+            return None
+    return _adjoint_of(M)
+
+
 # --------------------------------------------------------------------------------------------------------------- direct
 
 
@@ -112,7 +122,7 @@ def _solver(solve: Callable) -> None:
             settings["atol"] *= np.linalg.norm(g) / max(np.linalg.norm(b), np.finfo(float).tiny)
         if given.get("shift"):
             settings["shift"] = np.conj(given["shift"])
-        found, info = solve(_adjoint_of(A), np.asarray(g), M=_adjoint_of(given.get("M")), **settings)
+        found, info = solve(_adjoint_of(A), np.asarray(g), M=_adjoint_of_preconditioner(given.get("M")), **settings)
         if info:
             raise TapeError(
                 f"scipy.sparse.linalg.{solve.__name__} has not converged for the adjoint system (info={info}); "

@@ -82,6 +82,34 @@ def tuples_are_spread(a):
 # ------------------------------------------------------------------------------------------------ loops
 
 
+@case(np.outer(x, y), 3)
+def indices_of_arrays(a, n):
+    s = 0.0
+    for i, j in np.ndindex(a.shape):
+        if i == j:
+            continue
+        s += a[i, j] * a[j, i] * (i + 2 * j)
+    for i, j in np.ndindex(n, 2):
+        s += a[j, i] ** 2
+    for ij in np.ndindex(2, 2):
+        s += a[ij] ** 3 * (ij[1] + 1)
+    for k in np.ndindex(n):
+        s += a[k[0], 0]
+    return s
+
+
+@case(np.outer(x, y), np.array([0, 2, 3], np.uint64))
+def loops_between_unsigned_bounds(a, bounds):
+    s = np.zeros(4)
+    for part in range(2):
+        for i in range(bounds[part], bounds[part + 1]):
+            w = a[i, 0]
+            for j in range(1, 4):
+                w = math.sin(w) * a[i, j]
+                s[j] += w * w
+    return s[1] + 2 * s[2] * s[3]
+
+
 @case(x)
 def enumerated(a):
     s = 0.0

@@ -1,0 +1,33 @@
+"""Matplotlib takes our arrays as plain ones: what is drawn has no derivative."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from .activity import plain_of
+from .array import ndarray
+from .arrivals import when_imported
+from .scalars import scalar
+
+
+def _register() -> None:
+    """Tell Matplotlib's registry of units: it would look for the class of the elements, which are such arrays again."""
+    units = sys.modules["matplotlib.units"]
+
+    class Converter(units.ConversionInterface):  # type: ignore[name-defined]
+        """Plain copies of our arrays."""
+
+        @staticmethod
+        def convert(value: Any, unit: Any, axis: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [Converter.convert(x, unit, axis) for x in value]
+            return np.array(plain_of(value))[()]
+
+    for kind in (ndarray, scalar):
+        units.registry[kind] = Converter()
+
+
+when_imported("matplotlib.units", _register)

@@ -1,0 +1,74 @@
+"""Programs that look at their own results, and end with an error where these are not what they expect.
+
+In a run with displaced variables such an end (``sys.exit("wrong")``, a failed ``assert``, ``comm.Abort()``) is one like
+any other, once the variables that are asked for have their values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import ProgramError
+from ..mpi.comm import Communicator
+
+PATIENCE = 30.0  # seconds that a rank which has ended so leaves to the others
+_AMPI = Path(__file__).parent.parent
+
+
+class _Aborted(SystemExit):
+    """``comm.Abort()``"""
+
+
+@contextlib.contextmanager
+def aborting() -> Iterator[None]:
+    """``comm.Abort(status)`` ends the program's run on this rank."""
+
+    def abort(self: Any, errorcode: int = 0) -> None:
+        raise _Aborted(errorcode)
+
+    Communicator.Abort = abort  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del Communicator.Abort  # type: ignore[attr-defined]
+
+
+def is_success(end: BaseException) -> bool:
+    """Whether a program has ended as one does with which all is well."""
+    return isinstance(end, SystemExit) and not isinstance(end, _Aborted) and end.code in (None, 0)
+
+
+def described(end: BaseException) -> str:
+    """What a program's run ended with, and where."""
+    frames = [f for f in traceback.extract_tb(end.__traceback__) if _AMPI not in Path(f.filename).parents]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+    if isinstance(end, _Aborted):
+        return f"{where}comm.Abort({end.code})"
+    if isinstance(end, SystemExit):
+        return f"{where}sys.exit({end.code!r})"
+    return f"{where}{type(end).__name__}{f': {end}' if str(end) else ''}"
+
+
+def await_others(comm: Any, end: BaseException | None) -> None:
+    """Wait for the ranks that are still running the program. Collective.
+
+    A rank whose run ended with ``end`` waits for so long only: the others may wait for it, in the program.
+    """
+    request = comm.Ibarrier()
+    deadline = time.monotonic() + PATIENCE
+    while end is not None and not request.Test():
+        if time.monotonic() > deadline:
+            error = ProgramError(
+                f"with displaced variables the program ended on rank {comm.Get_rank()} ({described(end)}), and did not "
+                f"on other ranks for {PATIENCE:.0f} seconds, which wait for it: --check cannot displace these variables"
+            )
+            print(f"ampi.run: {error}", file=sys.stderr, flush=True)
+            comm.Abort(1)
+        time.sleep(0.001)
+    request.Wait()
