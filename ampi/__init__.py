@@ -18,6 +18,7 @@ from .errors import (
     CacheWarning,
     CommunicationError,
     KernelError,
+    PerformanceWarning,
     ProgramError,
     TapeError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "KernelError",
     "Message",
     "Op",
+    "PerformanceWarning",
     "Prequest",
     "ProgramError",
     "Request",

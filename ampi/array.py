@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import activity, byte_views, checks, functions, indexing, nested, ufuncs, writing
+from . import activity, byte_views, checks, elements, functions, indexing, nested, ufuncs, writing
 from .constants import marked
 from .errors import no_rule
 from .memory import (
@@ -18,12 +18,11 @@ from .memory import (
     plain,
     region_of,
     set_array_type,
-    storage_of,
     tracked,
     wrapped,
 )
 from .outside import is_called_by_ampi, lend, lose, lose_number, warn_lost, would_be_lost
-from .tape import current, open_tapes
+from .tape import current
 
 
 class ndarray(TrackedArray):
@@ -41,16 +40,6 @@ class ndarray(TrackedArray):
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
         return functions.apply(function, arguments, keywords)
-
-    def __getitem__(self, key: Any) -> Any:
-        return indexing.getitem(self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        storage = storage_of(self)
-        if not open_tapes and not storage.needs and not storage.guard:
-            np.ndarray.__setitem__(self, key, value)
-        else:
-            indexing.setitem(self, key, value)
 
     # ------------------------------------------------------------------------------------------ leaving the array
 
@@ -100,11 +89,6 @@ class ndarray(TrackedArray):
         warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
         lend(self)
         raise AttributeError
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.ndim == 0:
-            raise TypeError("iteration over a 0-d array")
-        return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:
         return "ndarray" + repr(plain(self)).removeprefix("array").replace("\n", "\n  ")
@@ -438,6 +422,7 @@ class FlatView:
 
 
 set_array_type(ndarray)
+elements.leave_to_numpy(ndarray)
 
 
 def value(x: Any) -> Any:

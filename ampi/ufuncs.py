@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import reductions
+from . import elements, reductions
 from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .errors import no_rule
 from .indexing import frozen_key, getitem, plain_key, setitem
@@ -83,6 +83,14 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             return _passively(ufunc, method, inputs, keywords)
         except _Deferred:
             return NotImplemented
+    if not keywords and method == "__call__":
+        for x in inputs:
+            if isinstance(x, np.ndarray) and not is_scalar(x):
+                break
+        else:
+            found = elements.call(tape, ufunc, inputs)
+            if found is not NotImplemented:
+                return found
     if any(map(_computes, inputs)):
         return NotImplemented
     inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
@@ -98,6 +106,8 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
     """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
     if not is_of_numpy(3):
         require_arrays(outs)
+    if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a number, which NumPy's code binds anew
+        return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name != "out"})
     arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
     return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
 

@@ -30,6 +30,7 @@ FLOORS = {
     "constants": 1,
     "custom": 1,
     "functions": 1,
+    "elements": 1,
     "indexing": 1,
     "activity": 1,
     "writing": 1,

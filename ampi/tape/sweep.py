@@ -68,6 +68,10 @@ class Sweep:
         """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
         return region.storage in self._shadows
 
+    def has_block(self, storage: Storage) -> bool:
+        """The same for all of a storage."""
+        return storage in self._shadows
+
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""
         return region.view(self.block(region.storage))
