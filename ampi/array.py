@@ -15,6 +15,7 @@ from .memory import (
     TrackedArray,
     forget_region,
     is_scalar,
+    note_structured,
     plain,
     region_of,
     set_array_type,
@@ -140,6 +141,8 @@ class ndarray(TrackedArray):
     def view(self, *arguments: Any, **keywords: Any) -> Any:
         """`numpy.ndarray.view`; what is done with a plain view is not seen (which draws a warning)."""
         result = np.ndarray.view(self, *arguments, **keywords)
+        if result.dtype.names:
+            note_structured()
         if not isinstance(result, TrackedArray):
             self._hand_out("a plain view of")
         return result

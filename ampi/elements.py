@@ -1,6 +1,7 @@
 """Single elements and numbers: the ways that a program's own loops take, as short as they can be.
 
 While no tape is open, `ampi.ndarray` has no item access of its own: elements are what NumPy gives, at NumPy's price.
+(Unless there are structured arrays, whose elements are views that may carry derivatives later.)
 While one records, an element that carries derivatives, and what is computed of it, is a variable of the tape (see
 `tape.elements`); whatever is not said here about it is done as for any other array, whose memory the variable is then
 stored in.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 import threading
 from _thread import get_ident
@@ -17,11 +19,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numba.core import config
 
 from . import checks, indexing
 from .activity import plain_of
-from .memory import Region, TrackedArray, is_scalar, region_of, set_node, storage_of, variable, writable
+from .memory import (
+    Region,
+    TrackedArray,
+    at_first_structured,
+    is_scalar,
+    region_of,
+    set_node,
+    storage_of,
+    variable,
+    writable,
+)
 from .memory import set_class as _set_class
 from .recording import scope_now
 from .rules.elementwise import RULES
@@ -307,6 +318,16 @@ def _take_over(tape: Any = None) -> None:
         for name, method in methods.items():
             if name not in vars(cls):
                 setattr(cls, name, method)
+
+
+def _keep() -> None:
+    """There are structured arrays: their elements are views that may carry derivatives later, and so are ours."""
+    global _changes_left
+    _changes_left = 0
+    _take_over()
+
+
+at_first_structured.append(_keep)
 
 
 def _count_idle() -> None:
@@ -640,7 +661,7 @@ def _sweep_compiled(*arguments: Any) -> None:
     element_sweep.sweep(*arguments)
 
 
-if not config.DISABLE_JIT:
+if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
     set_compiled_sweep(_sweep_compiled)
 
 __all__ = ["call", "getitem", "leave_to_numpy", "operators", "set_scalar_type", "setitem"]

@@ -491,6 +491,16 @@ _scalar_type: type[TrackedArray] = TrackedArray
 _record_type: type[TrackedArray] = TrackedArray
 
 
+at_first_structured: list[Callable[[], None]] = []
+"""For the floors above: called once, when a structured array becomes one of ours."""
+
+
+def note_structured() -> None:
+    """A structured array becomes one of ours."""
+    while at_first_structured:
+        at_first_structured.pop()()
+
+
 def set_array_type(cls: type[TrackedArray]) -> None:
     """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
     global _array_type
@@ -576,6 +586,8 @@ def writable(x: np.ndarray) -> np.ndarray:
 def tracked(array: Any) -> TrackedArray:
     """The same memory as an `ampi.ndarray`, tracked from now on (no copy of an existing array)."""
     array = np.asanyarray(array)
+    if array.dtype.names:
+        note_structured()
     if not isinstance(array, _array_type):
         array = array.view(_array_type)
     storage_of(array)
@@ -588,6 +600,8 @@ def tracked_copy(value: Any) -> TrackedArray:
     source = np.asarray(value)
     if not source.ndim and (is_scalar(value) or not isinstance(value, np.ndarray)) and source.dtype.kind in "fc":
         return scalar(source[()])
+    if source.dtype.names:
+        note_structured()
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
     _set_item(copy, ..., source)
     _set_storage(copy, Storage(address_of(copy), copy.nbytes))
@@ -600,6 +614,8 @@ def wrapped(result: Any) -> Any:
     Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
     """
     if type(result) is np.ndarray:
+        if result.dtype.names:
+            note_structured()
         return result.view(_array_type)
     if isinstance(result, np.inexact):
         return scalar(result)

@@ -1,5 +1,7 @@
 """Loops of Python over single elements: flat statements on the tape, and NumPy's own item access without one."""
 
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -229,3 +231,43 @@ def test_division_by_zero_and_nothing_times_infinity(swept):
         z = np.sqrt(x[0]) * 0.0 + x[1]
     np.testing.assert_array_equal(tape.gradient(z, x), [0.0, 1.0])
     assert np.isnan(ampi.value(y))
+
+
+STRUCTURED = """
+import numpy, ampi, ampi.numpy as np
+
+with ampi.Tape():
+    pass
+x = np.ones(3)
+for _ in range(5000):
+    x[0]
+assert type(x[0]) is numpy.float64
+v = {make}
+element = v[1]
+with ampi.Tape() as tape:
+    a = tape.watch(numpy.array([2.0]))
+    v["p"] = 3.0 * a[0]
+    y = element["p"] * element["p"]
+print(tape.gradient(y, a)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "np.zeros(2, [('p', 'f8'), ('q', 'i4')])",
+        "np.zeros((2, 1)).view([('p', 'f8')])[:, 0]",
+        "np.array(numpy.zeros(2, [('p', 'f8')]))",
+        "np.asarray(numpy.zeros(2, [('p', 'f8')]))",
+        "np.empty(2).astype([('p', 'f8')])",
+        "np.full(2, numpy.zeros((), [('p', 'f8')]))",
+        "np.concatenate([numpy.zeros(1, [('p', 'f8')])] * 2)",
+        "np.empty_like(numpy.zeros(2, [('p', 'f8')]))",
+    ],
+)
+def test_elements_of_structured_arrays_that_were_taken_before_the_tape(make, tmp_path):
+    """They are views: they see what becomes active later."""
+    path = tmp_path / "program.py"
+    path.write_text(STRUCTURED.format(make=make))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert done.returncode == 0 and float(done.stdout) == 36.0, done.stderr
