@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import activity, byte_views, checks, elements, functions, indexing, nested, ufuncs, writing
+from . import activity, byte_views, checks, elements, functions, indexing, nested, small_arrays, ufuncs, writing
 from .constants import marked
 from .errors import no_rule
 from .memory import (
@@ -46,15 +46,15 @@ class ndarray(TrackedArray):
 
     def __float__(self) -> float:
         lose_number("float() of", self) if checks.whole else warn_lost("float() of", self)
-        return float(plain(self))
+        return float(activity.plain_of(self))
 
     def __int__(self) -> int:
         warn_lost("int() of", self)
-        return int(plain(self))
+        return int(activity.plain_of(self))
 
     def __complex__(self) -> complex:
         lose_number("complex() of", self) if checks.whole else warn_lost("complex() of", self)
-        return complex(plain(self))
+        return complex(activity.plain_of(self))
 
     def item(self, *arguments: Any) -> Any:
         """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
@@ -426,6 +426,7 @@ class FlatView:
 
 set_array_type(ndarray)
 elements.leave_to_numpy(ndarray)
+small_arrays.set_array_type(ndarray)
 
 
 def value(x: Any) -> Any:

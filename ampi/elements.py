@@ -9,7 +9,6 @@ stored in.
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import sys
@@ -21,32 +20,24 @@ from typing import Any
 import numpy as np
 
 from . import checks, indexing
-from .activity import plain_of
 from .memory import (
     Region,
     TrackedArray,
     at_first_structured,
-    is_scalar,
     region_of,
     set_node,
     storage_of,
     variable,
-    writable,
 )
 from .memory import set_class as _set_class
 from .recording import scope_now
-from .rules.elementwise import RULES
-from .tape import Tape, at_opening, current, living, open_tapes
+from .tape import Tape, at_opening, living, open_tapes
 from .tape.elements import (
-    ADD,
     BITS,
     CLEAR,
     LONGEST,
     READ,
-    SCALE,
     STORE,
-    SUBTRACT,
-    SUM,
     Elements,
     set_compiled_sweep,
     steps_of,
@@ -97,11 +88,13 @@ def getitem(self: Any, key: Any) -> Any:
     else:
         try:
             i, j = key
-            offset += (i if i >= 0 else i + shape[0]) * strides[0] + (j if j >= 0 else j + shape[1]) * strides[1]
-            if type(offset) is not int:
-                offset = int(offset)
         except (TypeError, ValueError):
             offset = _offset_of(key, region.steps)
+        else:
+            if type(i) is int and type(j) is int:
+                offset += (i if i >= 0 else i + shape[0]) * strides[0] + (j if j >= 0 else j + shape[1]) * strides[1]
+            else:  # NumPy's integers may be too short for offsets
+                offset = _offset_of(key, region.steps)
     if pen.records[-1] is not pen.current:
         pen.open()
     try:
@@ -120,8 +113,8 @@ def getitem(self: Any, key: Any) -> Any:
     pen.room = room = room - 1
     pen.pool[room] = found
     made = pen.shown[room, ...]
+    made._node = found, number, reference
     _set_class(made, _scalar)
-    set_node(made, (found, number, reference))
     return made
 
 
@@ -140,8 +133,8 @@ def _constant(self: Any, key: Any, found: Any) -> Any:
     pen.room = room = room - 1
     pen.pool[room] = found
     made = pen.shown[room, ...]
+    made._node = found, None, tape.reference
     _set_class(made, _scalar)
-    set_node(made, (found, None, tape.reference))
     return made
 
 
@@ -156,6 +149,9 @@ def _offset_of(key: Any, steps: tuple) -> int:
 
 def setitem(self: Any, key: Any, value: Any) -> None:
     """``array[key] = value`` while a tape is open, or exists."""
+    if type(key) is slice and open_tapes:
+        indexing.setitem(self, key, value)
+        return
     scope = scope_now()
     tape = scope.tape
     if tape is None or (pen := tape.pen) is None or scope.thread != get_ident():
@@ -168,11 +164,11 @@ def setitem(self: Any, key: Any, value: Any) -> None:
         except AttributeError:
             known = None
         if known is not tape.reference:
-            if (node := _node_of(value, tape, pen)) is None:
+            if (node := node_of(value, tape, pen)) is None:
                 indexing.setitem(self, key, value)
                 return
             number, variable, known = node
-    elif kind in NUMBERS:
+    elif kind in NUMBERS and not (type(key) is tuple and slice in map(type, key)):
         number, variable = value, None
     else:
         indexing.setitem(self, key, value)
@@ -282,73 +278,7 @@ def iterated(self: Any) -> Iterator[Any]:
     return (self[k] for k in range(len(self)))
 
 
-# ------------------------------------------------------------------------------------------------ methods come and go
-
-_arrays: list[type] = []
-_lock = threading.RLock()
-_idle = 0  # uses of item access of ours since the last tape was closed
-_ENOUGH = 32
-# From Python 3.13 on, a class that has changed a thousand times is looked at without any cache.
-_changes_left = 400 if sys.version_info >= (3, 13) else sys.maxsize
-
-
-def set_scalar_type(cls: type) -> None:
-    """Tell this module which class variables have (`ampi.scalars.scalar`)."""
-    global _scalar
-    _scalar = cls
-
-
-def leave_to_numpy(cls: type) -> None:
-    """The class of arrays, which is to have item access of ours only while a tape needs it."""
-    _arrays.append(cls)
-    if checks.is_full():
-        _take_over()
-    else:
-        at_opening.append(_take_over)
-
-
-def _take_over(tape: Any = None) -> None:
-    global _idle
-    _idle = 0
-    (cls,) = _arrays
-    if "__getitem__" in vars(cls) and "__setitem__" in vars(cls):
-        return
-    with _lock:
-        methods: dict[str, Callable] = {"__getitem__": getitem, "__setitem__": setitem, "__iter__": iterated}
-        for name, method in methods.items():
-            if name not in vars(cls):
-                setattr(cls, name, method)
-
-
-def _keep() -> None:
-    """There are structured arrays: their elements are views that may carry derivatives later, and so are ours."""
-    global _changes_left
-    _changes_left = 0
-    _take_over()
-
-
-at_first_structured.append(_keep)
-
-
-def _count_idle() -> None:
-    """Item access of ours was asked though no tape is open: after some times NumPy's takes its place."""
-    global _idle, _changes_left
-    _idle += 1
-    if _idle < _ENOUGH or checks.is_full() or not _changes_left:
-        return
-    with _lock:
-        _idle = 0
-        (cls,) = _arrays
-        for name in ("__getitem__", "__iter__", *(() if living else ("__setitem__",))):
-            if not open_tapes and name in vars(cls):
-                delattr(cls, name)
-                _changes_left -= 1
-
-
-# --------------------------------------------------------------------------------------------------------- arithmetic
-
-
-def _node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
+def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
     """Value, variable and tape of a scalar; the variable None of a constant.  None: to be treated as an array."""
     try:
         node = x._node
@@ -380,277 +310,67 @@ def _node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
     return node
 
 
-_METHOD = """
-def {name}(self, other):
-    scope = scope_now()
-    tape = scope.tape
-    if tape is None or scope.thread != get_ident() or (pen := tape.pen) is None:
-        return base(self, other)
-    reference = tape.reference
-    try:
-        x, a, known = self._node
-    except AttributeError:
-        known = None
-    if known is not reference:
-        if (node := node_of(self, tape, pen)) is None:
-            return base(self, other)
-        x, a, known = node
-    kind = type(self)
-    if type(other) in NUMBERS:
-        y, b = other, None
-    elif type(other) is kind:
-        try:
-            y, b, known = other._node
-        except AttributeError:
-            known = None
-        if known is not reference:
-            if (node := node_of(other, tape, pen)) is None:
-                return base(self, other)
-            y, b, known = node
+# ------------------------------------------------------------------------------------------------ methods come and go
+
+_arrays: list[type] = []
+_lock = threading.RLock()
+_idle = 0  # uses of item access of ours since the last tape was closed
+_ENOUGH = 32
+# From Python 3.13 on, a class that has changed a thousand times is looked at without any cache.
+_changes_left = 400 if sys.version_info >= (3, 13) else sys.maxsize
+
+
+def set_scalar_type(cls: type) -> None:
+    """Tell this module which class variables have (`ampi.scalars.scalar`)."""
+    global _scalar
+    _scalar = cls
+
+
+def leave_to_numpy(cls: type) -> None:
+    """The class of arrays, which is to have item access of ours only while a tape needs it."""
+    _arrays.append(cls)
+    if checks.is_full():
+        _take_over()
     else:
-        return base(self, other)
-    z = {formula}
-    if type(z) not in BITS:
-        return base(self, other)
-    if a is None and b is None:
-        number = None
-    elif not pen.records or pen.records[-1] is not pen.current:
-        pen.open()
-    integers = pen.integers
-    if b is None:
-        if a is not None:
-            number = pen.count
-            {first}
-    elif a is None:
-        number = pen.count
-        {second}
-    else:
-        number = pen.count
-        {both}
-    if type(z) is not float64:
-        return variable(z, (z, number, reference))
-    room = pen.room or pen.enlarge()
-    pen.room = room = room - 1
-    pen.pool[room] = z
-    made = pen.shown[room, ...]
-    set_class(made, kind)
-    set_node(made, (z, number, reference))
-    return made
-"""
-
-_SAME = "number = {0}"
-_ONE = "integers += ({0}, SCALE); pen.reals.append({1}); pen.count = number + 1"
-_BOTH = "integers += (a, b, SUM); pen.reals += ({0}, {1}); pen.count = number + 1"
-_TWO = "integers += (a, b, {0}); pen.count = number + 1"
-
-_FORMULAS = {  # formula, and statements with only a, only b, and both
-    "add": ("x + y", _SAME.format("a"), _SAME.format("b"), _TWO.format("ADD")),
-    "sub": ("x - y", _SAME.format("a"), _ONE.format("b", "-1.0"), _TWO.format("SUBTRACT")),
-    "mul": ("x * y", _ONE.format("a", "y"), _ONE.format("b", "x"), _BOTH.format("y", "x")),
-    "truediv": (
-        "x / y",
-        _ONE.format("a", "over(1.0, y)"),
-        _ONE.format("b", "over(-z, y)"),
-        _BOTH.format("over(1.0, y)", "over(-z, y)"),
-    ),
-}
-_NAMES = {
-    "ADD": ADD,
-    "BITS": BITS,
-    "NUMBERS": NUMBERS,
-    "SCALE": SCALE,
-    "SUBTRACT": SUBTRACT,
-    "SUM": SUM,
-    "float64": np.float64,
-    "get_ident": get_ident,
-    "node_of": _node_of,
-    "scope_now": scope_now,
-    "set_class": _set_class,
-    "set_node": set_node,
-    "variable": variable,
-}
+        at_opening.append(_take_over)
 
 
-def _comparison(name: str) -> Callable:
-    base, compare = getattr(np.ndarray, name), getattr(operator, name.strip("_"))
-
-    def method(self: Any, other: Any) -> Any:
-        kind = type(other)
-        if kind is type(self):
-            return compare(_item(self, ()), _item(other, ()))
-        if kind in NUMBERS:
-            return compare(_item(self, ()), other)
-        return base(self, other)
-
-    method.__name__ = name
-    return method
+def _take_over(tape: Any = None) -> None:
+    global _idle
+    _idle = 0
+    (cls,) = _arrays
+    with _lock:  # another thread may be about to take them away
+        if "__getitem__" in vars(cls) and "__setitem__" in vars(cls):
+            return
+        methods: dict[str, Callable] = {"__getitem__": getitem, "__setitem__": setitem, "__iter__": iterated}
+        for name, method in methods.items():
+            if name not in vars(cls):
+                setattr(cls, name, method)
 
 
-def _over(x: Any, y: Any) -> float:
-    """A quotient, in silence."""
-    try:
-        return float(x) / float(y)
-    except ZeroDivisionError:
-        with np.errstate(all="ignore"):
-            return float(np.float64(x) / np.float64(y))
+def _keep() -> None:
+    """There are structured arrays: their elements are views that may carry derivatives later, and so are ours."""
+    global _changes_left
+    _changes_left = 0
+    _take_over()
 
 
-def _refused(*operands: Any) -> Any:
-    return NotImplemented
+at_first_structured.append(_keep)
 
 
-def _written(name: str, prefix: str, base: Callable) -> Callable:
-    """`_METHOD` for an operator."""
-    formula, first, second, both = _FORMULAS[name]
-    full = f"{prefix}{name}__"
-    text = _METHOD.format(name=full, formula=formula, first=first, second=second, both=both)
-    if prefix == "__r":
-        text = text.replace("    z = ", "    x, a, y, b = y, b, x, a\n    z = ")
-    names = {**_NAMES, "base": base, "over": _over}
-    exec(compile(text, __file__, "exec"), names)
-    return names[full]
-
-
-def _as_of_numbers(base: Callable, of_numbers: Callable, swapped: bool = False) -> Callable:
-    """An operator of arrays that gives what NumPy's scalars give: of complex ones another rounding."""
-
-    def method(self: Any, *others: Any) -> Any:
-        made = base(self, *others)
-        if is_scalar(made) and "c" in (made.dtype.kind, self.dtype.kind) and not storage_of(made).guard:  # type: ignore[union-attr]
-            values = [plain_of(x) for x in (self, *others)]
-            if all(isinstance(x, (int, float, complex, np.generic)) for x in values):
-                wanted = of_numbers(*(reversed(values) if swapped else values))
-                if getattr(wanted, "dtype", None) == made.dtype:
-                    writable(made)[...] = wanted
-        return made
-
-    return method
-
-
-def _power(base: Callable, swapped: bool) -> Callable:
-    def method(self: Any, other: Any, *modulus: Any) -> Any:
-        tape = current()
-        if tape is not None and not modulus:
-            if (
-                type(other) in (int, float)
-                and not swapped
-                and (found := _constant_power(tape, self, other)) is not None
-            ):
-                return found
-            operands = (other, self) if swapped else (self, other)
-            found = call(tape, np.power, operands, operator.pow)
-            if found is not NotImplemented:
-                return found
-        return base(self, other, *modulus)
-
-    return method
-
-
-def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
-    """The power of a variable to a constant; None: to be found in the general way."""
-    node = None if tape.pen is None else _node_of(base, tape, tape.pen)
-    if node is None or node[1] is None:
-        return None
-    try:
-        partial = exponent * math.pow(node[0], exponent - 1) if exponent else 0.0
-    except (OverflowError, ValueError):
-        return None
-    z = node[0] ** exponent
-    if type(z) not in BITS:
-        return None
-    pen: Any = tape.pen
-    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
-        pen.open()
-    number = pen.count
-    pen.count = number + 1
-    pen.integers += (node[1], SCALE)
-    pen.reals.append(partial)
-    return variable(z, (z, number, tape.reference))
-
-
-def operators() -> dict[str, Callable]:
-    """The methods of scalars that have a short way."""
-    found: dict[str, Callable] = {}
-    for name in (*_FORMULAS, "pow"):
-        of_numbers = getattr(operator, name)
-        for prefix in ("__", "__r", "__i"):
-            swapped = prefix == "__r"
-            base = getattr(np.ndarray, f"__{name}__" if prefix == "__i" else f"{prefix}{name}__")
-            base = _as_of_numbers(base, of_numbers, swapped)
-            full = f"{prefix}{name}__"
-            found[full] = _power(base, swapped) if name == "pow" else _written(name, prefix, base)
-    for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-        found[name] = _comparison(name)
-    found["__abs__"] = _as_of_numbers(np.ndarray.__abs__, abs)
-    return found
-
-
-_QUICK: dict[Any, tuple[Callable, Callable]] = {
-    np.add: (_written("add", "__", _refused), _written("add", "__r", _refused)),
-    np.subtract: (_written("sub", "__", _refused), _written("sub", "__r", _refused)),
-    np.multiply: (_written("mul", "__", _refused), _written("mul", "__r", _refused)),
-    np.divide: (_written("truediv", "__", _refused), _written("truediv", "__r", _refused)),
-}
-
-
-def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
-    """A ufunc of two operands, one of them a scalar at least; NotImplemented: there is no short way."""
-    methods = _QUICK.get(ufunc)
-    if methods is None:
-        return NotImplemented
-    return methods[0](x, y) if type(x) is _scalar else methods[1](y, x)
-
-
-# ------------------------------------------------------------------------------------------------- NumPy's functions
-
-
-def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
-    """A ufunc of scalars and constants, or an operator; NotImplemented: to be recorded as one of arrays."""
-    rule, pen = RULES.get(ufunc), tape.pen
-    if rule is None or pen is None or len(inputs) > 2:
-        return NotImplemented
-    values: list[Any] = []
-    variables: list[int | None] = []
-    for x in inputs:
-        if type(x) in NUMBERS:
-            values.append(x)
-            variables.append(None)
-            continue
-        node = _node_of(x, tape, pen) if is_scalar(x) else None
-        if node is None:
-            return NotImplemented
-        values.append(node[0])
-        variables.append(node[1])
-    active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]
-    if not active:
-        return NotImplemented
-    if of_numbers is None:
-        z = ufunc(*values)
-    else:
-        z = of_numbers(*values)
-    if type(z) not in BITS:
-        return NotImplemented
-    values.append(z)
-    partials = rule.partials or ()
-    with np.errstate(all="ignore"):
-        if partials:
-            pairs = [(variables[k], float(partials[k](*[values[n] for n in rule.needs[k]]))) for k in active]
-        else:
-            one = type(z)(1.0)
-            pairs = [(variables[k], float(rule.terms[k](one, *[values[n] for n in rule.needs[k]]))) for k in active]
-    pairs.append((None, 0.0))
-    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
-        pen.open()
-    (a, p), (b, q) = pairs[:2]
-    number = pen.count
-    pen.count = number + 1
-    if b is None:
-        pen.integers += (a, SCALE)
-        pen.reals.append(p)
-    else:
-        pen.integers += (a, b, SUM)
-        pen.reals += (p, q)
-    return variable(z, (z, number, tape.reference))
+def _count_idle() -> None:
+    """Item access of ours was asked though no tape is open: after some times NumPy's takes its place."""
+    global _idle, _changes_left
+    _idle += 1
+    if _idle < _ENOUGH or checks.is_full() or not _changes_left:
+        return
+    with _lock:
+        _idle = 0
+        (cls,) = _arrays
+        for name in ("__getitem__", "__iter__", *(() if living else ("__setitem__",))):
+            if not open_tapes and name in vars(cls):
+                delattr(cls, name)
+                _changes_left -= 1
 
 
 def _sweep_compiled(*arguments: Any) -> None:
@@ -663,5 +383,3 @@ def _sweep_compiled(*arguments: Any) -> None:
 
 if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
     set_compiled_sweep(_sweep_compiled)
-
-__all__ = ["call", "getitem", "leave_to_numpy", "operators", "set_scalar_type", "setitem"]

@@ -150,6 +150,17 @@ class Region:
         self.strides = array.strides
         self.dtype = array.dtype
 
+    @classmethod
+    def all_of(cls, storage: Storage, array: np.ndarray) -> Region:
+        """That of an array which begins with its storage."""
+        region = cls.__new__(cls)
+        region.storage = storage
+        region.offset = 0
+        region.shape = array.shape
+        region.strides = array.strides
+        region.dtype = array.dtype
+        return region
+
     @property
     def place(self) -> tuple[Any, ...]:
         """Equal for regions that name the same elements of the same storage in the same order."""
@@ -292,7 +303,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
         try:
             return array._storage
         except AttributeError:
-            if hasattr(array, "_node"):
+            if type(array) is _scalar_type and hasattr(array, "_node"):
                 return _entered(array)
             if array.base is None:
                 return _seen_first(array)
@@ -346,7 +357,7 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
             try:
                 return owner._storage
             except AttributeError:
-                if hasattr(owner, "_node"):
+                if type(owner) is _scalar_type and hasattr(owner, "_node"):
                     return _entered(owner)
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
@@ -540,7 +551,14 @@ def variable(number: np.floating, node: tuple) -> TrackedArray:
     return made
 
 
-class Pool(TrackedArray):
+class Fresh(TrackedArray):
+    """A new array, which has not got its class yet."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__  # which is the quicker one
+
+
+class Pool(Fresh):
     """Memory for the numbers of scalars.  (Views of theirs must not take it for an array like themselves.)"""
 
     __slots__ = ()

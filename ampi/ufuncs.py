@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import elements, reductions
+from . import element_arithmetic, reductions, small_arrays
 from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .errors import no_rule
 from .indexing import frozen_key, getitem, plain_key, setitem
@@ -65,6 +65,7 @@ def _not_computing(x: Any) -> Any:
 
 
 _plain_method = np.ndarray.__array_ufunc__
+_CLIP = np._core.umath.clip  # whose method of numbers gives numbers
 
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
@@ -83,14 +84,12 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             return _passively(ufunc, method, inputs, keywords)
         except _Deferred:
             return NotImplemented
-    if not keywords and method == "__call__":
-        for x in inputs:
-            if isinstance(x, np.ndarray) and not is_scalar(x):
-                break
-        else:
-            found = elements.call(tape, ufunc, inputs)
-            if found is not NotImplemented:
-                return found
+    if not keywords and method == "__call__" and getattr(inputs[0], "size", 1) <= small_arrays.MOST_ELEMENTS:
+        found = small_arrays.call(tape, ufunc, inputs)
+        if found is None and all([not isinstance(x, np.ndarray) or is_scalar(x) for x in inputs]):
+            found = element_arithmetic.call(tape, ufunc, inputs)
+        if found is not None:
+            return found
     if any(map(_computes, inputs)):
         return NotImplemented
     inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
@@ -216,6 +215,8 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
         return _passively(ufunc, "__call__", inputs, keywords)
     if keywords:
         return _call_with_keywords(tape, ufunc, rule, inputs, active, keywords)
+    if ufunc is _CLIP and type(inputs[0]) is np.ndarray and not inputs[0].ndim and not is_of_numpy(4):
+        raise no_rule(ufunc, " as a method of one of NumPy's own numbers (write np.clip(x, low, high))")
     result = wrapped(ufunc(*[as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
     if is_inexact(result):
         _record_fresh(tape, rule, inputs, active, result, None)

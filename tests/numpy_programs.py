@@ -48,10 +48,13 @@ class Program:
 
     # ------------------------------------------------------------------------------------------------ keeping lines
 
+    def executed(self, lines, dtypes):
+        return run(lines, np, dtypes, starts())
+
     def try_line(self, line):
         # What fails may have changed something: everything is run again.
         try:
-            names = run([*self.lines, line], np, NARROW, starts())
+            names = self.executed([*self.lines, line], NARROW)
         except Exception:
             return
         for value in names.values():
@@ -369,4 +372,4 @@ def run(lines, module, dtypes, values):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         exec("\n".join(lines), names)
-    return {n: v for n, v in names.items() if n not in (*dtypes, "np", "__builtins__")}
+    return {n: v for n, v in names.items() if n not in (*dtypes, "np") and not n.startswith("__")}

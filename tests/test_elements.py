@@ -36,8 +36,10 @@ def by_complex_step(f, x, seed):
 @pytest.fixture(params=["python", "compiled"])
 def swept(request, monkeypatch):
     """With both sweeps."""
-    monkeypatch.setattr(elements, "FEW", 0 if request.param == "compiled" else 1 << 40)
-    monkeypatch.setattr(elements, "_compiled", [elements._compiled[0], False])
+    for name, value in (
+        (("FEW", 0), ("MANY", 0), ("SHORT", 0)) if request.param == "compiled" else (("SHORT", 1 << 40),)
+    ):
+        monkeypatch.setattr(elements, name, value)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 2e-5)])
@@ -71,6 +73,19 @@ def test_views_negative_indices_and_kinds_of_integers(order, swept):
         x = tape.watch(x0)
         y = program(x.copy(order))
     np.testing.assert_allclose(tape.gradient(y, x, seed=seed), by_complex_step(program, x0.copy(), seed), rtol=1e-12)
+
+
+def test_indices_of_short_integers(swept):
+    """Offsets in bytes do not fit into them."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.arange(100.0).reshape(10, 10))
+        a = x.copy()
+        i, j = np.int8(5), np.uint8(7)
+        a[i, i] = a[i, j] * 2.0
+        y = a[i, i] + a[:, 0][i]
+    expected = np.zeros((10, 10))
+    expected[5, 7], expected[5, 0] = 2.0, 1.0
+    np.testing.assert_array_equal(tape.gradient(y, x), expected)
 
 
 def test_a_number_keeps_what_was_read_when_its_element_is_overwritten(swept):
@@ -168,22 +183,34 @@ def test_a_long_loop_is_said_to_be_one_once(monkeypatch):
     assert len(said) == 1 and "test_elements.py:" in said[0] and "@ampi.kernel" in said[0]
 
 
+IDLE = """
+import numpy as np, ampi, ampi.numpy as anp
+
+a = anp.arange(4.0)
+for _ in range(100):
+    a[1] = a[2]
+assert "__getitem__" not in vars(ampi.ndarray)
+assert type(a[1]) is np.float64 and [type(v) for v in a] == [np.float64] * 4
+assert type(a[1:]) is ampi.ndarray and type(a[...]) is ampi.ndarray
+with ampi.Tape() as tape:
+    x = tape.watch(a)
+    c = anp.full(2, 3.0)
+    assert isinstance(c[0], ampi.ndarray)
+    y = x[1] * a[2] * (c[0] * c[1]) / 9.0
+for _ in range(100):
+    a[1] = a[2]  # the tape may be swept again
+assert "__getitem__" not in vars(ampi.ndarray)
+np.testing.assert_array_equal(tape.gradient(y, x), [0.0, 2.0, 2.0, 0.0])
+"""
+
+
 @flat_only
-def test_without_a_tape_elements_are_numpys():
-    a = anp.arange(4.0)
-    for _ in range(100):
-        a[1] = a[2]
-    assert "__getitem__" not in vars(ampi.ndarray)
-    assert type(a[1]) is np.float64 and [type(v) for v in a] == [np.float64] * 4
-    assert type(a[1:]) is ampi.ndarray and type(a[...]) is ampi.ndarray
-    with ampi.Tape() as tape:
-        x = tape.watch(a)
-        c = anp.full(2, 3.0)
-        assert isinstance(c[0], ampi.ndarray)
-        y = x[1] * a[2] * (c[0] * c[1]) / 9.0
-    for _ in range(100):
-        a[1] = a[2]  # the tape may be swept again
-    np.testing.assert_array_equal(tape.gradient(y, x), [0.0, 2.0, 2.0, 0.0])
+def test_without_a_tape_elements_are_numpys(tmp_path):
+    """In a process of its own: structured arrays, which other tests make, need item access of ampi's."""
+    path = tmp_path / "program.py"
+    path.write_text(IDLE)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_number_of_another_threads_tape_is_refused():
@@ -204,6 +231,46 @@ def test_a_number_of_another_threads_tape_is_refused():
         y = s * s
     assert raised
     np.testing.assert_allclose(tape.gradient(y, x), [36.0, 24.0])
+
+
+def test_a_number_of_an_inner_tape_in_an_array_of_an_outer_one_is_refused():
+    for write in (lambda x, s: x.__setitem__(0, s), lambda x, s: x.__setitem__(slice(1), s[None])):
+        with ampi.Tape() as outer:
+            x = outer.watch(np.array([2.0, 3.0])).copy()
+            with ampi.Tape() as inner:
+                s = inner.watch(np.array([5.0, 7.0]))[0] * 2.0
+                with pytest.raises(ampi.TapeError, match="outer tape"):
+                    write(x, s)
+
+
+@pytest.mark.parametrize("number", [2.0, np.float64(2.0), np.int8(2), np.float32(2.0), np.array(2.0)])
+def test_a_number_of_numpys_is_clipped(number):
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([0.1, 0.7]))
+        y = np.clip(number, x[0], x[1]) * 3.0
+    np.testing.assert_array_equal(tape.gradient(y, x), [0.0, 3.0])
+    with ampi.Tape() as tape:
+        s = tape.watch(np.array([0.1, 0.7]))[1]
+        if isinstance(number, np.generic):
+            with pytest.raises(ampi.ActivityError, match=r"np\.clip"):
+                number.clip(0.0, s)
+
+
+def test_complex_numbers_in_real_elements():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+        a, z = anp.zeros(2), anp.array([1 + 2j, 3j])
+        a[0] = z.sum()
+        a[1] = z[0] * 2
+    np.testing.assert_array_equal(a, [1.0, 2.0])
+
+
+def test_what_is_dropped_is_said_with_the_programs_line():
+    with warnings.catch_warnings(record=True) as caught, ampi.Tape() as tape:
+        warnings.simplefilter("always")
+        x = tape.watch(np.array([2.0, 3.0]))
+        assert float(x[0] * x[1]) == 6.0
+    assert len(caught) == 1 and "test_elements.py:" in str(caught[0].message)
 
 
 def test_rules_of_the_users_and_elements():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
-from ampi import functions, reductions, ufuncs
+from ampi import functions, reductions, small_arrays, ufuncs
 from ampi.rules import elementwise, inplace, linear_algebra
 
 REAL, BOTH = ("f",), ("f", "c")
@@ -590,6 +590,12 @@ def test_every_function_that_autograd_differentiates_has_a_rule():
     ]
     # np.full dispatches on `like` alone: ampi.numpy.full is the one to call.
     assert sorted(f.__name__ for f in wanted if f not in known and f is not np.full) == []
+
+
+@pytest.fixture(params=["few", "many"], autouse=True)
+def elements(request, monkeypatch):
+    """Arrays of few elements are recorded in the way of all others as well."""
+    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
 
 
 @pytest.mark.parametrize("kind", ["f", "c"])

@@ -183,9 +183,11 @@ class Rule:
         Positions of arguments whose derivative is not known: they must not be active.
     partials : tuple of callable, or None
         For each argument the partial derivative as a function of these values; None where the adjoint is given.
+    dtypes : tuple of dtype, or None
+        For `small_arrays`.
     """
 
-    __slots__ = ("name", "needs", "partials", "terms", "unknown", "wants_cache")
+    __slots__ = ("dtypes", "name", "needs", "partials", "terms", "unknown", "wants_cache")
 
     def __init__(
         self, name: str, terms: tuple, needs: tuple, partials: tuple | None = None, unknown: tuple = ()
@@ -196,6 +198,7 @@ class Rule:
         self.terms = terms
         self.needs = needs
         self.wants_cache: dict[tuple, tuple] = {}
+        self.dtypes: tuple | None = None
 
     def wants(self, active: tuple) -> tuple:
         """Positions of the values that the adjoint needs for the given active arguments; -1 is the result."""

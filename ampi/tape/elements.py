@@ -23,6 +23,8 @@ overwriting.  They are in one record for as long as no other one is appended to 
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 from array import array
 from bisect import bisect_right
@@ -57,10 +59,14 @@ ROOM = 128
 LINE_IS_HOT = 50_000
 """Variables made by one line of the program, from which on it is said that a kernel would be faster."""
 SAMPLE = 4096  # variables after which one looks which line makes them
-FEW = 1500
-"""Numbers that Python itself sweeps, as long as nothing is compiled."""
+FEW, MANY = 100_000, 1_000_000
+"""Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
+SHORT = 24
+"""Numbers in a record that Python sweeps sooner than it has called compiled code."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
+
+_lock = threading.RLock()  # of records: another thread may look at a number
 
 
 class Statements(IsRecord):
@@ -84,6 +90,7 @@ class Statements(IsRecord):
 
     __slots__ = ("created", "first", "integers", "last", "late", "read", "reals", "recorder", "storages", "undo")
     reads_memory = False
+    is_local = True
 
     def __init__(self, recorder: Elements) -> None:
         self.recorder = recorder
@@ -99,14 +106,16 @@ class Statements(IsRecord):
 
     def place(self, storage: Storage) -> int:
         """A storage's place, in a code."""
-        self.storages.append(storage)
-        return PLACE * (len(self.storages) - 1)
+        with _lock:
+            self.storages.append(storage)
+            return PLACE * (len(self.storages) - 1)
 
     def complete(self) -> None:
         """Nothing is added to the record any more."""
-        self.last = self.recorder.count
-        self.integers = array("q", self.integers)
-        self.reals = array("d", self.reals)
+        with _lock:
+            self.last = self.recorder.count
+            self.integers = array("q", self.integers)
+            self.reals = array("d", self.reals)
 
     def __call__(self, sweep: Sweep) -> None:
         adjoints = sweep.state.get(Elements)
@@ -119,10 +128,9 @@ class Statements(IsRecord):
             integers = [*integers, *self.late]
         blocks = [self._block(sweep, storage) for storage in self.storages]
         packed = any(storage.packed or storage.volatile for storage in self.storages)
-        if packed or _compiled[0] is None or (len(integers) < FEW and not _compiled[1]):
+        if packed or not _is_compiled(len(integers)):
             sweep_in_python(integers, self.reals, self.storages, blocks, adjoints, last)
             return
-        _compiled[1] = True
         addresses = np.array([0 if block is None else address_of(block) for block in blocks], np.intp)
         _compiled[0](np.array(integers, np.int64), np.array(self.reals, np.float64), addresses, adjoints, last)
 
@@ -133,7 +141,15 @@ class Statements(IsRecord):
         return sweep.block(storage)
 
 
-_compiled: list[Any] = [None, False]
+_compiled: list[Any] = [None, 0]  # the function, and the numbers that were swept without it
+
+
+def _is_compiled(length: int) -> bool:
+    """Whether compiled code sweeps a record of so many numbers: once Python has spent on others what loading takes."""
+    if _compiled[0] is None or length < SHORT:
+        return False
+    _compiled[1] += length
+    return _compiled[1] > (FEW if "numba" in sys.modules else MANY)
 
 
 def set_compiled_sweep(function: Any) -> None:
@@ -286,10 +302,11 @@ class Elements:
         made = self.statements[bisect_right(self.first_of, variable) - 1]
         code = made.place(storage) + STORE + BITS[dtype.type]
         made.created.append(storage)
-        if made.last is None:
-            made.integers += (variable, 0, code)
-        else:
-            made.late += (variable, 0, code)
+        with _lock:  # it may be another thread that looks at the number
+            if made.last is None:
+                made.integers += (variable, 0, code)
+            else:
+                made.late += (variable, 0, code)
 
     def _sample(self) -> None:
         """Count what the program's present line does, and say once that there is a faster way."""
@@ -300,8 +317,7 @@ class Elements:
         if number >= LINE_IS_HOT and where not in _said:
             _said.add(where)
             warnings.warn(
-                f"{where}: {number:,} operations on single elements so far; put this loop into an @ampi.kernel, which "
-                "is compiled",
+                f"{number:,} one-element operations at {where}: put this loop into an @ampi.kernel, which is compiled",
                 PerformanceWarning,
                 stacklevel=2,
             )

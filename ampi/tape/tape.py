@@ -320,7 +320,9 @@ class Tape(metaclass=_WithHelp):
         storage = storage_of(array)
         if storage is None:
             raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
-        storage.tape = self.reference
+        if storage.tape is not self.reference:
+            self.is_active(array)  # raises if an outer tape would lose it
+            storage.tape = self.reference
         if storage.guard:
             handouts.settle(storage)
 
@@ -402,6 +404,12 @@ class Tape(metaclass=_WithHelp):
     def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
         """Append the record of the start of a communication, without calling ``before_append``."""
         self.append_record(Record(adjoint, undo or (), ()))
+
+    def record_in(self, records: list[Any]) -> None:
+        """Have the records in a list of another kind from the beginning, one for each operation."""
+        self.records = records
+        self.pen = None
+        self.append_record = self._noting(records.append) if checks.is_full() else records.append
 
     def observe(self, observer: Any) -> None:
         """Have an observer append the records from now on."""
