@@ -417,7 +417,12 @@ CASES = {
     ],
     "unwrap": [case(lambda x: np.unwrap(9.0 * x), V, kinds=REAL)],
     # ------------------------------------------------------------------------------------------ linear algebra
-    "cross": [case(np.cross, (4, 3), (3,)), case(lambda a, b: np.cross(a, b, axisa=0), (3, 4), (4, 3))],
+    "cross": [
+        case(np.cross, (4, 3), (3,)),
+        case(lambda a, b: np.cross(a, b, axisa=0), (3, 4), (4, 3)),
+        case(np.cross, (4, 2), (2,)),
+        case(np.cross, (3,), (4, 2)),
+    ],
     "dot": [
         case(np.dot, V, V),
         case(np.dot, M, (4, 2)),
