@@ -59,7 +59,7 @@ ROOM = 128
 LINE_IS_HOT = 50_000
 """Variables made by one line of the program, from which on it is said that a kernel would be faster."""
 SAMPLE = 4096  # variables after which one looks which line makes them
-FEW, MANY = 100_000, 1_000_000
+FEW, MANY = 50_000, 200_000
 """Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
 SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
