@@ -20,6 +20,7 @@ from .errors import (
     CacheWarning,
     CommunicationError,
     KernelError,
+    PerformanceWarning,
     ProgramError,
     TapeError,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "KernelError",
     "Message",
     "Op",
+    "PerformanceWarning",
     "Prequest",
     "ProgramError",
     "Request",

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import activity, byte_views, checks, functions, indexing, nested, ufuncs, writing
+from . import activity, byte_views, checks, elements, functions, indexing, nested, small_arrays, ufuncs, writing
 from .constants import marked
 from .errors import no_rule
 from .memory import (
     TrackedArray,
     forget_region,
     is_scalar,
+    note_structured,
     plain,
     region_of,
     set_array_type,
-    storage_of,
     tracked,
     wrapped,
 )
 from .outside import is_called_by_ampi, lend, lose, lose_number, warn_lost, would_be_lost
-from .tape import current, open_tapes
+from .tape import current
 
 
 class ndarray(TrackedArray):
@@ -42,29 +42,19 @@ class ndarray(TrackedArray):
     def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
         return functions.apply(function, arguments, keywords)
 
-    def __getitem__(self, key: Any) -> Any:
-        return indexing.getitem(self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        storage = storage_of(self)
-        if not open_tapes and not storage.needs and not storage.guard:
-            np.ndarray.__setitem__(self, key, value)
-        else:
-            indexing.setitem(self, key, value)
-
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
         lose_number("float() of", self) if checks.whole else warn_lost("float() of", self)
-        return float(plain(self))
+        return float(activity.plain_of(self))
 
     def __int__(self) -> int:
         warn_lost("int() of", self)
-        return int(plain(self))
+        return int(activity.plain_of(self))
 
     def __complex__(self) -> complex:
         lose_number("complex() of", self) if checks.whole else warn_lost("complex() of", self)
-        return complex(plain(self))
+        return complex(activity.plain_of(self))
 
     def item(self, *arguments: Any) -> Any:
         """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
@@ -100,11 +90,6 @@ class ndarray(TrackedArray):
         warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
         lend(self)
         raise AttributeError
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.ndim == 0:
-            raise TypeError("iteration over a 0-d array")
-        return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:
         return "ndarray" + repr(plain(self)).removeprefix("array").replace("\n", "\n  ")
@@ -156,6 +141,8 @@ class ndarray(TrackedArray):
     def view(self, *arguments: Any, **keywords: Any) -> Any:
         """`numpy.ndarray.view`; what is done with a plain view is not seen (which draws a warning)."""
         result = np.ndarray.view(self, *arguments, **keywords)
+        if result.dtype.names:
+            note_structured()
         if not isinstance(result, TrackedArray):
             self._hand_out("a plain view of")
         return result
@@ -438,6 +425,8 @@ class FlatView:
 
 
 set_array_type(ndarray)
+elements.leave_to_numpy(ndarray)
+small_arrays.set_array_type(ndarray)
 
 
 def value(x: Any) -> Any:

@@ -44,6 +44,10 @@ class CacheWarning(UserWarning):
     """Compiled kernels cannot be kept or loaded as they should be, and are compiled once more."""
 
 
+class PerformanceWarning(UserWarning):
+    """There is a way to do the same much faster; issued once per source line."""
+
+
 def no_rule(function: object, why: str = "") -> ActivityError:
     """The error for a NumPy function that has no derivative rule (for the arguments that ``why`` describes)."""
     module = getattr(function, "__module__", None) or "numpy"

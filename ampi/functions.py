@@ -78,13 +78,22 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     if tape is None or function in CONSTANT or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
         return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
-        return _checked(function, function._implementation(*arguments, **keywords))
+        result = function._implementation(*arguments, **keywords)
+        if any(isinstance(leaf, np.inexact) for leaf in leaves(result)):  # a method of NumPy's scalars gave it
+            given, named = mapped(_as_array, arguments), mapped(_as_array, keywords)
+            result = function._implementation(*given, **named)
+        return _checked(function, result)
     if function in RULES:
         return RULES[function](*arguments, **keywords)
     result = wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
     if not any(is_inexact(r) for r in leaves(result)):
         return result
     raise no_rule(function)
+
+
+def _as_array(x: Any) -> Any:
+    """NumPy's scalars as arrays, which have no methods that drop the class of what they get."""
+    return np.asarray(x) if isinstance(x, np.generic) else x
 
 
 def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[tuple, dict, bool]:

@@ -177,7 +177,11 @@ def looks_into(result: np.ndarray, array: np.ndarray) -> bool:
 
 def getitem(array: TrackedArray, key: Any) -> Any:
     """``array[key]``: a view where NumPy gives one, otherwise a recorded copy."""
-    result = np.ndarray.__getitem__(array, key)
+    return selected(array, key, _item(array, key))
+
+
+def selected(array: TrackedArray, key: Any, result: Any) -> Any:
+    """The same, of what NumPy's own item access gives."""
     if array.dtype.hasobject and array.dtype.names is None and is_basic(key):
         return result  # a view, or the very object
     if isinstance(result, np.ndarray):

@@ -11,7 +11,7 @@ import sys
 import weakref
 from typing import Any
 
-from .memory import TrackedArray
+from .memory import Pool, TrackedArray
 
 _GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
 _UNUSED = 100  # collections of more than the youngest objects without a look, after which none is prepared any more
@@ -75,14 +75,14 @@ def _young() -> list[TrackedArray]:
 
 
 def _kinds() -> set[type]:
-    """`TrackedArray` and all classes derived from it."""
+    """`TrackedArray` and all classes derived from it, but for that of memory which scalars show."""
     kinds: set[type] = {TrackedArray}
     pending = [TrackedArray]
     while pending:
         subclasses = pending.pop().__subclasses__()
         kinds.update(subclasses)
         pending += subclasses
-    return kinds
+    return kinds - {Pool}
 
 
 _live: _LiveArrays | None = None

@@ -101,10 +101,12 @@ RECEIVED, PACKED = 1, 2
 class TrackedArray(np.ndarray):
     """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
 
-    ``_message`` is for the floors above: how the array is sent, once it has been.
+    ``_message`` is for the floors above: how the array is sent, once it has been.  ``_node`` is that of scalars which
+    stand on a tape as variables (see `tape.elements`): value, number of the variable (None: a constant), and reference
+    to the tape.
     """
 
-    __slots__ = ("_message", "_region", "_storage")
+    __slots__ = ("_message", "_node", "_region", "_storage")
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -116,6 +118,7 @@ _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
 _set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
 _set_item = np.ndarray.__setitem__  # nor seen by a tape
 set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
+set_node = TrackedArray._node.__set__  # type: ignore[attr-defined]
 
 
 def forget_region(array: TrackedArray) -> None:
@@ -125,10 +128,20 @@ def forget_region(array: TrackedArray) -> None:
             slot.__delete__(array)  # type: ignore[attr-defined]
 
 
-class Region:
-    """Where an array lies in its storage."""
+def forget_node(array: TrackedArray) -> None:
+    """A scalar is from now on what lies in its memory, and no variable any more."""
+    if hasattr(array, "_node"):
+        storage_of(array)
+        TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
 
-    __slots__ = ("dtype", "offset", "shape", "storage", "strides")
+
+class Region:
+    """Where an array lies in its storage.
+
+    ``steps`` is what `tape.elements` finds elements by, once it has been computed.
+    """
+
+    __slots__ = ("dtype", "offset", "shape", "steps", "storage", "strides")
 
     def __init__(self, storage: Storage, array: np.ndarray) -> None:
         self.storage = storage
@@ -136,6 +149,17 @@ class Region:
         self.shape = array.shape
         self.strides = array.strides
         self.dtype = array.dtype
+
+    @classmethod
+    def all_of(cls, storage: Storage, array: np.ndarray) -> Region:
+        """That of an array which begins with its storage."""
+        region = cls.__new__(cls)
+        region.storage = storage
+        region.offset = 0
+        region.shape = array.shape
+        region.strides = array.strides
+        region.dtype = array.dtype
+        return region
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -279,12 +303,30 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
         try:
             return array._storage
         except AttributeError:
+            if type(array) is _scalar_type and hasattr(array, "_node"):
+                return _entered(array)
             if array.base is None:
                 return _seen_first(array)
             storage = _find(array, True)
             _set_storage(array, storage)
             return storage
     return _find(array, create)
+
+
+def _entered(scalar: TrackedArray) -> Storage:
+    """The storage of a scalar that was a variable of a tape so far, and into which the variable's value goes."""
+    with _lock:
+        try:
+            return scalar._storage
+        except AttributeError:
+            storage = Storage(address_of(scalar), scalar.nbytes)
+            _, variable, reference = scalar._node
+            tape = reference()
+            if tape is not None and variable is not None:
+                tape.elements.store(variable, storage, scalar.dtype)
+                storage.tape = reference
+            _set_storage(scalar, storage)
+            return storage
 
 
 _lock = threading.RLock()  # of what is known of memory: two threads that see some for the first time find one storage
@@ -315,6 +357,8 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
             try:
                 return owner._storage
             except AttributeError:
+                if type(owner) is _scalar_type and hasattr(owner, "_node"):
+                    return _entered(owner)
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
         return _seen_first(owner)
@@ -458,6 +502,16 @@ _scalar_type: type[TrackedArray] = TrackedArray
 _record_type: type[TrackedArray] = TrackedArray
 
 
+at_first_structured: list[Callable[[], None]] = []
+"""For the floors above: called once, when a structured array becomes one of ours."""
+
+
+def note_structured() -> None:
+    """A structured array becomes one of ours."""
+    while at_first_structured:
+        at_first_structured.pop()()
+
+
 def set_array_type(cls: type[TrackedArray]) -> None:
     """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
     global _array_type
@@ -475,8 +529,9 @@ def is_scalar(x: Any) -> bool:
     return type(x) is _scalar_type
 
 
-_set_class = object.__dict__["__class__"].__set__
+set_class = _set_class = object.__dict__["__class__"].__set__
 _set_flags = np.ndarray.setflags
+_new = np.ndarray.__new__
 
 
 def scalar(number: np.inexact) -> TrackedArray:
@@ -486,6 +541,27 @@ def scalar(number: np.inexact) -> TrackedArray:
     made = memory.view(_array_type)
     _set_class(made, _scalar_type)
     return made
+
+
+def variable(number: np.floating, node: tuple) -> TrackedArray:
+    """A new number as a scalar that stands on a tape as a variable; its memory is the number's."""
+    made = _new(_array_type, (), number.dtype, number)  # type: ignore[arg-type]
+    _set_class(made, _scalar_type)
+    set_node(made, node)
+    return made
+
+
+class Fresh(TrackedArray):
+    """A new array, which has not got its class yet."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__  # which is the quicker one
+
+
+class Pool(Fresh):
+    """Memory for the numbers of scalars.  (Views of theirs must not take it for an array like themselves.)"""
+
+    __slots__ = ()
 
 
 def as_scalar(array: TrackedArray) -> TrackedArray:
@@ -515,7 +591,10 @@ def writable(x: np.ndarray) -> np.ndarray:
     """The memory of an array, as `plain`; that of a scalar, which is new and nobody has seen yet, to be written."""
     if not is_scalar(x):
         return plain(x)
+    forget_node(x)  # type: ignore[arg-type]
     owner: Any = x.base if x.base is not None else x
+    if not isinstance(owner, np.ndarray) or owner.shape:  # it was a variable
+        return memory_at(address_of(x), x.nbytes).view(x.dtype).reshape(())
     _set_flags(owner, True)
     view = plain(owner)[...]
     _set_flags(owner, False)
@@ -525,6 +604,8 @@ def writable(x: np.ndarray) -> np.ndarray:
 def tracked(array: Any) -> TrackedArray:
     """The same memory as an `ampi.ndarray`, tracked from now on (no copy of an existing array)."""
     array = np.asanyarray(array)
+    if array.dtype.names:
+        note_structured()
     if not isinstance(array, _array_type):
         array = array.view(_array_type)
     storage_of(array)
@@ -537,6 +618,8 @@ def tracked_copy(value: Any) -> TrackedArray:
     source = np.asarray(value)
     if not source.ndim and (is_scalar(value) or not isinstance(value, np.ndarray)) and source.dtype.kind in "fc":
         return scalar(source[()])
+    if source.dtype.names:
+        note_structured()
     copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
     _set_item(copy, ..., source)
     _set_storage(copy, Storage(address_of(copy), copy.nbytes))
@@ -549,6 +632,8 @@ def wrapped(result: Any) -> Any:
     Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
     """
     if type(result) is np.ndarray:
+        if result.dtype.names:
+            note_structured()
         return result.view(_array_type)
     if isinstance(result, np.inexact):
         return scalar(result)

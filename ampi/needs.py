@@ -56,6 +56,20 @@ class Needs(dict[tuple, Extent]):
         if self._files.is_empty():
             self._files = None
 
+    def meets_range(self, low: int, high: int) -> bool:
+        """Whether one of some bytes is needed by something without gaps."""
+        if self._files is None:
+            self._files = Files()
+        self._file()
+        return self._files.solid.meets(low, high)
+
+    def cut(self, extent: Extent) -> None:
+        """`drop`, for bytes that may be a part of something that is needed."""
+        if self._files is None:
+            self._files = Files()
+        self._file()
+        self.drop(extent)
+
     def is_empty(self) -> bool:
         """Whether nothing is needed any more."""
         return not self and self._files is None

@@ -73,7 +73,10 @@ def _empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = Non
         return _np.empty(shape, dtype, order).view(ndarray)
     if device is not None:
         _np.empty(0, device=device)  # raises for all but "cpu"
-    return _np.ndarray.__new__(ndarray, shape, dtype, None, 0, None, order)
+    made = _np.ndarray.__new__(ndarray, shape, dtype, None, 0, None, order)
+    if made.dtype.names:
+        _memory.note_structured()
+    return made
 
 
 _CLASS_OF_DTYPES = type(_np.dtypes.StrDType)  # classes of dtypes, such as this one, leave sizes open

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import activity, indexing
+from . import activity, element_arithmetic, elements, indexing, ufuncs
 from .array import ndarray
 from .memory import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
 
@@ -41,7 +41,16 @@ class scalar(ndarray):
 
     for _name in "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split():
         vars()[f"__i{_name}__"] = _rebinding(f"__i{_name}__")
-    del _name
+    for _name, _method in element_arithmetic.operators().items():
+        vars()[_name] = _method
+    del _name, _method
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if len(inputs) == 2 and method == "__call__" and not keywords:
+            found = element_arithmetic.of_two(ufunc, *inputs)
+            if found is not NotImplemented:
+                return found
+        return ufuncs.apply(ufunc, method, inputs, keywords)
 
     def __hash__(self) -> int:
         return hash(activity.plain_of(self))
@@ -158,3 +167,5 @@ class record(ndarray):
 
 
 set_scalar_types(scalar, record)
+elements.set_scalar_type(scalar)
+element_arithmetic.set_scalar_type(scalar)

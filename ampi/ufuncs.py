@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import operands, reductions
+from . import element_arithmetic, operands, reductions, small_arrays
 from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .errors import no_rule
 from .indexing import frozen_key, getitem, plain_key, setitem
@@ -65,6 +65,7 @@ def _not_computing(x: Any) -> Any:
 
 
 _plain_method = np.ndarray.__array_ufunc__
+_CLIP = np._core.umath.clip  # whose method of numbers gives numbers
 
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
@@ -86,6 +87,12 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             return _passively(ufunc, method, inputs, keywords)
         except _Deferred:
             return NotImplemented
+    if not keywords and method == "__call__" and getattr(inputs[0], "size", 1) <= small_arrays.MOST_ELEMENTS:
+        found = small_arrays.call(tape, ufunc, inputs)
+        if found is None and all([not isinstance(x, np.ndarray) or is_scalar(x) for x in inputs]):
+            found = element_arithmetic.call(tape, ufunc, inputs)
+        if found is not None:
+            return found
     if any(map(_computes, inputs)):
         return NotImplemented
     inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
@@ -107,6 +114,8 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
     """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
     if not is_of_numpy(3):
         require_arrays(outs)
+    if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a number, which NumPy's code binds anew
+        return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name != "out"})
     arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
     return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
 
@@ -215,6 +224,8 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
         return _passively(ufunc, "__call__", inputs, keywords)
     if keywords:
         return _call_with_keywords(tape, ufunc, rule, inputs, active, keywords)
+    if ufunc is _CLIP and type(inputs[0]) is np.ndarray and not inputs[0].ndim and not is_of_numpy(4):
+        raise no_rule(ufunc, " as a method of one of NumPy's own numbers (write np.clip(x, low, high))")
     result = wrapped(ufunc(*[as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
     if is_inexact(result):
         _record_fresh(tape, rule, inputs, active, result, None)

@@ -17,28 +17,30 @@ SCRIPT = '''"""A NumPy program with which ampi computes something else, or a wro
 import sys
 
 sys.path[:0] = [{root!r}, {tests!r}]
-from numpy_check import examine
+from element_programs import helpers
+from numpy_check import Alone, examine
 
 LINES = """\\
 {lines}
 """.splitlines()
 
-print(*examine(LINES), sep="\\n")
+print(*examine(LINES, Alone(helpers())), sep="\\n")
 '''
 
 
 def problem(lines):
     """What is wrong with a program, and the kind of mistake; None if nothing is, or if NumPy does not run it."""
     import numpy as np
-    from numpy_check import Refused, examine
+    from element_programs import helpers
+    from numpy_check import Alone, Refused, examine
     from numpy_programs import NARROW, run, starts
 
     try:
-        run(lines, np, NARROW, starts())
+        run(lines, np, {**NARROW, **helpers()}, starts())
     except Exception:
         return None
     try:
-        found = examine(lines)
+        found = examine(lines, Alone(helpers()))
     except Refused as refusal:
         return refusal
     except Exception as error:
@@ -63,16 +65,19 @@ def main():
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=None, help="of the first program; default: by chance")
     parser.add_argument("--all", action="store_true", help="go on after a failure")
+    parser.add_argument("--loops", action="store_true", help="programs of loops over single elements")
     options = parser.parse_args()
+    from element_programs import ElementProgram
     from numpy_check import Refused
     from numpy_programs import Program
 
+    draw = (lambda seed: ElementProgram(seed, 7)) if options.loops else Program
     deadline = time.monotonic() + 60 * options.minutes
     first = seed = random.randrange(10**8) if options.seed is None else options.seed
     refused = collections.Counter()
     failed = 0
     while time.monotonic() < deadline:
-        lines = Program(seed).lines
+        lines = draw(seed).lines
         found = problem(lines)
         if isinstance(found, Refused):
             refused[str(found).replace("\n", " ")[:110]] += 1

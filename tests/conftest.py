@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 from mpi4py import MPI
@@ -73,6 +74,19 @@ def pytest_runtest_setup(item):
         if WORLD.rank == 0:
             note("late", item.nodeid + "\n", "a")
         pytest.skip("left out: the time given to scripts/test --within is over")
+
+
+@pytest.fixture(autouse=True)
+def most_elements(request, monkeypatch):
+    """Functions of arrays of few elements are recorded in a way of their own: every other test does without it, and all
+    of a module that says ``MOST_ELEMENTS = 0``."""
+    from ampi import small_arrays
+
+    most = getattr(request.module, "MOST_ELEMENTS", None)
+    if most is None and zlib.crc32(request.node.nodeid.encode()) % 2:
+        most = 0
+    if most is not None:
+        monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", most)
 
 
 def least_size(item):

@@ -24,7 +24,32 @@ class Refused(Exception):
     """ampi says that it cannot differentiate the program."""
 
 
-def examine(lines):
+class Alone:
+    """Programs of one rank, and what they use beside NumPy."""
+
+    alone = True
+    differs = True  # whether differences of NumPy's results are to be those of ampi's derivatives
+
+    def __init__(self, names=None):
+        self.plain = self.ours = names or {}
+
+    def starts(self):
+        """The independents on this rank."""
+        return starts()
+
+    def any(self, flag):
+        """Whether it is so on any rank."""
+        return flag
+
+    def sum(self, x):
+        """Over all ranks."""
+        return x
+
+
+ALONE = Alone()
+
+
+def examine(lines, world=ALONE):
     """What is wrong with a program, as a list of sentences.
 
     Raises
@@ -34,13 +59,19 @@ def examine(lines):
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        expected = run(lines, np, NARROW, starts())
-        idle = run(lines, ampi.numpy, NARROW, {n: ampi.numpy.array(v) for n, v in starts().items()})
-        recorded, _ = record(lines, NARROW)
+        expected = run(lines, np, {**NARROW, **world.plain}, world.starts())
+        idle = run(lines, ampi.numpy, {**NARROW, **world.ours}, tracked(world))
+        recorded, _ = record(lines, NARROW, world)
         found = compared(expected, idle, recorded, {})
-        if found and is_unsteady(lines):
-            found = compared(expected, idle, recorded, rounding_errors(lines, expected))
-        return found or gradient_problems(lines)
+        if world.any(found) and world.any(is_unsteady(lines, world)):
+            found = compared(expected, idle, recorded, rounding_errors(lines, expected, world))
+        if world.any(found):
+            return found or ["on another rank"]
+        return gradient_problems(lines, world) if world.differs else []
+
+
+def tracked(world):
+    return {n: ampi.numpy.array(v) for n, v in world.starts().items()}
 
 
 def compared(expected, idle, recorded, errors):
@@ -49,13 +80,14 @@ def compared(expected, idle, recorded, errors):
     return found + [f"recording: {p}" for p in differences(expected, recorded, errors)]
 
 
-def record(lines, dtypes):
+def record(lines, dtypes, world=ALONE, prepare=lambda tape: None):
     """The names at the end of a recorded program, and the gradient of a weighted sum of all that has derivatives."""
     with ampi.Tape() as tape:
-        independents = {n: tape.watch(v) for n, v in widened(starts(), dtypes).items()}
+        prepare(tape)
+        independents = {n: tape.watch(v) for n, v in widened(world.starts(), dtypes).items()}
         copies = {n: v.copy() for n, v in independents.items()}
         try:
-            names = run(lines, ampi.numpy, dtypes, copies)
+            names = run(lines, ampi.numpy, {**dtypes, **world.ours}, copies)
         except ampi.AmpiError as error:
             raise Refused(error) from error
     outputs, seeds = [], []
@@ -66,12 +98,15 @@ def record(lines, dtypes):
                 if part.dtype.kind in "fc":
                     outputs.append(part)
                     seeds.append(seed[field] if field else seed)
+    before = {n: plain(v).tobytes() for n, v in names.items()}
     gradient = tape.gradient(outputs, list(independents.values()), seed=seeds)
+    assert {n: plain(v).tobytes() for n, v in names.items()} == before, "a sweep changes the program's arrays"
     return names, dict(zip(independents, gradient))
 
 
 def widened(values, dtypes):
-    return {n: v.astype(np.float64) if v.dtype == np.float32 and dtypes is WIDE else v for n, v in values.items()}
+    wide = dtypes["F4"] is np.float64
+    return {n: v.astype(np.float64) if wide and v.dtype == np.float32 else v for n, v in values.items()}
 
 
 def weights(names):
@@ -90,13 +125,13 @@ def weights(names):
 # ------------------------------------------------------------------------------------------------------ primal values
 
 
-def is_unsteady(lines):
+def is_unsteady(lines, world):
     """Whether a program computes with complex numbers, or powers of numbers.
 
     NumPy rounds the product of two complex numbers, their absolute values, and powers, in one way where it takes vector
     instructions and in another one where it does not: for scalars, for operands side by side in memory.
     """
-    found = []
+    found = [re.search(r"\*\*|power", "\n".join(lines))]  # also of numbers, which are NumPy's own without a tape
 
     def noting(apply):
         def noted(function, *arguments):
@@ -110,15 +145,15 @@ def is_unsteady(lines):
 
     with mock.patch.object(ampi.ufuncs, "apply", noting(ampi.ufuncs.apply)):
         with mock.patch.object(ampi.functions, "apply", noting(ampi.functions.apply)):
-            run(lines, ampi.numpy, NARROW, {n: ampi.numpy.array(v) for n, v in starts().items()})
-    return any(found)
+            names = run(lines, ampi.numpy, {**NARROW, **world.ours}, tracked(world))
+    return any(found) or any(np.iscomplexobj(value) for value in names.values())
 
 
 NUMBERS = (np.ndarray, np.number, int, float, complex)
 POWERS = (np.power, np.float_power)
 
 
-def rounding_errors(lines, expected):
+def rounding_errors(lines, expected, world):
     """By how much each number of NumPy's results may be off, judged by what roundings of the independents do to it."""
     errors = {}
     for name, value in expected.items():
@@ -130,10 +165,10 @@ def rounding_errors(lines, expected):
         rng = np.random.default_rng(seed)
         rounded = {
             n: v * (1 + np.finfo(v.dtype).eps * rng.uniform(-2, 2, v.shape)).astype(v.dtype)
-            for n, v in starts().items()
+            for n, v in world.starts().items()
         }
         try:
-            found = run(lines, np, NARROW, rounded)
+            found = run(lines, np, {**NARROW, **world.plain}, rounded)
         except Exception:
             continue
         for name, error in errors.items():
@@ -188,20 +223,25 @@ def same_numbers(a, b, error):
 # --------------------------------------------------------------------------------------------------------- gradients
 
 
-def gradient_problems(lines):
+def gradient_problems(lines, world):
     """How the gradient differs from differences, where those agree among themselves; all in double precision."""
     try:
-        values = [weighted_sum(lines, h) for h in (-2 * STEP, -STEP, 0.0, STEP, 2 * STEP)]
+        values = [weighted_sum(lines, h, world) for h in (-2 * STEP, -STEP, 0.0, STEP, 2 * STEP)]
     except Exception:
+        if not world.alone:
+            raise
         return []  # NumPy itself does not run it everywhere near by, or not in double precision
+    if world.any(None in values):
+        return []
+    values = [world.sum(value) for value in values]
     left, right = (values[2] - values[1]) / STEP, (values[3] - values[2]) / STEP
     near, far = (values[3] - values[1]) / (2 * STEP), (values[4] - values[0]) / (4 * STEP)
     scale = max(1.0, abs(near))
     if not np.isfinite(near) or abs(near - far) > 1e-5 * scale or abs(left - right) > 0.02 * scale:
         return []  # a kink, a jump, or too curved
-    _, gradient = record(lines, WIDE)
+    _, gradient = record(lines, WIDE, world)
     directions = dict(zip(gradient, moves()))
-    total = sum(np.vdot(gradient[n], directions[n]).real for n in gradient)
+    total = world.sum(sum(np.vdot(gradient[n], directions[n]).real for n in gradient))
     if abs(total - near) <= 2e-4 * scale or (np.isnan(total) and any(map(SINGULAR.search, lines))):
         return []
     return [f"gradient: ampi gives {total}, differences {near} (and {far})"]
@@ -214,15 +254,16 @@ def moves():
         yield made + 1j * rng.uniform(-1, 1, value.shape) if value.dtype.kind == "c" else made
 
 
-def weighted_sum(lines, h):
-    """The weighted sum of NumPy's results, with the independents moved."""
-    values = widened(starts(), WIDE)
+def weighted_sum(lines, h, world):
+    """The weighted sum of NumPy's results, with the independents moved; None if it has numbers with fewer digits."""
+    values = widened(world.starts(), WIDE)
     values = {n: v + h * d for (n, v), d in zip(values.items(), moves())}
-    names = run(lines, np, WIDE, values)
-    if any(value.dtype.char in "efF" for value in names.values()):
-        raise ValueError("NumPy makes numbers with fewer digits of integers")
+    names = run(lines, np, {**WIDE, **world.plain}, values)
+    if any(np.asarray(value).dtype.char in "efF" for value in names.values()):
+        return None  # NumPy makes them of integers
     total = 0.0
     for value, weight in zip(names.values(), weights(names)):
+        value = np.asarray(value)
         for field in weight.dtype.names or (None,):
             part, w = (value, weight) if field is None else (value[field], weight[field])
             if part.dtype.kind in "fc":

@@ -48,10 +48,13 @@ class Program:
 
     # ------------------------------------------------------------------------------------------------ keeping lines
 
+    def executed(self, lines, dtypes):
+        return run(lines, np, dtypes, starts())
+
     def try_line(self, line):
         # What fails may have changed something: everything is run again.
         try:
-            names = run([*self.lines, line], np, NARROW, starts())
+            names = self.executed([*self.lines, line], NARROW)
         except Exception:
             return
         for value in names.values():
@@ -146,8 +149,8 @@ class Program:
     def line(self):
         kind = self.random.choices(
             [self.viewing, self.copying, self.elementwise, self.reducing, self.joining, self.product, self.updating,
-             self.writing, self.alias, self.making, self.structured],
-            [24, 12, 14, 14, 7, 9, 16, 22, 3, 3, 3],
+             self.writing, self.alias, self.making, self.structured, self.looping],
+            [24, 12, 14, 14, 7, 9, 16, 22, 3, 3, 3, 12],
         )[0]  # fmt: skip
         return kind()
 
@@ -306,6 +309,49 @@ class Program:
             f"{self.fresh()} = {n}[[1, 0]]['q']",
         )  # fmt: skip
 
+    def looping(self):
+        """A loop of Python over elements, with numbers that live from one iteration to the next."""
+        found = self.arrays(lambda a: a.ndim in (1, 2) and a.size and min(a.shape) > 1 and a.dtype.names is None)
+        if not found:
+            return self.making()
+        found = [self.pick(*found) for _ in range(3)]
+        total = self.fresh()
+        statements = [f"{total} = {self.pick('0.0', self.element(), 'np.float32(0.5)')}"]
+        length = min(min(self.names[n].shape) for n in found)
+
+        def at():
+            n = self.pick(*found)
+            steps = ("k", "k", "k - 1", "-k", "0", "-1", "np.int64(k)")
+            return f"{n}[{', '.join(self.pick(*steps) for _ in self.names[n].shape)}]"
+
+        def value():
+            numbers = ("2.0", "-1", "3", "np.float64(1.5)", "F4(0.25)", "True", "np.int64(2)")
+            a, b = self.pick(at, at, at, lambda: self.pick(*numbers), lambda: total, self.element)(), at()
+            return self.pick(
+                f"{a} {self.pick(*'+-*')} {b}", f"{b} {self.pick(*'+-*')} {a}", f"{a} / ({b} ** 2 + 2)", f"-{a}", f"abs({b})", f"{b} ** 2",
+                f"np.sin({a}) - {b}", f"np.{self.pick(*UFUNCS2)}({a}, {b})", f"({a} + {b}) * {at()} - {at()}", a, f"np.hypot({a}, {b}) + {total}",
+                f"np.sqrt(abs({a}) + 1)", f"np.array([{a}, {b}]).sum()", f"({b} if {a} > 0.1 else {at()})", f"np.float32(0.5) * {b}", f"{b}.real",
+            )  # fmt: skip
+
+        for _ in range(self.int(1, 4)):
+            statements.append(
+                self.pick(
+                    f"{at()} = {value()}",
+                    f"{at()} = {value()}",
+                    f"{at()} = {value()}",
+                    f"{at()} {self.pick('+=', '-=', '*=')} {value()}",
+                    f"{total} = {value()}",
+                    f"{total} += {value()}",
+                    f"{at()} = {self.number()}",
+                    f"{self.pick(*found)}[k] = {self.pick(*found)}[k - 1]",
+                    f"{total} = {total} * 0.5 + {at()}",
+                    f"{self.pick(*found)}[k] *= 0.5",
+                    f"{total} = {self.pick(*found)}[0] * {self.number()}",
+                )
+            )
+        first, *others = statements
+        return "\n    ".join([f"{first}\nfor k in range(1, {length}):", *others]) + "\ndel k"
+
 
 def is_writeable(value):
     with warnings.catch_warnings():
@@ -326,4 +372,4 @@ def run(lines, module, dtypes, values):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         exec("\n".join(lines), names)
-    return {n: v for n, v in names.items() if n not in (*dtypes, "np", "__builtins__")}
+    return {n: v for n, v in names.items() if n not in (*dtypes, "np") and not n.startswith("__")}

@@ -9,7 +9,7 @@ import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
 import ampi
-from ampi import functions, reductions, ufuncs
+from ampi import functions, reductions, small_arrays, ufuncs
 from ampi.rules import elementwise, inplace, linear_algebra
 
 REAL, BOTH = ("f",), ("f", "c")
@@ -418,7 +418,12 @@ CASES = {
     ],
     "unwrap": [case(lambda x: np.unwrap(9.0 * x), V, kinds=REAL)],
     # ------------------------------------------------------------------------------------------ linear algebra
-    "cross": [case(np.cross, (4, 3), (3,)), case(lambda a, b: np.cross(a, b, axisa=0), (3, 4), (4, 3))],
+    "cross": [
+        case(np.cross, (4, 3), (3,)),
+        case(lambda a, b: np.cross(a, b, axisa=0), (3, 4), (4, 3)),
+        case(np.cross, (4, 2), (2,)),
+        case(np.cross, (3,), (4, 2)),
+    ],
     "dot": [
         case(np.dot, V, V),
         case(np.dot, M, (4, 2)),
@@ -591,6 +596,12 @@ def test_every_function_that_autograd_differentiates_has_a_rule():
     ]
     # np.full dispatches on `like` alone: ampi.numpy.full is the one to call.
     assert sorted(f.__name__ for f in wanted if f not in known and f is not np.full) == []
+
+
+@pytest.fixture(params=["few", "many"], autouse=True)
+def elements(request, monkeypatch):
+    """Arrays of few elements are recorded in the way of all others as well."""
+    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
 
 
 @pytest.mark.parametrize("kind", ["f", "c"])

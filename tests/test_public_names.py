@@ -14,7 +14,7 @@ import ampi
 NAMES = """
     COMM_WORLD COMM_SELF MPI Comm Intracomm Cartcomm Request Prequest Message Win File Op
     ndarray numpy kernel Tape grad value_and_grad vjp value constant passive custom_vjp testing rules
-    AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning CacheWarning
+    AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning CacheWarning PerformanceWarning
 """.split()
 
 

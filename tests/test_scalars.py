@@ -54,6 +54,9 @@ MAKERS = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_scalar_never_changes(make, x):
     s = make(x)
+    if type(s) is np.float64:  # an element that carries no derivative is what NumPy gives
+        assert ampi.tape.recording() is None
+        return
     before = ampi.value(s)
     assert isinstance(s, ampi.ndarray) and anp.isscalar(s)
     t = u = s

@@ -488,6 +488,7 @@ class _Adjoint(tape.IsRecord):
         "values",
     )
     reads_memory = False  # but through `Sweep.value`
+    is_local = True
 
     def __init__(
         self,

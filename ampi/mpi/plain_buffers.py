@@ -70,7 +70,7 @@ def _has_active(tape: Tape) -> bool:
     """Whether there is an active array on the tape: one that is watched, or was computed from what has come."""
     if tape.watches:
         return True
-    return any(record.adjoint is not None and record.adjoint is not record for record in tape.records)
+    return any(r.adjoint is not None and (r.adjoint is not r or r.is_local) for r in tape.records)
 
 
 def _is_of_library(frame: Any) -> bool:

@@ -57,8 +57,8 @@ def run(problem: Differentiation) -> str:
     """
     session = problem.session
     tape = Tape()
-    tape.records = records = Recorded()  # type: ignore[assignment]
-    tape.append_record = records.append
+    records = Recorded()
+    tape.record_in(records)
     with warnings.catch_warnings(record=True) as told, strictly():
         warnings.simplefilter("always", ActivityWarning)
         with tape:

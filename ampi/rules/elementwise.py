@@ -14,6 +14,7 @@ Ufuncs that stand in neither table get autograd's rules.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -180,16 +181,24 @@ class Rule:
         For each argument the positions of the arguments whose values the term takes; -1 is the result.
     unknown : tuple
         Positions of arguments whose derivative is not known: they must not be active.
+    partials : tuple of callable, or None
+        For each argument the partial derivative as a function of these values; None where the adjoint is given.
+    dtypes : tuple of dtype, or None
+        For `small_arrays`.
     """
 
-    __slots__ = ("name", "needs", "terms", "unknown", "wants_cache")
+    __slots__ = ("dtypes", "name", "needs", "partials", "terms", "unknown", "wants_cache")
 
-    def __init__(self, name: str, terms: tuple, needs: tuple, unknown: tuple = ()) -> None:
+    def __init__(
+        self, name: str, terms: tuple, needs: tuple, partials: tuple | None = None, unknown: tuple = ()
+    ) -> None:
         self.unknown = unknown
         self.name = name
+        self.partials = partials
         self.terms = terms
         self.needs = needs
         self.wants_cache: dict[tuple, tuple] = {}
+        self.dtypes: tuple | None = None
 
     def wants(self, active: tuple) -> tuple:
         """Positions of the values that the adjoint needs for the given active arguments; -1 is the result."""
@@ -238,7 +247,13 @@ def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
         else:
             terms.append(_constant_term(entry))
             needs.append(())
-    return Rule(name, tuple(terms), tuple(needs), tuple([k for k, entry in enumerate(entries) if entry is ...]))
+    unknown = tuple(k for k, entry in enumerate(entries) if entry is ...)
+    partials = [
+        entry if entry is None or callable(entry) else functools.partial(float, entry)
+        for entry in entries
+        if entry is not ...
+    ]
+    return Rule(name, tuple(terms), tuple(needs), None if are_adjoints or unknown else tuple(partials), unknown)
 
 
 def _ufunc(name: str) -> np.ufunc:

@@ -191,10 +191,10 @@ def _array(x: Any) -> Any:
 def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = _array(a), _array(b)
-    if a.shape[axisa] != 3 or b.shape[axisb] != 3:
-        return by_autograd(np.cross, (a, b), {"axisa": axisa, "axisb": axisb, "axisc": axisc})
-    a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
+    a, b = np.moveaxis(_array(a), axisa, 0), np.moveaxis(_array(b), axisb, 0)
+    if len(a) == len(b) == 2:
+        return np.subtract(a[0] * b[1], a[1] * b[0])
+    a, b = [np.concatenate([x, np.zeros_like(x[:1])]) if len(x) == 2 else x for x in (a, b)]
     parts = [np.subtract(a[j] * b[k], a[k] * b[j]) for j, k in ((1, 2), (2, 0), (0, 1))]
     return np.stack(parts, axisc)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..memory import Region, Storage
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ class IsRecord:
     __slots__ = ()
     undo: Sequence[Undo] = ()
     created: Sequence[Storage] = ()
+    arrays_after: Sequence[np.ndarray] = ()
+    is_local = False
+    """Whether it is of something that this rank computed."""
 
     @property
     def adjoint(self) -> Any:

@@ -68,6 +68,10 @@ class Sweep:
         """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
         return region.storage in self._shadows
 
+    def has_block(self, storage: Storage) -> bool:
+        """The same for all of a storage."""
+        return storage in self._shadows
+
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""
         return region.view(self.block(region.storage))
@@ -281,6 +285,22 @@ class Sweep:
         else:
             _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
+    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
+        """`add`, of a contiguous array that belongs to nobody else, unless it is ``kept``."""
+        storage = region.storage
+        if (
+            storage in self._shadows
+            or region.offset
+            or storage.nbytes != value.nbytes
+            or value.dtype is not region.dtype
+            or storage.packed
+            or storage.volatile
+            or storage.elsewhere
+        ):
+            self.add(region, value)
+        else:
+            self.adopt(storage, np.ndarray(storage.nbytes, np.uint8, value.copy() if value is kept else value))
+
     def begin(self, region: Region, value: np.ndarray) -> None:
         """`add`, of a value that stays as it is until the sweep has ended; without a pass over memory where the region
         is all of a storage to which nothing has been added."""
@@ -350,18 +370,19 @@ class Sweep:
             while position:
                 position -= 1
                 record = records[position]
-                after = getattr(record.adjoint, "arrays_after", None)
+                adjoint = record.adjoint
+                after = getattr(adjoint, "arrays_after", None)
                 if after:
                     self.after = self._values_after(after, record.undo)
                 if record.undo:
                     self._defer(record.undo)
                 if notes:
                     self._verify(notes.get(id(record), ()), after)
-                if record.adjoint is not None:
-                    if self._pending and getattr(record.adjoint, "reads_memory", True):
+                if adjoint is not None:
+                    if self._pending and getattr(adjoint, "reads_memory", True):
                         for storage in list(self._pending):
                             self._undo(storage)
-                    record.adjoint(self)
+                    adjoint(self)
                 for storage in record.created:
                     if storage not in self._kept:
                         self.forget(storage)

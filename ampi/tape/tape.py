@@ -21,6 +21,7 @@ from ..memory import (
     TrackedArray,
     address_of,
     carries_derivatives,
+    forget_node,
     plain,
     region_of,
     same_bytes,
@@ -28,6 +29,7 @@ from ..memory import (
     tracked_copy,
 )
 from ..recording import PARENT, Scope, current, enter, is_around, leave, set_bystander, this_thread, would_lose
+from .elements import Elements
 from .records import Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep
@@ -85,6 +87,10 @@ class Tape(metaclass=_WithHelp):
     #     record before those of operations that use what came).
     # append_record : callable
     #     Appends a record, without calling ``before_append``.
+    # elements : Elements
+    #     Statements on single elements.
+    # pen : Elements or None
+    #     The same, as long as such statements are recorded there.
     # observer : object or None
     #     Has ``append(record)``, which takes the place of the tape's own.
     # latest : tuple
@@ -124,10 +130,13 @@ class Tape(metaclass=_WithHelp):
         self.at_refusal: Callable[[BaseException], None] | None = None
         self.before_append: Callable[[], None] | None = None
         self.append_record: Callable[[Any], None] = self.records.append
+        self.elements = Elements(self.records, self.reference)
+        self.pen: Elements | None = self.elements
         self._noted: list[handouts.Note] = []  # of the record that is appended next
         self.notes: dict[int, list[handouts.Note]] = {}  # by records' ids
         if checks.is_full():
             self.append_record = self._noting(self.records.append)
+            self.pen = None
         self.observer: Any = None
         self.latest: tuple[Any, Any, Any] = None, None, None
         self.saved_bytes = 0
@@ -306,10 +315,14 @@ class Tape(metaclass=_WithHelp):
 
     def activate(self, array: np.ndarray) -> None:
         """Memory of a (tracked) array carries derivatives from now on."""
+        if not array.shape and isinstance(array, TrackedArray):
+            forget_node(array)
         storage = storage_of(array)
         if storage is None:
             raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
-        storage.tape = self.reference
+        if storage.tape is not self.reference:
+            self.is_active(array)  # raises if an outer tape would lose it
+            storage.tape = self.reference
         if storage.guard:
             handouts.settle(storage)
 
@@ -392,9 +405,16 @@ class Tape(metaclass=_WithHelp):
         """Append the record of the start of a communication, without calling ``before_append``."""
         self.append_record(Record(adjoint, undo or (), ()))
 
+    def record_in(self, records: list[Any]) -> None:
+        """Have the records in a list of another kind from the beginning, one for each operation."""
+        self.records = records
+        self.pen = None
+        self.append_record = self._noting(records.append) if checks.is_full() else records.append
+
     def observe(self, observer: Any) -> None:
         """Have an observer append the records from now on."""
         self.observer = observer
+        self.pen = None
         self.append_record = self._noting(observer.append) if checks.is_full() else observer.append
 
     def _noting(self, append: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -454,6 +474,7 @@ class Bystander(Tape):
     def __init__(self) -> None:
         super().__init__()
         living.discard(self.reference)
+        self.pen = None
 
     def append(self, *arguments: Any, **keywords: Any) -> None:
         """Nothing is recorded."""

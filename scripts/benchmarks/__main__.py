@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import local
+import loops
 import lulesh
 import minibude
 import reproducible
@@ -19,7 +20,7 @@ from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
-SECTIONS = ("programs", "lulesh", "threads", "deterministic", "first", "minibude")
+SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude")
 
 
 def parse_arguments():
@@ -54,6 +55,8 @@ def measure(sections: list[str], repeat: int):
     names = list(PROGRAMS) if "programs" in wanted else [n for s in wanted for n in fnmatch.filter(PROGRAMS, s)]
     for name in names:
         yield from local.measure([name], repeat)
+    if "loops" in wanted:
+        yield from loops.rows(repeat)
     if "lulesh" in wanted:
         yield from lulesh.rows(repeat)
     if "threads" in wanted:

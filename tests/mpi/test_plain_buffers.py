@@ -131,6 +131,21 @@ def test_nor_is_what_is_sent_before_anything_is_watched_or_passively():
     np.testing.assert_array_equal(tape.gradient(y, x), 1.0)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("use", [lambda b: b[0] * b[1], lambda b: b * b], ids=["elements", "few"])
+def test_what_was_computed_of_what_came_counts(use):
+    """Where nothing is watched."""
+    with ampi.Tape() as tape:
+        if comm.rank == 0:
+            comm.Send(tape.watch(np.ones(3)), 1)
+        elif comm.rank == 1:
+            came = anp.zeros(3)
+            comm.Recv(came, 0)
+            use(came)
+            assert said(lambda: comm.Send(np.ones(3), MPI.PROC_NULL)) == []
+            assert plain_buffers._has_active(tape)
+
+
 @pytest.mark.mpi
 def test_once_per_line():
     with ampi.Tape() as tape:

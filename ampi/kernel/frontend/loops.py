@@ -225,6 +225,8 @@ def range_bounds(builder: Any, call: ast.Call) -> tuple[ir.Expr, ir.Expr, ir.Exp
         if not isinstance(bound.type, types.Integer):
             builder.fail(argument, f"range of a {bound.type}", "use integers")
     type_ = inference.result_type(range, tuple(b.type for b in bounds)).dtype
+    if not type_.signed:  # Numba makes floating-point numbers of differences of these
+        bounds, type_ = [cast(bound, types.int64) for bound in bounds], types.int64
     start = bounds[0] if len(bounds) > 1 else ir.Const(0, type_)
     stop = bounds[0] if len(bounds) == 1 else bounds[1]
     step = bounds[2] if len(bounds) == 3 else ir.Const(1, type_)

@@ -1,0 +1,119 @@
+"""The adjoint of statements on single elements (`ampi.tape.elements`), compiled."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from llvmlite import ir as llvm
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ampi.kernel.runtime import cache
+from ampi.tape import elements
+
+_READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD = (
+    elements.READ,
+    elements.STORE,
+    elements.CLEAR,
+    elements.SCALE,
+    elements.SUM,
+    elements.ADD,
+)
+_SINGLE, _PLACE = elements.SINGLE, elements.PLACE
+
+
+@functools.cache
+def _compiled() -> Any:
+    key = cache.key(_READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD, _SINGLE, _PLACE)
+    return cache.compiled(_sweep, f"elements_{key}", {"error_model": "numpy"})
+
+
+def sweep(integers: np.ndarray, reals: np.ndarray, addresses: np.ndarray, adjoints: np.ndarray, last: int) -> None:
+    """`ampi.tape.elements.sweep_in_python`, given the addresses of shadows; 0 for those that are zero."""
+    _compiled()(integers, reals, addresses, adjoints, last)
+
+
+def _sweep(integers, reals, addresses, adjoints, variable):
+    k, r = len(integers), len(reals)
+    while k > 0:
+        code = integers[k - 1]
+        kind = code & 7
+        if kind == _STORE or kind == _CLEAR:
+            base = addresses[code // _PLACE]
+            if base != 0:
+                at = base + integers[k - 2]
+                if kind == _STORE:
+                    adjoints[integers[k - 3]] += _load(at, code & _SINGLE)
+                _store(at, code & _SINGLE, 0.0)
+            k -= 3 if kind == _STORE else 2
+            continue
+        variable -= 1
+        g = adjoints[variable]
+        adjoints[variable] = 0.0
+        if kind == _READ:
+            if g != 0.0:
+                at = addresses[code // _PLACE] + integers[k - 2]
+                _store(at, code & _SINGLE, _load(at, code & _SINGLE) + g)
+            k -= 2
+        elif kind == _SCALE:
+            r -= 1
+            if g != 0.0 and reals[r] != 0.0:
+                adjoints[integers[k - 2]] += g * reals[r]
+            k -= 2
+        else:
+            p = 1.0
+            q = 1.0 if kind == _ADD else -1.0
+            if kind == _SUM:
+                r -= 2
+                p = reals[r]
+                q = reals[r + 1]
+            if g != 0.0 and p != 0.0:
+                adjoints[integers[k - 3]] += g * p
+            if g != 0.0 and q != 0.0:
+                adjoints[integers[k - 2]] += g * q
+            k -= 3
+
+
+def _pointers(builder: Any, address: Any) -> tuple[Any, Any]:
+    single, double = llvm.FloatType(), llvm.DoubleType()
+    return builder.inttoptr(address, single.as_pointer()), builder.inttoptr(address, double.as_pointer())
+
+
+@intrinsic
+def _load(typing: Any, address: Any, single: Any) -> Any:
+    """The number at an address, in single precision if the other argument is not zero."""
+    signature = types.float64(types.intp, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, single = arguments
+        short, long = _pointers(builder, address)
+        result = cgutils.alloca_once(builder, llvm.DoubleType())
+        with builder.if_else(builder.icmp_signed("!=", single, llvm.Constant(single.type, 0))) as (then, otherwise):
+            with then:
+                builder.store(builder.fpext(builder.load(short), llvm.DoubleType()), result)
+            with otherwise:
+                builder.store(builder.load(long), result)
+        return builder.load(result)
+
+    return signature, generate
+
+
+@intrinsic
+def _store(typing: Any, address: Any, single: Any, value: Any) -> Any:
+    """Store a number in the same way."""
+    signature = types.void(types.intp, types.int64, types.float64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, single, value = arguments
+        short, long = _pointers(builder, address)
+        with builder.if_else(builder.icmp_signed("!=", single, llvm.Constant(single.type, 0))) as (then, otherwise):
+            with then:
+                builder.store(builder.fptrunc(value, llvm.FloatType()), short)
+            with otherwise:
+                builder.store(value, long)
+        return context.get_dummy_value()
+
+    return signature, generate

@@ -1,0 +1,383 @@
+"""Statements on single elements: thousands of them in one record, in flat arrays.
+
+A loop of the program that reads, computes and writes one element at a time would otherwise have a record, and an object
+on the tape, for each of these.  Here each is a few numbers behind the others: the scalars are *variables*, numbered in
+the order in which they came to be, and a statement holds the variables that it is computed of and the partial
+derivatives (which are known when it runs, so that no value has to be kept for the sweep).  The tape of such statements
+is that of Hogan, "Fast reverse-mode automatic differentiation using expression templates in C++" (Adept, 2014), and of
+Sagebaum, Albring and Gauger, "High-performance derivative computations using CoDiPack" (2019): a Jacobian tape.
+
+What is on it, the last number first, as a sweep reads it::
+
+    variable                      code                                         reals
+    READ      new                 offset, place and READ                       variable = memory
+    STORE     a                   offset, place and STORE                      memory = a
+    CLEAR                         offset, place and CLEAR                      memory = a constant
+    SCALE     new                 a, SCALE                             p       variable = a p
+    SUM       new                 a, b, SUM                            p, q    variable = a p + b q
+    ADD, SUBTRACT  new            a, b, ADD                                    variable = a ± b
+
+Memory is named by a storage's place in a list, and an offset: statements see through views, and overwriting is
+overwriting.  They are in one record for as long as no other one is appended to the tape.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import PerformanceWarning
+from ..extents import Extent, address_of, may_repeat
+from ..handouts import where_called
+from ..memory import SLOT, Pool, Region, Storage
+from ..needs import Needs
+from .records import IsRecord, Record
+from .undo import Undo, needs_lock
+
+if TYPE_CHECKING:
+    from .sweep import Sweep
+
+READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT = range(7)
+SINGLE = 8
+"""Added to the codes of memory of single precision."""
+PLACE = 16
+"""Times a storage's place, in the codes of memory."""
+
+BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
+"""By types of numbers that can be variables: what is added to their codes."""
+
+LONGEST = 1 << 15
+"""Numbers in one record, after which there is another one."""
+ROOM = 128
+"""Scalars for which there is memory in one piece."""
+LINE_IS_HOT = 50_000
+"""Variables made by one line of the program, from which on it is said that a kernel would be faster."""
+SAMPLE = 4096  # variables after which one looks which line makes them
+FEW, MANY = 50_000, 200_000
+"""Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
+SHORT = 24
+"""Numbers in a record that Python sweeps sooner than it has called compiled code."""
+SAVED = 512
+"""Bytes around an element that are saved at once, if an earlier record needs them."""
+
+_lock = threading.RLock()  # of records: another thread may look at a number
+
+
+class Statements(IsRecord):
+    """A record of statements on elements, and its adjoint.
+
+    Attributes
+    ----------
+    first, last : int
+        Its variables: numbers ``first`` up to ``last`` (None: the record is not complete).
+    integers, reals : list, later array.array
+        The statements.
+    storages : list of Storage
+        By their places.
+    created : list of Storage
+        The memory of scalars that something else than such a statement has looked at.
+    read : set of Storage
+        Those among them that statements read.
+    late : list of tuple
+        What is stored into such memory since the record is complete: variable, place and code.
+    """
+
+    __slots__ = ("created", "first", "integers", "last", "late", "read", "reals", "recorder", "storages", "undo")
+    reads_memory = False
+    is_local = True
+
+    def __init__(self, recorder: Elements) -> None:
+        self.recorder = recorder
+        self.first = recorder.count
+        self.last: int | None = None
+        self.integers: Any = []
+        self.reals: Any = []
+        self.storages: list[Storage] = []
+        self.created: list[Storage] = []
+        self.read: set[Storage] = set()
+        self.late: list[int] = []
+        self.undo: list[Undo] = []
+
+    def place(self, storage: Storage) -> int:
+        """A storage's place, in a code."""
+        with _lock:
+            self.storages.append(storage)
+            return PLACE * (len(self.storages) - 1)
+
+    def complete(self) -> None:
+        """Nothing is added to the record any more."""
+        with _lock:
+            self.last = self.recorder.count
+            self.integers = array("q", self.integers)
+            self.reals = array("d", self.reals)
+
+    def __call__(self, sweep: Sweep) -> None:
+        adjoints = sweep.state.get(Elements)
+        if adjoints is None:
+            adjoints = sweep.state[Elements] = np.zeros(self.recorder.count)
+        integers, last = self.integers, self.last
+        if last is None:
+            last = self.recorder.count
+        if self.late:
+            integers = [*integers, *self.late]
+        blocks = [self._block(sweep, storage) for storage in self.storages]
+        packed = any(storage.packed or storage.volatile for storage in self.storages)
+        if packed or not _is_compiled(len(integers)):
+            sweep_in_python(integers, self.reals, self.storages, blocks, adjoints, last)
+            return
+        addresses = np.array([0 if block is None else address_of(block) for block in blocks], np.intp)
+        _compiled[0](np.array(integers, np.int64), np.array(self.reals, np.float64), addresses, adjoints, last)
+
+    def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
+        """The shadow of a storage; None if it is zero and stays so."""
+        if storage in self.created and storage not in self.read and not sweep.has_block(storage):
+            return None
+        return sweep.block(storage)
+
+
+_compiled: list[Any] = [None, 0]  # the function, and the numbers that were swept without it
+
+
+def _is_compiled(length: int) -> bool:
+    """Whether compiled code sweeps a record of so many numbers: once Python has spent on others what loading takes."""
+    if _compiled[0] is None or length < SHORT:
+        return False
+    _compiled[1] += length
+    return _compiled[1] > (FEW if "numba" in sys.modules else MANY)
+
+
+def set_compiled_sweep(function: Any) -> None:
+    """Tell this floor of a compiled function that does what `sweep_in_python` does, given the addresses of shadows."""
+    _compiled[0] = function
+
+
+def sweep_in_python(
+    integers: Any, reals: Any, storages: list[Storage], blocks: list, adjoints: np.ndarray, variable: int
+) -> None:
+    """The adjoint of statements: from the last one to the first."""
+    views: dict[int, np.ndarray] = {}
+
+    def elements(code: int) -> tuple[np.ndarray | None, int]:
+        """The adjoints of a storage's elements of one precision, and the bytes from one to the next."""
+        place = code // PLACE
+        storage, block = storages[place], blocks[place]
+        if block is None:
+            return None, 1
+        if storage.packed:
+            return block.view(np.float64), 1
+        kind = code & ~7
+        found = views.get(kind)
+        size = 4 if code & SINGLE else SLOT
+        if found is None:
+            found = views[kind] = np.ndarray((block.nbytes // size,), np.float32 if size == 4 else np.float64, block)
+        return found, size
+
+    k, r = len(integers), len(reals)
+    with np.errstate(all="ignore"):
+        while k:
+            code = integers[k - 1]
+            kind = code & 7
+            if kind in (STORE, CLEAR):
+                shadow, size = elements(code)
+                if shadow is not None:
+                    at = integers[k - 2] // size
+                    if kind == STORE:
+                        adjoints[integers[k - 3]] += shadow[at]
+                    shadow[at] = 0
+                k -= 3 if kind == STORE else 2
+                continue
+            variable -= 1
+            g = adjoints[variable]
+            adjoints[variable] = 0
+            if kind == READ:
+                if g != 0:
+                    shadow, size = elements(code)
+                    shadow[integers[k - 2] // size] += g  # type: ignore[index]
+                k -= 2
+            elif kind == SCALE:
+                r -= 1
+                if g != 0 and reals[r] != 0:
+                    adjoints[integers[k - 2]] += g * reals[r]
+                k -= 2
+            else:
+                p, q = 1.0, 1.0 if kind == ADD else -1.0
+                if kind == SUM:
+                    p, q = reals[r - 2], reals[r - 1]
+                    r -= 2
+                if g != 0 and p != 0:
+                    adjoints[integers[k - 3]] += g * p
+                if g != 0 and q != 0:
+                    adjoints[integers[k - 2]] += g * q
+                k -= 3
+
+
+class Elements:
+    """The statements on elements that a tape records.
+
+    Attributes
+    ----------
+    count : int
+        The variables so far.
+    current : Statements or None
+        The record that was written last; it can go on while it is the last one on the tape.
+    integers, reals, places
+        Of this record; places: the codes of storages.
+    pool, shown, room
+        Memory for the numbers of the next scalars, the same as they show it, and for how many there is some left.
+    """
+
+    __slots__ = (
+        "count",
+        "current",
+        "first_of",
+        "integers",
+        "lines",
+        "places",
+        "pool",
+        "reals",
+        "records",
+        "reference",
+        "room",
+        "sampled",
+        "shown",
+        "statements",
+    )
+
+    def __init__(self, records: list, reference: Any) -> None:
+        self.records = records
+        self.reference = reference
+        self.count = 0
+        self.current: Statements | None = None
+        self.integers: list[int] = []
+        self.reals: list[float] = []
+        self.places: dict[Storage, int] = {}
+        self.first_of: list[int] = []
+        self.statements: list[Statements] = []
+        self.sampled = 0
+        self.room = 0
+        self.pool: Any = None
+        self.shown: Any = None
+        self.lines: dict[str, int] = {}
+
+    def open(self) -> list[int]:
+        """Begin a record at the end of the tape; gives its `integers`."""
+        if self.current is not None:
+            self.current.complete()
+        if self.count - self.sampled >= SAMPLE:
+            self._sample()
+        made = self.current = Statements(self)
+        self.first_of.append(made.first)
+        self.statements.append(made)
+        self.integers, self.reals, self.places = made.integers, made.reals, {}
+        self.records.append(made)
+        return self.integers
+
+    def enlarge(self) -> int:
+        """Make room for some more scalars; gives their number."""
+        self.pool = np.empty(ROOM)
+        self.shown = self.pool.view(Pool)
+        self.shown.setflags(write=False)
+        if len(self.integers) > LONGEST:
+            self.open()
+        return ROOM
+
+    @staticmethod
+    def can_read(storage: Storage) -> bool:
+        """Whether what is in memory came by what the tape has a record of, and has adjoints of the usual kind."""
+        return not (storage.arriving or storage.packed or storage.volatile or storage.guard)
+
+    def place(self, storage: Storage) -> int:
+        """The code of a storage that the present record has not met yet."""
+        found = self.places[storage] = self.current.place(storage)  # type: ignore[union-attr]
+        return found
+
+    def store(self, variable: int, storage: Storage, dtype: np.dtype) -> None:
+        """A variable is stored in memory that nobody has seen yet: from here on it is there."""
+        made = self.statements[bisect_right(self.first_of, variable) - 1]
+        code = made.place(storage) + STORE + BITS[dtype.type]
+        made.created.append(storage)
+        with _lock:  # it may be another thread that looks at the number
+            if made.last is None:
+                made.integers += (variable, 0, code)
+            else:
+                made.late += (variable, 0, code)
+
+    def _sample(self) -> None:
+        """Count what the program's present line does, and say once that there is a faster way."""
+        where = where_called()
+        number = self.lines.get(where, 0) + self.count - self.sampled
+        self.sampled = self.count
+        self.lines[where] = number
+        if number >= LINE_IS_HOT and where not in _said:
+            _said.add(where)
+            warnings.warn(
+                f"{number:,} one-element operations at {where}: put this loop into an @ampi.kernel, which is compiled",
+                PerformanceWarning,
+                stacklevel=2,
+            )
+
+    def save(self, storage: Storage, array: np.ndarray, region: Region, offset: int) -> bool:
+        """Before an element is overwritten: save what tapes need of the memory around it.  False if that has to be
+        done in another way."""
+        low = storage.address + offset
+        element = Extent.of_range(low, low + region.dtype.itemsize)
+        with needs_lock:
+            for reference, needs in list(storage.needs.items()):
+                if not needs.meets(element):
+                    continue
+                other = reference()
+                if other is None or not isinstance(needs, Needs) or not needs.meets_range(element.low, element.high):
+                    return False
+                begin = max(storage.address, low - (low - storage.address) % SAVED)
+                end = min(storage.address + storage.nbytes, begin + SAVED)
+                saved = Undo(storage, _bytes_of(array, begin, end), Extent.of_range(begin, end))
+                other.saved_bytes += saved.saved.nbytes
+                needs.cut(saved.extent)
+                if needs.is_empty():
+                    del storage.needs[reference]
+                if reference is self.reference:
+                    if not self.records or self.records[-1] is not self.current:
+                        self.open()
+                    self.current.undo.append(saved)  # type: ignore[union-attr]
+                else:
+                    other.records.append(Record(None, [saved], ()))
+        return True
+
+
+_said: set[str] = set()
+
+
+class _Bytes:
+    """Gives NumPy a range of an array's memory, and keeps the array alive."""
+
+    def __init__(self, array: np.ndarray, begin: int, end: int) -> None:
+        self.array = array
+        self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, False), "version": 3}
+
+
+def _bytes_of(array: np.ndarray, begin: int, end: int) -> np.ndarray:
+    return np.asarray(_Bytes(array, begin, end))
+
+
+def steps_of(region: Region) -> tuple:
+    """How to find elements of an array: offset of the first one, strides, shape and what is added to codes.
+
+    An empty tuple if statements on its elements have to be recorded in another way.
+    """
+    try:
+        return region.steps
+    except AttributeError:
+        dtype, size = region.dtype, region.dtype.itemsize
+        aligned = not any(n % size for n in (region.offset, *region.strides)) if size else False
+        usual = dtype.type in BITS and dtype.isnative and aligned and not region.storage.elsewhere
+        if usual and region.storage.nbytes > size and not may_repeat(region.shape, region.strides, size):
+            region.steps = region.offset, region.strides, region.shape, BITS[dtype.type]
+        else:
+            region.steps = ()
+        return region.steps
