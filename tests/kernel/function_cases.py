@@ -393,7 +393,7 @@ def shapes_compared(m, n, k):
     return a * b, c * d + e
 
 
-@case(vector(4), vector(4), complex_too=False)
+@case(vector(4), vector(4), complex_too=False, single_too=False)
 def compared(a, b):
     s = 0.0
     if np.allclose(a, a + 1e-10) and not np.allclose(a, b) and np.array_equal(a, a):
@@ -440,7 +440,7 @@ def comprehensions(a, b, n):
     return d, e, s, sum([x * s for x in d]), np.array([k * 1.5 for k in (1, 2, 3)]) * s
 
 
-@case(vector(5), 0.3, 4)
+@case(vector(5), 0.3, 4, single_too=False)
 def lists_that_grow(a, h, n):
     x = a[0]
     path = [x, 2.0 * x]
