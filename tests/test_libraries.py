@@ -23,7 +23,6 @@ PROGRAMS = {
 }
 
 REFUSED = {
-    "fbpic": "where particles gather fields, the address of an active array is asked for",
     "veros": "scipy.sparse.dia_array has no rule for what comes by messages",
 }
 

@@ -640,3 +640,23 @@ def test_classes_are_those_of_the_program_by_itself(program):
         found = problem.runner.namespace["found"]
         problem.runner.forget()
     assert found == space["found"]
+
+
+def test_compiled_functions_may_return_their_arguments(program):
+    path = program(
+        """
+        import numba
+        import numpy as np
+
+        @numba.njit
+        def twice(x, y):
+            for i in range(len(x)):
+                y[i] = 2 * x[i]
+            return x, y
+
+        k = 0.5
+        x, y = twice(np.ones(3) * k, np.zeros(3))
+        z = (x * y).sum()
+        """
+    )
+    check(path, ["k"], ["z"])

@@ -60,7 +60,7 @@ def _tracked(value: Any, leaves: Any) -> Any:
 
 def seated(result: np.ndarray, leaves: Any) -> np.ndarray:
     """An array that Numba gives; if it is a part of an argument, as a view of that (Numba tells nobody whose part)."""
-    if isinstance(result.base, np.ndarray) or not result.nbytes:
+    if isinstance(result, memory.TrackedArray) or isinstance(result.base, np.ndarray) or not result.nbytes:
         return result
     low = result.__array_interface__["data"][0]
     for leaf in leaves:
