@@ -7,6 +7,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import combined_cases
+import function_cases
 import kernel_cases
 import numba
 import numpy as np
@@ -37,6 +38,8 @@ def arguments_of(name):
         return kernel_cases.make_arguments(name)
     if kind == "language":
         return copies(entry.arguments)
+    if kind == "functions":
+        return function_cases.make_arguments(key, np.float64)
     if kind == "arrays":
         rng = np.random.default_rng(3)
         shapes = entry.arguments
