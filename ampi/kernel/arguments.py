@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from ampi import memory
+from ampi.recording import passive
 
 
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
@@ -41,6 +43,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return rebuilt(value, map(plain, value))
     return value
+
+
+def opaque(function: Any) -> Any:
+    """What Numba compiled; a Python function in its place (NUMBA_DISABLE_JIT) is given plain arrays as that is, and
+    nothing that it does is recorded."""
+    if not isinstance(function, FunctionType):
+        return function
+
+    def run(*args: Any) -> Any:
+        with passive():
+            return function(*map(plain, args))
+
+    return run
 
 
 def like(result: Any, args: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numba
 
+from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.runtime import cache, threads
 from ampi.kernel.runtime.bounds import CheckedInRange, checking
@@ -106,7 +107,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         setattr(module, part, serial(getattr(module, part)))
     # Contracts which differ in what is active only may have one and the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
-    compiled = program and cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what)
+    compiled = program and opaque(cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what))
     contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
     if not module.SPLIT:
         return contract
@@ -115,8 +116,8 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     split = replace(
         contract,
         **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new")},
-        forward=cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options, what=what),
-        adjoint=cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what),
+        forward=opaque(cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options, what=what)),
+        adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
     )
     return replace(contract, split=split)
 

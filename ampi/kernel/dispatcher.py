@@ -263,7 +263,7 @@ class Kernel:
         from ampi.kernel.runtime.bounds import checking
 
         if config.DISABLE_JIT:
-            return without_kernels(self)
+            return arguments.opaque(without_kernels(self))
         if self.checked:
             options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
