@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampi import handouts, memory, tape
+from ampi import blocks, handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.extents import Extent
 from ampi.indexing import is_active
@@ -22,7 +22,7 @@ from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.kernel.runtime.noalias import are_separate
 
-memory.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
+blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import handouts
+from ..blocks import zeroed
 from ..errors import TapeError
 from ..extents import Extent, may_repeat
-from ..memory import SLOT, Region, Storage, address_of, carries_derivatives, plain, storage_of, zeroed
+from ..memory import SLOT, Region, Storage, address_of, carries_derivatives, plain, storage_of
 from ..recording import actively, is_around, passively
 from .records import Watch
 from .undo import Undo, needs_lock

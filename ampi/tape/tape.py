@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import checks, handouts
+from ..blocks import same_bytes
 from ..errors import ActivityError, ActivityWarning, AmpiError, TapeError
 from ..extents import Extent
 from ..handouts import where_called
@@ -24,7 +25,6 @@ from ..memory import (
     forget_node,
     plain,
     region_of,
-    same_bytes,
     storage_of,
     tracked_copy,
 )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import handouts
+from ..blocks import copied
 from ..errors import TapeError
 from ..extents import Extent
 from ..handouts import where_called
-from ..memory import Region, Storage, address_of, copied, is_power_of_two, plain, region_of, storage_of
+from ..memory import Region, Storage, address_of, is_power_of_two, plain, region_of, storage_of
 from ..needs import Needs
 from ..recording import is_passive, open_tapes, opened
 from .records import Record, Zero

@@ -1,0 +1,71 @@
+"""Blocks of bytes: allocation, copies and comparison of large ones without what they need not cost."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+
+from .extents import address_of
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    return array.copy(order="K")
+
+
+def _zeroed(nbytes: int) -> np.ndarray:
+    return np.zeros(nbytes, np.uint8)
+
+
+_copying: Callable[[np.ndarray], np.ndarray] = _copied
+_zeroing: Callable[[int], np.ndarray] = _zeroed
+
+
+def set_ways(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
+    """Tell this floor of faster ways to copy large arrays, and to make large blocks of zeros."""
+    global _copying, _zeroing
+    _copying, _zeroing = copying, zeroing
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """A copy of a plain array that will not be read soon, in the same order of its elements in memory."""
+    return _copying(array)
+
+
+def zeroed(nbytes: int) -> np.ndarray:
+    """A new block of bytes, all of them zero."""
+    return _zeroing(nbytes)
+
+
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two contiguous arrays of one shape, dtype and order hold the same bytes."""
+    if a.nbytes < _FEW_BYTES:
+        return a.tobytes("A") == b.tobytes("A")
+    return not _compare(address_of(a), address_of(b), a.nbytes)
+
+
+_FEW_BYTES = 4096
+# Reads both once and makes nothing, where NumPy's comparison makes an array.
+_compare = ctypes.CDLL(None).memcmp
+_compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+
+
+KEPT_BYTES = 1 << 30
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep memory that is freed, up to `KEPT_BYTES`, for the next allocation.
+
+    A tape saves and frees arrays in the manner of a stack, and so does a kernel's adjoint; fresh pages from the system
+    for each of them, in each sweep, would cost more than the arithmetic. glibc gives smaller blocks from memory that it
+    keeps once a program has freed a block as large as this one; others have no such rule, and lose nothing.
+    """
+    np.empty((1 << 25) - (1 << 14), np.uint8)
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+_TRIM_THRESHOLD = -1  # as <malloc.h> has it
+_keep_freed_memory()
