@@ -155,9 +155,9 @@ class Kernel:
         self.without = without
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
-        self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self._declared = declared(function)
-        self._to_bind = self._keyword_only or self._declared is not None
+        keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
+        self._to_bind = keyword_only or self._declared is not None
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
         self.prepared: dict[Any, Any] = {}  # and for which arrays
