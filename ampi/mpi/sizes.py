@@ -48,7 +48,8 @@ class Sizes:
         self.going = going
         self.coming = coming
         self.own = own
-        self.itemsize = buffer.nbytes // buffer.count if buffer.count else 1
+        empty = 1 if buffer.dtype is None else buffer.dtype.itemsize
+        self.itemsize = buffer.nbytes // buffer.count if buffer.count else empty
 
     def problem(self) -> str:
         """What this rank alone can see."""

@@ -168,8 +168,9 @@ def test_what_does_not_is_an_error_with_both_counts(name, seed, monkeypatch):
     except ampi.CommunicationError as error:
         found = str(error)
     texts = comm.allgather(found)
-    assert any("the counts do not fit" in text for text in texts), texts
-    assert any("elements of 8 bytes" in text for text in texts)
+    said = [line for text in texts for line in text.splitlines() if "the counts do not fit" in line]
+    assert said
+    assert all("elements of 8 bytes" in line for line in said), said
 
 
 def run_on(own, case, x):
