@@ -106,7 +106,17 @@ def _axes(axis: Any, ndim: int) -> tuple:
 def _in_real_dtype(x: Any, keywords: dict) -> Any:
     """What is reduced: the real parts of complex numbers, where a real dtype is asked for."""
     dtype = keywords.get("dtype")
-    return tracked(x).astype(dtype) if dtype is not None and x.dtype.kind == "c" and np.dtype(dtype).kind == "f" else x
+    if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind != "f":
+        return x
+    real = tracked(x).astype(dtype)
+    # NumPy reduces the numbers where they are: its result has their order in memory, also where they repeat.
+    return _laid_out(real, x) if 0 in x.strides and x.ndim > 1 else real
+
+
+def _laid_out(values: Any, like: np.ndarray) -> Any:
+    """The values of an array in memory that repeats elements as another array does."""
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in like.strides)
+    return np.broadcast_to(values[once].copy(order="K"), like.shape)
 
 
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:

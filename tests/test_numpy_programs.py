@@ -9,6 +9,12 @@ import ampi
 
 FOUND = {
     "the order of results": ["a = np.add.reduceat(x.T, [0, 2], axis=1)", "b = np.ravel(a, order='A')"],
+    "a real dtype for repeated elements": [
+        "a = np.broadcast_arrays(np.zeros((4, *z.shape)), z)[1]",
+        "b = a.var(axis=(), dtype=np.float64)",
+        "c = np.sum(np.moveaxis(a, 0, 1)[::-1], axis=0, dtype=np.float64)",
+    ],
+    "products of vectors in the plane": ["a = np.cross(x[0, :2], x[1, :2])", "b = np.cross(x[:2, :2], x[:2, 1:3])"],
     "an empty list as an index": ["z[[]] += 3"],
     "a narrow dtype": ["a = np.nanstd(f)"],
     "a real dtype for complex numbers": [

@@ -25,7 +25,7 @@ def exactly(function: Callable) -> Callable:
                 result = formula(*arguments, **keywords)
             if isinstance(exact, (np.ndarray, np.inexact)) and result.dtype != exact.dtype:
                 result = result.astype(exact.dtype)
-            if isinstance(exact, np.ndarray) and _order(result) != _order(exact):
+            if isinstance(exact, np.ndarray) and (is_scalar(result) or _order(result) != _order(exact)):
                 return copied(result, exact)
             for made, wanted in zip(leaves(result), leaves(exact)):
                 if not isinstance(made, np.ndarray):
