@@ -3,6 +3,7 @@
 import argparse
 import collections
 import contextlib
+import os
 import pathlib
 import random
 import signal
@@ -15,8 +16,10 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel")]
 
+os.environ.setdefault("AMPI_VERIFY", "1")
+
 PATIENCE = 60  # seconds of the processor's time for one kernel
-EVERY = 100  # kernels between two lines of news
+EVERY = 25  # kernels between two lines of news
 
 SCRIPT = '''"""A kernel whose derivatives were found wrong."""
 

@@ -3,6 +3,7 @@ of control flow, with several exits and carried values that change places."""
 
 import re
 
+import numpy as np
 import pytest
 from kernel_cases import Check
 from random_check import examine, examine_recorded
@@ -61,3 +62,19 @@ def two_exits(x, a):
 def test_copies_of_what_is_replaced_behind_two_exits():
     """The values of the first part, the gradient and the differences agree: what was current becomes previous."""
     Check(two_exits, [2.0, 0.7], ("x", "a")).compare(1e-12)
+
+
+def overwritten_in_every_case(b, u, v):
+    if v > 0.3:
+        u = u * u
+    for i in range(3):
+        u = np.tanh(b[i] * v) ** 2
+    return u
+
+
+def test_what_one_side_of_a_condition_binds_does_not_enter_a_loop_that_overwrites_it():
+    """The loop runs at least once, so that nothing reads what it begins with; the program has to be sound all the same,
+    with the condition true and false."""
+    for v in (0.2, 0.7):
+        arguments = [np.array([0.4, 0.9, -0.3]), 0.5, v]
+        Check(overwritten_in_every_case, arguments, ("b", "u", "v")).compare(1e-10)

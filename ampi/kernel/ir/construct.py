@@ -219,11 +219,13 @@ class _Construction(Builder):
         joins = []
         for name in self.in_order(assigned(s.then) | assigned(s.orelse)):
             a, b = after_then.get(name), after_else.get(name)
-            if name not in live or a == b:
+            if a == b:
                 if a is not None:
                     self.current[name] = a
-                continue
-            joins.append(self.join(name, a, b))
+            elif name in live:
+                joins.append(self.join(name, a, b))
+            else:
+                self.current.pop(name, None)  # nobody may find what one side has bound
         self.emit(Branch(condition, tuple(then.statements), tuple(orelse.statements), tuple(joins), line=s.line))
 
     def custom(self, s: ir.Custom, live: set[str]) -> None:
