@@ -283,7 +283,7 @@ def across_groups(w):
 def partitioned(w):
     """A message in parts, each ready when it has been computed."""
     c = w.comm()
-    f, g = w.two()
+    f, g = w.two(changes=True)
     k, tag, n = w.number(1, 3), w.tag(), w.pick([2, 3, 6])
     order = list(range(n))[:: w.pick([1, -1])]
     dest, source = w.ring(c, k)

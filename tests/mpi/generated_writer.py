@@ -85,13 +85,13 @@ class Writer:
     def busy(self, name, writing):
         return any(name in p.writes or (writing and name in p.reads) for p in self.pending)
 
-    def two(self, families="dszv"):
-        """Two different arrays of one family, the first to be read and the second to be overwritten."""
+    def two(self, families="dszv", changes=False):
+        """Two different arrays of one family, the first to be read (and changed) and the second to be overwritten."""
         pairs = [(f, g) for family in families for f in FAMILIES[family] for g in FAMILIES[family] if f != g]
-        pairs = [(f, g) for f, g in pairs if not self.busy(f, False) and not self.busy(g, True)]
+        pairs = [(f, g) for f, g in pairs if not self.busy(f, changes) and not self.busy(g, True)]
         if not pairs:
             self.complete(list(self.pending))
-            return self.two(families)
+            return self.two(families, changes)
         return self.pick(pairs)
 
     def readable(self, families="dszv"):
