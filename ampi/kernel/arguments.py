@@ -116,6 +116,11 @@ def kind(value: Any) -> Any:
         return type(value), tuple(map(kind, value))
     if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:
         return int, "unsigned"
+    return _in_code(value)
+
+
+def _in_code(value: Any) -> Any:
+    """What code for an argument that is neither an array nor a tuple depends on: its type, or the value itself."""
     return value if value is None or isinstance(value, str) or callable(value) else type(value)
 
 
@@ -143,7 +148,7 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
                 return None
             parts.append(int)
         else:
-            parts.append(value if value is None or isinstance(value, str) or callable(value) else type(value))
+            parts.append(_in_code(value))
         if parts[-1] is None and value is not None:
             return None
     return tuple(parts)

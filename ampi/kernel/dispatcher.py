@@ -19,7 +19,7 @@ from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.declared import converted, declared, is_signature, with_types
+from ampi.kernel.frontend.declared import conversions, declared, is_signature, number, with_types
 from ampi.kernel.options import names_among
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class Kernel:
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
         self._declared = declared(function)
+        self._conversions: dict[Any, tuple[np.dtype | None, ...]] = {}  # by the kinds of arguments
         keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
         self._to_bind = keyword_only or self._declared is not None
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
@@ -218,7 +219,12 @@ class Kernel:
         return args if self._declared is None else self._converted(args)
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return converted(self.py_func, args, self.types_of(tuple(map(arguments.plain, args))))
+        key = tuple(map(arguments.kind, args))
+        wanted = self._conversions.get(key)
+        if wanted is None:
+            wanted = conversions(self.py_func, self.types_of(tuple(map(arguments.plain, args))))
+            self._conversions[key] = wanted
+        return tuple(map(number, args, wanted))
 
     @property
     def dispatcher(self) -> Any:

@@ -115,20 +115,22 @@ def numbas(dispatcher: Any) -> Callable[..., Any]:
     return with_types(dispatcher.py_func, signatures, getattr(dispatcher, "locals", None))
 
 
-def converted(function: Callable[..., Any], values: tuple[Any, ...], given: tuple[types.Type, ...]) -> tuple[Any, ...]:
-    """The arguments of a call with numbers as the signature has them."""
+def conversions(function: Callable[..., Any], given: tuple[types.Type, ...]) -> tuple[np.dtype | None, ...]:
+    """What the numbers among the arguments of a call are converted to; None where nothing is."""
     from numba import types
     from numba.np.numpy_support import as_dtype
 
     declaration = declared(function)
     if declaration is None:
-        return values
+        return (None,) * len(given)
     taken, _ = declaration.signature(function.__name__, given)
     return tuple(
-        _number(value, as_dtype(t)) if isinstance(t, (types.Number, types.Boolean)) and t != g else value
-        for value, g, t in zip(values, given, taken)
+        as_dtype(t) if isinstance(t, (types.Number, types.Boolean)) and t != g else None for g, t in zip(given, taken)
     )
 
 
-def _number(value: Any, dtype: np.dtype) -> Any:
+def number(value: Any, dtype: np.dtype | None) -> Any:
+    """An argument as a signature has it."""
+    if dtype is None:
+        return value
     return value.astype(dtype) if isinstance(value, np.ndarray) else dtype.type(value)
