@@ -89,6 +89,8 @@ class CollectiveOperation:
 
     def give(self, cls: type, base: Any) -> None:
         """Give a class the methods of all forms in the place of mpi4py's, and enter them into `rules.TABLE`."""
+        if base is mpi.Comm and self.plan_between is None:
+            raise TypeError(f"{self.name} is of intercommunicators as well, and has no plan between two groups")
         nonblocking, init = f"I{self.name[0].lower()}{self.name[1:]}", f"{self.name}_init"
         setattr(cls, self.name, _blocking(self, getattr(base, self.name)))
         setattr(cls, nonblocking, _nonblocking(nonblocking, self, getattr(base, nonblocking)))

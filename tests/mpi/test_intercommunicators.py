@@ -1,5 +1,6 @@
 """Collectives on intercommunicators, blocking and not, held against finite differences on plain mpi4py."""
 
+import inspect
 import time
 
 import numpy
@@ -12,6 +13,7 @@ from test_nonblocking_collectives import FORMS, Other
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.collectives import COLLECTIVES
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -176,6 +178,12 @@ def reduce_scatter(np, comm, u, op):
 
 
 REDUCTIONS = [reduce, allreduce, reduce_scatter_block, reduce_scatter]
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in COLLECTIVES])
+def test_has_a_case(name):
+    """An entry of the table without a case between two groups fails by name."""
+    assert any(f"comm.{name}(" in inspect.getsource(case) for case in (*MOVES, *REDUCTIONS))
 
 
 def started(comm, name, arguments, keywords):
