@@ -1,8 +1,8 @@
 """How the tests run on several ranks.
 
 ``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
-``min_size`` fits run, on all ranks; the ranks agree on the outcome of each phase of each test, and rank 0 reports for
-all. ``scripts/test`` does both.
+``min_size`` fits run, on all ranks (on more than four of them some of their cases); the ranks agree on the outcome of
+each phase of each test, and rank 0 reports for all. ``scripts/test`` does both.
 """
 
 import os
@@ -21,6 +21,8 @@ WORLD = MPI.COMM_WORLD  # mpi4py's own, whatever a test puts in its place
 FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outcomes and logs
 PATIENCE = patience(20.0)  # seconds a rank that failed waits for the others to leave the test
 OUTCOMES = ("passed", "skipped", "failed")
+FEW = 4  # ranks: on more of them, which share the cores, each test runs with CASES cases only
+CASES = 8
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
 
@@ -37,6 +39,7 @@ else:  # every rank draws the same examples, and a slow machine is not a failure
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
+    parser.addoption("--all-cases", action="store_true", help=f"on more than {FEW} ranks all cases of each test")
 
 
 @pytest.hookimpl(trylast=True)
@@ -49,6 +52,13 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_ignore_collect(collection_path):
+    """On several ranks only modules that have a test for them are imported."""
+    if WORLD.size > 1 and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return True if "mark.mpi" not in collection_path.read_text(encoding="utf-8") else None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
     slow = config.getoption("--slow")
     if FACTOR != 1:
@@ -60,6 +70,9 @@ def pytest_collection_modifyitems(config, items):
     if WORLD.rank == 0 and WORKER in ("", "gw0"):
         note("sizes", " ".join(str(least_size(item)) for item in selected if item.get_closest_marker("mpi")))
     selected = [item for item in selected if fits(item)]
+    named = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    if WORLD.size > FEW and not (slow or named or config.getoption("--all-cases")):
+        selected = some_cases(selected)
     chosen = set(selected)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = selected
@@ -87,6 +100,18 @@ def most_elements(request, monkeypatch):
         most = 0
     if most is not None:
         monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", most)
+
+
+def some_cases(items):
+    """Of each test cases that are spread evenly over all, which have run on fewer ranks: the same on all ranks."""
+    groups = {}
+    for item in items:
+        groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = set()
+    for group in groups.values():
+        count = min(CASES, len(group))
+        kept.update(group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count))
+    return [item for item in items if item in kept]
 
 
 def least_size(item):
