@@ -151,6 +151,7 @@ class Performed(IsRecord, Collective):
 
     __slots__ = ("call", "undo", "values")
     depth = 5
+    meets = True
     reads_memory = False  # but what `steps` has put back
 
     def keep_values(self, tape: Tape, started: bool) -> None:

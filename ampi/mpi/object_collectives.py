@@ -202,6 +202,7 @@ class _Collective:
     """Record of a collective: its adjoint."""
 
     __slots__ = ("adjoint", "token")
+    meets = True
 
     def __init__(self, token: Any, adjoint: Callable[[Sweep, Any], Steps]) -> None:
         self.token = token

@@ -127,6 +127,7 @@ class Started:
     __slots__ = ("buffer", "performed", "request", "reversed", "sweep", "wild")
 
     active = True
+    meets = True
     reads_memory = False  # but what `Performed.steps` has put back
 
     def __init__(self, performed: Any) -> None:

@@ -229,6 +229,7 @@ class Fence:
     """Record of a fence: closes an epoch of all ranks, opens another."""
 
     __slots__ = ("token", "window")
+    meets = True
 
     def __init__(self, window: Any, token: Collective) -> None:
         self.window = window
@@ -252,6 +253,7 @@ class Handshake:
     """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
 
     __slots__ = ("name", "partners", "where", "window")
+    meets = True
 
     def __init__(self, name: str, window: Any, partners: list[int]) -> None:
         self.name = name
@@ -283,6 +285,16 @@ class Handshake:
             for entries in came:
                 shadow.add(entries, self.waiting)
         shadow.win.Sync()
+
+    def meetings(self) -> list[tuple[Any, bool]]:
+        """What it is counted among on both sides, and whether the other side comes after it."""
+        rank, identity = self.window.reverse.rank, self.window.reverse.identity
+        kind, comes_first = (
+            ("access" if self.name in ("Start", "Post") else "exposure"),
+            self.name in ("Post", "Complete"),
+        )
+        pairs = [(rank, other) if self.name in ("Start", "Complete") else (other, rank) for other in self.partners]
+        return [((kind, identity, *pair), comes_first) for pair in pairs]
 
     def describe(self) -> str:
         """For error messages."""

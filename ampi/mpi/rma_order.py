@@ -15,12 +15,13 @@ loads and stores lie.
 In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has come to the
 ticket, which the target says by lowering a limit; and the target does not touch the adjoint of its memory before the
 turns of all tickets that were drawn later have ended.  Nobody waits for anything but what happened later in the
-program, so what did not deadlock does not deadlock.
+program, so what did not deadlock does not deadlock.  The adjoint of a collective waits for what all ranks did after it,
+though: accesses by a rank that had left it which chance put before it on another are put behind it at the beginning of
+the sweep (`rma_precedence`, of which the tape's `rma_history` tells).
 """
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import Record, Sweep, Tape
 from .messages import LateCompletion
+from .rma_precedence import Drawn, in_order
 from .waiting import Patience, running
 
 _Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
@@ -202,10 +204,15 @@ class Observer:
             if window.order.drawn != seen:
                 break
         else:
-            self.records.append(record)
+            if getattr(record.adjoint, "meets", False):
+                self._meet(record)
+            else:
+                self.records.append(record)
             return
         if isinstance(record.adjoint, LateCompletion):
             self.records.append(record)  # what is new by now may have come after what is to be appended next has begun
+        elif getattr(record.adjoint, "meets", False):
+            self._meet(record)
         elif _communicates(record):
             self.records.append(record)
             self.look()
@@ -248,6 +255,17 @@ class Observer:
         for window, seen in self._news():
             self.records.insert(position, _record(Mark(window, None, seen)))
             self.records.append(_record(Mark(window, seen, None)))
+
+    def _meet(self, record: Record) -> None:
+        """Append a record that waits in the sweep for what other ranks did later: what they did here may be in between.
+
+        It may have been seen before, by chance: see `rma_precedence`.
+        """
+        news = dict(self._news())
+        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items() if seen]
+        self.records.extend(_record(Mark(window, None, seen)) for window, seen in marked)
+        self.records.append(record)
+        self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
 
     def close(self) -> None:
         """Mark what is new now, before local work or at the end of the tape."""
@@ -301,7 +319,7 @@ class Mark:
         """Lower the limit or the bound."""
         shadow = sweep.state["windows"].get(self.window)
         if shadow is not None and shadow.turns is not None:
-            shadow.turns.lower(self.limit, self.bound)
+            shadow.turns.lower(self)
 
 
 class Visit:
@@ -338,7 +356,18 @@ class Visit:
 class Turns:
     """Tickets of a window in a sweep.
 
-    In the sweep the tickets of each target are numbered from 1, without those of other tapes.
+    In the sweep the tickets of each target are numbered from 1, without those of other tapes, in the order that
+    `rma_precedence` gives them.
+
+    Parameters
+    ----------
+    tickets : dict
+        This rank's, by target; negative for updates.
+    seen : int
+        The last one for this rank's memory that its tape knows of.
+    touched : bool
+        The memory is an output.
+    history : rma_history.History
 
     Attributes
     ----------
@@ -350,24 +379,29 @@ class Turns:
         Of all ranks: why they cannot be swept.
     """
 
-    __slots__ = ("_bound", "_drawn", "_held", "_limit", "_settled", "cells", "numbers", "problems", "reverse")
+    __slots__ = ("_bound", "_held", "_limit", "_places", "_settled", "cells", "numbers", "problems", "reverse")
 
-    def __init__(self, reverse: Any, tickets: dict[int, list[int]], seen: int, touched: bool) -> None:
+    def __init__(self, window: Any, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
+        reverse = self.reverse = window.reverse
         comm = reverse.comm
-        came = comm.alltoall([tickets.get(rank, []) for rank in range(comm.size)])
-        self._drawn = sorted(abs(ticket) for theirs in came for ticket in theirs)
-        late = [ticket for theirs in came for ticket in theirs if -ticket > seen]
-        back = comm.alltoall([[self._number(abs(ticket)) for ticket in theirs] for theirs in came])
+        takes_part = frozenset(history.begun)
+        came = comm.alltoall(
+            [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
+        )
+        order = in_order(Drawn(abs(ticket), moment, part) for part, theirs in came for ticket, moment in theirs)
+        late = [ticket for _, theirs in came for ticket, _ in theirs if -ticket > seen]
+        numbers = {drawn.ticket: number for number, drawn in enumerate(order, 1)}
+        back = comm.alltoall([[numbers[abs(ticket)] for ticket, _ in theirs] for _, theirs in came])
         self.numbers = {
             (rank, abs(ticket)): number
             for rank, mine in tickets.items()
             for ticket, number in zip(mine, back[rank], strict=True)
         }
-        self.reverse = reverse
-        self._bound = self._limit = self._number(seen)
+        self._places, self._limit = history.places(window, order, seen)
+        self._bound = self._limit
         self._held = 0
         self._settled = False
-        self.cells = Cells(comm, [len(self._drawn), self._limit])
+        self.cells = Cells(comm, [len(order), self._limit])
         running.underway.append(self.release)
         problem = ""
         if late and touched:
@@ -376,10 +410,6 @@ class Turns:
                 "tape had been closed, and that memory is an output; put a barrier before the end of the tape"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
-
-    def _number(self, ticket: int) -> int:
-        """Number of the last ticket up to one."""
-        return bisect.bisect_right(self._drawn, ticket)
 
     # ------------------------------------------------------------------------------------------- of others' memory
 
@@ -396,14 +426,15 @@ class Turns:
 
     # --------------------------------------------------------------------------------------------- of one's own memory
 
-    def lower(self, limit: int | None, bound: int | None) -> None:
+    def lower(self, mark: Mark) -> None:
         """The sweep has come to a mark."""
         self.release()
-        if limit is not None:
-            self._limit = self._number(limit)
-            self.cells.write(self.cells.rank, _LIMIT, self._limit)
-        if bound is not None:
-            self._bound = self._number(bound)
+        limit, bound = self._places[mark]
+        if mark.limit is not None and limit != self._limit:
+            self._limit = limit
+            self.cells.write(self.cells.rank, _LIMIT, limit)
+        if mark.bound is not None:
+            self._bound = bound
         self._settled = False
 
     def settle(self) -> None:

@@ -44,7 +44,13 @@ class Shadow:
     __slots__ = ("block", "blocks", "later", "places", "turns", "visiting", "win", "window")
 
     def __init__(
-        self, sweep: Sweep, window: Any, attached: Iterable[Storage], tickets: dict[int, list[int]] | None, seen: int
+        self,
+        sweep: Sweep,
+        window: Any,
+        attached: Iterable[Storage],
+        tickets: dict[int, list[int]] | None,
+        seen: int,
+        history: Any,
     ) -> None:
         self.window = window
         comm = window.reverse.comm
@@ -69,7 +75,7 @@ class Shadow:
         self.turns: Any = None
         if tickets is not None:
             touched = any(block.any() for block in self.blocks.values())
-            self.turns = Turns(window.reverse, tickets, seen, touched)
+            self.turns = Turns(window, tickets, seen, touched, history)
             for storage in storages:
                 others = sweep.guards.get(storage)  # of another window on the same memory
                 sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)

@@ -12,6 +12,7 @@ from ..tape import Sweep, Tape, at_closing, at_opening
 from .log import communication_of
 from .messages import Collective, call_site, line_of
 from .rma_access import Access, Completed, Handshake
+from .rma_history import History
 from .rma_order import Observer
 from .rma_shadow import Shadow, close_all
 from .rma_window import Window, require_own, windows
@@ -169,9 +170,11 @@ class Traces:
         problems = [text for window, (wrong, _) in facts.items() if wrong for text in _problems(happening[window])]
         if problems:
             raise CommunicationError("\n".join(problems))
+        drawn = any(tickets for _, tickets in facts.values())
+        history = History(sweep.tape.records, logs.values()) if drawn else None
         for window, trace in happening.items():
             tickets = trace.tickets if facts[window][1] else None
-            shadows[window] = Shadow(sweep, window, trace.attached, tickets, self.observer.seen[window])
+            shadows[window] = Shadow(sweep, window, trace.attached, tickets, self.observer.seen[window], history)
         problems = [text for shadow in shadows.values() if shadow.turns is not None for text in shadow.turns.problems]
         if problems:
             raise CommunicationError("\n".join(problems))

@@ -1,0 +1,121 @@
+"""History of a tape with RMA accesses: which collectives had begun and ended when tickets were drawn and marks made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .messages import Collective, Completion
+from .reverse_schedule import Started
+from .rma_access import Completed, Handshake
+from .rma_order import Mark, Visit
+from .rma_precedence import Counts, Drawn, Moment, counter
+
+_NEVER = Moment({}, {})
+
+
+class History:
+    """What a tape says of collectives, tickets and marks, in their order.
+
+    Attributes
+    ----------
+    begun : dict
+        How many collectives of each kind this rank has begun.
+    """
+
+    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_moments", "_now", "begun")
+
+    def __init__(self, records: Iterable[Any], logs: Iterable[Any]) -> None:
+        self.begun: Counts = {}
+        self._ended: Counts = {}
+        self._now: Moment | None = None
+        self._begins: dict[tuple[Any, int], int] = {}  # records, by kind and number
+        self._moments: dict[tuple[Any, int, int], Moment] = {}  # by window, target and ticket
+        self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
+        self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
+        latest = 0
+        for position, record in enumerate(records):
+            adjoint = record.adjoint
+            if isinstance(adjoint, Mark):
+                # One without a bound stands behind the record whose adjoint waits for what it lets others do.
+                self._marks.setdefault(adjoint.window, []).append(
+                    (adjoint, latest if adjoint.bound is None else position)
+                )
+                continue
+            latest = position
+            if isinstance(adjoint, (Visit, Completed)):
+                if self._now is None:
+                    self._now = Moment(dict(self.begun), dict(self._ended))
+                self._moments[adjoint.window, adjoint.rank, adjoint.ticket] = self._now
+            else:
+                self._pass(adjoint, position)
+
+    def _pass(self, adjoint: Any, position: int) -> None:
+        """Count what a record begins, and what it ends."""
+        if isinstance(adjoint, Handshake):
+            for kind, comes_first in adjoint.meetings():
+                if comes_first:
+                    self._begin(kind, self.begun.get(kind, 0), position)
+                else:
+                    self._end(kind, self._ended.get(kind, 0))
+        elif isinstance(adjoint, Completion):
+            for part in adjoint:
+                if isinstance(part, Started):
+                    self._count(part.performed, None, True)
+        elif isinstance(adjoint, Started):
+            self._count(adjoint.performed, position, False)
+        else:
+            call = adjoint if isinstance(adjoint, Collective) else getattr(adjoint, "token", None)
+            self._count(call, position, True)
+
+    def _count(self, call: Any, position: int | None, ends: bool) -> None:
+        index = self._indices.get(id(call))
+        if index is None:
+            return
+        kind = call.reverse.identity
+        if position is not None:
+            self._begin(kind, index, position)
+        if ends:
+            self._end(kind, index)
+
+    def _begin(self, kind: Any, index: int, position: int) -> None:
+        self._begins[kind, index] = position
+        self.begun[kind] = index + 1
+        self._now = None
+
+    def _end(self, kind: Any, index: int) -> None:
+        if index >= self._ended.get(kind, 0):
+            self._ended[kind] = index + 1
+            self._now = None
+
+    def drawn(self, window: Any, rank: int, tickets: Sequence[int]) -> list[tuple[int, Moment]]:
+        """Tickets for a target's memory as they are, and when they were drawn."""
+        return [(ticket, self._moments.get((window, rank, abs(ticket)), _NEVER)) for ticket in tickets]
+
+    def places(self, window: Any, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
+        """How many tickets for this rank's memory each mark leaves to precede it, as limit and as bound; and the end.
+
+        Parameters
+        ----------
+        order : list of Drawn
+            All of them.
+        seen : int
+            The last one that this rank has seen.
+        """
+        limits, bounds = counter(order, self._follows), counter(order, self._follows)
+        places = {
+            mark: (
+                0 if mark.limit is None else limits(mark.limit, position),
+                0 if mark.bound is None else bounds(mark.bound, position),
+            )
+            for mark, position in self._marks.get(window, ())
+        }
+        return places, limits(seen, 1 << 62)
+
+    def _follows(self, moment: Moment) -> int:
+        return max((self._begins.get((kind, number - 1), -1) for kind, number in moment.ended.items()), default=-1)
+
+
+def _orders(call: Collective) -> bool:
+    """Whether the sweep may wait at a collective: the same on all ranks of the communicator."""
+    return bool(call.reverse.identity) and (call.happening or call.name == "Fence")

@@ -1,0 +1,87 @@
+"""What came before what in a program with RMA accesses, apart from what chance has brought about.
+
+Tickets say in which order accesses took place, and marks which of them a target had seen at a place of its tape.  Some
+of that is chance: a rank that has left a reduction to another one may access the memory of a rank that has not come to
+it yet.  The program does not order the two, for MPI may let every collective wait for all ranks of its communicator.
+The sweep would: the adjoint of a collective does wait for them all.
+
+So an access that came after a collective on its rank follows all that came before this collective on any rank.  At the
+beginning of a sweep, tickets and marks that say otherwise give way; what no collective orders stays as it was.  The
+same holds for an epoch of Start, which follows that of Post, and for Wait, which follows Complete.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+Counts = dict[Any, int]  # by what is counted: collectives of a communicator, or epochs between two ranks
+
+
+class Moment(NamedTuple):
+    """When a rank drew a ticket: so many collectives of each kind had begun and had ended for it."""
+
+    begun: Counts
+    ended: Counts
+
+
+class Drawn(NamedTuple):
+    """A ticket; ``takes_part`` are the kinds of collectives that its rank has a part in."""
+
+    ticket: int
+    moment: Moment
+    takes_part: frozenset[Any]
+
+    def precedes(self, what_ended: Counts) -> bool:
+        """Whether the access came before the beginning of something that had ended elsewhere."""
+        begun, takes_part = self.moment.begun, self.takes_part
+        return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
+
+
+def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
+    """Tickets for one rank's memory in the order of their accesses; of two that nothing orders, as they were drawn.
+
+    Two change places only where a collective orders them.
+    """
+    order: list[Drawn] = []
+    most: Counts = {}  # of those so far
+    for drawn in sorted(tickets, key=lambda drawn: drawn.ticket):
+        place = len(order)
+        if drawn.precedes(most):
+            while place and drawn.precedes(order[place - 1].moment.ended):
+                place -= 1
+        order.insert(place, drawn)
+        for kind, number in drawn.moment.ended.items():
+            if most.get(kind, 0) < number:
+                most[kind] = number
+    return order
+
+
+def counter(order: list[Drawn], follows: Callable[[Moment], int]) -> Callable[[int, int], int]:
+    """What says how many tickets precede a place of the target's tape.
+
+    Parameters
+    ----------
+    follows : callable
+        ``follows(moment)``: the record that is known to have begun before a moment; -1 if there is none.
+
+    Returns
+    -------
+    callable
+        ``count(ticket, record)``: the number of the last one in the order that was drawn up to a ticket and does not
+        follow that record or a later one.  To be called with rising arguments.
+    """
+    upcoming = sorted(((d.ticket, follows(d.moment), number) for number, d in enumerate(order, 1)), reverse=True)
+    waiting: list[tuple[int, int]] = []
+    most = 0
+
+    def count(ticket: int, record: int) -> int:
+        nonlocal most
+        while upcoming and upcoming[-1][0] <= ticket:
+            heapq.heappush(waiting, upcoming.pop()[1:])
+        while waiting and waiting[0][0] < record:
+            most = max(most, heapq.heappop(waiting)[1])
+        return most
+
+    return count
