@@ -2,17 +2,10 @@
 
 __version__ = "0.1.0"
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from . import errors, numpy, rules, testing
-from . import fftw as fftw
-from . import foreign as foreign
-from . import pictures as pictures
-from . import scipy_rules as scipy_rules
-from .array import ndarray, value
-from .constants import constant
-from .custom import custom_vjp
-from .derivatives import grad, value_and_grad, vjp
+from . import arrivals, errors
 from .errors import (
     ActivityError,
     ActivityWarning,
@@ -26,12 +19,18 @@ from .errors import (
 )
 from .kernel import custom_jvp, kernel
 from .mpi import COMM_SELF, COMM_WORLD, MPI
-from .programs.declared import dependent, independent
-from .programs.tracing import trace
-from .tape import Tape, passive
+from .tape import Tape, at_first_opening, passive
 
 if TYPE_CHECKING:
     from numba import prange
+
+    from . import numpy, rules, testing
+    from .array import ndarray, value
+    from .constants import constant
+    from .custom import custom_vjp
+    from .derivatives import grad, value_and_grad, vjp
+    from .programs.declared import dependent, independent
+    from .programs.tracing import trace
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -87,11 +86,48 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """``prange`` is Numba's, which is imported when it is first needed."""
-    if name == "prange":
-        from numba import prange
+_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "pictures", "scipy_rules", "rules.definitions")
+"""What is there before the first tape opens; a program that has messages alone does without."""
 
-        globals()["prange"] = prange
-        return prange
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_HOMES = {
+    "constant": "constants",
+    "custom_vjp": "custom",
+    "dependent": "programs.declared",
+    "grad": "derivatives",
+    "independent": "programs.declared",
+    "ndarray": "array",
+    "trace": "programs.tracing",
+    "value": "array",
+    "value_and_grad": "derivatives",
+    "vjp": "derivatives",
+}
+"""The modules of names which are imported when they are asked for; that of Numba's ``prange`` is Numba."""
+
+
+def _complete() -> None:
+    for module in _ARRAYS:
+        importlib.import_module(f"{__name__}.{module}")
+    if _complete in at_first_opening:
+        at_first_opening.remove(_complete)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "prange":
+        from numba import prange as found
+    elif name in _HOMES:
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+at_first_opening.append(_complete)
+for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a tape opens
+    arrivals.when_imported(_module, _complete)

@@ -35,10 +35,13 @@ def settle(*names: str) -> None:
         return  # as each time but the first few that a tape opens
     for name in names or tuple(_waiting):
         if _is_complete(name):
-            with _lock:
-                due = _waiting.pop(name, ())
-            for then in due:
+            for then in _taken(name):
                 then()
+
+
+def _taken(name: str) -> Sequence[Callable[[], None]]:
+    with _lock:
+        return _waiting.pop(name, ())
 
 
 def _is_complete(name: str) -> bool:
@@ -62,10 +65,9 @@ class _Finder:
         def run_and_go_on(module: Any) -> None:
             with context() if context is not None else contextlib.nullcontext():
                 run(module)
-            with _lock:
-                due = _waiting.pop(name, ())
-            for then in due:
-                then()
+            while due := _taken(name):  # what is done may wait for the same module again
+                for then in due:
+                    then()
 
         spec.loader.exec_module = run_and_go_on
         return spec

@@ -452,16 +452,28 @@ def note_structured() -> None:
         at_first_structured.pop()()
 
 
+_told: list[Callable[[type[TrackedArray]], None]] = []
+
+
+def for_array_types(then: Callable[[type[TrackedArray]], None]) -> None:
+    """For the floors above, before there are the classes of tracked arrays and scalars: called with each of them."""
+    _told.append(then)
+
+
 def set_array_type(cls: type[TrackedArray]) -> None:
     """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
     global _array_type
     _array_type = cls
+    for then in _told:
+        then(cls)
 
 
 def set_scalar_types(scalar: type[TrackedArray], record: type[TrackedArray]) -> None:
     """Tell this floor which classes tracked scalars and structured elements have (those of `ampi.scalars`)."""
     global _scalar_type, _record_type
     _scalar_type, _record_type = scalar, record
+    for then in _told:
+        then(scalar)
 
 
 def is_scalar(x: Any) -> bool:

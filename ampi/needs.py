@@ -1,18 +1,16 @@
 """Which bytes of a storage a tape still needs: interval sets, so that an overwrite does not look at all needs.
 
-A few needs are looked at one by one.  Where there are more, those that are contiguous become disjoint ranges of bytes,
-and those with gaps are filed by their pitch, by where they begin within it, and by address: a column of an array begins
-elsewhere within a row than any other column.
+A few needs are looked at one by one.  Where there are more they are filed (`filed_needs`), which is imported then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from sortedcontainers import SortedDict
+from typing import TYPE_CHECKING
 
 from .extents import Extent
+
+if TYPE_CHECKING:
+    from .filed_needs import Files
 
 FEW = 16
 """So many needs are looked at one by one."""
@@ -38,7 +36,7 @@ class Needs(dict[tuple, Extent]):
                     if extent.overlaps(need):
                         return True
                 return False
-            self._files = Files()
+            self._files = _new_files()
         self._file()
         return self._files.meets(extent)
 
@@ -59,14 +57,14 @@ class Needs(dict[tuple, Extent]):
     def meets_range(self, low: int, high: int) -> bool:
         """Whether one of some bytes is needed by something without gaps."""
         if self._files is None:
-            self._files = Files()
+            self._files = _new_files()
         self._file()
         return self._files.solid.meets(low, high)
 
     def cut(self, extent: Extent) -> None:
         """`drop`, for bytes that may be a part of something that is needed."""
         if self._files is None:
-            self._files = Files()
+            self._files = _new_files()
         self._file()
         self.drop(extent)
 
@@ -85,208 +83,7 @@ class Needs(dict[tuple, Extent]):
                     break
 
 
-class Files:
-    """Many needs of one storage."""
+def _new_files() -> Files:
+    from .filed_needs import Files
 
-    __slots__ = ("combs", "solid")
-
-    def __init__(self) -> None:
-        self.solid = Ranges()
-        self.combs: dict[int, Comb] = {}
-
-    def add(self, need: Extent) -> None:
-        """Enter a need."""
-        if need.low == need.high:
-            return
-        if need.dense:
-            self.solid.add(need.low, need.high)
-            return
-        teeth = Teeth(need)
-        comb = self.combs.get(teeth.pitch)
-        if comb is None:
-            comb = self.combs[teeth.pitch] = Comb(teeth.pitch)
-        comb.add(need, teeth)
-
-    def meets(self, extent: Extent) -> bool:
-        """Whether a byte of an extent is needed."""
-        if extent.low == extent.high:
-            return False
-        teeth = None if extent.dense else Teeth(extent)
-        if self.solid.meets(extent.low, extent.high) and (teeth is None or self._hits(extent, teeth)):
-            return True
-        for comb in self.combs.values():
-            for need in comb.near(extent, teeth):
-                if extent.overlaps(need):
-                    return True
-        return False
-
-    def _hits(self, extent: Extent, teeth: Teeth) -> bool:
-        """Whether an extent with gaps has bytes in one of the ranges."""
-        for low, high in self.solid.between(extent.low, extent.high):
-            if teeth.may_touch(low, high) and extent.overlaps(Extent.of_range(low, high)):
-                return True
-        return False
-
-    def drop(self, extent: Extent) -> None:
-        """The bytes of an extent are not needed any more; with gaps: the need that is just these bytes."""
-        if not extent.dense:
-            teeth = Teeth(extent)
-            if teeth.pitch in self.combs:
-                self._discard(self.combs[teeth.pitch], extent, teeth)
-            return
-        self.solid.remove(extent.low, extent.high)
-        for pitch, comb in list(self.combs.items()):
-            if pitch < extent.high - extent.low:  # those with gaps are longer than their pitch
-                for need in [need for need in comb.near(extent, None) if extent.covers(need)]:
-                    self._discard(comb, need, Teeth(need))
-
-    def _discard(self, comb: Comb, need: Extent, teeth: Teeth) -> None:
-        comb.discard(need, teeth)
-        if not comb.columns:
-            del self.combs[comb.pitch]
-
-    def is_empty(self) -> bool:
-        """Whether there is none left."""
-        return not self.combs and self.solid.is_empty()
-
-
-class Ranges:
-    """A set of integers, as disjoint ranges with gaps between them."""
-
-    __slots__ = ("_ends",)
-
-    def __init__(self) -> None:
-        self._ends: Any = SortedDict()  # by first element
-
-    def add(self, low: int, high: int) -> None:
-        """Add the integers from ``low`` up to ``high``."""
-        ends = self._ends
-        k = ends.bisect_right(low) - 1
-        if k >= 0:
-            start, end = ends.peekitem(k)
-            if end >= high:
-                return
-            if end >= low:
-                low = start
-        for start in list(ends.irange(low, high)):
-            high = max(high, ends.pop(start))
-        ends[low] = high
-
-    def remove(self, low: int, high: int) -> None:
-        """Remove the integers from ``low`` up to ``high``."""
-        ends = self._ends
-        for start, end in list(self.between(low, high)):
-            del ends[start]
-            if start < low:
-                ends[start] = low
-            if end > high:
-                ends[high] = end
-
-    def meets(self, low: int, high: int) -> bool:
-        """Whether one of the integers from ``low`` up to ``high`` is in the set."""
-        k = self._ends.bisect_left(high) - 1
-        return k >= 0 and self._ends.peekitem(k)[1] > low
-
-    def between(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """The ranges which have some of the integers from ``low`` up to ``high``."""
-        ends = self._ends
-        k = ends.bisect_right(low) - 1
-        if k >= 0:
-            start, end = ends.peekitem(k)
-            if end > low:
-                yield start, end
-        for start in ends.irange(low, high, (False, False)):
-            yield start, ends[start]
-
-    def is_empty(self) -> bool:
-        """Whether it has no elements."""
-        return not self._ends
-
-
-class Teeth:
-    """A pattern with gaps: all its bytes are among the ``width`` bytes at ``phase`` in each ``pitch`` of addresses.
-
-    An extent of which that cannot be said has the pitch 1.
-    """
-
-    __slots__ = ("phase", "pitch", "width")
-
-    def __init__(self, extent: Extent) -> None:
-        _, shape, strides, itemsize = extent.pattern
-        width, pitch = itemsize, 1
-        steps = sorted((abs(stride), n) for stride, n in zip(strides, shape) if n > 1)
-        for stride, n in steps:
-            if stride > width:
-                pitch = stride
-                break
-            width += stride * (n - 1)
-        if any(stride % pitch for stride, _ in steps if stride >= pitch):
-            pitch = 1
-        self.pitch = pitch
-        self.phase = extent.low % pitch
-        self.width = min(width, pitch)
-
-    def may_touch(self, low: int, high: int) -> bool:
-        """Whether a byte of a range of addresses lies in a tooth, were the comb infinite."""
-        after = (low - self.phase) % self.pitch
-        return after < self.width or after + high - low > self.pitch
-
-
-class Comb:
-    """Needs with gaps of one pitch."""
-
-    __slots__ = ("_phases", "columns", "pitch")
-
-    def __init__(self, pitch: int) -> None:
-        self.pitch = pitch
-        self.columns = Spread()  # by phase
-        self._phases = Ranges()  # where teeth have been
-
-    def add(self, need: Extent, teeth: Teeth) -> None:
-        """Enter a need."""
-        self._phases.add(teeth.phase, teeth.phase + teeth.width)
-        column = self.columns.at(teeth.phase, teeth.width, Spread)
-        column.at(need.low, need.high - need.low, dict)[need.pattern] = need
-
-    def discard(self, need: Extent, teeth: Teeth) -> None:
-        """Drop a need, if it is there."""
-        column = self.columns.get(teeth.phase)
-        needs = None if column is None else column.get(need.low)
-        if needs is not None and needs.pop(need.pattern, None) is not None and not needs:
-            del column[need.low]
-            if not column:
-                del self.columns[teeth.phase]
-
-    def near(self, extent: Extent, teeth: Teeth | None) -> Iterator[Extent]:
-        """The needs that an extent may overlap."""
-        phase, width = extent.low, extent.high - extent.low
-        if teeth is not None:
-            phase, width = (teeth.phase, teeth.width) if teeth.pitch % self.pitch == 0 else (0, self.pitch)
-        if width >= self.pitch:
-            windows = [(0, self.pitch)]
-        else:
-            phase %= self.pitch
-            windows = [(phase, phase + width), (phase - self.pitch, phase + width - self.pitch)]
-            windows.append((phase + self.pitch, phase + width + self.pitch))  # teeth reach into the next pitch
-        for low, high in windows:
-            if self._phases.meets(low, high):
-                for column in self.columns.near(low, high):
-                    for needs in column.near(extent.low, extent.high):
-                        yield from needs.values()
-
-
-class Spread(SortedDict):
-    """Things that lie in ranges, by where these begin."""
-
-    def at(self, low: int, length: int, make: Any) -> Any:
-        """The thing whose ranges begin at a place, made if there is none; one of them is so long."""
-        self.longest = max(getattr(self, "longest", 0), length)
-        found = self.get(low)
-        if found is None:
-            found = self[low] = make()
-        return found
-
-    def near(self, low: int, high: int) -> Iterator[Any]:
-        """The things of which a range may meet this one."""
-        for start in self.irange(low - self.longest, high, (False, False)):
-            yield self[start]
+    return Files()

@@ -8,7 +8,6 @@ derivatives.  The attribute ``numpy_function`` of such a function is NumPy's.
 from __future__ import annotations
 
 import functools
-import importlib.abc
 import importlib.machinery
 import sys as _sys
 import types
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as _np
 
 from . import memory as _memory
+from . import scalars as _scalars  # noqa: F401
 from .activity import is_active as _is_active
 from .activity import plain_of as _plain_of
 from .array import ndarray
@@ -320,7 +320,7 @@ class _Submodule(types.ModuleType):
         return dir(self.stands_for)
 
 
-class _Below(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Below:
     """Finds ``ampi.numpy.fft`` and what else is below `ampi.numpy` where the attributes of these names are.
 
     Python would load NumPy's files a second time otherwise, C code included.
@@ -335,6 +335,9 @@ class _Below(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         except ModuleNotFoundError:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> None:
+        """Python's own kind of module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Put the attribute of that name in the place of the new, empty module."""

@@ -15,6 +15,7 @@ FLOORS = {
     "blocks": 0,
     "extents": 0,
     "needs": 0,
+    "filed_needs": 0,
     "live_arrays": 0,
     "checks": 0,
     "arrivals": 0,

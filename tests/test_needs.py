@@ -7,7 +7,8 @@ import numpy
 import pytest
 
 from ampi.extents import Extent
-from ampi.needs import FEW, Needs, Ranges
+from ampi.filed_needs import Ranges
+from ampi.needs import FEW, Needs
 
 
 def any_view(draw, base):

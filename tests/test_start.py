@@ -78,6 +78,58 @@ def test_nothing_heavy_is_imported(use):
     assert set(run(source).split()) & HEAVY == wanted
 
 
+LATE = "array numpy scalars ufuncs functions foreign fftw scipy_rules derivatives testing programs filed_needs".split()
+
+
+def test_a_program_that_only_has_messages_imports_nothing_for_arrays_and_tapes():
+    source = """
+        import sys, ampi, numpy
+        comm = ampi.COMM_WORLD
+        comm.Allreduce(numpy.ones(3), numpy.empty(3))
+        comm.bcast({"a": numpy.ones(3)})
+        print(*[name.partition("ampi.")[2] for name in sys.modules if name.startswith("ampi.")])
+    """
+    assert not set(run(textwrap.dedent(source)).split()).intersection(LATE)
+
+
+def test_every_name_can_be_the_first_that_is_asked_for():
+    """Each in a process of its own, as if the program began with it."""
+    source = """
+        import importlib, os, sys, ampi
+        submodules = ["array", "foreign", "memory", "programs", "run"]
+        for name in [*ampi.__all__, *submodules, "no_such_name"]:
+            if name == "prange":
+                continue
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    found = getattr(ampi, name, None)
+                    assert found is getattr(ampi, name, None) and (found is None) == (name == "no_such_name"), found
+                    assert name not in submodules or found is sys.modules[f"ampi.{name}"]
+                    assert ampi.grad(lambda x: (x * x).sum())(ampi.numpy.ones(2)).tolist() == [2.0, 2.0]
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitpid(child, 0)[1] == 0, name
+        assert "ampi.array" not in sys.modules and {*ampi.__all__} <= {*dir(ampi)}
+    """
+    run(textwrap.dedent(source))
+
+
+def test_a_plan_made_before_the_first_tape_is_seen():
+    pytest.importorskip("mpi4py_fft")
+    run(
+        """
+import ampi, numpy
+from mpi4py_fft import fftw
+assert "ampi.array" in __import__("sys").modules
+source = fftw.aligned(8, dtype="D")
+assert isinstance(source, ampi.ndarray), type(source)
+"""
+    )
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("module", USES)
 def test_what_is_imported_is_seen_in_any_order(module, order, tmp_path):

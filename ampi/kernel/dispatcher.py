@@ -20,7 +20,6 @@ from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
 from ampi.kernel.frontend.declared import conversions, declared, is_signature, number, with_types
-from ampi.kernel.options import names_among
 
 if TYPE_CHECKING:
     from numba import types
@@ -128,8 +127,11 @@ def analyses() -> tuple[str, ...]:
 def switched_off(without: Any) -> frozenset[str]:
     """The names of the analyses to leave out."""
     given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
-    known = analyses() if given else ()  # which imports the passes
-    return names_among(given, known, "AMPI_WITHOUT" if without is None else "without", "analysis")
+    if not given:
+        return frozenset()
+    from ampi.kernel.options import names_among
+
+    return names_among(given, analyses(), "AMPI_WITHOUT" if without is None else "without", "analysis")
 
 
 class Kernel:

@@ -11,7 +11,6 @@ import mmap
 import os
 import resource
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -219,6 +218,8 @@ def alone(rank: int = 0) -> Board:
 def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
     path = None
     if node.Get_rank() == 0:
+        import tempfile
+
         try:
             folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             number, path = tempfile.mkstemp(prefix="ampi-", dir=folder)

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..array import ndarray
+from ..activity import is_active
 from ..byte_views import movable
 from ..errors import ActivityError
-from ..indexing import is_active
-from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, region_of, storage_of
+from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, for_array_types, region_of, storage_of
 from ..outside import warn_lost
 from ..recording import current, recording
-from ..scalars import scalar
 from ..tape import Sweep, Tape, living
 from .packed_adjoints import SLOT_DTYPE
 
@@ -151,8 +149,7 @@ def _reduced(array: TrackedArray) -> Any:
     return array.__reduce__()
 
 
-copyreg.pickle(ndarray, _reduced)
-copyreg.pickle(scalar, _reduced)
+for_array_types(lambda cls: copyreg.pickle(cls, _reduced))
 
 
 def _arrays_in(obj: Any) -> list[TrackedArray]:

@@ -33,6 +33,8 @@ def _writes_origin(name: str) -> bool:
 
 def _operation(owner: str, name: str, method: Any) -> Operation | None:
     """The table's entry for a method without a rule; None if it moves no data."""
+    if f"{name}(" in (text := method.__doc__ or "") and "BufSpec" not in text:
+        return None  # the docstring begins with the signature
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):

@@ -49,9 +49,10 @@ def _make() -> types.ModuleType:
         setattr(module, name, getattr(_comm, name))
     module.__dict__.update(_OTHERS)
     module.__dict__.update(_CONSTANTS)
+    documented: set[type] = set()
     for name in (*_COMMUNICATORS, *_OTHERS):
         getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
-        _document(getattr(module, name))
+        _document(getattr(module, name), documented)
     module.COMM_WORLD = COMM_WORLD  # type: ignore[attr-defined]
     module.COMM_SELF = COMM_SELF  # type: ignore[attr-defined]
     sys.modules["ampi.MPI"] = module
@@ -61,11 +62,14 @@ def _make() -> types.ModuleType:
     return module
 
 
-def _document(cls: type) -> None:
+def _document(cls: type, documented: set[type]) -> None:
     """Give methods mpi4py's docstrings, which start with the signature; the class's stands without indentation."""
     cls.__doc__ = inspect.cleandoc(cls.__doc__ or "")
     base = cls._base  # type: ignore[attr-defined]
     for part in cls.__mro__[: cls.__mro__.index(base)]:
+        if part in documented:
+            continue
+        documented.add(part)
         for name, member in vars(part).items():
             function = getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType) and name in vars(base):
@@ -113,13 +117,10 @@ def rebind_classes() -> None:
         setattr(mpi, name, getattr(MPI, name))
     for name in (*_COMMUNICATORS, *_OTHERS):
         copyreg.pickle(BASE[name], _reduce_base)
+    names = {id(value): name for name, value in reversed(BASE.items())}
     for codes in (mpi._typedict, mpi._typedict_c, mpi._typedict_f):
         for code, datatype in codes.items():
-            codes[code] = _CONSTANTS.get(_name_of(datatype), datatype)
-
-
-def _name_of(datatype: Any) -> str:
-    return next((name for name, value in BASE.items() if value is datatype), "")
+            codes[code] = _CONSTANTS.get(names.get(id(datatype), ""), datatype)
 
 
 def _reduce_base(instance: Any) -> Any:

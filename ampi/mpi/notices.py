@@ -9,7 +9,6 @@ not: it is told, and tells all.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -131,5 +130,7 @@ def status_of(error: BaseException) -> int:
         case SystemExit(code=code):
             return int(code is not None)
         case KeyboardInterrupt():
+            import signal
+
             return 128 + signal.SIGINT
     return getattr(error, "ending", 0) or 1

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from .. import numpy as anp
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
 from ..tape import Sweep, current, living
@@ -110,6 +109,8 @@ def _combining(kernel: Kernel) -> Callable[..., Any]:
 
     def function(inbuf: Any, inoutbuf: Any, datatype: Any = None) -> Any:
         if datatype is None:  # the operation is called, or objects are reduced
+            from .. import numpy as anp
+
             result = anp.array(inoutbuf, ndmin=1)
             kernel(anp.array(inbuf, ndmin=1), result)
             return result.reshape(np.shape(inoutbuf))

@@ -6,8 +6,8 @@ nonblocking and persistent forms name the same adjoint; coverage is reported fro
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+from typing import NamedTuple
 
 
 class Treatment(enum.Enum):
@@ -18,8 +18,7 @@ class Treatment(enum.Enum):
     ERROR = "error"  # moves data, has no rule yet: an error on active buffers, otherwise plain mpi4py
 
 
-@dataclasses.dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One method of an mpi4py class.
 
     Attributes

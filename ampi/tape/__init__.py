@@ -20,7 +20,7 @@ from ..handouts import where_called
 from ..recording import current, open_tapes, opened, passive, recording
 from .records import IsRecord, Output, Record, Zero
 from .sweep import Sweep
-from .tape import Bystander, Tape, at_closing, at_opening, living, place_of
+from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
 from .undo import Need, Undo, keep_needed, overwrite
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Undo",
     "Zero",
     "at_closing",
+    "at_first_opening",
     "at_opening",
     "current",
     "keep_needed",

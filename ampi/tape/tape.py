@@ -36,6 +36,8 @@ from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
+at_first_opening: list[Callable[[], None]] = []
+"""For the floors above: called before a tape begins to record, until they take themselves away."""
 at_opening: list[Callable[[Tape], None]] = []
 """For the floors above: called when a tape begins to record."""
 at_closing: list[Callable[[Tape], None]] = []
@@ -145,6 +147,8 @@ class Tape(metaclass=_WithHelp):
     def __enter__(self) -> Tape:
         if self.thread:
             raise TapeError("a tape records once; make a new ampi.Tape()")
+        for prepare in tuple(at_first_opening):
+            prepare()
         self.thread, self.owner = get_ident(), this_thread()
         self.thread_name = threading.current_thread().name
         enter(self)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar
 
@@ -93,6 +91,9 @@ class custom_jvp:
 
 def _calling(rule: custom_jvp) -> FunctionType:
     """A function that does nothing but call a function with a rule, with the source that the parser is given."""
+    from copy import deepcopy
+    from dataclasses import replace
+
     from ampi.kernel.frontend.source import read_source
 
     function = rule.f.py_func
@@ -102,7 +103,7 @@ def _calling(rule: custom_jvp) -> FunctionType:
     while own in inspect.signature(function).parameters:
         own += "_"
     given = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in parameters]
-    definition = copy.deepcopy(source.definition)
+    definition = deepcopy(source.definition)
     definition.decorator_list = []
     definition.body = ast.parse(f"return {own}({', '.join(given)})").body
     for node in ast.walk(definition):
