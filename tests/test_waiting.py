@@ -10,7 +10,7 @@ import numpy
 import pytest
 from patience import patience
 
-from ampi.mpi.board import DIED, ENDED, RUNS, WAITS, Board, width
+from ampi.mpi.board import DIED, ENDED, MEETS, RUNS, WAITS, Board, width
 
 START = """
 import os, random, sys, time
@@ -155,10 +155,50 @@ WHAT = {
 }
 
 
+MEETINGS = [
+    "comm.Barrier()",
+    "comm.allreduce(1.0)",
+    "comm.Allreduce(ONES, ONES.copy())",
+    "comm.bcast(None)",
+    "comm.gather(rank)",
+    "comm.Dup().Split(rank).Free()",
+    "with ampi.Tape(): comm.Allgather(ONES, numpy.empty((size, 2)))",
+]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    "what, meeting", [(what, MEETINGS[(k + n) % len(MEETINGS)]) for k, what in enumerate(ALONE) for n in (0, 3)]
+)
+def test_a_gradient_on_one_rank_is_an_error_once_the_others_wait_for_it(run, what, meeting, ranks):
+    source = f"import contextlib\n{textwrap.dedent(ALONE[what])}\n{meeting}\ncomm.Barrier()\n"
+    status, _, err = run(source, ranks=ranks, environment={"AMPI_TIMEOUT": str(patience(60))})
+    assert status != 0
+    how = "" if "Tape" in meeting else f", and {WHAT[what]}"
+    assert re.search(f"rank 0 of the world: gave up.*program.py:.*rank 1 .*is in a collective.*{how}", err), err
+    assert "on all ranks" in err and "has waited for" not in err
+
+
+def test_ranks_that_meet_without_the_one_that_waits_are_waited_for(run):
+    source = """
+ampi.mpi.deadlocks.QUIET = 0.5
+team = comm.Split(rank > 0)
+tape, x, y = allreduced()
+if rank > 0:
+    if rank == 2:
+        busy(4)
+    assert team.allreduce(1) == 2
+    team.Barrier()
+print(swept(tape, x, y), flush=True)
+"""
+    status, out, err = run(source, ranks=3)
+    assert status == 0 and out.split("\n")[:3] == ["[6.0, 6.0]"] * 3, err
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("what", ALONE)
 def test_a_gradient_on_one_rank_is_named_while_the_others_wait_inside_of_mpi(run, what, ranks):
-    source = f"import contextlib\n{textwrap.dedent(ALONE[what])}\ncomm.Barrier()\n"
+    source = f"import contextlib\n{textwrap.dedent(ALONE[what])}\nampi.mpi.namespace.BASE['Comm'].Barrier(comm)\n"
     _, _, err = run(source, ranks=ranks, environment={"AMPI_TIMEOUT": "9"})
     (line,) = [line for line in err.splitlines() if line.startswith("ampi: rank 0 of the world has waited for")]
     assert re.search(f"has waited for [5-8] s .*program.py:.*; rank 1 of the world {WHAT[what]}", line), err
@@ -296,7 +336,7 @@ def test_who_is_involved(number, one_thread):
     generator = numpy.random.default_rng(number)
     n = int(generator.integers(1, 80))
     ours = boards(n)
-    states = generator.choice([WAITS, WAITS, WAITS, WAITS, ENDED, RUNS], n)
+    states = generator.choice([WAITS, WAITS, WAITS, WAITS, ENDED, MEETS, RUNS], n)
     if number % 2:
         states[states == RUNS] = WAITS
     waits = generator.random((n, n)) < generator.choice([0.3, 1.5]) / n
@@ -306,6 +346,8 @@ def test_who_is_involved(number, one_thread):
             board.waits([*numpy.flatnonzero(waits[rank]).tolist(), *([n] if afar[rank] else [])])
         elif states[rank] == ENDED:
             board.ends()
+        elif states[rank] == MEETS:
+            board.meeting[0] = rank + 1
     waits[states != WAITS] = False
     reached = numpy.linalg.matrix_power((waits | numpy.eye(n, dtype=bool)).astype(float), n) > 0
     for rank, board in enumerate(ours):

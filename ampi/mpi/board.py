@@ -23,14 +23,15 @@ from ..tape import Tape, at_closing, at_opening
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 
-RUNS, WAITS, ENDED, DIED = range(4)
+RUNS, WAITS, ENDED, DIED, MEETS = range(5)
 """What a rank does: something else than waiting in a sweep, waiting there, nothing any more, or, without having said
-so, nothing any more, because its process has gone."""
+so, nothing any more, because its process has gone; or it is in a collective operation, outside of any sweep, for which
+all ranks of the world must come."""
 
 ELSEWHERE = "elsewhere"
 """Of a rank: nothing is known of it."""
 
-_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _NEEDED = range(10)
+_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _MEETING, _NEEDED = range(11)
 # from the last one on a bit for each rank of the node
 
 
@@ -46,7 +47,10 @@ class Board:
     rows : numpy.ndarray
         One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
         of its process, the process, whether it waits for ranks elsewhere, how many tapes it has opened, how many of
-        these there are still, and record, and for which ranks of this node it waits.
+        these there are still, and record, the number of the collective operation of all ranks of the world that it is
+        in (0: in none), and for which ranks of this node it waits.
+    meeting : memoryview
+        The cell of that number.
     """
 
     def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
@@ -58,6 +62,8 @@ class Board:
         self.mine = self.rows[places[rank]]
         self.mine[_PID] = os.getpid() if pids else 0
         self.process = os.getpid()
+        start = 8 * (places[rank] * width(n) + _MEETING)
+        self.meeting = memoryview(memory)[start : start + 8].cast("q")
 
     # ---------------------------------------------------------------------------------------- what this rank says
 
@@ -121,14 +127,22 @@ class Board:
         place = self.places.get(rank)
         if place is None:
             return ELSEWHERE
-        state = int(self.rows[place, _STATE])
-        return state if state == ENDED or _exists(int(self.rows[place, _PID])) else DIED
+        state, process = int(self.rows[place, _STATE]), _process(int(self.rows[place, _PID]))
+        if state == ENDED or process in _GONE:
+            return state if state == ENDED else DIED
+        if state == RUNS and self.rows[place, _MEETING] and process not in _STOPPED:
+            return MEETS
+        return state
+
+    def meeting_of(self, rank: int) -> int:
+        """The number of the collective operation that a rank of this node is in."""
+        return int(self.rows[self.places[rank], _MEETING])
 
     def without_tape(self, rank: int) -> str:
         """What a rank does that is in no sweep, and records on no tape, in words; empty if it does either."""
-        if self.state(rank) != RUNS:
+        if self.state(rank) not in (RUNS, MEETS):
             return ""
-        opened, tapes, recording = self.rows[self.places[rank], _OPENED:_NEEDED].tolist()
+        opened, tapes, recording = self.rows[self.places[rank], _OPENED:_MEETING].tolist()
         if recording:
             return ""
         if not opened:
@@ -158,6 +172,9 @@ class Board:
             if state in (ENDED, DIED):
                 found[rank] = int(state), 0
                 continue
+            if state == MEETS:  # which ends for nobody while this rank waits in a sweep
+                found[rank] = MEETS, self.meeting_of(rank)
+                continue
             row = self.rows[self.places[rank]].tolist() if state == WAITS else None
             if row is None or row[_STATE] != WAITS or row[_AFAR]:
                 return None
@@ -184,15 +201,23 @@ def width(n: int) -> int:
     return _NEEDED + -(-n // 32)
 
 
-def _exists(pid: int) -> bool:
-    """Whether a process can still do something; True if it is not known which it is."""
+_GONE, _STOPPED = ("Z", "X"), ("T", "t")
+
+
+def _process(pid: int) -> str:
+    """The state of a process, as Linux has it; empty if it is not known, or which process it is."""
     if not pid:
-        return True
+        return ""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+            return file.read().rpartition(b") ")[2][:1].decode()
     except OSError:
-        return not os.path.isdir("/proc/self")
+        return "X" if os.path.isdir("/proc/self") else ""
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process can still do something; True if it is not known which it is."""
+    return _process(pid) not in _GONE
 
 
 def make() -> Board:

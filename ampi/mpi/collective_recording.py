@@ -16,6 +16,7 @@ from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
 from .log import count_passive
+from .meetings import attended, is_of_all, meeting, number
 from .messages import call_site, sites
 from .reductions import PREDEFINED
 from .requests import persistent, recorded
@@ -296,6 +297,19 @@ def {name}(self, {parameters}):
     else:
         primal(self, {parameters})
 """
+_ATTENDED = """
+def {name}(self, {parameters}):
+    if living:
+        perform(self, operation, attended, {parameters})
+    elif is_of_all(self):
+        meeting[0] = number()
+        try:
+            primal(self, {parameters})
+        finally:
+            meeting[0] = 0
+    else:
+        primal(self, {parameters})
+"""
 
 
 def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Callable[..., None]:
@@ -306,8 +320,13 @@ def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Ca
         "perform": perform,
         "operation": operation,
         "primal": primal,
+        "attended": attended(primal),
+        "is_of_all": is_of_all,
+        "meeting": meeting,
+        "number": number,
     }
-    exec(_BLOCKING.format(name=operation.name, parameters=", ".join(operation.parameters)), namespace)
+    text = _BLOCKING if namespace["attended"] is primal else _ATTENDED
+    exec(text.format(name=operation.name, parameters=", ".join(operation.parameters)), namespace)
     method: Any = namespace[operation.name]
     method.__defaults__ = operation.defaults
     return method

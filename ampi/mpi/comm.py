@@ -12,6 +12,7 @@ from mpi4py import MPI as mpi
 
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
+from .meetings import attend_all, meets_others
 from .neighborhoods import Neighborhoods
 from .object_collectives import TopocommObjects
 from .object_reductions import IntracommObjects
@@ -51,6 +52,8 @@ def adopt(comm: Any) -> Any:
 
 def _ours(comm: Any) -> Any:
     """One of our communicators for the handle of one that exists already; null communicators as they are."""
+    if comm and comm.Is_inter():
+        meets_others()
     return _OURS[type(comm)](comm) if comm else comm
 
 
@@ -247,6 +250,9 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
 class Topocommunicator(TopocommObjects, Neighborhoods, Intracommunicator):
     """What intracommunicators with a topology have besides."""
 
+
+attend_all(Communicator, "Barrier barrier bcast gather scatter allgather alltoall reduce allreduce Dup Split Free")
+attend_all(Intracommunicator, "scan exscan")
 
 # What has no rule: an error on active buffers.
 guard("Comm", Communicator)

@@ -1,6 +1,7 @@
 """Deadlock detection: whether what a rank waits for in a sweep can come at all, by what stands on the `board`.
 
-It cannot if a rank that has to send it has ended; or if those that this rank waits for, those that these wait for, and
+It cannot if a rank that has to send it has ended, or is in a collective operation of the program, for which this rank
+would have to come; or if those that this rank waits for, those that these wait for, and
 so on, all do nothing but wait.  What was said at last may be under way still: so this must stay as it is for some time
 (longer where large messages may be under way), in which each of these ranks looks around again and again.  If one of
 them computes, or nothing is known of it, there is nothing to do but wait; a line on stderr says so.
@@ -55,7 +56,7 @@ class Judge:
     whom : sequence
     """
 
-    __slots__ = ("_at", "_before", "_ended", "_moved", "_needed", "_ranks", "_said", "board", "describe")
+    __slots__ = ("_at", "_before", "_ended", "_met", "_moved", "_needed", "_ranks", "_said", "board", "describe")
 
     def __init__(self, describe: Callable[[], str], whom: Sequence[Whom]) -> None:
         self.board = boards.board
@@ -73,6 +74,7 @@ class Judge:
         self._at = self._said = 0.0
         self._moved = -1
         self._ended: dict[int, float] = {}  # since when
+        self._met: dict[int, tuple[int, float]] = {}  # in which collective operation, and since when
         self._before: tuple[float, dict, dict] | None = None  # when nothing could come, for whom, and their looks then
         self.board.waits(self._ranks)
 
@@ -94,8 +96,9 @@ class Judge:
         why = self._why_never(time.monotonic())
         if why:
             raise CommunicationError(
-                f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {self.describe()}, because {why}; ask for "
-                "the same gradients on all ranks, in the same order"
+                f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {self.describe()}, because {why}; open "
+                "tapes, and ask for the same gradients (or call ampi.grad, or the pullback), on all ranks in the same "
+                "order"
             )
         if waited > max(NOTICE, 2 * self._said):
             self._said = waited
@@ -112,6 +115,8 @@ class Judge:
         for rank in self._needed:
             if states[rank] == boards.ENDED and now - self._ended.setdefault(rank, now) > QUIET:
                 return f"rank {rank} of the world has ended its program without its part of this sweep"
+            if states[rank] == boards.MEETS and self._stays(rank, now):
+                return f"rank {rank} of the world {self._does(rank, boards.MEETS)}"
         involved = self.board.involved(states)
         if involved is None:
             self._before = None
@@ -126,9 +131,23 @@ class Judge:
         if any(looks.get(rank, 0) - n < LOOKS for rank, n in before.items()):
             return ""
         others = [
-            f"rank {rank} {_does(state)}" for rank, (state, _) in sorted(involved.items()) if rank != self.board.rank
+            f"rank {rank} {self._does(rank, state)}"
+            for rank, (state, _) in sorted(involved.items())
+            if rank != self.board.rank
         ]
         return "nobody can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
+
+    def _stays(self, rank: int, now: float) -> bool:
+        """Whether a rank has been in one collective operation for so long that no message is under way any more."""
+        number = self.board.meeting_of(rank)
+        before, since = self._met.setdefault(rank, (number, now))
+        if before != number:
+            self._met[rank] = number, now
+        return before == number and now - since > QUIET + self.board.most_bytes([rank, self.board.rank]) / SPEED
+
+    def _does(self, rank: int, state: int | str) -> str:
+        why = self.board.without_tape(rank) if state == boards.MEETS else ""
+        return _does(state) + (f", and {why}" if why else "")
 
     def _without_tape(self) -> dict[int, str]:
         """Those of the ranks which are in no sweep, and record on no tape, and how that is."""
@@ -173,4 +192,5 @@ def _does(state: int | str) -> str:
         boards.WAITS: "waits in a sweep as well",
         boards.ENDED: "has ended its program",
         boards.DIED: "has ended its program",
+        boards.MEETS: "is in a collective operation outside of this sweep",
     }.get(state, "is not seen from here")  # type: ignore[call-overload]
