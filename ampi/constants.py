@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .extents import bounds_of
 from .memory import TrackedArray, plain
 
 _marked: dict[int, weakref.ref] = {}
@@ -41,6 +42,12 @@ def marked(array: Any) -> Any:
         key = id(array)
         _marked[key] = weakref.ref(array, lambda _: _marked.pop(key, None))
     return array
+
+
+def holds(begin: int, end: int) -> bool:
+    """Whether the program has said so of an array in whose memory the bytes between these addresses are."""
+    arrays = [found for known in tuple(_marked.values()) if (found := known()) is not None]
+    return any(low <= begin and end <= high for low, high in map(bounds_of, arrays))
 
 
 def is_constant(array: Any) -> bool:

@@ -92,10 +92,11 @@ class Call:
         """Before the primal starts: check the call and log it."""
         active = certain = tracked = loses = False
         for buffer in self.reads:
-            if buffer.active(tape):
+            carries = buffer.active(tape)
+            if carries:
                 active = True
                 certain = certain or not buffer.uncertain()
-            else:
+            if not carries or type(buffer) is not Buffer:
                 mind(self.name, buffer, "reads", "on", comm)
         for buffer in self.writes:
             if buffer.nbytes:

@@ -19,6 +19,7 @@ from ..tape import Output, Sweep, Tape, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
 from .messages import call_site, line_of
+from .plain_buffers import mind
 from .requests import AcceptsBase, Handles, recorded
 from .rules import Operation, Treatment, enter
 
@@ -143,7 +144,10 @@ def _write(operation: str, primal: Callable, position: int) -> Callable:
 
 def _log_write(tape: Tape, file: Any, operation: str, buf: Any) -> None:
     buffer = parse(buf)
-    if not buffer.nbytes or buffer.storage is None or not buffer.on(tape):
+    if not buffer.nbytes:
+        return
+    if buffer.storage is None or not buffer.on(tape):
+        mind(f"File.{operation}", buffer, "writes", "to", getattr(file, "_filename", "a file"))
         return
     shape, order = (None, "C") if not buffer.tracked else buffer.shape()
     name = getattr(file, "_filename", "a file")

@@ -167,7 +167,7 @@ def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Se
         refuse_others(buffer)
         return None
     active = buffer.active(tape) and recording() is not None
-    if not active:
+    if not active or type(buffer) is not Buffer:
         mind(name, buffer, "sends", "to rank", dest)
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:

@@ -17,6 +17,7 @@ from .bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from .intercomm_p2p import exchanged, gathered, scattered, split
 from .log import count_passive, log_collective
 from .neighborhoods import Edges, edges_of, go_back
+from .plain_buffers import mind_objects
 from .reductions import Steps
 from .reverse import COLLECTIVE_TAG, reverse_of
 from .reverse_schedule import run_reversed
@@ -34,14 +35,14 @@ class ObjectCollectives:
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast an object."""
-        tape = tape_or_passive(self, obj)
+        tape = tape_or_passive(self, obj, is_root(self, root))
         if tape is None:
             return self._primal.bcast(self, obj, root)
         return broadcast(tape, self, obj, root, partial(self._primal.bcast, self))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather objects."""
-        tape = tape_or_passive(self, sendobj)
+        tape = tape_or_passive(self, sendobj, root not in OF_ROOTS_GROUP)
         if tape is None:
             return self._primal.gather(self, sendobj, root)
         receives_only = root in OF_ROOTS_GROUP
@@ -63,8 +64,8 @@ class ObjectCollectives:
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter objects."""
-        tape = tape_or_passive(self, sendobj)
         sends = is_root(self, root)
+        tape = tape_or_passive(self, sendobj, sends)
         if tape is None or (sends and sendobj is None):
             return self._primal.scatter(self, sendobj, root)
         packed = [pack(tape, item) for item in sendobj] if sends else []  # type: ignore[union-attr]
@@ -260,9 +261,11 @@ def _add_bytes(sweep: Sweep, sent: Sequence[Bundle], total: np.ndarray) -> None:
         start = end
 
 
-def tape_or_passive(comm: Any, obj: Any = None) -> Tape | None:
-    """The tape that records a collective; inside `ampi.passive` it is counted only."""
+def tape_or_passive(comm: Any, obj: Any = None, sends: bool = True) -> Tape | None:
+    """The tape that records a collective, to which this rank gives an object; in `ampi.passive` it is counted only."""
     tape = recording()
+    if tape is not None and sends:
+        mind_objects(obj)
     if tape is None and open_tapes:
         count_passive(comm)
         refuse_others_in(obj)

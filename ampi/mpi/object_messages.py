@@ -12,6 +12,7 @@ from ..tape import Tape
 from .bundles import EMPTY, Bundle, arrived, pack, refuse_others_in, unpack
 from .log import log_received, log_sent
 from .messages import Received
+from .plain_buffers import mind_objects
 from .requests import recorded
 
 _Comm, _Message = mpi.Comm, mpi.Message  # mpi4py's own: its names may be rebound
@@ -43,6 +44,7 @@ def _sending(name: str) -> Callable[..., Any]:
         primal = getattr(self._primal, name)
         if not open_tapes or dest == _PROC_NULL:
             return primal(self, obj, dest, tag)
+        mind_objects(obj)
         return send_object(name, primal, self, obj, dest, tag)
 
     method.__name__ = name

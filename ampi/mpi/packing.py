@@ -19,6 +19,7 @@ from .argument_forms import as_array
 from .arguments import parse, parse_bytes
 from .buffers import Buffer, as_packed
 from .packed_adjoints import PackedAdjoints
+from .plain_buffers import mind
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
 
@@ -117,6 +118,8 @@ def _moved(name: str, source: Buffer, target: Buffer, size: int, primal: Callabl
     active = tape is not None and source.active(tape)
     if active:
         active = _carries(name, source, target, size)
+    elif name == "Pack":
+        mind("Datatype.Pack", source, "packs", "into", "bytes")
     overwrites = tape is not None and target.storage is not None and tape.is_active(target.array)
     undo = target.overwrite()
     position = primal()

@@ -22,6 +22,7 @@ from .arguments import parse
 from .buffers import Buffer, arrive, as_packed, refuse_others
 from .log import log_received, log_sent
 from .messages import Received, Sent, line_of
+from .plain_buffers import mind
 from .requests import persistent
 from .reverse import reverse_of
 from .rules import Operation, Treatment, enter
@@ -198,6 +199,7 @@ class _Sending(_Partitioned):
             refuse_others(buffer)
             return
         if not buffer.active(tape):
+            mind("Pready", buffer, "sends", "to rank", self.partner)
             return
         if self.message is None or self.message[1] is not tape.reference:
             raise ActivityError(

@@ -101,7 +101,7 @@ def _access(
     updates = op is not None and op != mpi.NO_OP
     records = recording() is not None
     active = updates and records and source.active(tape)  # type: ignore[union-attr]
-    if updates and records and not active:
+    if updates and records and (not active or type(source) is not Buffer):
         mind(name, source, "moves", "to the window of rank", rank)
     if not window.tracked[rank]:
         if active:

@@ -1,5 +1,9 @@
 """Plain arrays in messages while a tape records: a warning by name where a derivative may be lost, and no other."""
 
+import collections
+import dataclasses
+import re
+import tempfile
 import warnings
 
 import numpy as np
@@ -89,6 +93,207 @@ def test_a_plain_array_is_named(name, dtype):
     assert "'buf'" in text
     partner = f"rank {RIGHT}" if "end" in name or name in ("Put", "Accumulate") else "on MPI_COMM_WORLD"
     assert partner in text
+
+
+@dataclasses.dataclass
+class Field:
+    name: str
+    values: object
+
+
+class Slotted:
+    __slots__ = ("values", "without")
+
+    def __init__(self, values):
+        self.values = values
+
+
+HOLDING = {
+    "itself": lambda buf: buf,
+    "a list": lambda buf: [0, buf],
+    "a tuple in a dictionary": lambda buf: {"a": 1, "b": ("c", buf)},
+    "a dataclass": lambda buf: Field("x", buf),
+    "slots": lambda buf: [Slotted(buf)],
+    "a deque": lambda buf: collections.deque([buf]),
+    "an array of objects": lambda buf: np.array([None, buf], object),
+    "beside active ones": lambda buf: [anp.ones(2), Field("x", {"y": buf}), buf],
+}
+
+
+def first(a, b):
+    return a
+
+
+OBJECTS = {
+    "send": lambda x: (comm.isend(x, RIGHT), comm.recv(source=LEFT))[0].wait(),
+    "ssend": lambda x: comm.sendrecv(x, RIGHT, source=LEFT),
+    "bcast": lambda x: comm.bcast(x, root=0),
+    "gather": lambda x: comm.gather(x, root=0),
+    "scatter": lambda x: comm.scatter([x] * comm.size, root=0),
+    "allgather": lambda x: comm.allgather(x),
+    "alltoall": lambda x: comm.alltoall([x] * comm.size),
+    "reduce": lambda x: comm.reduce(x, first, root=0),
+    "allreduce": lambda x: comm.allreduce(x, first),
+    "scan": lambda x: comm.scan(x, first),
+}
+ONLY_FROM_0 = ("bcast", "scatter")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["f4", [("a", "f8"), ("n", "i4")], "i8"], ids=str)
+@pytest.mark.parametrize("holds", HOLDING)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_plain_array_in_an_object_is_named(name, holds, dtype):
+    with ampi.Tape() as tape:
+        tape.watch(np.ones(2))
+        halo = np.ones(3, dtype)
+        given = HOLDING[holds](halo)
+        caught = said(OBJECTS[name], given)
+        assert not said(OBJECTS[name], HOLDING[holds](ampi.constant(np.ones(3))))
+        with ampi.passive():
+            assert not said(OBJECTS[name], given)
+    if dtype == "i8" or (name in ONLY_FROM_0 and comm.rank) or (name in ("reduce", "scan") and comm.size == 1):
+        assert not caught or dtype != "i8"
+        return
+    assert caught and all("an object is sent that holds a plain numpy array" in str(w.message) for w in caught)
+    text = str(caught[0].message)
+    assert caught[0].filename == __file__ and text.startswith(f"{__file__}:{caught[0].lineno}: ")
+    assert f"of shape (3,) and dtype {halo.dtype}" in text and "ampi.constant" in text
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("holds", HOLDING)
+@pytest.mark.parametrize("name", [name for name in OBJECTS if name not in (*ONLY_FROM_0, "reduce", "scan")])
+def test_in_full_such_an_object_is_an_error(name, holds, monkeypatch):
+    monkeypatch.setattr(checks, "strict", True)
+    with ampi.Tape() as tape:
+        tape.watch(np.ones(2))
+        given = HOLDING[holds](np.ones(3))
+        if name == "allreduce" and comm.size == 1:
+            return
+        with pytest.raises(ampi.ActivityError, match=r"holds a plain numpy array .*of shape \(3,\)"):
+            OBJECTS[name](given)
+
+
+def at_addresses(use):
+    """A message from MPI.BOTTOM of an array and of what lies elsewhere."""
+
+    def call(buf):
+        datatype = MPI.Datatype.Create_hindexed(MPI.DOUBLE, [buf.size], [MPI.Get_address(buf)])
+        datatype.Commit()
+        try:
+            use([MPI.BOTTOM, 1, datatype], 3)
+        finally:
+            datatype.Free()
+
+    return call
+
+
+def beside_active(use):
+    """A message from MPI.BOTTOM of an active array and of another."""
+
+    def call(buf):
+        active = anp.array([1.0, 2.0])
+        addresses = [MPI.Get_address(active), MPI.Get_address(buf)]
+        ampi.recording.current().watch(active)
+        datatype = MPI.Datatype.Create_hindexed(MPI.DOUBLE, [2, buf.size], addresses)
+        datatype.Commit()
+        try:
+            use([MPI.BOTTOM, 1, datatype], 5)
+        finally:
+            datatype.Free()
+
+    return call
+
+
+def typed(use):
+    """A message of every other element."""
+
+    def call(buf):
+        datatype = MPI.DOUBLE.Create_vector(2, 1, 2)
+        datatype.Commit()
+        try:
+            use([buf, 1, datatype], 2)
+        finally:
+            datatype.Free()
+
+    return call
+
+
+def partitioned(buf):
+    request = comm.Psend_init(buf, 1, RIGHT, 4)
+    other = comm.Precv_init(anp.zeros(3), 1, LEFT, 4)
+    MPI.Prequest.Startall([request, other])
+    request.Pready(0)
+    MPI.Request.Waitall([request, other])
+    request.Free()
+    other.Free()
+
+
+def written(form):
+    def call(buf):
+        with tempfile.TemporaryDirectory() as folder:
+            file = ampi.File.Open(MPI.COMM_SELF, f"{folder}/f", MPI.MODE_CREATE | MPI.MODE_WRONLY)
+            try:
+                request = getattr(file, form)(*([0] if "at" in form else []), buf)
+                if request is not None:
+                    request.Wait()
+            finally:
+                file.Close()
+
+    return call
+
+
+def packed(buf):
+    MPI.DOUBLE.Pack(buf, anp.zeros(100, np.uint8), 0, comm)
+
+
+def at_an_address(buf):
+    datatype = MPI.Datatype.Create_hindexed(MPI.DOUBLE, [3], [MPI.Get_address(buf)])
+    datatype.Commit()
+    comm.Allgather([MPI.BOTTOM, 1, datatype], anp.zeros(3 * comm.size))
+    datatype.Free()
+
+
+MORE = {
+    "Allgather at an address": (at_an_address, "Allgather"),
+    **{
+        f"{name} {how.__name__}": (how(use), name)
+        for how in (at_addresses, beside_active, typed)
+        for name, use in {
+            "Send": lambda buf, n: (comm.Irecv(anp.zeros(n), LEFT), comm.Send(buf, RIGHT))[0].Wait(),
+            "Isend": lambda buf, n: MPI.Request.Waitall([comm.Irecv(anp.zeros(n), LEFT), comm.Isend(buf, RIGHT)]),
+            "Allgather": lambda buf, n: comm.Allgather(buf, anp.zeros(n * comm.size)),
+        }.items()
+    },
+    "Pready": (partitioned, "Pready"),
+    "Pack": (packed, "Datatype.Pack"),
+    **{f"File.{form}": (written(form), f"File.{form}") for form in ("Write", "Write_at", "Iwrite", "Write_all")},
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("level", ["", "strict"])
+@pytest.mark.parametrize("name", MORE)
+def test_other_ways_of_a_plain_array(name, level, monkeypatch):
+    call, operation = MORE[name]
+    called = "" if name.split()[-1] in ("at_addresses", "beside_active", "typed") else ".*'buf'"
+    with ampi.Tape() as tape:
+        tape.watch(np.ones(2))
+        assert not said(call, ampi.constant(np.ones(3)))
+        assert not said(call, anp.ones(3))
+        buf = np.ones(3)
+        if level:
+            monkeypatch.setattr(checks, "strict", True)
+            if operation in ("Send", "Isend", "Pready"):
+                return  # the receive would be left behind
+            with pytest.raises(ampi.ActivityError, match=f"{operation} .* plain numpy array{called}"):
+                call(buf)
+            return
+        (warning,) = said(call, buf)
+    text = str(warning.message)
+    assert text.startswith(f"{__file__}:{warning.lineno}: {operation} "), text
+    assert re.search(f"a plain numpy array{called}.*of shape \\([23],\\)", text), text
 
 
 CONSTANTS = {
