@@ -141,6 +141,7 @@ def differentiate(problem: Differentiation, options: argparse.Namespace, say: Ca
     if not options.check:
         return 0
     compared = compare(problem, found)
+    problem.runner.forget()
     for one in compared:
         say(str(one))
     for said in sorted({said for given in problem.comm.allgather(list(problem.verdicts)) for said in given}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import importlib.util
 import os
@@ -160,8 +161,11 @@ class Runner:
 
     def forget(self) -> None:
         """Let go of what the latest run has left."""
+        if self.namespace is None:
+            return
         self.namespace = None
         self.modules.forget()
+        gc.collect()  # objects of classes that C code has made must go before their classes do
 
 
 class _Randomness:
