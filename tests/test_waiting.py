@@ -179,6 +179,31 @@ def test_a_gradient_on_one_rank_is_an_error_once_the_others_wait_for_it(run, wha
     assert "on all ranks" in err and "has waited for" not in err
 
 
+LEFT = [
+    "comm.gather(rank)",
+    "comm.reduce(1.0)",
+    "comm.Reduce(ONES, ONES.copy())",
+    "comm.Dup().Gather(ONES, np.empty((3, 2)))",
+    "comm.gather(rank, 1); comm.gather(rank)",
+]
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_ranks_in_an_operation_that_this_one_has_left_are_waited_for(run, what):
+    """Rank 0 waits there for rank 2, not for rank 1, which goes on to the sweep: the program is right."""
+    source = f"""
+ampi.mpi.deadlocks.QUIET = 0.5
+tape, x, y = recorded()
+comm.Barrier()
+if rank == 2:
+    busy(4)
+{what}
+print(swept(tape, x, y), flush=True)
+"""
+    status, out, err = run(source, ranks=3)
+    assert status == 0 and out.split("\n")[:3] == ["[2.0, 2.0]"] * 3, err
+
+
 def test_ranks_that_meet_without_the_one_that_waits_are_waited_for(run):
     source = """
 ampi.mpi.deadlocks.QUIET = 0.5

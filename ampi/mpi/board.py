@@ -26,7 +26,7 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound t
 RUNS, WAITS, ENDED, DIED, MEETS = range(5)
 """What a rank does: something else than waiting in a sweep, waiting there, nothing any more, or, without having said
 so, nothing any more, because its process has gone; or it is in a collective operation, outside of any sweep, for which
-all ranks of the world must come."""
+all ranks of the world must come, and to which this rank has not come."""
 
 ELSEWHERE = "elsewhere"
 """Of a rank: nothing is known of it."""
@@ -51,6 +51,10 @@ class Board:
         in (0: in none), and for which ranks of this node it waits.
     meeting : memoryview
         The cell of that number.
+    met : list of int
+        To how many of these operations this rank has come.
+    counts : bool
+        Whether that is known.
     """
 
     def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
@@ -62,6 +66,8 @@ class Board:
         self.mine = self.rows[places[rank]]
         self.mine[_PID] = os.getpid() if pids else 0
         self.process = os.getpid()
+        self.met = [0]
+        self.counts = True
         start = 8 * (places[rank] * width(n) + _MEETING)
         self.meeting = memoryview(memory)[start : start + 8].cast("q")
 
@@ -130,7 +136,7 @@ class Board:
         state, process = int(self.rows[place, _STATE]), _process(int(self.rows[place, _PID]))
         if state == ENDED or process in _GONE:
             return state if state == ENDED else DIED
-        if state == RUNS and self.rows[place, _MEETING] and process not in _STOPPED:
+        if state == RUNS and self.counts and self.rows[place, _MEETING] > self.met[0] and process not in _STOPPED:
             return MEETS
         return state
 

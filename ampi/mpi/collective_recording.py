@@ -16,7 +16,7 @@ from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
 from .log import count_passive
-from .meetings import attended, is_of_all, meeting, number
+from .meetings import attended, begin, forget, is_of_all, meeting
 from .messages import call_site, sites
 from .reductions import PREDEFINED
 from .requests import persistent, recorded
@@ -302,11 +302,13 @@ def {name}(self, {parameters}):
     if living:
         perform(self, operation, attended, {parameters})
     elif is_of_all(self):
-        meeting[0] = number()
+        begin()
         try:
             primal(self, {parameters})
-        finally:
-            meeting[0] = 0
+        except BaseException:
+            forget()
+            raise
+        meeting[0] = 0
     else:
         primal(self, {parameters})
 """
@@ -321,9 +323,10 @@ def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Ca
         "operation": operation,
         "primal": primal,
         "attended": attended(primal),
+        "begin": begin,
+        "forget": forget,
         "is_of_all": is_of_all,
         "meeting": meeting,
-        "number": number,
     }
     text = _BLOCKING if namespace["attended"] is primal else _ATTENDED
     exec(text.format(name=operation.name, parameters=", ".join(operation.parameters)), namespace)

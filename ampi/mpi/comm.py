@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
-from .meetings import attend_all, meets_others
+from .meetings import attend_all, forget
 from .neighborhoods import Neighborhoods
 from .object_collectives import TopocommObjects
 from .object_reductions import IntracommObjects
@@ -53,7 +53,7 @@ def adopt(comm: Any) -> Any:
 def _ours(comm: Any) -> Any:
     """One of our communicators for the handle of one that exists already; null communicators as they are."""
     if comm and comm.Is_inter():
-        meets_others()
+        forget()
     return _OURS[type(comm)](comm) if comm else comm
 
 

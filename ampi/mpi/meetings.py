@@ -1,12 +1,12 @@
 """Collective operations for which all ranks of the world must come: a rank that is in one says so on the `board`.
 
-Another that waits for it in a sweep, and does not come therefore, finds out by this that it waits in vain.
+Another that waits for it in a sweep, and has not come to this operation, finds out by this that it waits in vain.  The
+ranks count these operations: one that has been in as many has come, and its partner waits there for somebody else.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,23 +15,32 @@ from mpi4py import MPI as mpi
 
 from .board import board
 
-number = itertools.count(1).__next__
-"""Of the next such operation."""
-
+met = board.met
 meeting = board.meeting
 _threads: Any = getattr(threading, "_active", ())  # `threading.active_count` takes a lock
 _world = mpi.COMM_WORLD.Get_size() if len(board.places) > 1 else 0
 
 
 def is_of_all(comm: Any) -> bool:
-    """Whether all ranks of the world must come, and no other thread of this one may do what they wait for."""
-    return comm.Get_size() == _world and len(_threads) == 1
+    """Whether all ranks of the world must come."""
+    return comm.Get_size() == _world
 
 
-def meets_others() -> None:
-    """There are ranks of other worlds from now on: it is not known any more who is on a communicator."""
+def begin(shown: bool = True) -> None:
+    """Count an operation, and show it to others unless it may take its time, or other threads go on meanwhile."""
+    met[0] += 1
+    meeting[0] = met[0] if shown and len(_threads) == 1 else 0
+
+
+def forget() -> None:
+    """From now on this rank neither says what it is in nor judges by what others say: they may count otherwise.
+
+    There are ranks of other worlds, so that it is not known any more who is on a communicator; or an operation has
+    ended with an exception, before or after the ranks met.
+    """
     global _world
-    _world = 0
+    _world = meeting[0] = 0
+    board.counts = False
 
 
 def attended(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,13 +50,16 @@ def attended(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def attend(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if not is_of_all(self) or not _is_predefined(keywords.get("op", arguments[1] if len(arguments) > 1 else None)):
+        if not is_of_all(self):
             return method(self, *arguments, **keywords)
-        meeting[0] = number()
+        begin(_is_predefined(keywords.get("op", arguments[1] if len(arguments) > 1 else None)))
         try:
-            return method(self, *arguments, **keywords)
-        finally:
-            meeting[0] = 0
+            result = method(self, *arguments, **keywords)
+        except BaseException:
+            forget()
+            raise
+        meeting[0] = 0
+        return result
 
     return attend
 
