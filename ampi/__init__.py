@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .array import ndarray, value
     from .constants import constant
     from .custom import custom_vjp
-    from .derivatives import grad, value_and_grad, vjp
+    from .derivatives import grad, jvp, linearize, value_and_grad, vjp
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
 
@@ -72,7 +72,9 @@ __all__ = [
     "errors",
     "grad",
     "independent",
+    "jvp",
     "kernel",
+    "linearize",
     "ndarray",
     "numpy",
     "passive",
@@ -95,6 +97,8 @@ _HOMES = {
     "dependent": "programs.declared",
     "grad": "derivatives",
     "independent": "programs.declared",
+    "jvp": "derivatives",
+    "linearize": "derivatives",
     "ndarray": "array",
     "trace": "programs.tracing",
     "value": "array",

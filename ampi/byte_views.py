@@ -26,7 +26,7 @@ from .memory import (
     tracked,
     wrapped,
 )
-from .tape import Sweep, Tape
+from .tape import Push, Sweep, Tape
 
 
 def bits_in(tape: Tape, x: np.ndarray) -> int:
@@ -135,6 +135,20 @@ class _Slotted:
             chosen = np.flatnonzero((inside == start) & (g != 0))
             if chosen.size:
                 self._add(sweep.block(self.storage), real, self.places[chosen], g[chosen])
+
+    def tangent(self, push: Push) -> None:
+        """The slot of a number's first byte gets the number's tangent."""
+        block = push.block(self.storage)
+        found = np.zeros(len(self.places))
+        inside = self.places % self.made.itemsize
+        for start, real in _reals(self.made):
+            chosen = np.flatnonzero(inside == start)
+            if self.storage.packed:
+                found[chosen] = block.view(np.float64)[self.places[chosen]]
+            else:
+                parts = self.places[chosen][:, None] + np.arange(real.itemsize)
+                found[chosen] = block[parts].view(real)[:, 0] if chosen.size else 0
+        push.put(self.result, found.reshape(self.result.shape))
 
     def _add(self, block: np.ndarray, real: np.dtype, places: np.ndarray, g: np.ndarray) -> None:
         if self.storage.packed:

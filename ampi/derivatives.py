@@ -1,4 +1,4 @@
-"""Derivatives of functions: `grad`, `value_and_grad`, `vjp`."""
+"""Derivatives of functions: `grad`, `value_and_grad`, `vjp`; in forward mode `jvp`, `linearize`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from .activity import plain_of
 from .array import value
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
-from .memory import TrackedArray, carries_derivatives, plain
-from .tape import Tape
+from .memory import TrackedArray, carries_derivatives, plain, tracked_copy
+from .tape import ForwardTape, Tape
 
 OBJECTIVES = ("sum", "replicated", "root")
 
@@ -148,6 +148,163 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         return adjoints_of(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
     return value(y), pullback
+
+
+def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Run a function and carry tangents along with its values (forward mode).
+
+    Collective over the ranks that communicate inside ``f``: all of them are in `jvp`.  Nothing is taped: each operation
+    carries the tangents on when it has run, so memory is twice the function's, however long it runs.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays, scalars, and tuples, lists and dictionaries of them.
+    primals : tuple
+        Its arguments; they are not modified (``f`` works on copies).  What is no tuple is the only one.
+    tangents : tuple
+        ẋ, of the structure, the shapes and (up to conversion) the dtypes of ``primals``; None for an argument, or a
+        part of one, that is constant, as integers have to be.
+
+    Returns
+    -------
+    y
+        What ``f`` returned, as plain values.
+    y_dot
+        ∂f/∂x ẋ, summed over the ranks' x, in the structure of ``y``; None for what is no floating-point or complex
+        number or array of them.
+
+    Raises
+    ------
+    ActivityError
+        An operation has no tangent (the message names it and the line), or active values would be lost.
+    TapeError
+        Primals and tangents do not fit, or a primal carries derivatives on a tape that records.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> y, y_dot = ampi.jvp(lambda x: x * x, np.array([1.0, 2.0]), np.array([1.0, 10.0]))
+    >>> y_dot
+    array([ 2., 40.])
+    """
+    if not isinstance(primals, tuple):
+        primals, tangents = (primals,), (tangents,)
+    with ForwardTape() as tape:
+        arguments = _with_tangents(tape, primals, tangents, "primals")
+        error: BaseException | None = None
+        try:
+            y = f(*arguments)
+            y_dot = map_leaves(lambda leaf: _tangent_of(tape, leaf), y)
+        except BaseException as problem:
+            error = problem
+            raise
+        finally:
+            tape.finish(error)
+    return value(y), y_dot
+
+
+def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
+    """Run a function and return the way forward: `jvp` at one place for many tangents, by a tape (`Tape.tangent`).
+
+    Collective over the ranks that communicate inside ``f``.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays, scalars, and tuples, lists and dictionaries of them.
+    *x
+        Arguments; they are not modified (``f`` works on copies).
+
+    Returns
+    -------
+    y
+        What ``f`` returned, as plain values.
+    push : callable
+        ``push(*x_dot)`` gives ẏ, in the structure of ``y`` (None for what has no derivative), for tangents of the
+        structure and shapes of ``x``; collective, and to be called as often as wanted.
+
+    Raises
+    ------
+    ActivityError
+        An argument is of an integer dtype; from ``push``: an operation has no tangent.
+    TapeError
+        From ``push``: tangents that do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> y, push = ampi.linearize(lambda x: x * x, np.array([1.0, 2.0]))
+    >>> push(np.array([1.0, 10.0]))
+    array([ 2., 40.])
+    """
+    with Tape() as tape:
+        watched = tuple(_watch(tape, leaf) for leaf in x)
+        y = f(*watched)
+
+    def push(*x_dot: Any) -> Any:
+        if len(x_dot) != len(x):
+            raise TapeError(f"push: {len(x)} arguments but {len(x_dot)} tangents")
+        given = [plain_of(leaf) for leaf in leaves_of(_with_arrays(x_dot))]
+        outputs = [leaf for leaf in leaves_of(y) if _is_leaf_of(leaf, tape)]
+        found = iter(tape.tangent(outputs, leaves_of(watched), given))
+
+        def tangent(leaf: Any) -> Any:
+            if _is_leaf_of(leaf, tape):
+                return next(found)[()]
+            return np.zeros_like(np.asarray(plain_of(leaf)))[()] if _has_tangent(leaf) else None
+
+        return map_leaves(tangent, y)
+
+    return value(y), push
+
+
+def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
+    return _has_tangent(leaf) and tape.is_active(leaf)
+
+
+def _has_tangent(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and _is_inexact(leaf)
+
+
+def _with_tangents(tape: ForwardTape, x: Any, x_dot: Any, where: str) -> Any:
+    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are."""
+    if _is_list_of_numbers(x):
+        x = np.array(x)
+    if isinstance(x, (tuple, list, dict)):
+        if x_dot is None:
+            x_dot = {name: None for name in x} if isinstance(x, dict) else [None] * len(x)
+        kind = dict if isinstance(x, dict) else (tuple, list)
+        if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
+            raise TapeError(f"ampi.jvp: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
+        if isinstance(x, dict):
+            return {name: _with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]") for name in x}
+        items = [_with_tangents(tape, a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(x, x_dot))]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    tape.is_active(x)  # raises if it carries derivatives on an outer tape
+    plainly = plain_of(x)
+    if x is None or x_dot is None:
+        return tracked_copy(plainly) if isinstance(x, np.ndarray) else x
+    if not _is_inexact(plainly):
+        raise ActivityError(f"ampi.jvp: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
+    given = np.asarray(plain_of(x_dot))
+    if given.shape != np.shape(plainly):
+        raise TapeError(f"ampi.jvp: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}")
+    if given.dtype.kind == "c" and np.asarray(plainly).dtype.kind != "c":
+        raise TapeError(f"ampi.jvp: {where} is real, its tangent complex")
+    copy = tracked_copy(plainly)
+    tape.start(copy, given)
+    return copy
+
+
+def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
+    if not _has_tangent(leaf):
+        return None
+    if not isinstance(leaf, np.ndarray):
+        return np.zeros((), np.asarray(leaf).dtype)[()]
+    return tape.tangent_at(leaf)[()]
 
 
 def value_and_grad(

@@ -27,7 +27,7 @@ from .memory import (
 )
 from .nested import from_nested, nested_plain
 from .rules.elementwise import unbroadcast
-from .tape import Sweep, Tape, current
+from .tape import Push, Sweep, Tape, current
 from .writing import assign, make_slots, must_announce, write, write_constants
 
 _INTEGER = (int, np.integer)
@@ -47,6 +47,10 @@ class _Copy:
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):
             sweep.add(self.source, sweep.shadow(self.result).reshape(self.source.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The tangent is copied."""
+        push.put(self.result, push.get(self.source).reshape(self.result.shape))
 
 
 def copied(source: np.ndarray, result: np.ndarray) -> Any:
@@ -146,6 +150,10 @@ class _Gather:
         if sweep.has_shadow(self.result):
             scatter_add(sweep.shadow(self.source), self.key, sweep.shadow(self.result))
 
+    def tangent(self, push: Push) -> None:
+        """The same elements of the tangent."""
+        push.put(self.result, push.get(self.source)[self.key])
+
 
 def scatter_add(shadow: np.ndarray, key: Any, g: Any) -> None:
     """``shadow[key] += g``, where a repeated element gets the sum."""
@@ -233,6 +241,13 @@ class _Scatter:
         if _may_repeat(self.key):
             g[~_written_last(shadow, self.key, g.shape)] = 0
         sweep.add(self.source, unbroadcast(np.asarray(g), self.source.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The tangent is assigned to the same elements."""
+        x_dot = push.get(self.source)
+        if self.source.storage is self.target.storage:
+            x_dot = x_dot.copy()
+        push.shadow(self.target)[self.key] = np.real(x_dot) if self.target.dtype.kind == "f" else x_dot
 
 
 def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:

@@ -11,7 +11,7 @@ from .activity import carries, carry, plain_of
 from .byte_views import movable
 from .errors import ActivityError, no_rule
 from .memory import Region, TrackedArray, region_of, wrapped
-from .tape import Sweep, current
+from .tape import Push, Sweep, current
 from .writing import assign
 
 
@@ -30,6 +30,13 @@ class _Stack:
         g = sweep.shadow(self.result).reshape((self.count, *shape))
         for k, source in self.sources:
             sweep.add(source, g[k])
+
+    def tangent(self, push: Push) -> None:
+        """The tangents side by side."""
+        y_dot = np.zeros((self.count, *self.sources[0][1].shape), self.result.dtype)
+        for k, source in self.sources:
+            y_dot[k] = push.get(source)
+        push.put(self.result, y_dot.reshape(self.result.shape))
 
 
 def _nested_leaves(x: Any) -> Iterator[Any]:

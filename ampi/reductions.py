@@ -14,7 +14,7 @@ from .indexing import copied
 from .memory import Region, plain, region_of, tracked, wrapped
 from .nested import from_nested
 from .rules.elementwise import leg, times
-from .tape import Sweep, Tape
+from .tape import Push, Sweep, Tape
 from .writing import assign_as, write, write_constants
 
 
@@ -92,9 +92,23 @@ class _Reduction:
         shape = tuple(1 if k in self.axes else n for k, n in enumerate(self.source.shape))
         g = taken(sweep, self.result, self.fresh, None).reshape(shape)
         if self.factor is not None:
-            g = times(g, self.factor)
+            g = times(g, np.conj(self.factor))
         g = self.adjoint(g, self.x, None if z is None else np.reshape(z, shape), self.axes, self.mask)
         sweep.add(self.source, g if self.mask is None else np.where(self.mask, g, 0))
+
+    def tangent(self, push: Push) -> None:
+        """The adjoint multiplies by weights: their conjugates times ẋ, summed up."""
+        x_dot = push.get(self.source)
+        if self.adjoint is not _sum_adjoint:
+            z = self.z if self.recompute is None else self.recompute(self.x)
+            shape = tuple(1 if k in self.axes else n for k, n in enumerate(self.source.shape))
+            one = np.ones(shape, self.result.dtype)
+            one = one if self.factor is None else one * np.conj(self.factor)
+            z = None if z is None else np.reshape(z, shape)
+            x_dot = times(x_dot, np.conj(self.adjoint(one, self.x, z, self.axes, self.mask)))
+        if self.mask is not None:
+            x_dot = np.where(self.mask, x_dot, 0)
+        push.put(self.result, x_dot.sum(axis=self.axes).reshape(self.result.shape))
 
 
 def _axes(axis: Any, ndim: int) -> tuple:
@@ -189,13 +203,32 @@ def _cumprod_adjoint(g: Any, x: Any, z: Any) -> Any:
     return times(total, before)
 
 
-def _cumulative_extremum_adjoint(g: Any, x: Any, z: Any) -> Any:
-    # An element holds the extremum until a later one takes (or ties) it.
+def _cumprod_tangent(x_dot: Any, x: Any, z: Any) -> Any:
+    total = np.empty(x.shape, np.result_type(x_dot, x))
+    for k in range(len(x)):
+        total[k] = times(total[k - 1], x[k]) + times(x_dot[k], z[k - 1]) if k else x_dot[k]
+    return total
+
+
+def _holder(x: Any, z: Any) -> tuple:
+    """An element holds the extremum until a later one takes (or ties) it."""
     place = np.arange(len(x)).reshape((-1,) + (1,) * (x.ndim - 1))
     holder = np.maximum.accumulate(np.where(x == z, place, 0), axis=0)
+    return (holder, *np.indices(x.shape, sparse=True)[1:])
+
+
+def _cumulative_extremum_adjoint(g: Any, x: Any, z: Any) -> Any:
     total = np.zeros_like(g)
-    np.add.at(total, (holder, *np.indices(x.shape, sparse=True)[1:]), g)
+    np.add.at(total, _holder(x, z), g)
     return total
+
+
+_TANGENTS: dict[np.ufunc, Callable] = {
+    np.add: lambda x_dot, x, z: np.cumsum(x_dot, axis=0),
+    np.multiply: _cumprod_tangent,
+    np.maximum: lambda x_dot, x, z: x_dot[_holder(x, z)],
+    np.minimum: lambda x_dot, x, z: x_dot[_holder(x, z)],
+}
 
 
 _ACCUMULATIONS: dict[np.ufunc, tuple[Callable, bool]] = {
@@ -218,6 +251,15 @@ class _Accumulation:
             x = np.moveaxis(self.x, self.axis, 0)
             z = self.ufunc.accumulate(x, axis=0)
         sweep.add(self.source, np.moveaxis(self.adjoint(g, x, z), 0, self.axis))
+
+    def tangent(self, push: Push) -> None:
+        """Accumulated along with the values."""
+        x_dot = np.moveaxis(push.get(self.source), self.axis, 0)
+        x = z = None
+        if self.x is not None:
+            x = np.moveaxis(self.x, self.axis, 0)
+            z = self.ufunc.accumulate(x, axis=0)
+        push.put(self.result, np.moveaxis(_TANGENTS[self.ufunc](x_dot, x, z), 0, self.axis))
 
 
 def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:

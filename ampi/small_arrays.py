@@ -15,7 +15,7 @@ import numpy as np
 from .elements import NUMBERS
 from .memory import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, set_class, storage_of
 from .rules.elementwise import RULES, Rule
-from .tape import IsRecord, Sweep, Tape
+from .tape import IsRecord, Push, Sweep, Tape
 
 MOST_ELEMENTS = 64
 
@@ -154,3 +154,11 @@ class _Small(IsRecord):
         values, terms, needs = self.values, self.rule.terms, self.rule.needs
         for k, region in zip(self.active, self.regions):
             sweep.add_once(region, terms[k](g, *[values[n] for n in needs[k]]), g)
+
+    def tangent(self, push: Push) -> None:
+        """ż = Σ ∂z/∂x ẋ."""
+        rule, values = self.rule, self.values
+        total: Any = 0.0
+        for k, region in zip(self.active, self.regions):
+            total = total + rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
+        push.put(self.result, total)

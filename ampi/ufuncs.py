@@ -28,7 +28,7 @@ from .reductions import taken
 from .rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from .rules.exact import exactly
 from .rules.linear_algebra import GENERALIZED, ufunc_without_partials
-from .tape import Sweep, Tape, current
+from .tape import Push, Sweep, Tape, current
 from .writing import assign, must_announce, write, write_constants
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
@@ -210,6 +210,17 @@ class _Elementwise:
                 with np.errstate(all="ignore"):
                     contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
             sweep.add(region, unbroadcast(contribution, region.shape))
+
+    def tangent(self, push: Push) -> None:
+        """ż = Σ ∂z/∂x ẋ."""
+        values = self.values
+        if self.recompute is not None:
+            values = [*values[:-1], self.recompute(values[:-1])]
+        rule, total = self.rule, None
+        for k, region in zip(self.active, self.regions):
+            term = rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
+            total = term if total is None else total + term
+        push.put(self.result, total, True if self.mask is None else self.mask)
 
 
 def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
@@ -397,6 +408,12 @@ class _AddAt:
         if sweep.has_shadow(self.target):
             g = self.sign * np.asarray(sweep.shadow(self.target)[self.key])
             sweep.add(self.source, unbroadcast(g, self.source.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The operand's tangent is added as the operand is."""
+        x_dot = push.get(self.source)
+        x_dot = np.real(x_dot) if self.target.dtype.kind == "f" else x_dot
+        np.add.at(push.shadow(self.target), self.key, self.sign * x_dot)
 
 
 def _add_at(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> None:

@@ -16,7 +16,7 @@ from .errors import ActivityError
 from .handouts import settle
 from .memory import PACKED, Region, carries_derivatives, plain, region_of, storage_of
 from .rules.elementwise import unbroadcast
-from .tape import Sweep, Undo, Zero, current, overwrite
+from .tape import Push, Sweep, Undo, Zero, current, overwrite
 
 
 def concerns_tapes(target: np.ndarray) -> bool:
@@ -82,6 +82,10 @@ class _Assign:
         g = sweep.take(self.target)
         if g is not None:
             sweep.add(self.source, unbroadcast(g, self.source.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The tangent is assigned as the values are."""
+        push.put(self.target, push.get(self.source))
 
 
 def assign(

@@ -13,7 +13,7 @@ import ampi
 
 NAMES = """
     COMM_WORLD COMM_SELF MPI Comm Intracomm Cartcomm Request Prequest Message Win File Op
-    ndarray numpy kernel Tape grad value_and_grad vjp value constant passive custom_vjp testing rules
+    ndarray numpy kernel Tape grad value_and_grad vjp jvp linearize value constant passive custom_vjp testing rules
     AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning CacheWarning PerformanceWarning
 """.split()
 
@@ -39,6 +39,8 @@ def test_all_is_true():
         ("grad", ["f", "argnums", "objective"]),
         ("value_and_grad", ["f", "argnums", "objective"]),
         ("vjp", ["f", "x"]),
+        ("jvp", ["f", "primals", "tangents"]),
+        ("linearize", ["f", "x"]),
     ],
 )
 def test_signature(function, names):
@@ -54,13 +56,14 @@ def test_ampi_numpy_uses_no_builtin_function_that_numpy_has_another_of():
 
 def test_tape_methods():
     assert list(inspect.signature(ampi.Tape.gradient).parameters)[1:4] == ["y", "x", "seed"]
+    assert list(inspect.signature(ampi.Tape.tangent).parameters)[1:4] == ["y", "x", "x_dot"]
     assert hasattr(ampi.Tape, "watch") and hasattr(ampi.Tape, "__enter__")
 
 
 def test_help_of_a_tape_shows_what_users_call():
     text = pydoc.plain(pydoc.render_doc(ampi.Tape))
     shown = {line.split("(")[0].split()[-1] for line in text.splitlines() if re.match(r" \|  \w+\(.*\)", line)}
-    assert {name for name in shown if not name.startswith("_")} - {"Tape"} == {"gradient", "watch"}
+    assert {name for name in shown if not name.startswith("_")} - {"Tape"} == {"gradient", "tangent", "watch"}
     assert "floors above" not in text and "saved_bytes" in text
     with ampi.Tape() as tape:
         assert {"append", "records", "need"}.isdisjoint(dir(tape)) and {"watch", "outputs", "closed"} <= set(dir(tape))

@@ -15,9 +15,9 @@ from ..activity import is_active, is_inexact, plain_of
 from ..errors import ActivityError, TapeError
 from ..handouts import LIBRARIES
 from ..libraries import Hook, hook, when_imported
-from ..memory import TrackedArray, looks_at, plain, region_of, wrapped
+from ..memory import TrackedArray, looks_at, region_of, wrapped
 from ..nested import from_nested
-from ..tape import Bystander, Sweep, Tape, current, passive, where_called
+from ..tape import Bystander, Push, Sweep, Tape, current, no_tangent, passive, transposed, where_called
 from . import elementwise
 
 
@@ -512,9 +512,17 @@ class _ByAdjoint:
             for source, value in zip(sources, bars):
                 if source is None or value is None:
                     continue
-                value = np.asarray(value)
+                value = np.asanyarray(value)
                 if value.shape != source.shape:
                     raise TapeError(
                         f"the adjoint of {self.name} returned shape {value.shape} for {name} of shape {source.shape}"
                     )
-                sweep.add(source, plain(value))
+                sweep.add(source, value)
+
+    def tangent(self, push: Push) -> None:
+        """The adjoint, transposed."""
+        if self.always:
+            raise no_tangent(f"{self.name}, whose adjoint communicates,")
+        results = [r for r in parts(self.result) if r is not None]
+        sources = [s for several in self.sources.values() for s in several if s is not None]
+        transposed(push, self, sources, results)

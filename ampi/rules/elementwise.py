@@ -200,6 +200,16 @@ class Rule:
         self.wants_cache: dict[tuple, tuple] = {}
         self.dtypes: tuple | None = None
 
+    def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
+        """What the tangent of argument k contributes to that of the result; ``values`` are those that it needs."""
+        if self.name == "absolute":
+            return np.real(np.conj(self.terms[k](np.ones((), x_dot.real.dtype), *values)) * x_dot)
+        # The term multiplies by the conjugate of the partial derivative.
+        if x_dot.dtype.kind == "c":
+            x_dot = np.conj(x_dot)
+        found = self.terms[k](x_dot, *values)
+        return np.conj(found) if found.dtype.kind == "c" else found
+
     def wants(self, active: tuple) -> tuple:
         """Positions of the values that the adjoint needs for the given active arguments; -1 is the result."""
         try:

@@ -11,7 +11,7 @@ from ..activity import plain_of
 from ..memory import region_of, tracked, wrapped
 from ..nested import from_nested
 from ..structures import bound
-from ..tape import Sweep, current
+from ..tape import Push, Sweep, current
 
 # The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
 ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -20,12 +20,16 @@ ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forwa
 class _Transform:
     """A transform along some axes of an array cropped or padded to ``lengths``."""
 
-    __slots__ = ("axes", "inverse", "kind", "lengths", "norm", "result", "source")
+    __slots__ = ("axes", "forward", "inverse", "kind", "lengths", "norm", "result", "source")
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):
             g = sweep.shadow(self.result)
             sweep.add(self.source, resized(_ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The transform of the tangent."""
+        push.put(self.result, self.forward(push.get(self.source)))
 
 
 def resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
@@ -81,8 +85,10 @@ def _rule(function: Callable, kind: str, inverse: bool) -> Callable:
         a = tracked(np.asanyarray(from_nested(given["a"])))
         tape = current()
         assert tape is not None
-        result = wrapped(function(plain_of(a), *[given[name] for name in names.split()[1:]]))
+        options = [given[name] for name in names.split()[1:]]
+        result = wrapped(function(plain_of(a), *options))
         record = _Transform()
+        record.forward = lambda a_dot: function(a_dot, *options)
         record.kind, record.inverse, record.norm = kind, inverse, given["norm"]
         wanted = (None if given["n"] is None else (given["n"],)) if single else given["s"]
         record.axes = _axes((given["axis"],) if single else given["axes"], wanted, a.ndim)

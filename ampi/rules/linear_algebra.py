@@ -19,7 +19,7 @@ from ..errors import no_rule
 from ..memory import Region, looks_at, region_of, tracked, wrapped
 from ..nested import from_nested
 from ..structures import bound, leaves
-from ..tape import Sweep, Tape, current
+from ..tape import Push, Sweep, Tape, current, transposed
 from ..writing import assign_as
 from .contractions import contracted
 from .elementwise import unbroadcast
@@ -85,12 +85,16 @@ class _ByAutograd:
         g = [np.conj(sweep.shadow(result)) for result in self.results]
         contributions = self.vjp(g[0] if len(g) == 1 else tuple(g))
         for region, contribution in zip(self.regions, contributions):
-            contribution = np.asarray(contribution)
+            contribution = np.asanyarray(contribution)
             if contribution.shape != region.shape:
                 contribution = unbroadcast(contribution, region.shape)
             if contribution.shape != region.shape:
                 raise no_rule(self.function, f" for an argument of shape {region.shape}")
             sweep.add(region, np.conj(contribution))
+
+    def tangent(self, push: Push) -> None:
+        """The adjoint, transposed: autograd has no tangent of most of these functions."""
+        transposed(push, self, self.regions, self.results)
 
 
 def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
@@ -229,6 +233,16 @@ class _Product:
             b_bar = contracted(np.matmul, np.conj(np.swapaxes(a, -1, -2)), g)
             sweep.add(self.b, unbroadcast(b_bar[..., 0] if self.column else b_bar, self.b.shape))
 
+    def tangent(self, push: Push) -> None:
+        """ȧ b + a ḃ."""
+        a, b = self.values
+        total: Any = 0.0
+        if self.a is not None:
+            total = contracted(np.matmul, push.get(self.a), b)
+        if self.b is not None:
+            total = total + contracted(np.matmul, a, push.get(self.b))
+        push.put(self.result, total)
+
 
 def _product(function: Callable, a: Any, b: Any) -> Any:
     """A matrix product recorded with our own rule (`function` is matmul, or dot where that is the same)."""
@@ -306,6 +320,16 @@ class _Einsum:
         g = sweep.shadow(self.result)
         for k, region in self.active:
             sweep.add(region, self._contribution(g, k, region.shape))
+
+    def tangent(self, push: Push) -> None:
+        """The sum of the products with one factor's tangent in its place."""
+        subscripts = f"{','.join(self.subscripts)}->{self.target}"
+        product = functools.partial(np.einsum, subscripts, optimize=len(self.subscripts) > 2)
+        total: Any = 0.0
+        for k, region in self.active:
+            factors = [push.get(region) if n == k else x for n, x in enumerate(self.operands)]
+            total = total + contracted(product, *factors)
+        push.put(self.result, total)
 
     def _contribution(self, g: np.ndarray, k: int, shape: tuple) -> np.ndarray:
         own = self.subscripts[k]
@@ -438,6 +462,12 @@ class _SingularValues:
         u, s, vh = np.linalg.svd(self.x, full_matrices=False)
         g = np.where(s > 0, sweep.shadow(self.result), 0)
         sweep.add(self.source, np.matmul(u * g[..., None, :], vh))
+
+    def tangent(self, push: Push) -> None:
+        """ṡ = Re diag(uᴴ ẋ v)."""
+        u, s, vh = np.linalg.svd(self.x, full_matrices=False)
+        found = np.matmul(push.get(self.source), np.conj(np.swapaxes(vh, -1, -2)))
+        push.put(self.result, np.where(s > 0, np.real((np.conj(u) * found).sum(axis=-2)), 0))
 
 
 def _singular_values(x: Any) -> Any:

@@ -19,7 +19,7 @@ from ..errors import no_rule
 from ..memory import Region, is_scalar, looks_at, region_of, wrapped
 from ..nested import from_nested
 from ..structures import bound, leaves, mapped
-from ..tape import Sweep, Tape, current
+from ..tape import Push, Sweep, Tape, current
 from .elementwise import unbroadcast
 
 
@@ -53,6 +53,20 @@ class _Movement:
         reached = [k for k, r in enumerate(self.results) if r is not None and sweep.has_shadow(r)]
         if not reached:
             return
+        origin, starts, first = self._origins()
+        total = None
+        for k in reached:
+            region = self.results[k]
+            assert region is not None
+            g = sweep.shadow(region)
+            contribution = _sums(np.asarray(origin[k]), g, first)
+            total = contribution if total is None else total + contribution
+        assert total is not None
+        for start, region in starts:
+            sweep.add(region, total[start : start + _size(region)].reshape(region.shape))
+
+    def _origins(self) -> tuple[list, list[tuple[int, Region]], int]:
+        """Where each result's elements came from, where each source's positions begin, and their number."""
         first = 1
         starts: list[tuple[int, Region]] = []
 
@@ -67,17 +81,16 @@ class _Movement:
             return _positions(x.region, starts[-1][0])
 
         arguments = mapped(positions, self.arguments)
-        origin = list(leaves(self.action(arguments)))
-        total = None
-        for k in reached:
-            region = self.results[k]
-            assert region is not None
-            g = sweep.shadow(region)
-            contribution = _sums(np.asarray(origin[k]), g, first)
-            total = contribution if total is None else total + contribution
-        assert total is not None
-        for start, region in starts:
-            sweep.add(region, total[start : start + _size(region)].reshape(region.shape))
+        return list(leaves(self.action(arguments))), starts, first
+
+    def tangent(self, push: Push) -> None:
+        """The tangents' elements are moved as the values are."""
+        origin, starts, _ = self._origins()
+        parts = [push.get(region).reshape(-1) for _, region in starts]
+        flat = np.concatenate([np.zeros(1, parts[0].dtype), *parts])
+        for k, region in enumerate(self.results):
+            if region is not None:
+                push.put(region, flat[np.asarray(origin[k])])
 
 
 def _size(region: Region) -> int:
@@ -289,6 +302,13 @@ class _Where:
             part = np.where(self.condition, g, 0) if chosen else np.where(self.condition, 0, g)
             sweep.add(region, unbroadcast(part, region.shape))
 
+    def tangent(self, push: Push) -> None:
+        """The tangents of what was chosen."""
+        given: dict[bool, Any] = {True: 0, False: 0}
+        for chosen, region in self.sources:
+            given[chosen] = push.get(region)
+        push.put(self.result, np.where(self.condition, given[True], given[False]))
+
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None and y is None:
@@ -320,6 +340,14 @@ class _Concatenate:
         for start, region in self.sources:
             part = g[start : start + region.shape[self.axis]]
             sweep.add(region, np.moveaxis(part, 0, self.axis))
+
+    def tangent(self, push: Push) -> None:
+        """The tangents one behind the other."""
+        y_dot = np.zeros(self.result.shape, self.result.dtype)
+        along = np.moveaxis(y_dot, self.axis, 0)
+        for start, region in self.sources:
+            along[start : start + region.shape[self.axis]] = np.moveaxis(push.get(region), self.axis, 0)
+        push.put(self.result, y_dot)
 
 
 def _concatenate(arrays: Any, axis: Any = 0, out: None = None, **keywords: Any) -> Any:

@@ -17,7 +17,7 @@ from ..errors import no_rule
 from ..indexing import gathered
 from ..memory import is_scalar, plain, region_of, tracked, wrapped
 from ..nested import from_nested
-from ..tape import Sweep, current
+from ..tape import Push, Sweep, current
 from .contractions import contracted
 from .exact import exactly
 from .roots import root, std
@@ -168,6 +168,14 @@ class _Convolution:
                 found = contracted(lambda g, other: np.correlate(g, other, "full"), g, other)
                 sweep.add(region, found[len(other) - 1 :][: region.shape[0]])
 
+    def tangent(self, push: Push) -> None:
+        """The product rule."""
+        total: Any = 0.0
+        for region, other in ((self.a, self.values[1]), (self.b, self.values[0])):
+            if region is not None:
+                total = total + contracted(np.convolve, push.get(region), other)
+        push.put(self.result, total)
+
 
 def _convolve_full(a: Any, v: Any) -> Any:
     tape = current()
@@ -243,6 +251,10 @@ class _WeightedCount:
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):
             sweep.add(self.weights, sweep.shadow(self.result)[self.bins])
+
+    def tangent(self, push: Push) -> None:
+        """The tangents of the weights are counted."""
+        push.put(self.result, np.bincount(self.bins, push.get(self.weights), self.result.shape[0]))
 
 
 def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:

@@ -18,6 +18,7 @@ in reverse-mode automatic differentiation" (2005), done here at run time by regi
 
 from ..handouts import where_called
 from ..recording import current, open_tapes, opened, passive, recording
+from .push import ForwardTape, Push, no_tangent, transposed, walk
 from .records import IsRecord, Output, Record, Zero
 from .sweep import Sweep
 from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
@@ -25,9 +26,11 @@ from .undo import Need, Undo, keep_needed, overwrite
 
 __all__ = [
     "Bystander",
+    "ForwardTape",
     "IsRecord",
     "Need",
     "Output",
+    "Push",
     "Record",
     "Sweep",
     "Tape",
@@ -39,11 +42,14 @@ __all__ = [
     "current",
     "keep_needed",
     "living",
+    "no_tangent",
     "open_tapes",
     "opened",
     "overwrite",
     "passive",
     "place_of",
     "recording",
+    "transposed",
+    "walk",
     "where_called",
 ]

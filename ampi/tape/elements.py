@@ -41,6 +41,7 @@ from .records import IsRecord, Record
 from .undo import Undo, needs_lock
 
 if TYPE_CHECKING:
+    from .push import Push
     from .sweep import Sweep
 
 READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT = range(7)
@@ -134,6 +135,13 @@ class Statements(IsRecord):
         addresses = np.array([0 if block is None else address_of(block) for block in blocks], np.intp)
         _compiled[0](np.array(integers, np.int64), np.array(self.reals, np.float64), addresses, adjoints, last)
 
+    def tangent(self, push: Push) -> None:
+        """From the first statement to the last."""
+        tangents = push.state.get(Elements)
+        if tangents is None:
+            tangents = push.state[Elements] = np.zeros(self.recorder.count)
+        walk_in_python([*self.integers, *self.late], self.reals, self.storages, push, tangents, self.first)
+
     def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
         """The shadow of a storage; None if it is zero and stays so."""
         if storage in self.created and storage not in self.read and not sweep.has_block(storage):
@@ -215,6 +223,53 @@ def sweep_in_python(
                 if g != 0 and q != 0:
                     adjoints[integers[k - 2]] += g * q
                 k -= 3
+
+
+def walk_in_python(
+    integers: Any, reals: Any, storages: list[Storage], push: Push, tangents: np.ndarray, variable: int
+) -> None:
+    """The tangent of statements: they are told apart from the last to the first, and then go the other way."""
+    found: list[tuple[int, int, int]] = []  # where each begins, and where its reals do
+    k, r = len(integers), len(reals)
+    while k:
+        kind = integers[k - 1] & 7
+        k -= 2 if kind in (READ, CLEAR, SCALE) else 3
+        r -= 1 if kind == SCALE else 2 if kind == SUM else 0
+        found.append((k, kind, r))
+    for k, kind, r in reversed(found):
+        if kind in (READ, CLEAR):
+            elements, at = _element(integers[k + 1], integers[k], storages, push)
+            if kind == CLEAR:
+                elements[at] = 0
+                continue
+            tangents[variable] = elements[at]
+        elif kind == STORE:
+            elements, at = _element(integers[k + 2], integers[k + 1], storages, push)
+            elements[at] = tangents[integers[k]]
+            continue
+        elif kind == SCALE:
+            tangents[variable] = _product(tangents[integers[k]], reals[r])
+        elif kind == SUM:
+            a, b = integers[k : k + 2]
+            tangents[variable] = _product(tangents[a], reals[r]) + _product(tangents[b], reals[r + 1])
+        else:
+            a, b = integers[k : k + 2]
+            tangents[variable] = tangents[a] + tangents[b] if kind == ADD else tangents[a] - tangents[b]
+        variable += 1
+
+
+def _product(x_dot: float, partial: float) -> float:
+    return x_dot * partial if x_dot and partial else 0.0
+
+
+def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tuple[np.ndarray, int]:
+    """The tangents of a storage's elements of one precision, and the number of one of them."""
+    storage = storages[code // PLACE]
+    block = push.block(storage)
+    if storage.packed:
+        return block.view(np.float64), offset
+    size = 4 if code & SINGLE else SLOT
+    return np.ndarray((block.nbytes // size,), np.float32 if size == 4 else np.float64, block), offset // size
 
 
 class Elements:

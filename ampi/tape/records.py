@@ -10,6 +10,7 @@ import numpy as np
 from ..memory import Region, Storage
 
 if TYPE_CHECKING:
+    from .push import Push
     from .sweep import Sweep
     from .undo import Undo
 
@@ -62,6 +63,10 @@ class Watch:
         found = sweep.shadow(self.region) if self.is_new else sweep.result(self.region)
         sweep.state["watch results"][id(self.region)] = found
 
+    def tangent(self, push: Push) -> None:
+        """The tangent of an independent is what it is given."""
+        push.put(self.region, push.state.get(self.region.place, 0.0))
+
 
 class Zero:
     """Adjoint of overwriting regions (or ``region[key]``) by constants."""
@@ -76,6 +81,8 @@ class Zero:
     def __call__(self, sweep: Sweep) -> None:
         for region in self.regions:
             sweep.zero(region, self.key)
+
+    tangent = __call__
 
 
 class Output:
@@ -110,3 +117,6 @@ class Output:
         seed = sweep.state.get(self)
         if seed is not None:
             self.buffer.add(sweep, seed.ravel(self.order))
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it has left the program."""

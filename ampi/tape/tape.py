@@ -52,7 +52,7 @@ class _WithHelp(type):
         return [name for name in super().__dir__() if name not in hidden or name.startswith("_")]
 
 
-_FOR_USERS = frozenset({"gradient", "watch"})
+_FOR_USERS = frozenset({"gradient", "tangent", "watch"})
 _ATTRIBUTES = ("closed", "kept_bytes", "outputs", "saved_bytes")
 
 
@@ -93,6 +93,8 @@ class Tape(metaclass=_WithHelp):
     #     Statements on single elements.
     # pen : Elements or None
     #     The same, as long as such statements are recorded there.
+    # forward : Push or None
+    #     In forward mode: the tangents, which operations push on at once.
     # observer : object or None
     #     Has ``append(record)``, which takes the place of the tape's own.
     # latest : tuple
@@ -113,6 +115,8 @@ class Tape(metaclass=_WithHelp):
     #     With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
     # sweep_lock : threading.Lock
     #     Held by the sweep of the tape.
+
+    forward: Any = None
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -274,7 +278,7 @@ class Tape(metaclass=_WithHelp):
         """
         sweep = Sweep(self)
         try:
-            sweep.wanted = [self._watched(leaf) for leaf in leaves(x)]
+            sweep.wanted = [self.watched(leaf) for leaf in leaves(x)]
             plant(sweep, y, seed)
             self._warn_of_constants(y)
         except Exception as error:
@@ -284,6 +288,45 @@ class Tape(metaclass=_WithHelp):
             sweep.run()
         found = iter(sweep.results)
         return in_structure_of(x, found)
+
+    def tangent(self, y: Any, x: Any, x_dot: Any) -> Any:
+        """One forward walk: the tangent of ``y`` for tangents of ``x``, with all values as they were.
+
+        The tape must be closed; it can be walked and swept as often as wanted.  Collective over the ranks that
+        communicated while the tape recorded.
+
+        Parameters
+        ----------
+        y : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
+            Outputs: the memory of these arrays as it was when the tape was closed.  None on a rank without output.
+        x : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
+            Watched arrays.  The tangents of others are zero.
+        x_dot : array_like, or the structure of ``x``
+            Tangents of ``x``, of its shapes.
+
+        Returns
+        -------
+        numpy.ndarray, or the structure of ``y``
+            ∂y/∂x ẋ, of y's shape and dtype.
+
+        Raises
+        ------
+        ActivityError
+            An operation on the tape has no tangent.
+        TapeError
+            The tape is open, an ``x`` was not watched, a ``y`` is not tracked memory, or a tangent does not fit.
+
+        Examples
+        --------
+        >>> with ampi.Tape() as tape:
+        ...     x = tape.watch(np.array([1.0, 2.0]))
+        ...     y = x * x
+        >>> tape.tangent(y, x, np.array([1.0, 10.0]))
+        array([ 2., 40.])
+        """
+        from .push import walk_for
+
+        return walk_for(self, y, x, x_dot)
 
     def refuse(self, error: BaseException) -> None:
         """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""
@@ -458,13 +501,14 @@ class Tape(metaclass=_WithHelp):
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _watched(self, x: Any) -> Region:
+    def watched(self, x: Any, asked: str = "gradient(y, x)") -> Region:
+        """Where an independent is."""
         if isinstance(x, TrackedArray):
             found = self.watches.get(region_of(x).place)
             if found is not None:
                 return found[0]
         raise TapeError(
-            "tape.gradient(y, x): x is not an array that tape.watch returned; "
+            f"tape.{asked}: x is not an array that tape.watch returned; "
             "write `x = tape.watch(x0)` inside the tape and pass that x"
         )
 

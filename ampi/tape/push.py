@@ -1,0 +1,341 @@
+"""Forward mode: tangents of memory, and the tape that pushes them through each operation as soon as it has run.
+
+A record knows one rule for both ways of going forward: its adjoint's ``tangent(push)`` takes the tangents of what the
+operation read and sets those of what it wrote.  `ForwardTape` is a tape of length one: a record that is complete is
+pushed forward and dropped, so memory is twice the program's.  `walk` pushes all records of a closed tape, in the order
+of the program, with memory as it was when they ran.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..blocks import zeroed
+from ..errors import ActivityError, TapeError
+from ..extents import Extent
+from ..handouts import where_called
+from ..memory import SLOT, Region, Storage, carries_derivatives, plain, region_of, storage_of
+from ..recording import actively, is_around, passively
+from .seeds import in_structure_of, leaves
+from .tape import Tape
+from .undo import Need, Undo
+
+
+class Push:
+    """Tangents of memory.
+
+    Attributes
+    ----------
+    tape : Tape
+    state : dict
+        What the floors above keep.
+    after : list of numpy.ndarray
+        The values that the present record's ``arrays_after`` had when its operation had run.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.state: dict[Any, Any] = {}
+        self.after: list[np.ndarray] = []
+        self._blocks: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
+
+    def has_shadow(self, region: Region) -> bool:
+        """Whether the region's storage has a tangent; if not, it is zero."""
+        return region.storage in self._blocks
+
+    def has_block(self, storage: Storage) -> bool:
+        """The same for all of a storage."""
+        return storage in self._blocks
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The tangent of all of a storage, as bytes in place; zeros at first use."""
+        block = self._blocks.get(storage)
+        if block is None:
+            block = self._blocks[storage] = zeroed(storage.nbytes * SLOT if storage.packed else storage.nbytes)
+        return block
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's tangent, in place; zeros at first use."""
+        return region.view(self.block(region.storage))
+
+    shadow_again = reading = shadow
+
+    def get(self, region: Region) -> np.ndarray:
+        """The region's tangent, to be read at once and not to be changed."""
+        block = self._blocks.get(region.storage)
+        if block is not None:
+            return region.view(block)
+        zero = np.zeros((), region.dtype)
+        return np.broadcast_to(zero, region.shape) if region.dtype.names is None else self.shadow(region)
+
+    def put(self, region: Region, value: Any, mask: Any = True) -> None:
+        """Set the tangent of memory that was overwritten (where a mask is true); the value is broadcast.
+
+        The imaginary part is dropped where the region is real.
+        """
+        if region.dtype.kind == "f" and np.iscomplexobj(value):
+            value = np.real(value)
+        if mask is True:
+            self.shadow(region)[...] = value
+        else:
+            np.copyto(self.shadow(region), value, "unsafe", np.broadcast_to(mask, region.shape))
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The tangent of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
+        if region.storage in self._blocks:
+            self.shadow(region)[key] = 0
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the tangent."""
+        shadow = self.shadow(region)
+        np.add(shadow, np.real(value) if region.dtype.kind == "f" else value, out=shadow, casting="same_kind")
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array (from `Tape.need`) had when the operation of this record ran: memory has them."""
+        return array
+
+    def put_back(self, storages: Any) -> None:
+        """Nothing: memory is as it was when the operation of this record ran."""
+
+    def push(self, adjoint: Any, undos: Sequence[Undo]) -> None:
+        """Push the tangents through one operation.  Memory is as after it, and is so again afterwards."""
+        rule = tangent_of(adjoint)
+        wanted = getattr(adjoint, "arrays_after", None)
+        if wanted:
+            extents = [undo.extent for undo in undos]
+            self.after = [
+                plain(a).copy(order="K") if any(e.overlaps(Extent(a)) for e in extents) else plain(a) for a in wanted
+            ]
+        for undo in reversed(undos):
+            undo.swap()
+        try:
+            with np.errstate(all="ignore"):
+                rule(self)
+        finally:
+            for undo in undos:
+                undo.swap()
+
+
+def tangent_of(adjoint: Any) -> Callable[[Push], None]:
+    """The tangent rule that belongs to an adjoint."""
+    rule = getattr(adjoint, "tangent", None)
+    if rule is None:
+        name = getattr(adjoint, "name", None) or getattr(adjoint, "__qualname__", type(adjoint).__qualname__)
+        raise no_tangent(f"this operation ({name})")
+    return rule
+
+
+def no_tangent(what: str) -> ActivityError:
+    """The error for what forward mode does not cover."""
+    return ActivityError(
+        f"{where_called()}: {what} has no tangent yet, so ampi.jvp and tape.tangent cannot go through it; take "
+        "ampi.vjp, or ampi.value(x) if it is a constant"
+    )
+
+
+class _AtOnce(list):
+    """Records that are given to somebody as soon as they are there."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self.append = give  # type: ignore[method-assign]
+
+
+class ForwardTape(Tape):
+    """What records while `ampi.jvp` runs: it pushes tangents through every operation at once, and keeps nothing.
+
+    Attributes
+    ----------
+    push : Push
+        The tangents.
+    ends : list of callable
+        Called when the program has ended, with the error that ended it or None.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records = _AtOnce(self._push_record)
+        self.forward = Push(self)
+        self.pen = None
+        self.append_record = self._push_record
+        self.ends: list[Callable[[BaseException | None], None]] = []
+        self._needed: set[Storage] = set()
+
+    def start(self, array: np.ndarray, tangent: Any) -> None:
+        """Memory of an independent has a tangent."""
+        self.activate(array)
+        self.forward.put(region_of(array), tangent)
+
+    def tangent_at(self, array: np.ndarray) -> np.ndarray:
+        """A copy of the tangent of an array."""
+        if not self.is_active(array):
+            return np.zeros(array.shape, array.dtype)
+        return np.array(self.forward.get(region_of(array)))
+
+    def finish(self, error: BaseException | None) -> None:
+        """The program has ended."""
+        ends, self.ends = self.ends, []
+        for end in reversed(ends):
+            end(error)
+
+    def append(self, adjoint: Any, undo: Sequence[Undo] = (), created: Sequence[np.ndarray] = ()) -> None:
+        """An operation has just run: push the tangents through it."""
+        if self.before_append is not None:
+            self.before_append()
+        self._push(adjoint, undo)
+
+    def append_start(self, adjoint: Any, undo: Sequence[Undo] = ()) -> None:
+        """The same for the start of a communication."""
+        self._push(adjoint, undo)
+
+    def _push_record(self, record: Any) -> None:
+        self._push(record.adjoint, record.undo)
+
+    def _push(self, adjoint: Any, undo: Sequence[Undo]) -> None:
+        self._noted.clear()
+        try:
+            if adjoint is not None:
+                self.forward.push(adjoint, undo)
+        finally:
+            self._forget_needs()
+
+    def _forget_needs(self) -> None:
+        for storage in self._needed:
+            needs = storage.needs.pop(self.reference, None)
+            if needs is not None:
+                for extent in needs.values():
+                    extent.listed = None
+        self._needed.clear()
+        self._copies.clear()
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Say that the record that comes next wants the values an array has now."""
+        storage = storage_of(array)
+        if storage is not None:
+            self._needed.add(storage)
+        return super().need(array)
+
+    def need_again(self, need: Need) -> None:
+        """`need` for an array of which it is known where it lies."""
+        self._needed.add(need.storage)
+        super().need_again(need)
+
+    def watch(self, x: Any) -> Any:
+        """Not of forward mode."""
+        raise TapeError("ampi.jvp is not a tape to watch on")
+
+    gradient = watch
+
+
+def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], Any]) -> Any:
+    """Push tangents through all records of a closed tape.
+
+    ``prepare(push)`` plants those of the independents, ``finish(push)`` collects, with memory as it was at the end.
+    """
+    if not tape.closed:
+        raise TapeError(
+            "tape.tangent: the tape is still open; close it first"
+            if is_around(tape)
+            else f"tape.tangent: the tape is still open in thread '{tape.thread_name}'; close it first"
+        )
+    if not tape.sweep_lock.acquire(blocking=False):
+        raise TapeError("tape.tangent: this tape is being swept already; ask for one derivative of it at a time")
+    push = Push(tape)
+    undos: list[Undo] = []
+    done = 0
+    scope = passively()
+    try:
+        if tape.sweep_starts:
+            raise no_tangent("a tape with messages")
+        for record in tape.records:
+            if record.adjoint is not None:
+                tangent_of(record.adjoint)
+        prepare(push)
+        undos = [undo for record in tape.records for undo in record.undo]
+        for undo in reversed(undos):
+            undo.swap()
+            done += 1
+        for record in tape.records:
+            for undo in record.undo:
+                undo.swap()
+                done -= 1
+            if record.adjoint is not None:
+                push.push(record.adjoint, record.undo)
+        return finish(push)
+    finally:
+        for undo in undos[len(undos) - done :]:
+            undo.swap()
+        actively(scope)
+        tape.sweep_lock.release()
+
+
+def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any) -> Any:
+    """`Tape.tangent`."""
+    pairs = []
+    places = [tape.watched(leaf, "tangent(y, x, x_dot)") for leaf in leaves(x)]
+    given = list(leaves(x_dot)) if isinstance(x, (tuple, list)) else [x_dot] if places else []
+    if len(given) != len(places):
+        raise TapeError(f"tape.tangent: {len(places)} arrays but {len(given)} tangents")
+    for region, value in zip(places, given):
+        value = np.asarray(value)
+        if value.shape != region.shape:
+            raise TapeError(f"tape.tangent: the tangent has shape {value.shape}, its x {region.shape}")
+        pairs.append((region, value))
+    for output in leaves(y):
+        if not isinstance(output, np.ndarray) or storage_of(output) is None:
+            raise TapeError(f"tape.tangent: y is a plain {type(output).__name__}, which carries no derivative")
+        if not carries_derivatives(output.dtype):
+            raise TapeError(f"tape.tangent: y of dtype {output.dtype} has no derivative")
+
+    def prepare(push: Push) -> None:
+        push.state.update((region.place, value) for region, value in pairs)
+
+    def finish(push: Push) -> Any:
+        return in_structure_of(y, iter([np.array(push.get(region_of(output))) for output in leaves(y)]))
+
+    return walk(tape, prepare, finish)
+
+
+def transposed(
+    push: Push, adjoint: Callable[[Any], None], sources: Collection[Region], results: Sequence[Region]
+) -> None:
+    """The tangent of an operation that made its results anew, by transposing its adjoint.
+
+    The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
+    Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a tape of its own.
+    """
+    scope = passively()
+    try:
+        with Tape() as inner:
+            recorded = _Recorded(inner, results)
+            adjoint(recorded)
+        pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
+        found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
+    finally:
+        actively(scope)
+    for region, y_dot in zip(results, found):
+        push.put(region, y_dot)
+
+
+class _Recorded:
+    """Takes the place of a sweep while an adjoint is recorded: ȳ are arrays that are watched."""
+
+    def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
+        # Not zeros: some adjoints leave out what a ȳ of zero does not reach.
+        self.given = [tape.watch(np.ones(region.shape, region.dtype)) for region in results]
+        self._of = {id(region): g for region, g in zip(results, self.given)}
+        self.added: list[tuple[Region, Any]] = []
+
+    def has_shadow(self, region: Region) -> bool:
+        return id(region) in self._of
+
+    def shadow(self, region: Region) -> Any:
+        return self._of[id(region)]
+
+    def add(self, region: Region, value: Any) -> None:
+        if value.shape != region.shape:
+            value = np.broadcast_to(value, region.shape)
+        self.added.append((region, value))
