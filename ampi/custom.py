@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .activity import is_active
-from .errors import TapeError
+from .errors import ActivityError, TapeError
 from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, tracked_copy
 from .structures import leaves, mapped
-from .tape import Sweep, Tape, Undo, passive, recording
+from .tape import Sweep, Tape, Undo, passive, recording, where_called
 
 
 class custom_vjp:
@@ -60,7 +60,14 @@ class custom_vjp:
         self.backward = backward
 
     def defjvp(self, tangent: Callable) -> Callable:
-        """Give the tangent as well (see `custom_jvp`): of use where `f` is a kernel, for tangents of its callers."""
+        """Give the tangent as well: without it, forward mode (`ampi.jvp`) is an error.
+
+        ``tangent(arguments, tangents)`` takes two tuples, the second of the same structure and shapes, with plain
+        arrays and numbers (zeros for what carries no derivative, None for what cannot carry one).  It returns the
+        result, which is that of `f`, and its tangent, of the same structure (None for zero).  It may communicate, on
+        all ranks that call.  Where `f` is a kernel, `tangent` is written as one (see `custom_jvp`): tangents of its
+        callers take it as well.
+        """
         self.tangent = tangent
         return tangent
 
@@ -72,6 +79,8 @@ class custom_vjp:
         tape = recording()
         if tape is None:
             return self.f(*arguments)
+        if tape.forward is not None:
+            return self._call_forward(tape, arguments)
         if self.forward is None or self.backward is None:
             raise TypeError(f"{self.__name__} has no adjoint yet: call {self.__name__}.defvjp(forward, backward)")
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
@@ -91,6 +100,41 @@ class custom_vjp:
             tape.activate(x)
         tape.append(record, undo, created=created)
         return result
+
+    def _call_forward(self, tape: Any, arguments: tuple) -> Any:
+        """A call in forward mode."""
+        if self.tangent is None:
+            raise ActivityError(
+                f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
+                f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
+            )
+        dots = mapped(lambda x: _tangent_of(tape, x), arguments)
+        active = [x for x in leaves(arguments) if is_active(tape, x)]
+        with passive(), tape.noting_overwritten() as overwritten:
+            result, dot = self.tangent(arguments, dots)
+        written = {region.storage for region in overwritten}
+        result = mapped(lambda x: _output(x, active, written), result)
+        found, given = list(leaves(result)), [None] if dot is None else list(leaves(dot))
+        if dot is None:
+            given = given * len(found)
+        if len(found) != len(given):
+            raise TapeError(f"the tangent of {self.__name__} returned {len(found)} results and {len(given)} tangents")
+        for x, x_dot in zip(found, given):
+            if _can_be_active(x):
+                value = plain(np.asarray(0.0 if x_dot is None else x_dot))
+                if x_dot is not None and value.shape != x.shape:
+                    raise TapeError(
+                        f"the tangent of {self.__name__} returned shape {value.shape} for a result of shape {x.shape}"
+                    )
+                tape.start(x, value)
+        return result
+
+
+def _tangent_of(tape: Any, x: Any) -> Any:
+    """The tangent of a leaf of the arguments."""
+    if isinstance(x, np.ndarray):
+        return tape.tangent_at(x)[()] if carries_derivatives(x.dtype) else None
+    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
 
 
 class _Custom:

@@ -240,7 +240,9 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     >>> push(np.array([1.0, 10.0]))
     array([ 2., 40.])
     """
-    with Tape() as tape:
+    tape = Tape()
+    tape.walks = True
+    with tape:
         watched = tuple(_watch(tape, leaf) for leaf in x)
         y = f(*watched)
 

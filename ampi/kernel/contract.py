@@ -6,6 +6,7 @@ adjoint program and these facts are saved together as a readable file of Python 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,6 +61,8 @@ class Contract:
         what the adjoint takes as ``kept``.  None if the kernel itself is to be run.
     split : Contract or None
         Another one for the same case, with ``forward``.
+    tangent : callable or None
+        ``tangent()`` is the `forward.TangentContract` for the same case.
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -81,6 +84,7 @@ class Contract:
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None
     split: Contract | None = None
+    tangent: Callable[[], Any] | None = None
     disagreement: Callable[..., int] | None = None
 
 
@@ -108,7 +112,12 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     # Contracts which differ in what is active only may have one and the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
     compiled = program and opaque(cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what))
-    contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
+    contract = Contract(
+        **module.CONTRACT,
+        adjoint=compiled,
+        tangent=functools.cache(functools.partial(tangent_contract, kernel, case)),
+        disagreement=getattr(module, "disagreement", None),
+    )
     if not module.SPLIT:
         return contract
     code = cache.key(module.SPLIT_PROGRAM, cache.of_options(options))
@@ -120,6 +129,13 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
     )
     return replace(contract, split=split)
+
+
+def tangent_contract(kernel: Any, case: Case) -> Any:
+    """The contract of forward mode for the same case."""
+    from ampi.kernel.forward import make_tangent_contract
+
+    return make_tangent_contract(kernel, case)
 
 
 def generated(kernel: Any, case: Case, what: str) -> str:

@@ -194,6 +194,65 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
     return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
 
 
+def generate_tangent(kernel: Any, case: Case) -> str:
+    """The text of the file: facts and tangent program."""
+    primal = kernel.ir_of(case.types, case.same, case.single)
+    names = frozenset(wanted(primal, case))
+    derivative = pipeline.build_tangent(with_constants(primal), names, options_for(kernel, case))
+    position = {a.name: k for k, a in enumerate(primal.arguments)}
+    (program,) = emit.spelled(without_constants(derivative.function, primal))
+    structure, twice = plain_structure(primal.result)
+    facts = {
+        "names": tuple(a.shown for a in primal.arguments),
+        "writes": tuple(sorted(position[n] for n in derivative.writes if n in position)),
+        "becomes_active": tuple(sorted(position[n] for n in derivative.becomes_active if n in position)),
+        "shadows": tuple(position[n] for n in derivative.shadows),
+        "scalars": tuple(position[n] for n in derivative.scalars),
+        "result_active": tuple(derivative.result_active),
+        "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
+        "structure": structure,
+        "twice": twice,
+    }
+    source = emit.source(program)
+    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    text = [
+        title("Tangent", kernel, primal, names),
+        emit.HEADER,
+        *constants,
+        "CONTRACT = {",
+        *(f'    "{n}": {v!r},' for n, v in facts.items()),
+        "}",
+        f"TANGENT = {program.name!r}",
+        f"THREADS = {case.threaded and bool(kernel.options.get('parallel')) and is_race_free(kernel, primal)!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        "\n",
+        source,
+        *disagreement(primal),
+    ]
+    return "\n".join(text)
+
+
+def plain_structure(result: Any) -> tuple[Any, bool]:
+    """How a result is made of its leaves, and whether only the kernel itself can do so: named tuples."""
+    if not isinstance(result, tuple):
+        return (None if result is None else "leaf"), False
+    _, kind, items = result
+    parts = [plain_structure(item) for item in items]
+    return tuple(part for part, _ in parts), kind is not None or any(own or part is None for part, own in parts)
+
+
+def is_race_free(kernel: Any, primal: ir.Function) -> bool:
+    """Whether parallel loops of the tangent may run on threads as they stand.
+
+    An iteration writes the tangents of what it writes.  A sum's tangent is a sum; those of products and extremes are
+    carried from iteration to iteration, where Numba sees no reduction.
+    """
+    loops = [s for s in ir.walk(primal.body) if isinstance(s, ir.For) and s.parallel]
+    operations = {operation for s in loops for _, operation in s.reductions}
+    return operations <= (set() if kernel.deterministic else {"add"})
+
+
 def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozenset[str] | None) -> frozenset[str]:
     """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
     if active is None:

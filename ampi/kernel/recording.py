@@ -16,7 +16,7 @@ from ampi import blocks, handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.extents import Extent
 from ampi.indexing import is_active
-from ampi.kernel import arguments
+from ampi.kernel import arguments, forward
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.runtime import nontemporal_copy, threads
@@ -33,6 +33,10 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         leaves = arguments.leaves_of(bound)
         if not any(is_watched(leaf) for leaf in leaves):
             return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
+    elif recording.forward is not None:
+        found = forward.call(kernel, recording, args, bound)
+        if found is not forward.NOTHING_ACTIVE:
+            return found
     prepared = prepared_call(kernel, recording, bound)
     contract = prepared.contract
     leaves = bound if prepared.flat else arguments.leaves_of(bound)
@@ -213,9 +217,10 @@ MOST_PREPARED = 256  # of a kernel
 MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on their adjoints run forward once more
 
 
-def has_room(recording: tape.Tape) -> bool:
-    """Whether a tape may keep what further runs of kernels save for their adjoints."""
-    return recording.kept_bytes < MOST_KEPT
+def has_room(recording: tape.Tape) -> bool | None:
+    """Whether a tape may keep what further runs of kernels save for their adjoints; None: it is to be walked forward as
+    well, which takes the values before the calls."""
+    return None if recording.walks else recording.kept_bytes < MOST_KEPT
 
 
 def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> PreparedCall:
@@ -268,7 +273,8 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         primal = kernel.primals[kinds, threaded] = Primal(kernel, bound, threaded, direct)
         if threaded:
             threads.use_threads()
-    contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain)
+    after = recording is None or not recording.walks
+    contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain, after)
     if contract.split is not None and recording is not None and has_room(recording):
         contract = contract.split
     prepared = PreparedCall(primal, contract, leaves is bound)
@@ -312,6 +318,7 @@ def find_contract(
     active: frozenset[int],
     threaded: bool,
     plain: bool,
+    after: bool,
 ) -> Contract:
     """The contract of a call, which is made where its like has not been seen; ``plain``: all memory is of the ordinary
     kind, into which nobody else writes."""
@@ -324,7 +331,7 @@ def find_contract(
         same = arguments.same_places(places)
         merged = {k for k, _ in same}
         separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
-    choices = active, same, separate, threaded, True
+    choices = active, same, separate, threaded, after
 
     def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
         key = kinds, choices, single, plain
@@ -529,6 +536,30 @@ class _Adjoint(tape.IsRecord):
             for k, region in zip(contract.shadows, self.shadows):
                 if k in contract.ends:
                     sweep.end(region)
+
+    def tangent(self, push: tape.Push) -> None:
+        """Run the tangent program on copies of what the call was given."""
+        contract = self.contract
+        if contract.tangent is None or contract.after or self.kept:
+            raise tape.no_tangent("a kernel of which this tape keeps values for the adjoint alone")
+        found = contract.tangent()
+        values = []
+        for k, v in enumerate(self.values):
+            if isinstance(v, StandIn):  # nothing that has a derivative depends on it
+                v = v.make()
+                if v.flags.writeable:
+                    v[...] = 0
+            elif isinstance(v, np.ndarray):
+                v = memory.plain(v)
+                v = np.array(v, order="K") if k in found.writes else v
+            values.append(v)
+        regions = dict(zip((*contract.shadows, *contract.scalars), (*self.shadows, *self.scalars), strict=True))
+        shadows = [push.shadow(regions[k]) for k in found.shadows]
+        dots = [push.get(regions[k])[()] for k in found.scalars]
+        results = found.tangent(*values, *shadows, *dots)
+        for s, dot in zip(self.seeds, results[len(found.result_dtypes) :], strict=True):
+            if isinstance(s, memory.Region):
+                push.put(s, dot)
 
     def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
         """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""

@@ -8,8 +8,9 @@ of the program, with memory as it was when they ran.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..extents import Extent
 from ..handouts import where_called
 from ..memory import SLOT, Region, Storage, carries_derivatives, plain, region_of, storage_of
 from ..recording import actively, is_around, passively
+from .records import Zero
 from .seeds import in_structure_of, leaves
 from .tape import Tape
 from .undo import Need, Undo
@@ -163,6 +165,16 @@ class ForwardTape(Tape):
         self.append_record = self._push_record
         self.ends: list[Callable[[BaseException | None], None]] = []
         self._needed: set[Storage] = set()
+        self._overwritten: list[Region] | None = None
+
+    @property
+    def latest(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
+        """Of no communicator: none of the short ways of messages is taken."""
+        return self._latest
+
+    @latest.setter
+    def latest(self, given: tuple[Any, Any, Any]) -> None:
+        self._latest = None, *given[1:]
 
     def start(self, array: np.ndarray, tangent: Any) -> None:
         """Memory of an independent has a tangent."""
@@ -198,9 +210,21 @@ class ForwardTape(Tape):
         self._noted.clear()
         try:
             if adjoint is not None:
+                if self._overwritten is not None and type(adjoint) is Zero:
+                    self._overwritten += adjoint.regions
                 self.forward.push(adjoint, undo)
         finally:
             self._forget_needs()
+
+    @contextlib.contextmanager
+    def noting_overwritten(self) -> Iterator[list[Region]]:
+        """Gives the regions of active memory that constants overwrite inside."""
+        found: list[Region] = []
+        outer, self._overwritten = self._overwritten, found
+        try:
+            yield found
+        finally:
+            self._overwritten = outer
 
     def _forget_needs(self) -> None:
         for storage in self._needed:

@@ -95,6 +95,8 @@ class Tape(metaclass=_WithHelp):
     #     The same, as long as such statements are recorded there.
     # forward : Push or None
     #     In forward mode: the tangents, which operations push on at once.
+    # walks : bool
+    #     It is to be walked forward: calls of kernels keep what that takes.
     # observer : object or None
     #     Has ``append(record)``, which takes the place of the tape's own.
     # latest : tuple
@@ -117,6 +119,7 @@ class Tape(metaclass=_WithHelp):
     #     Held by the sweep of the tape.
 
     forward: Any = None
+    walks = False
 
     def __init__(self) -> None:
         self.records: list[Record] = []

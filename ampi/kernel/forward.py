@@ -1,0 +1,194 @@
+"""Kernels in forward mode: a call runs the kernel's tangent program, which does what the kernel does as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ampi import memory, tape
+from ampi.errors import ActivityError
+from ampi.indexing import is_active
+from ampi.kernel import arguments
+from ampi.kernel.arguments import opaque
+from ampi.kernel.case import Case
+from ampi.kernel.contract import derivative_options
+from ampi.kernel.runtime import cache
+from ampi.kernel.runtime.bounds import CheckedInRange, checking
+from ampi.kernel.runtime.noalias import InRange, SeparateArrays
+from ampi.kernel.runtime.progress import announced
+
+
+@dataclass(frozen=True)
+class TangentContract:
+    """What forward mode knows of a kernel, for one `Case`; by position of the argument leaves, as of `Contract`.
+
+    Attributes
+    ----------
+    tangent : callable
+        ``tangent(*leaves, *shadows, *dots)``, with the tangents of the arrays in ``shadows``, which it carries along,
+        and of the numbers in ``scalars``.  It returns a tuple of the leaves of the kernel's result and the tangents of
+        those that are active.
+    structure : str, tuple or None
+        How the kernel's result is made of its leaves: None, ``"leaf"``, or a tuple of these.
+    twice : bool
+        The kernel itself has to be run besides, and the tangent program on copies: it raises errors, or its result has
+        classes that only it can make.
+    """
+
+    names: tuple[str, ...]
+    writes: tuple[int, ...]
+    becomes_active: tuple[int, ...]
+    shadows: tuple[int, ...]
+    scalars: tuple[int, ...]
+    result_active: tuple[bool, ...]
+    result_dtypes: tuple[str, ...]
+    structure: Any
+    twice: bool
+    tangent: Callable[..., tuple]
+    disagreement: Callable[..., int] | None = None
+
+
+def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
+    """The tangent contract of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    if "separate" in kernel.without:
+        case = replace(case, separate=False)
+    described = tuple(map(cache.describe, case.types))
+    choices = sorted(case.active), case.same, case.separate, case.threaded, sorted(case.single)
+    name = f"{kernel.__name__}_tangent_{cache.key(kernel.placed_identity, described, *choices)}"
+    what = f"the tangent of {kernel.__name__}"
+
+    def make() -> str:
+        from ampi.kernel.programs import generate_tangent
+
+        with announced(what, kernel.py_func):
+            return generate_tangent(kernel, case)
+
+    module = cache.load_or_make(name, make)
+    options = derivative_options(kernel.options, module.THREADS)
+    if kernel.checked:
+        options = {**checking(options), "pipeline_class": CheckedInRange}
+    else:
+        options["pipeline_class"] = SeparateArrays if case.separate else InRange
+    code = cache.key(module.PROGRAM, cache.of_options(options))
+    program = getattr(module, module.TANGENT)
+    compiled = opaque(cache.compiled(program, f"{kernel.__name__}_tangent_{code}", options, what=what))
+    facts = dict(module.CONTRACT)
+    facts["twice"] = facts["twice"] or kernel.checked or kernel.options.get("error_model") != "numpy"
+    return TangentContract(**facts, tangent=compiled, disagreement=getattr(module, "disagreement", None))
+
+
+NOTHING_ACTIVE = object()
+"""What `call` gives where no tangent is to be pushed, and nothing has been done."""
+
+
+def call(kernel: Any, recording: tape.Tape, args: tuple[Any, ...], bound: tuple[Any, ...]) -> Any:
+    """Call a kernel in forward mode: its result, with tangents pushed."""
+    leaves = arguments.leaves_of(bound)
+    storages = [memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
+    active = frozenset(
+        k for k, s in enumerate(storages) if s is not None and s.tape is not None and is_active(recording, leaves[k])
+    )
+    if not active:
+        return NOTHING_ACTIVE
+    contract = _contract_for(kernel, bound, leaves, storages, active)
+    for k in contract.becomes_active:
+        if storages[k] is None:
+            raise ActivityError(
+                f"{kernel.__name__}() at {tape.where_called()}: argument '{contract.names[k]}' is a "
+                "plain array, and would receive values that carry derivatives; make it with ampi.numpy"
+            )
+    push: tape.Push = recording.forward
+    undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
+    if undo:
+        recording.append(None, undo)
+    given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
+    given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
+    shadows = [push.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
+    dots = [push.get(memory.region_of(leaves[k]))[()] for k in contract.scalars]
+    result = None
+    if contract.twice:
+        before = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(given)]
+        result = kernel.dispatcher(*map(arguments.plain, args))
+        given = before
+    found = contract.tangent(*given, *shadows, *dots)
+    for k in contract.becomes_active:
+        storages[k].tape = recording.reference  # type: ignore[union-attr]
+    count = len(contract.result_dtypes)
+    if not count:
+        return result
+    if not contract.twice:
+        result = _structured(contract.structure, iter(found[:count]))
+    facts = zip(contract.result_active, contract.result_dtypes, strict=True)
+    return _wrapped(recording, result, leaves, facts, iter(found[count:]))
+
+
+def _contract_for(
+    kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], storages: Sequence[Any], active: frozenset[int]
+) -> TangentContract:
+    from ampi.kernel import recording as recorder
+
+    threaded = kernel.is_threaded()
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = recorder.have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        others = [None if k in merged else p and p[:2] for k, p in enumerate(places)]
+        separate = recorder.are_separate(others, leaves)
+    kinds = tuple(map(arguments.kind, bound))
+
+    def found(single: frozenset[tuple[int, int]]) -> TangentContract:
+        key = "tangent", kinds, active, same, separate, threaded, single
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            types = kernel.types_of(tuple(map(arguments.plain, bound)))
+            case = Case(types, active, same, separate, threaded, single=single)
+            contract = kernel.contracts[key] = make_tangent_contract(kernel, case)
+        return contract
+
+    contract = found(frozenset())
+    if contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = found(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+        if contract.disagreement is not None:
+            recorder.refuse_stretching(kernel, contract.disagreement(*leaves))
+    if not separate:
+        recorder.refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
+    return contract
+
+
+def _structured(structure: Any, found: Iterator[Any]) -> Any:
+    if isinstance(structure, tuple):
+        return tuple(_structured(part, found) for part in structure)
+    return next(found)
+
+
+def _wrapped(
+    recording: tape.Tape, value: Any, leaves: Sequence[Any], facts: Iterator[tuple[bool, str]], dots: Iterator[Any]
+) -> Any:
+    """The result for the user: active leaves as ``ampi.ndarray``, with their tangents."""
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        return arguments.rebuilt(value, [_wrapped(recording, v, leaves, facts, dots) for v in value])
+    has_derivatives, dtype = next(facts)
+    if isinstance(value, np.ndarray):
+        value = arguments.seated(value, leaves)
+    if not has_derivatives:
+        return memory.tracked(value) if isinstance(value, np.ndarray) else value
+    dot = next(dots)
+    if not isinstance(value, np.ndarray):
+        made = memory.tracked_copy(np.dtype(dtype).type(value))
+    elif memory.storage_of(value) is not None:  # an argument, whose tangent is there
+        return memory.tracked(value)
+    else:
+        made = memory.tracked(value)
+    recording.activate(made)
+    recording.forward.put(memory.region_of(made), dot)
+    return made

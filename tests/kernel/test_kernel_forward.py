@@ -1,0 +1,89 @@
+"""Kernels in forward mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ over the corpus, each called from a program as users do."""
+
+import combined_cases
+import function_cases
+import kernel_cases
+import numpy as np
+import pytest
+from forward_check import check_forward
+from kernel_cases import is_float
+from test_corpus import CORPUS
+
+import ampi
+
+
+def independents(values):
+    """The floating-point leaves of a kernel's arguments."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from independents(value)
+        elif is_float(value):
+            yield np.asarray(value)
+
+
+def filled(values, given):
+    """The same arguments with others for these leaves."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            items = list(filled(value, given))
+            yield type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        elif is_float(value):
+            x = next(given)
+            yield x.copy(order="K") if isinstance(value, np.ndarray) else x
+        else:
+            yield np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def program(kernel, values):
+    """From all floating-point leaves of the arguments to all of these after the call, and to the result."""
+
+    def f(*x):
+        given = list(filled(values, iter(x)))
+        result = kernel(*given)
+        return [a for a in flat(given) if isinstance(a, ampi.ndarray) and a.ndim], result
+
+    return f
+
+
+def flat(values):
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def arguments_of(name, dtype=np.float64):
+    """Arguments of a kernel of the corpus."""
+    kind, _, key = name.partition(": ")
+    entry = CORPUS[name]
+    if not key:
+        return kernel_cases.make_arguments(name, dtype)
+    if kind == "language":
+        return kernel_cases.copies(entry.arguments)
+    if kind == "arrays":
+        rng = np.random.default_rng(3)
+        return [
+            kernel_cases.random_array(rng, dtype, a, 0.5, 1.5) if isinstance(a, tuple) else a for a in entry.arguments
+        ]
+    return function_cases.make_arguments(key, dtype) if kind == "functions" else combined_cases.make_arguments(dtype)
+
+
+def check(name, dtype=np.float64):
+    values = arguments_of(name, dtype)
+    f = program(ampi.kernel(CORPUS[name].function), values)
+    check_forward(f, list(independents(values)), 1e-11, walk=False)
+
+
+SOME = [name for name in CORPUS if not name.startswith("structured")]
+
+
+@pytest.mark.parametrize("name", SOME[::12])
+def test_identity(name):
+    check(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
+def test_identity_for_each_kernel(name):
+    check(name)
