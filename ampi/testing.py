@@ -1,6 +1,6 @@
-"""Checks of derivatives for programs of your own, on any communicator: the dot-product test and the Taylor test.
+"""Checks of derivatives for programs of your own, on any communicator: the dot-product tests and the Taylor test.
 
-Both are collective and compare numbers summed over all ranks, so that all ranks come to the same verdict.
+All are collective and compare numbers summed over all ranks, so that all ranks come to the same verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .derivatives import value_and_grad, vjp
+from .derivatives import jvp, value_and_grad, vjp
 from .memory import carries_derivatives, is_scalar, plain, tracked_copy
 from .structures import leaves, mapped
 
@@ -27,7 +27,8 @@ class DotTest:
     Attributes
     ----------
     tangent, adjoint : float
-        ⟨ȳ, Jẋ⟩ from differences and ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
+        ⟨ȳ, Jẋ⟩ from differences, and ⟨x̄, ẋ⟩ from the reverse sweep (with ``mode="forward"``: ⟨ȳ, Jẋ⟩ from `ampi.jvp`),
+        summed over the ranks.
     uncertainty : float
         Estimated error of ``tangent``.
     scale : float
@@ -41,6 +42,7 @@ class DotTest:
     uncertainty: float
     scale: float
     tolerance: float
+    mode: str = "reverse"
 
     @property
     def difference(self) -> float:
@@ -57,6 +59,12 @@ class DotTest:
         """Whether the two agree."""
         return self.conclusive and self.difference <= self.tolerance
 
+    @property
+    def _other(self) -> str:
+        if self.mode == "forward":
+            return f"<y_bar, J x_dot>  {self.adjoint: .15e}   by forward mode"
+        return f"<x_bar, x_dot>    {self.adjoint: .15e}   by the reverse sweep"
+
     def __str__(self) -> str:
         verdict = (
             "passed" if self.passed else "FAILED" if self.conclusive else "FAILED: the differences do not converge"
@@ -64,7 +72,7 @@ class DotTest:
         return (
             f"dot-product test: {verdict}\n"
             f"  <y_bar, J x_dot>  {self.tangent: .15e}   by differences, uncertain by {self.uncertainty:.1e}\n"
-            f"  <x_bar, x_dot>    {self.adjoint: .15e}   by the reverse sweep\n"
+            f"  {self._other}\n"
             f"  relative difference {self.difference:.1e}, allowed {self.tolerance:.1e}"
         )
 
@@ -137,6 +145,7 @@ def dot_test(
     step: float | None = None,
     comm: Any = None,
     check: bool = True,
+    mode: str = "reverse",
 ) -> DotTest:
     """Compare ⟨ȳ, Jẋ⟩ with ⟨x̄, ẋ⟩ for random ȳ: the adjoint of ``f`` against its finite differences.
 
@@ -161,6 +170,8 @@ def dot_test(
         The ranks that take part; by default all.  Of an intercommunicator both groups.
     check : bool
         Raise AssertionError if the test does not pass.
+    mode : {"reverse", "forward"}
+        What is compared with the differences: the adjoint, or the tangent that `ampi.jvp` gives.
 
     Notes
     -----
@@ -168,7 +179,98 @@ def dot_test(
     F'(x)F''(x)", which also gives the uncertainty; a test whose differences do not converge fails.
     """
     with _ranks(comm) as comm:
-        return _dot_test(f, x, direction, seed, tolerance, step, comm, check)
+        if mode not in ("reverse", "forward"):
+            raise ValueError(f"mode must be 'reverse' or 'forward', not {mode!r}")
+        return _dot_test(f, x, direction, seed, tolerance, step, comm, check, mode)
+
+
+@dataclasses.dataclass(frozen=True)
+class JvpTest:
+    """Outcome of `jvp_test`.
+
+    Attributes
+    ----------
+    tangent, adjoint : float
+        ⟨ȳ, Jẋ⟩ from forward mode and ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
+    scale : float
+        The larger one of |ȳ| |Jẋ| and |x̄| |ẋ|.
+    tolerance : float
+        Allowed relative difference.
+    """
+
+    tangent: float
+    adjoint: float
+    scale: float
+    tolerance: float
+
+    @property
+    def difference(self) -> float:
+        """Relative difference of the two."""
+        return abs(self.tangent - self.adjoint) / self.scale if self.scale else abs(self.tangent - self.adjoint)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the two agree."""
+        return self.difference <= self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"forward and reverse mode: {'passed' if self.passed else 'FAILED'}\n"
+            f"  <y_bar, J x_dot>  {self.tangent: .15e}   by forward mode\n"
+            f"  <x_bar, x_dot>    {self.adjoint: .15e}   by the reverse sweep\n"
+            f"  relative difference {self.difference:.1e}, allowed {self.tolerance:.1e}"
+        )
+
+
+def jvp_test(
+    f: Callable,
+    *x: Any,
+    direction: tuple | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    comm: Any = None,
+    check: bool = True,
+) -> JvpTest:
+    """Compare ⟨ȳ, Jẋ⟩ from `ampi.jvp` with ⟨x̄, ẋ⟩ from `ampi.vjp`, which are the same to rounding.
+
+    Collective over ``comm``.
+
+    Parameters
+    ----------
+    f : callable
+        ``f(*x)`` on every rank, as for `dot_test`.
+    *x
+        This rank's arguments.
+    direction : tuple, optional
+        ẋ, of the structure of ``x``; random by default.
+    seed : int
+        Of the random numbers, which differ from rank to rank.
+    tolerance : float, optional
+        Allowed relative difference; by default 1e-11 in double precision, 1e-3 in single.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that take part; by default all.  Of an intercommunicator both groups.
+    check : bool
+        Raise AssertionError if the test does not pass.
+
+    Raises
+    ------
+    ActivityError
+        Forward mode does not cover an operation of ``f``.
+    """
+    with _ranks(comm) as comm:
+        generator = np.random.default_rng((seed, comm.Get_rank()))
+        f, x, x_dot = _varying(f, x, _directions(x, direction, generator))
+        _, y_dot = jvp(f, x, x_dot)
+        y, pullback = vjp(f, *x)
+        y_bar = mapped(lambda leaf: None if leaf is None else _random_like(leaf, generator), y)
+        x_bar = pullback(y_bar)
+        y_dot = mapped(lambda leaf: 0 if leaf is None else leaf, y_dot)
+        tangent, adjoint = comm.allreduce(_pairing(y_bar, y_dot)), comm.allreduce(_pairing(x_bar, x_dot))
+        sizes = [comm.allreduce(_pairing(a, a)) for a in (y_bar, y_dot, x_bar, x_dot)]
+        scale = max(math.sqrt(sizes[0] * sizes[1]), math.sqrt(sizes[2] * sizes[3]))
+        eps = comm.allreduce(_epsilon((x, y)), op=_max())
+    tolerance = (1e-11 if eps < 1e-10 else 1e-3) if tolerance is None else tolerance
+    return _judged(JvpTest(tangent, adjoint, scale, tolerance), check)
 
 
 def _dot_test(
@@ -180,13 +282,18 @@ def _dot_test(
     step: float | None,
     comm: Any,
     check: bool,
+    mode: str,
 ) -> DotTest:
     generator = np.random.default_rng((seed, comm.Get_rank()))
     f, x, x_dot = _varying(f, x, _directions(x, direction, generator))
-    y, pullback = vjp(f, *x)
-    y_bar = mapped(lambda leaf: None if leaf is None else _random_like(leaf, generator), y)
-    x_bar = pullback(y_bar)
-    adjoint = comm.allreduce(_pairing(x_bar, x_dot))
+    if mode == "forward":
+        y, y_dot = jvp(f, x, x_dot)
+        y_bar = mapped(lambda leaf: None if leaf is None else _random_like(leaf, generator), y)
+        adjoint = comm.allreduce(_pairing(y_bar, mapped(lambda leaf: 0 if leaf is None else leaf, y_dot)))
+    else:
+        y, pullback = vjp(f, *x)
+        y_bar = mapped(lambda leaf: None if leaf is None else _random_like(leaf, generator), y)
+        adjoint = comm.allreduce(_pairing(pullback(y_bar), x_dot))
     eps = comm.allreduce(_epsilon((x, y)), op=_max())
     step = (0.02 if eps < 1e-10 else 0.2) if step is None else step
     h = step * _relative_size(comm, x, x_dot)
@@ -203,7 +310,7 @@ def _dot_test(
         raise ValueError("dot_test: the function returned no floating-point values on any rank, so nothing is tested")
     scale = math.sqrt(size * weight) / (h / 8)
     tolerance = (1e-7 if eps < 1e-10 else 1e-2) if tolerance is None else tolerance
-    return _judged(DotTest(tangent, adjoint, uncertainty, scale, tolerance), check)
+    return _judged(DotTest(tangent, adjoint, uncertainty, scale, tolerance, mode), check)
 
 
 def taylor_test(

@@ -150,3 +150,52 @@ def test_outer_tape_is_not_lost():
             ampi.jvp(lambda a: a * x, np.ones(2), np.ones(2))
         with pytest.raises(ampi.TapeError, match="outer tape"):
             ampi.jvp(lambda a: a, x, np.ones(2))
+
+
+def clipped():
+    """The identity, of which derivatives are halved."""
+
+    @ampi.custom_vjp
+    def halved(x):
+        return x
+
+    halved.defvjp(lambda x: (x, None), lambda _, g: (0.5 * g,))
+    return halved
+
+
+def test_custom_vjp_wants_a_tangent():
+    with pytest.raises(ampi.ActivityError, match=r"halved\.defjvp"):
+        ampi.jvp(lambda x: clipped()(x) * 2.0, np.ones(3), np.ones(3))
+
+
+def test_custom_vjp_with_a_tangent():
+    halved = clipped()
+    halved.defjvp(lambda arguments, tangents: (arguments[0], 0.5 * tangents[0]))
+    check_forward(lambda x: [halved(x) * x, x * x], [np.arange(1.0, 4.0)], walk=False)
+
+
+def test_custom_vjp_that_overwrites():
+    @ampi.custom_vjp
+    def doubled(x, k):
+        x *= k
+        return x
+
+    def forward(x, k):
+        x *= k
+        return x, k
+
+    def tangent(arguments, tangents):
+        x, k = arguments
+        x_dot = k * tangents[0]
+        x *= k
+        return x, x_dot
+
+    doubled.defvjp(forward, lambda k, g: (k * g, None))
+    doubled.defjvp(tangent)
+
+    def f(x):
+        y = x * x
+        view = y[1:]
+        return doubled(view, 3.0), y
+
+    check_forward(f, [np.arange(1.0, 5.0)], walk=False)

@@ -5,7 +5,7 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi.testing import dot_test, taylor_test
+from ampi.testing import dot_test, jvp_test, taylor_test
 
 X = np.linspace(0.2, 0.9, 6)
 
@@ -28,6 +28,20 @@ def test_right_derivatives_pass(dtype):
     result = dot_test(f, x, (2.0, None))
     assert result.passed and "passed" in str(result)
     assert taylor_test(lambda x: np.sum(np.abs(np.sin(x)) ** 2), x, verbose=False).passed
+    result = dot_test(f, x, (2.0, None), mode="forward")
+    assert result.passed and "forward mode" in str(result)
+    result = jvp_test(f, x, (2.0, None))
+    assert result.passed and "passed" in str(result)
+
+
+def test_modes_that_disagree_fail():
+    sine = wrong_by(1e-8)
+    sine.defjvp(lambda x, x_dot: (np.sin(x[0]), np.cos(x[0]) * x_dot[0]))
+    with pytest.raises(AssertionError, match="FAILED"):
+        jvp_test(sine, X)
+    assert dot_test(sine, X, mode="forward").passed
+    with pytest.raises(ValueError, match="mode"):
+        dot_test(np.sin, X, mode="both")
 
 
 def test_linear_functions_pass():

@@ -12,6 +12,7 @@ from mpi4py import MPI as mpi
 from ..memory import TrackedArray, region_of
 from ..recording import opened, recording
 from ..tape import Tape, living
+from . import forward_collectives
 from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
@@ -76,6 +77,11 @@ class CollectiveOperation:
         self.plan = plan if form is None else partial(plan, form=form)
         self.plan_started = partial(self.plan, started=True) if of_edges else self.plan
         self.plan_between = plan_between if form is None or plan_between is None else partial(plan_between, form=form)
+
+    def given(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, defaults included, by their names."""
+        defaults = dict(zip(self.parameters[len(self.parameters) - len(self.defaults or ()) :], self.defaults or ()))
+        return {**defaults, **dict(zip(self.parameters, arguments)), **keywords}
 
     def call(
         self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
@@ -252,6 +258,9 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
         call.overwrite()
         primal(comm, *arguments)
         return
+    if tape.forward is not None:
+        forward_collectives.perform(comm, operation, primal, arguments, tape)
+        return
     call = _call_of(comm, operation, arguments)
     try:
         performed = call.log(tape, comm)
@@ -268,9 +277,11 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
 
 def _start(
     name: str, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: dict[str, Any]
-) -> Started | None:
+) -> Started | forward_collectives.ForwardStarted | None:
     """Before a collective with a request starts, while some tape exists: check, log and record it."""
     tape = recording()
+    if tape is not None and tape.forward is not None:
+        return forward_collectives.start(comm, operation, arguments, keywords, tape)
     call = operation.call(comm, arguments, keywords, started=True)
     call.name = name
     if tape is None:
@@ -363,7 +374,7 @@ def _persistent(
         given = [lasting(argument) for argument in arguments[:n]]
         named = {key: lasting(argument) for key, argument in keywords.items()}
 
-        def start() -> tuple[Started, ...]:
+        def start() -> tuple[Any, ...]:
             started = _start(name, self, operation, given, named)
             return () if started is None else (started,)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import IsRecord, Sweep, Undo
+from ..tape import IsRecord, Push, Sweep, Undo
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
 from .reverse import Reverse
@@ -159,6 +159,9 @@ class Sent(LoggedMessage):
         self.flight = None
         self.buffer.add(sweep, adjoint)
 
+    def tangent(self, push: Push) -> None:
+        """Nothing: it went with the message."""
+
 
 class Received(LoggedMessage):
     """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
@@ -208,6 +211,10 @@ class Received(LoggedMessage):
         if self.flight is not sweep:
             self.begin(sweep)
         self.flight = None
+
+    def tangent(self, push: Push) -> None:
+        """Zero: it came over a communicator on which there are no tangents."""
+        self.buffer.zero(push)
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
@@ -271,6 +278,9 @@ class Completion(IsRecord, list):
         """Mirror of the wait."""
         for part in self:
             part.begin(sweep)
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: what has completed has its tangent."""
 
 
 class LateCompletion(Completion):

@@ -143,6 +143,8 @@ def record_matched(receive: Received, message: Any) -> Any:
     """Record what a blocking receive of a matched message gave; the object for the user."""
     tape = opened()
     message = received(tape, receive, message)
+    if receive.wild:
+        receive.resolve(None)
     if receive.active and receive.buffer.count:
         tape.append(receive)
     return message

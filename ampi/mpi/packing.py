@@ -14,10 +14,11 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, ActivityWarning
 from ..memory import PACKED
-from ..tape import Sweep, Tape, current, living
+from ..tape import Push, Sweep, Tape, current, living
 from .argument_forms import as_array
 from .arguments import parse, parse_bytes
 from .buffers import Buffer, as_packed
+from .forward import set_tangent, tangent_in
 from .packed_adjoints import PackedAdjoints
 from .plain_buffers import mind
 from .requests import AcceptsBase, Constant, Handles
@@ -110,6 +111,10 @@ class _Moved:
             self.target.zero(sweep)
         else:
             self.source.add(sweep, self.target.take(sweep))
+
+    def tangent(self, push: Push) -> None:
+        """The tangents are moved as the elements are."""
+        set_tangent(push, self.target, None if self.source is None else tangent_in(push, self.source))
 
 
 def _moved(name: str, source: Buffer, target: Buffer, size: int, primal: Callable[[], int]) -> int:

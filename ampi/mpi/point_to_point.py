@@ -287,6 +287,7 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
     def Recv(self, buf: Any, status: mpi.Status | None = None) -> None:
         """Blocking receive of the matched message."""
         receive = record_matched_receive("Mrecv", self, buf) if living else None
+        status = _status_for(receive, status)
         _Message.Recv(self, buf, status)
         if receive is not None:
             receive_ended(receive, status)

@@ -8,7 +8,7 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Sweep, Tape, at_closing, at_opening
+from ..tape import Sweep, Tape, at_closing, at_opening, no_tangent
 from .log import communication_of
 from .messages import Collective, call_site, line_of
 from .rma_access import Access, Completed, Handshake
@@ -197,6 +197,8 @@ def _problems(trace: Trace) -> list[str]:
 
 def trace_of(tape: Tape, window: Window) -> Trace:
     """What this rank does with a window while a tape records."""
+    if tape.forward is not None:
+        raise no_tangent("one-sided communication")
     communication_of(tape)  # the ranks agree before windows are opened
     traces = tape.sweep_starts.get("windows")
     if traces is None:
@@ -220,7 +222,7 @@ def activate(storage: Storage, tape: Tape) -> None:
 
 def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
-    for window in list(windows.values()):
+    for window in list(windows.values()) if tape.forward is None else ():
         if window.thread is tape.owner and not window.reverse.broken:
             trace_of(tape, window)
 

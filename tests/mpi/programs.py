@@ -51,7 +51,7 @@ def recorded(program, comm, x0):
     return tape, x, y
 
 
-def check(program, comm, plain, n=3, dtype="float64"):
+def check(program, comm, plain, n=3, dtype="float64", forward=True):
     """Check values and gradient of a program; collective over the world.
 
     Parameters
@@ -60,6 +60,8 @@ def check(program, comm, plain, n=3, dtype="float64"):
         The same ranks, ours and mpi4py's.
     n : int
         Size of each rank's array.
+    forward : bool
+        Whether forward mode covers what the program does, or refuses it on all ranks.
     """
     x0 = random(n, dtype)
     tape, x, y = recorded(program, comm, x0)
@@ -81,8 +83,34 @@ def check(program, comm, plain, n=3, dtype="float64"):
         expected = slope(program, plain, wide, direction, seed)
         scale = total(abs(x_bar), abs(direction))
         assert abs(total(x_bar.conj(), direction).real - expected) <= tolerance * scale
+    if forward:
+        check_forward(program, comm, x0, random(n, dtype, 2), seed, x_bar)
     assert numpy.array_equal(x_bar, again)
     return tape
+
+
+ROUNDING = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
+
+
+def check_forward(program, comm, x0, x_dot, seed, x_bar):
+    """⟨ȳ, Jẋ⟩ = ⟨x̄, ẋ⟩, summed over the ranks; what forward mode does not cover is refused on all of them."""
+    try:
+        _, y_dot = ampi.jvp(lambda x: program(ampi.numpy, comm, x), x0, x_dot)
+        refused = None
+    except ampi.ActivityError as error:
+        if "no tangent yet" not in str(error):
+            raise
+        refused = str(error)
+    everywhere = WORLD.allgather(refused is not None)
+    assert all(everywhere) or not any(everywhere), f"refused on some ranks only: {refused}"
+    if refused:
+        return
+    forward = total(None if seed is None else seed.conj(), y_dot).real
+    reverse = total(x_bar.conj(), x_dot).real
+    scale = total(abs(x_bar), abs(x_dot)) + total(
+        abs(seed) if seed is not None else None, y_dot if y_dot is None else abs(y_dot)
+    )
+    assert abs(forward - reverse) <= ROUNDING[str(x0.dtype)] * scale
 
 
 def complex_step_slope(program, plain, x0, direction, seed):

@@ -5,11 +5,13 @@ differences of the same program on plain mpi4py and NumPy in double precision; a
 import gc
 import inspect
 import re
+import warnings
 import weakref
 
 import numpy
 import pytest
 from mpi4py import MPI
+from programs import check_forward
 
 import ampi
 import ampi.numpy
@@ -385,6 +387,9 @@ def check(make_comm, dtype, case, *arguments):
     after = ampi.value(y).copy()
     x_bar = tape.gradient(y, x, seed=seed)
     again = tape.gradient(y, x, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ampi.ActivityWarning)
+        check_forward(lambda np, comm, x: program(np, comm, x, case, *arguments), comm, x0, direction, seed, x_bar)
 
     wide = numpy.complex128 if numpy.dtype(dtype).kind == "c" else numpy.float64
     x0, seed, direction = x0.astype(wide), seed.astype(wide), direction.astype(wide)

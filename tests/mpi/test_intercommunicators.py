@@ -204,7 +204,9 @@ def test_reductions(case, op, make_comm):
 
 
 @pytest.mark.parametrize("case", [*MOVES, *REDUCTIONS])
-def test_nonblocking(case):
+def test_nonblocking(case, monkeypatch):
+    if case is bcast:  # refused in forward mode
+        monkeypatch.setattr(blocking, "check_forward", lambda *arguments: None)
     if case is bcast and SIZE > 3:
         pytest.skip("Ibcast between groups of several ranks hangs or goes wrong in each MPI")
 

@@ -1,0 +1,334 @@
+"""Forward mode of messages: the tangent of what is sent goes beside it, on the reverse communicator.
+
+Every message of a buffer has one of a tangent, empty where the sender's memory carries none: the receiver cannot know.
+It is sent before the message itself, so both are in flight together.  Messages of one sender and tag are received in
+the order in which they were sent, and so are their tangents, if these are asked for in the order in which MPI matches
+the receives: that of posting.  A receive that names its partner asks as soon as it is posted; one with a wildcard when
+it has completed, and after those that were posted before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import ActivityError, CommunicationError
+from ..tape import Push, no_tangent
+from . import log
+from .buffers import Buffer
+from .bundles import Bundle
+from .log import Communication, Log
+from .messages import Received, Sent
+from .notices import stranded
+from .reverse import FIRST_TAG, Reverse
+from .waiting import Patience, outbox_of
+
+_Get_status = mpi.Request.Get_status
+
+
+class Reader:
+    """Takes the place of a sweep for what takes adjoints off memory: gives copies of tangents, which stay."""
+
+    def __init__(self, push: Push) -> None:
+        self.push = push
+
+    def has_shadow(self, region: Any) -> bool:
+        """Whether the region's storage has a tangent."""
+        return self.push.has_shadow(region)
+
+    def shadow(self, region: Any) -> np.ndarray:
+        """A copy of the region's tangent."""
+        return self.push.shadow(region).copy()
+
+    def take(self, region: Any) -> np.ndarray | None:
+        """The same; None for zeros."""
+        return self.shadow(region) if self.has_shadow(region) else None
+
+    def zero(self, region: Any, key: Any = ...) -> None:
+        """Nothing: it stays."""
+
+
+def tangent_in(push: Push, memory: Any) -> np.ndarray:
+    """The tangent of a message's memory, flat, as a new array."""
+    return memory.take(Reader(push))
+
+
+def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
+    """Set the tangent of a message's memory; None: to zero."""
+    memory.zero(push)
+    if flat is not None:
+        memory.add(push, flat)
+
+
+class _Hooked(list):
+    """A list whose items are given to somebody."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self.append = give  # type: ignore[method-assign]
+
+
+class ForwardCommunication(Communication):
+    """The messages of a program in forward mode."""
+
+    __slots__ = ("push",)
+
+    def __init__(self, tape: Any) -> None:
+        super().__init__(tape)
+        self.push: Push = tape.forward
+        tape.ends.append(self.end)
+
+    def log(self, reverse: Reverse) -> Log:
+        """What is told of the messages of one communicator."""
+        found = self.logs.get(reverse)
+        if found is None:
+            reverse.ready()
+            if reverse.broken:
+                raise CommunicationError(
+                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
+                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
+                )
+            found = self.logs[reverse] = ForwardLog(self.push, reverse)
+        return found
+
+    def end(self, error: BaseException | None) -> None:
+        """The program has ended: deliver all tangents."""
+        if error is None:
+            for found in self.logs.values():
+                for receive in found.waiting:  # type: ignore[attr-defined]
+                    if not receive.void:
+                        error = CommunicationError(
+                            f"rank {receive.reverse.rank}: {receive.describe()} was never completed inside ampi.jvp: "
+                            "wait for its request there"
+                        )
+        if error is None:
+            outbox_of(self.push).flush()  # type: ignore[arg-type]
+            return
+        stranded.append(outbox_of(self.push).flights)  # type: ignore[arg-type]
+        for reverse, found in self.logs.items():
+            stranded.append(found.waiting)  # type: ignore[attr-defined]
+            if found.used:  # type: ignore[attr-defined]
+                reverse.broken = reverse.broken or f"ampi.jvp ended with an error on rank {reverse.rank}: {error}"
+        if isinstance(error, CommunicationError):
+            raise error
+
+
+class ForwardLog(Log):
+    """The messages of one communicator.
+
+    Attributes
+    ----------
+    waiting : list of ForwardReceived
+        Receives that have not completed, in the order of posting.
+    used : bool
+        Tangents may be under way.
+    """
+
+    __slots__ = ("push", "used", "waiting")
+
+    def __init__(self, push: Push, reverse: Reverse) -> None:
+        super().__init__(reverse)
+        self.push = push
+        self.used = False
+        self.waiting: list[ForwardReceived] = []
+        self.messages = _Hooked(self.said)
+        self.collectives = _Hooked(self.refused)
+
+    def refused(self, call: Any) -> None:
+        """A collective that goes the way of reverse mode."""
+        if call.name != "Win":
+            raise no_tangent(f"{call.name} on {self.reverse.name}")
+
+    def said(self, message: Any) -> None:
+        """A message is about to be sent, or a receive to be posted."""
+        message.reverse = self.reverse
+        if type(message) in (Sent, Received):
+            self.used = True
+        if type(message) is Sent:
+            self.send(message)
+        elif type(message) is Received:
+            message.__class__ = ForwardReceived
+            message.wild = True  # the status is looked at
+            message.flight = Flight(self)
+            if message.route.name not in _PROBES:
+                self.ask_early(message)
+            self.waiting.append(message)
+        else:
+            raise no_tangent(f"{message.route.name} on {self.reverse.name}")
+
+    def tag(self, tag: int) -> int:
+        """The tag of the tangent."""
+        if tag == mpi.ANY_TAG:
+            return tag
+        if tag >= self.reverse.tags:
+            raise CommunicationError(f"forward mode: tag {tag} is too large on {self.reverse.name}; take another one")
+        return FIRST_TAG + tag
+
+    def send(self, sent: Sent) -> None:
+        """Send the tangent of a message."""
+        flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer).view(np.uint8)
+        route = sent.route
+        describe = lambda: f"the delivery of the tangent of {sent.describe()}"
+        outbox_of(self.push).send(self.reverse, flat, route.partner, self.tag(route.tag), describe)  # type: ignore[arg-type]
+
+    def ask_early(self, receive: ForwardReceived) -> None:
+        """Post the receive of a tangent, if it is certain which one it is."""
+        route, buffer = receive.route, receive.buffer
+        if not isinstance(buffer, Buffer) or buffer.dtype is None or route.partner < 0 or route.tag < 0:
+            return
+        for other in self.waiting:
+            if not other.flight.is_settled() and other.may_match(route.partner, route.tag):
+                return
+        flight = receive.flight
+        flight.array = np.empty(buffer.count * buffer.dtype.itemsize, np.uint8)
+        flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
+
+    def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
+        """A receive has completed: get the tangent of what came."""
+        if not receive.void:
+            self.settle_before(receive)
+        if receive in self.waiting:
+            self.waiting.remove(receive)
+        flight = receive.flight
+        if receive.void:
+            if flight.request is not None:
+                flight.request.Cancel()
+                flight.request.Wait()
+            return
+        route = receive.route
+        if route.partner < 0:
+            raise CommunicationError(
+                f"rank {self.reverse.rank}: which message {receive.describe()} matched is not known because its "
+                "request was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or "
+                "from ampi.MPI"
+            )
+        array = flight.take(receive)
+        memory = receive.buffer
+        if memory is None:
+            if array.any() and not receive.dropped:
+                raise ActivityError(
+                    f"{receive.describe()}: what came carries derivatives, and is received into memory that is not "
+                    "tracked, where they would be lost; make the array with ampi.numpy, or send ampi.value(...)"
+                )
+            return
+        part = memory if status is None else memory.within(status.Get_count(mpi.BYTE))
+        if not array.size:
+            set_tangent(self.push, part, None)
+            return
+        if part.dtype is None or array.size != part.count * part.dtype.itemsize:
+            raise CommunicationError(
+                f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
+                "derivatives cannot go with them; send and receive the same kind of numbers"
+            )
+        set_tangent(self.push, part, array.view(part.dtype))
+
+    def settle_before(self, receive: ForwardReceived) -> None:
+        """Have the tangents asked for of those receives, posted before, that have matched earlier messages of the same
+        sender and tag."""
+        partner, tag = receive.route.partner, receive.route.tag
+        for other in self.waiting:
+            if other is receive:
+                return
+            if other.flight.is_settled() or not other.may_match(partner, tag):
+                continue
+            source, there = other.route.partner, other.route.tag
+            if source < 0 or there < 0:
+                # It was posted before, so it has matched a message, and will complete.
+                status = mpi.Status()
+                with Patience(other.waiting, lambda: [(self.reverse, None)]) as patience:
+                    while not _Get_status(other.request, status):
+                        patience.pause()
+                source, there = status.Get_source(), status.Get_tag()
+            if source == partner and tag in (mpi.ANY_TAG, there):
+                if isinstance(other.buffer, Bundle):
+                    raise CommunicationError(
+                        f"forward mode: {receive.describe()} has completed before {other.describe()}, of which it is "
+                        "not known whether a tangent came with it; wait for them in the order of posting"
+                    )
+                status = mpi.Status()
+                other.flight.message = self.probe(other, source, there, status)
+                other.flight.size = status.Get_count(mpi.BYTE)
+
+    def probe(self, receive: ForwardReceived, source: int, tag: int, status: mpi.Status) -> mpi.Message:
+        """The next tangent of a sender and tag.  (What a receive of any tag gets from a known sender, of which the
+        status was not seen, follows from MPI's order of messages.)"""
+        with Patience(receive.waiting, lambda: [(self.reverse, source)]) as patience:
+            while True:
+                message = self.reverse.comm.Improbe(source, self.tag(tag), status)
+                if message is not None:
+                    return message
+                patience.pause()
+
+
+_NOTHING = np.zeros(0, np.uint8)
+_PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
+
+
+class Flight:
+    """What is known of the tangent of a receive.
+
+    Attributes
+    ----------
+    log : ForwardLog
+    request : mpi4py.MPI.Request or None
+        It has been asked for, into ``array``.
+    message : mpi4py.MPI.Message or None
+        It has been found, of ``size`` bytes.
+    """
+
+    __slots__ = ("array", "log", "message", "request", "size")
+
+    def __init__(self, log: ForwardLog) -> None:
+        self.log = log
+        self.request: mpi.Request | None = None
+        self.array: np.ndarray = _NOTHING
+        self.message: mpi.Message | None = None
+        self.size = 0
+
+    def is_settled(self) -> bool:
+        """Whether it is certain which one it is."""
+        return self.request is not None or self.message is not None
+
+    def take(self, receive: ForwardReceived) -> np.ndarray:
+        """Wait for it; gives its bytes."""
+        reverse, partner = self.log.reverse, receive.route.partner
+        status = mpi.Status()
+        if self.request is None:
+            message = self.message or self.log.probe(receive, partner, receive.route.tag, status)
+            self.array = np.empty(self.size if self.message else status.Get_count(mpi.BYTE), np.uint8)
+            self.request = message.Irecv(self.array)
+        with Patience(receive.waiting, lambda: [(reverse, partner)]) as patience:
+            while not self.request.Test(status):
+                patience.pause()
+        return self.array[: status.Get_count(mpi.BYTE)]
+
+
+class ForwardReceived(Received):
+    """A receive in forward mode."""
+
+    __slots__ = ()
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it comes when the message has come."""
+
+    def may_match(self, source: int, tag: int) -> bool:
+        """Whether the receive, as it was posted, could have got a message."""
+        route = self.route
+        return route.partner in (mpi.ANY_SOURCE, source) and (tag == mpi.ANY_TAG or route.tag in (mpi.ANY_TAG, tag))
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        Received.resolve(self, status)
+        flight = self.flight
+        if flight is not None:
+            flight.log.completed(self, status)
+            self.flight = None
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the tangent of {self.describe()}"
+
+
+log.made_of["forward"] = ForwardCommunication

@@ -1,0 +1,402 @@
+"""Forward mode of collectives on buffers.
+
+Movements of data and sums are linear: the tangent goes by the same operation, called with the same arguments but for
+the memory, in whose place stands that of its tangents, which has the same layout.  It runs on the reverse communicator
+beside the operation itself, which it begins before.  Other reductions combine pairs of a value and its tangent by an
+operation that is made of the derivative of theirs: at a tie the lowest rank's counts, as in reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+from mpi4py.util.dtlib import from_numpy_dtype
+
+from ..errors import ActivityError, CommunicationError
+from ..memory import carries_derivatives, plain, region_of, storage_of
+from ..tape import Push, Tape, no_tangent, where_called
+from .argument_forms import is_bottom, is_in_place
+from .buffers import NOTHING, arrive
+from .collective_calls import Call
+from .forward import set_tangent, tangent_in
+from .reduction_plans import refusal
+from .reductions import Reduction, known
+from .reverse import COLLECTIVE_TAG, Reverse, name_of, reverse_of
+from .typemaps import Typemap
+from .waiting import wait
+
+_Comm, _Intracomm, _Topocomm = mpi.Comm, mpi.Intracomm, mpi.Topocomm  # mpi4py's own: the names may be rebound
+_Op, _Prequest = mpi.Op, mpi.Prequest
+
+
+class TangentCall:
+    """The tangent's part in a collective call of this rank.
+
+    Attributes
+    ----------
+    finish : callable
+        Waits for it and puts the tangents where they belong.
+    """
+
+    __slots__ = ("finish",)
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self.finish = finish
+
+
+def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any], tape: Tape) -> None:
+    """Run a blocking collective in forward mode."""
+    if tape.before_append is not None:
+        tape.before_append()
+    call = operation.call(comm, arguments)
+    try:
+        tangent = begin(comm, operation, call, operation.given(arguments, {}), tape, False)
+        undo = call.overwrite()
+        if undo:
+            tape.append(None, undo)
+        primal(comm, *arguments)
+        tangent.finish()
+        for buffer in call.writes:
+            buffer.activate(tape)
+    finally:
+        call.detach()
+
+
+def start(
+    comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Tape
+) -> ForwardStarted:
+    """Before a collective with a request starts in forward mode."""
+    if tape.before_append is not None:
+        tape.before_append()
+    call = operation.call(comm, arguments, keywords, started=True)
+    tangent = begin(comm, operation, call, operation.given(arguments, keywords), tape, True)
+    undo = call.overwrite()
+    if undo:
+        tape.append(None, undo)
+    for buffer in call.writes:
+        buffer.activate(tape)
+    started = ForwardStarted(tangent, next(iter(call.writes), NOTHING), f"{call.name} at {where_called()}")
+    call.detach()
+    return started
+
+
+class ForwardStarted:
+    """What the request of a collective completes in forward mode."""
+
+    __slots__ = ("buffer", "describe", "request", "tangent", "wild")
+    active = True
+
+    def __init__(self, tangent: TangentCall, buffer: Any, what: str) -> None:
+        self.tangent = tangent
+        self.buffer = buffer
+        self.describe = lambda: what
+        self.request: Any = None
+        self.wild = False
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed."""
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
+            self.tangent.finish()
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        request = self.request
+        if request is None or not request:
+            return True
+        return isinstance(request, _Prequest) and request.Get_status()
+
+
+def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape, started: bool) -> TangentCall:
+    """Before the operation itself: begin what its tangent does; ``given`` are the arguments by name."""
+    push: Push = tape.forward
+    reverse = reverse_of(comm)
+    active = any([buffer.active(tape) for buffer in call.reads])
+    if reverse is None:
+        if active:
+            raise CommunicationError(
+                f"{call.name} of an active array on {name_of(comm)}, which has no reverse communicator because ampi "
+                "did not see it being made; make it from one of ampi's"
+            )
+        return TangentCall(lambda: _forget(push, call))
+    reverse.ready()
+    if reverse.broken:
+        raise CommunicationError(f"{name_of(comm)} cannot be used for derivatives any more: {reverse.broken}")
+    sizes = call.known_sizes()
+    problem = "" if sizes is None or not active else sizes.problem()
+    if problem:
+        raise CommunicationError(
+            f"{where_called()}: {call.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
+            f"{problem}; MPI wants them to be equal"
+        )
+    if started and operation.name == "Bcast" and comm.Is_inter():
+        raise no_tangent(f"{call.name} between groups (where MPI hangs or goes wrong)")
+    op = given.get("op")
+    describe = lambda: f"the tangent of {call.name} on {reverse.name}"
+    if op is None:
+        return _linear(comm, operation, given, tape, reverse, describe, started)
+    if _are_whole_numbers(operation, given):
+        return TangentCall(lambda: None)
+    rule = known(op)
+    if rule is None:
+        if active:
+            raise ActivityError(f"{call.name}: {refusal(op, rule, call.reads[0])}")
+        raise no_tangent(f"{call.name} with an operation without derivative")
+    if rule.partials is None:
+        if active:
+            refused = refusal(op, rule, call.reads[0])
+            if refused:
+                raise ActivityError(f"{call.name}: {refused}")
+        return _linear(comm, operation, given, tape, reverse, describe, started)
+    if rule.located:
+        raise no_tangent(f"{call.name} with MINLOC or MAXLOC")
+    return _by_pairs(operation, call, given, push, reverse, op, describe)
+
+
+def _forget(push: Push, call: Call) -> None:
+    for buffer in call.writes:
+        buffer.zero(push)
+
+
+def _are_whole_numbers(operation: Any, given: dict[str, Any]) -> bool:
+    """Whether the arguments are arrays of integers: so they are on all ranks, and there are no tangents."""
+    arrays = [given[name] for name in set(operation.buffers) if given.get(name) is not None]
+    arrays = [a for a in arrays if not is_in_place(a)]
+    whole = [isinstance(a, np.ndarray) and a.dtype.kind in "iub" and a.dtype.itemsize > 1 for a in arrays]
+    return bool(whole) and all(whole)
+
+
+# ---------------------------------------------------------------------------------------------- linear operations
+
+
+def _linear(
+    comm: Any,
+    operation: Any,
+    given: dict[str, Any],
+    tape: Tape,
+    reverse: Reverse,
+    describe: Callable[[], str],
+    started: bool,
+) -> TangentCall:
+    if _are_whole_numbers(operation, given):
+        return TangentCall(lambda: None)
+    reads, writes = operation.buffers
+    scratch: list[np.ndarray] = []
+    arguments = {
+        name: _memory_of_tangents(tape, x, name == writes, scratch) if name in (reads, writes) else x
+        for name, x in given.items()
+    }
+    name = operation.name
+
+    def check() -> None:
+        if any(a.any() for a in scratch):
+            raise ActivityError(
+                f"{name} at {where_called()}: an active array is received into memory that is not tracked, where its "
+                "derivative would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
+
+    if name.startswith("Neighbor"):  # the topology is the communicator's own
+        if not started:
+            method = getattr(_Topocomm, name)
+
+            def run() -> None:
+                method(comm, **arguments)
+                check()
+
+            return TangentCall(run)
+        requests = [getattr(_Topocomm, _nonblocking(name))(comm, **arguments)]
+    elif name == "Bcast" and comm.Is_inter():
+        requests = _broadcast_between(reverse.comm, **arguments)
+    else:
+        requests = [getattr(type(reverse.comm), _nonblocking(name))(reverse.comm, **arguments)]
+
+    def finish() -> None:
+        for request in requests:
+            wait(request, describe, reverse)
+        arguments.clear()
+        check()
+
+    return TangentCall(finish)
+
+
+def _broadcast_between(comm: Any, buf: Any, root: int) -> list[mpi.Request]:
+    """Ibcast from one group to the other, in messages: it hangs or goes wrong in each MPI where two are under way."""
+    if root == mpi.ROOT:
+        return [comm.Isend(buf, rank, COLLECTIVE_TAG) for rank in range(comm.Get_remote_size())]
+    return [] if root == mpi.PROC_NULL else [comm.Irecv(buf, root, COLLECTIVE_TAG)]
+
+
+def _nonblocking(name: str) -> str:
+    return f"I{name[0].lower()}{name[1:]}"
+
+
+def _memory_of_tangents(tape: Tape, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
+    """A message argument with the memory of tangents in the place of that of values."""
+    if spec is None or is_in_place(spec):
+        return spec
+    if isinstance(spec, (list, tuple)):
+        if is_bottom(spec[0]):
+            if written or spec[0] is None:
+                return spec if spec[0] is None else _refuse_bottom()
+            _refuse_bottom()
+        return [
+            _memory_of_tangents(tape, spec[0], written, scratch),
+            *(_with_datatypes(tape, item) for item in spec[1:]),
+        ]
+    if isinstance(spec, np.ndarray) and storage_of(spec) is not None:
+        storage: Any = storage_of(spec)
+        if storage.volatile or storage.elsewhere or storage.packed:
+            if storage.packed and not tape.is_active(spec):
+                return _zeros(spec, written, scratch)
+            raise no_tangent("a collective call with the memory of a window, or with packed bytes,")
+        if written or tape.is_active(spec):
+            block = tape.forward.block(storage)
+            region = region_of(spec)
+            if spec.flags.writeable or not written:
+                return np.ndarray(region.shape, region.dtype, block, region.offset, region.strides)
+    elif is_bottom(spec):
+        _refuse_bottom()
+    return _zeros(spec, written, scratch)
+
+
+def _with_datatypes(tape: Tape, item: Any) -> Any:
+    """An item of a message argument with datatypes for what has been noted of them (`argument_forms.lasting`)."""
+    if isinstance(item, (list, tuple)):
+        return type(item)(_with_datatypes(tape, part) for part in item)
+    if not isinstance(item, Typemap):
+        return item
+    if item.mixed or item.extra or item.dtype is None:
+        raise no_tangent("a persistent collective call with a datatype of several dtypes")
+    known_types = tape.forward.state.setdefault("datatypes", {})
+    if item not in known_types:
+        elements = from_numpy_dtype(item.dtype).Create_hindexed_block(1, item.offsets.tolist())
+        known_types[item] = made = elements.Create_resized(0, item.extent).Commit()
+        elements.Free()
+        tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
+    return known_types[item]
+
+
+def _refuse_bottom() -> None:
+    raise no_tangent("a collective call with MPI.BOTTOM")
+
+
+def _zeros(spec: Any, written: bool, scratch: list[np.ndarray]) -> np.ndarray:
+    """Memory of tangents that are zero, or of those that are lost."""
+    array = plain(spec) if isinstance(spec, np.ndarray) else np.asarray(memoryview(spec))
+    made = np.zeros_like(array, order="K", subok=False)
+    if written and (carries_derivatives(array.dtype) or array.dtype.itemsize == 1):
+        scratch.append(made)
+    return made
+
+
+# ------------------------------------------------------------------------------------------- pairs with tangents
+
+
+def _by_pairs(
+    operation: Any,
+    call: Call,
+    given: dict[str, Any],
+    push: Push,
+    reverse: Reverse,
+    op: Any,
+    describe: Callable[[], str],
+) -> TangentCall:
+    x, y = (next(iter(buffers), NOTHING) for buffers in (call.reads, call.writes))
+    known_by = x if y is NOTHING else y
+    dtype = np.dtype(np.float64) if known_by is NOTHING else known_by.dtype
+    if x.raw or x.mixed or dtype is None or dtype.kind not in "fc":
+        raise no_tangent(f"{call.name} of another datatype than the memory's own")
+    combined, pair = _combining(push, op, dtype)
+    going = np.empty((x.count, 2), dtype)
+    if x is not NOTHING:
+        going[:, 0] = x.values()
+        going[:, 1] = tangent_in(push, x)
+    coming = np.zeros((x.count if y is NOTHING else y.count, 2), dtype)
+    comm, name = reverse.comm, operation.name
+    arguments: list[Any] = [[going, pair], [coming, pair]]
+    if name == "Reduce":
+        arguments += [combined, given["root"]]
+        if comm.Is_inter() and given["root"] in (mpi.ROOT, mpi.PROC_NULL):
+            arguments[0] = None
+            if given["root"] == mpi.PROC_NULL:
+                arguments[1] = None
+        elif comm.Is_inter() or comm.Get_rank() != given["root"]:
+            arguments[1] = None
+    elif name == "Reduce_scatter":
+        counts = np.empty(comm.Get_size(), np.int64)
+        inside = comm if reverse.local is None else reverse.local
+        wait(inside.Iallgather(np.array([y.count], np.int64), counts), describe, reverse)
+        arguments += [counts.tolist(), combined]
+    else:
+        arguments.append(combined)
+    request = getattr(type(comm), _nonblocking(name))(comm, *arguments)
+
+    def finish() -> None:
+        wait(request, describe, reverse)
+        if arguments[1] is not None and y is not NOTHING:
+            set_tangent(push, y, np.ascontiguousarray(coming[:, 1]))
+        arguments.clear()
+
+    return TangentCall(finish)
+
+
+def _combining(push: Push, op: Any, dtype: np.dtype) -> tuple[Any, Any]:
+    """The operation on pairs of a value and its tangent, and their datatype."""
+    found = push.state.get(("pairs", op.handle, dtype))
+    if found is None:
+        pair = from_numpy_dtype(dtype).Create_contiguous(2).Commit()
+        combine = _COMBINED.get(op.handle) or _by_kernel(known(op))
+
+        def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
+            a, b = (np.frombuffer(buffer, dtype).reshape(-1, 2) for buffer in (inbuf, inoutbuf))
+            with np.errstate(all="ignore"):
+                combine(a, b)
+
+        made = _Op.Create(function, False)
+        found = push.state["pairs", op.handle, dtype] = made, pair
+        push.tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
+        push.tape.ends.append(lambda error: pair.Free())  # type: ignore[attr-defined]
+    return found
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> None:
+    b[:, 1] = a[:, 1] * b[:, 0] + a[:, 0] * b[:, 1]
+    b[:, 0] *= a[:, 0]
+
+
+def _extremum(beats: np.ufunc) -> Callable[[np.ndarray, np.ndarray], None]:
+    def combine(a: np.ndarray, b: np.ndarray) -> None:
+        stays = ~beats(b[:, 0], a[:, 0])
+        b[stays] = a[stays]
+
+    return combine
+
+
+_COMBINED: dict[int, Callable] = {
+    mpi.PROD.handle: _product,
+    mpi.MIN.handle: _extremum(np.less),
+    mpi.MAX.handle: _extremum(np.greater),
+}
+
+
+def _by_kernel(rule: Reduction) -> Callable[[np.ndarray, np.ndarray], None]:
+    """By the tangent of a user's combine function."""
+    from ..kernel.case import Case
+    from ..kernel.forward import make_tangent_contract
+
+    kernel = rule.prefix.__self__.kernel  # type: ignore[union-attr]
+    made: list[Any] = []
+
+    def combine(a: np.ndarray, b: np.ndarray) -> None:
+        (x, x_dot), (y, y_dot) = ([np.ascontiguousarray(c[:, k]) for k in (0, 1)] for c in (a, b))
+        if not made:
+            made.append(make_tangent_contract(kernel, Case(kernel.types_of((x, y)), frozenset({0, 1}))))
+        shadows = x_dot, y_dot
+        made[0].tangent(x, y, *(shadows[k] for k in made[0].shadows))
+        b[:, 0], b[:, 1] = y, y_dot
+
+    return combine
