@@ -613,3 +613,29 @@ def loop_that_is_left_at_once(a, n):
                 break
         s += v * v
     return s
+
+
+@case(x)
+def places_computed_behind_their_values(a):
+    means, logs, weights = np.empty(len(a)), np.empty(len(a)), np.empty(len(a))
+    for k in range(1, len(a) + 1):
+        s = 0.0
+        for m in range(k):
+            s += a[m] * a[m]
+        s /= k
+        means[k - 1] = s
+        weights[k - 1] = math.log(1.5 * k)
+        logs[k - 1] = math.log(s) if s > 0 else 0.0
+    total = 0.0
+    for k in range(len(logs)):
+        total += weights[k] * logs[k]
+    return total
+
+
+@case(x, 3)
+def types_are_called(a, n):
+    number, whole = type(a[0]), type(n)
+    s = number(0)
+    for i in range(n):
+        s += number(0.5) * a[i] if a[i] > number(0) else a[i]
+    return s * a[1] * whole(2.9)

@@ -7,6 +7,7 @@ whole, has filled, and nothing has overwritten them, then a load takes the place
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ampi.kernel import ir
 from ampi.kernel.analysis import tbr
@@ -18,18 +19,46 @@ from ampi.kernel.ir.ssa import Loop, blocks, definitions, names_read
 COSTLY = 20  # cost of an operation that is worth a load
 
 
-def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, tuple[Var, tuple[Expr, ...]]]:
-    """For values, by name, the array and the index where they are found."""
+@dataclass(frozen=True)
+class Kept:
+    """Where a value is found: the array, the index, and how what the text computes of the index behind the value is
+    computed."""
+
+    array: Var
+    index: tuple[Expr, ...]
+    following: tuple[ir.Assign, ...] = ()
+
+
+def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Kept]:
+    """For values, by name, where they are found."""
     access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
-    found: dict[str, tuple[Var, tuple[Expr, ...]]] = {}
+    found: dict[str, Kept] = {}
     for block in _all_blocks(body):
         costly = _costly(block)
         for s in block:
             if not isinstance(s, ir.Store) or not isinstance(s.value, Var) or s.value.name not in costly:
                 continue
             if s.array.name in accesses.home and s.array.type.dtype == s.value.type and _stays(access[id(s)], accesses):
-                found.setdefault(s.value.name, (s.array, s.index))
+                following = _following(block, s.value, s.index)
+                if following is not None:
+                    found.setdefault(s.value.name, Kept(s.array, s.index, following))
     return found
+
+
+def _following(block: tuple[Stmt, ...], value: Var, index: tuple[Expr, ...]) -> tuple[ir.Assign, ...] | None:
+    """The statements that compute an index behind a value in its block; None if more than operations are needed."""
+    made = [{v.name for v in definitions(s)} for s in block]
+    begin = next(k for k, names in enumerate(made) if value.name in names)
+    needed = {i.name for i in index if isinstance(i, Var)}
+    found: list[ir.Assign] = []
+    for s, names in zip(reversed(block[begin:]), reversed(made[begin:])):
+        if not needed & names:
+            continue
+        if not isinstance(s, ir.Assign) or not isinstance(s.value, Op) or value.name in names:
+            return None
+        needed |= set(names_read(s))
+        found.insert(0, s)
+    return tuple(found)
 
 
 def _all_blocks(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:

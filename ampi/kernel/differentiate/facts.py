@@ -13,7 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.analysis import activity, tbr
 from ampi.kernel.analysis.activity import Activity
 from ampi.kernel.analysis.recover_carried import Place, find_stored
-from ampi.kernel.analysis.reload_computed import find_kept
+from ampi.kernel.analysis.reload_computed import Kept, find_kept
 from ampi.kernel.analysis.singularities import Singularities, find_singularities
 from ampi.kernel.analysis.snapshots import Snapshot, find_snapshots
 from ampi.kernel.analysis.tbr import Accesses, Source
@@ -66,7 +66,7 @@ class Facts:
     sources: dict[str, Source]
     snapshots: list[Snapshot] = field(default_factory=list)
     before: dict[Nest, Expr] = field(default_factory=dict)
-    kept: dict[str, tuple[Var, tuple[Expr, ...]]] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
     stored: dict[str, Place] = field(default_factory=dict)
     independence: bool = False
     ends: frozenset[str] = frozenset()

@@ -108,12 +108,16 @@ class Forward:
         """A value that an iteration around the scope has put into one of its arrays."""
         if name not in self.facts.kept:
             return None
-        array, index = self.facts.kept[name]
-        filled = scope.find(array.name)
-        known = all(scope.find(i.name) is not None for i in index if isinstance(i, Var))
-        if array.name in scope.values or not isinstance(filled, Var) or not known:
+        place = self.facts.kept[name]
+        filled = scope.find(place.array.name)
+        own = {s.target.name for s in place.following}
+        known = all(scope.find(i.name) is not None for i in place.index if isinstance(i, Var) and i.name not in own)
+        if place.array.name in scope.values or not isinstance(filled, Var) or not known:
             return None
-        return self.to.load(filled, scope.atoms(index), name)
+        for s in place.following:  # a scope around this one may know them too, of another iteration
+            assert isinstance(s.value, Op)
+            scope.values[s.target.name] = self.to.value(replace(s.value, args=scope.atoms(s.value.args)), s.target.name)
+        return self.to.load(filled, scope.atoms(place.index), name)
 
     def branch(self, s: Branch, scope: Scope, top: bool) -> None:
         condition = scope.atom(s.condition)

@@ -11,6 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, sequences
@@ -111,7 +112,9 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     return of_elements(builder, node, function, arguments)
 
 
-SPECIAL: tuple[Any, ...] = (min, max, sum, len, pow, np.real, np.imag, np.conj, np.conjugate, np.finfo, np.iinfo, print)
+SPECIAL: tuple[Any, ...] = (
+    *(min, max, sum, len, pow, np.real, np.imag, np.conj, np.conjugate, np.finfo, np.iinfo, print, type),
+)
 
 
 def is_known(function: Any) -> bool:
@@ -218,6 +221,8 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
     if compose is not None:
         composed = compose(builder, node, *arguments)
         return Group(composed) if isinstance(composed, tuple) else composed
+    if function is type and len(arguments) == 1:
+        return class_of(builder, node, arguments[0])
     if function in (np.finfo, np.iinfo) and len(arguments) == 1 and isinstance(arguments[0], Static):
         return Static(function(arguments[0].value))
     for argument, given in zip(arguments, node.args, strict=False):
@@ -234,6 +239,13 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
     if function is pow and len(arguments) == 2:
         return builder.binary(node, ast.Pow(), *arguments)
     return intrinsic(builder, node, function, arguments)
+
+
+def class_of(builder: Any, node: ast.Call, value: Value) -> Static:
+    """``type(x)`` of a number: what converts to its type."""
+    if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+        builder.fail(node, "type of something that is no number", "take a.dtype of an array")
+    return Static(numpy_support.as_dtype(inference.plain(value.type)).type)
 
 
 def convert(builder: Any, node: ast.Call, function: Any, value: ir.Expr) -> ir.Expr:
