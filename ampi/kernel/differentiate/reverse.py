@@ -19,7 +19,16 @@ from ampi.kernel.differentiate.extremes import search
 from ampi.kernel.differentiate.facts import Facts
 from ampi.kernel.differentiate.recompute import Forward
 from ampi.kernel.differentiate.scopes import Scope
-from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var, matrices
+from ampi.kernel.ir import (
+    Const,
+    Expr,
+    Op,
+    Size,
+    Stmt,
+    Var,
+    decompositions,  # noqa: F401  enters its derivatives
+    matrices,
+)
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule

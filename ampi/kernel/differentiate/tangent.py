@@ -12,7 +12,16 @@ from ampi.kernel import ir
 from ampi.kernel.analysis.activity import Activity
 from ampi.kernel.analysis.singularities import find_singularities
 from ampi.kernel.differentiate.derivative import Derivative, arrays_read
-from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var, matrices
+from ampi.kernel.ir import (
+    Const,
+    Expr,
+    Op,
+    Size,
+    Stmt,
+    Var,
+    decompositions,  # noqa: F401  enters its derivatives
+    matrices,
+)
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Tangent

@@ -131,6 +131,8 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
     values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
     refuse_lists(builder, node, "a comparison of a list", *values)
+    if len(values) == 2 and isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_array(values[1]):
+        return among(builder, node, *values)
     if any(map(is_array, values)) and len(values) == 2 and type(node.ops[0]) in COMPARE:
         function = COMPARE[type(node.ops[0])][1]
         make = lambda x, y: builder.compare(node, node.ops[0], x, y)
@@ -191,6 +193,18 @@ def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: G
         same = builder.compare(node, ast.Eq(), value, item)
         result = same if result == ir.Const(False, types.boolean) else ir.Op("or", (result, same), types.boolean)
     return result if isinstance(op, ast.In) else negation(result)
+
+
+def among(builder: Any, node: ast.Compare, value: Value, array: Any) -> ir.Expr:
+    """``value in array``."""
+    if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
+        builder.fail(node, "only numbers can be looked for in an array", "loop over the elements")
+    make = lambda x, y: builder.compare(node, ast.Eq(), x, y)
+    same = array_values.operation(builder, node, COMPARE[ast.Eq][1], make, array, value)
+    no = ir.Const(False, types.boolean)
+    either = lambda found, x: ir.Op("or", (found, x), types.boolean)
+    result = array_functions.fold(builder, same, no, either, "found")
+    return result if isinstance(node.ops[0], ast.In) else negation(result)
 
 
 def compare_static(builder: Any, node: ast.Compare, left: Any, right: Any) -> Value:

@@ -28,6 +28,7 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend import (
     array_creation,  # noqa: F401 (enters its rules)
+    array_decompositions,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
     array_places,  # noqa: F401 (enters its rules)
     array_values,

@@ -37,6 +37,8 @@ _DESCRIPTIONS = {
 _ADVICE = {
     "GeneratorExp": "write a loop that adds up",
     "Dict": "pass a named tuple",
+    "Yield": "collect the values in an array, or loop where they are used",
+    "YieldFrom": "collect the values in an array, or loop where they are used",
     "Lambda": "give it a name first, or write an @ampi.kernel",
     "NamedExpr": "assign on a line of its own",
     "Import": "import at the top of the module",

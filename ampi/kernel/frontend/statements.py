@@ -14,6 +14,7 @@ from ampi.kernel.frontend import array_values, assignments, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.list_spelling import refuse_lists
+from ampi.kernel.frontend.refusals import advice_for, describe
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
 from ampi.kernel.ir import inference
@@ -36,6 +37,8 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
         if not is_print(builder, node.value):
             builder.value(node.value)
         return
+    if isinstance(node.value, ast.Yield | ast.YieldFrom):
+        builder.fail(node, f"{describe(node.value)} is not supported in a kernel", advice_for(node.value))
     builder.fail(node, "an expression whose value is not used", "remove it or assign it")
 
 

@@ -206,6 +206,22 @@ def nanargmax(a):
 # --------------------------------------------------------------------------------------- orders
 
 
+@written(np.unique)
+def unique(ar):
+    ordered = np.sort(ar.ravel())
+    count = min(len(ordered), 1)
+    for k in range(1, len(ordered)):
+        if ordered[k] != ordered[k - 1]:
+            count += 1
+    result = np.empty(count, ordered.dtype)
+    place = 0
+    for k in range(len(ordered)):
+        if k == 0 or ordered[k] != ordered[k - 1]:
+            result[place] = ordered[k]
+            place += 1
+    return result
+
+
 @written(np.median)
 def median(a):
     ordered = np.sort(a.flatten())
@@ -479,3 +495,39 @@ def bincount(a, weights=None, minlength=0):
     for i in range(len(a)):
         sums[a[i]] += weights[i]
     return sums
+
+
+# --------------------------------------------------------------------------------------- linear systems
+
+
+@written(np.linalg.lstsq)
+def lstsq(a, b, rcond=-1.0):
+    values = np.linalg.svd(a, False)[1]
+    solution = np.dot(np.linalg.pinv(a), b)
+    smallest = rcond if 0.0 <= rcond else np.finfo(values.dtype).eps
+    rank = 0
+    for k in range(len(values)):
+        if values[k] > smallest * values[0]:
+            rank += 1
+    told = rank == a.shape[1] and a.shape[0] > a.shape[1]
+    left = np.dot(a, solution)
+    if b.ndim == 1:
+        residuals = np.zeros(1 if told else 0, values.dtype)
+        for k in range(len(residuals)):
+            for i in range(len(left)):
+                residuals[k] += (left[i] - b[i]) ** 2
+    else:
+        residuals = np.zeros(b.shape[1] if told else 0, values.dtype)
+        for k in range(len(residuals)):
+            for i in range(len(left)):
+                residuals[k] += (left[i, k] - b[i, k]) ** 2
+    return solution, residuals, rank, values
+
+
+@written(np.linalg.matrix_power)
+def matrix_power(a, n):
+    result = np.eye(len(a), dtype=a.dtype)
+    base = a if n >= 0 else np.linalg.inv(a)
+    for _ in range(abs(n)):
+        result = np.dot(result, base)
+    return result

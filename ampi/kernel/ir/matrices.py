@@ -17,9 +17,9 @@ cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^
 ==========  ========================================  ==========================================================
 
 ``P`` takes the lower triangle with half of the diagonal.  Only the lower triangle of ``A`` is read by ``cholesky``, so
-only that has an adjoint.  Logarithms are of determinants of real matrices.  What else is in the table gives integers.
-(M. Giles, An extended collection of matrix derivative results, 2008; I. Murray, Differentiation of the Cholesky
-decomposition, 2016.)
+only that has an adjoint.  Logarithms are of determinants of real matrices.  What else is in the table gives integers,
+or stands in ``decompositions``.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
+Differentiation of the Cholesky decomposition, 2016.)
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ SOURCES = {
     "det": "np.linalg.det({})",
     "cholesky": "np.linalg.cholesky({})",
     "logdet": "np.linalg.slogdet({})[1]",
+    "eigenvalues": "np.linalg.eigvalsh({})",
+    "eigenvectors": "np.linalg.eigh({})[1]",
+    "singular_values": "np.linalg.svd({}, False)[1]",
+    "left_vectors": "np.linalg.svd({}, False)[0]",
+    "right_vectors": "np.linalg.svd({}, False)[2]",
+    "pinv": "np.linalg.pinv({})",
+    "digitize": "np.digitize({})",
+    "digitize_right": "np.digitize({}, True)",
     "sign": "np.linalg.slogdet({})[0]",
     "argsort": "np.argsort({})",
     "argpartition": "np.argpartition({})",
@@ -60,15 +68,15 @@ def source(s: ir.Fill) -> str:
 
 def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     """Add to the adjoints ``bars`` of the arguments (None for passive ones) what ``bar``, the target's, gives."""
-    _ADJOINTS[s.function](_Writer(b, s.line), target, arguments, bar, bars)
+    ADJOINTS[s.function](Writer(b, s.line), target, arguments, bar, bars)
 
 
 def tangent(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     """Set the tangent ``dot`` of the target."""
-    _TANGENTS[s.function](_Writer(b, s.line), target, arguments, dot, dots)
+    TANGENTS[s.function](Writer(b, s.line), target, arguments, dot, dots)
 
 
-class _Writer:
+class Writer:
     """Writes matrix arithmetic as loops and ``Fill`` statements."""
 
     def __init__(self, builder: Builder, line: int):
@@ -150,7 +158,7 @@ def real(a: Var) -> Any:
 # --------------------------------------------------------------------------------------------------- products
 
 
-def _dot_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     (a, d), (a_bar, d_bar), load = arguments, bars, w.b.load
     if a.type.ndim == d.type.ndim == 2:
         if a_bar is not None:
@@ -173,7 +181,7 @@ def _dot_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars:
             w.add(a_bar, lambda k: load(increment, k))
 
 
-def _add_product(w: _Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
+def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
     """``target[k] += conj(matrix[i, k]) * vector[i]``, row by row."""
     with w.loop(Size(vector, 0, INT), target) as i:
         with w.loop(Size(target, 0, INT), target) as k:
@@ -181,7 +189,7 @@ def _add_product(w: _Writer, target: Var, matrix: Var, vector: Var, place: Any) 
             w.b.accumulate(target, (k,), w.b.value(arithmetic("mul", factor, w.b.load(vector, (i,)))))
 
 
-def _dot_tangent(w: _Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def _dot_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     a, d = arguments
     parts = []
     if dots[0] is not None:
@@ -200,7 +208,7 @@ def _sum(values: list[Expr], like: Var) -> Expr:
 # --------------------------------------------------------------------------------------------------- linear systems
 
 
-def _solve_adjoint(w: _Writer, x: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+def _solve_adjoint(w: Writer, x: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     a, _ = arguments
     a_bar, right_bar = bars
     solution = w.solve(w.adjoint_matrix(a), bar)
@@ -216,7 +224,7 @@ def _solve_adjoint(w: _Writer, x: Var, arguments: tuple[Var, ...], bar: Var, bar
         w.add(a_bar, lambda k: ir.Op("neg", (w.b.load(outer, k),), a_bar.type.dtype))
 
 
-def _solve_tangent(w: _Writer, x: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def _solve_tangent(w: Writer, x: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     a, _ = arguments
     a_dot, right_dot = dots
     right = w.like(x, "right")
@@ -230,36 +238,36 @@ def _solve_tangent(w: _Writer, x: Var, arguments: tuple[Var, ...], dot: Var, dot
     w.fill(dot, "solve", a, right)
 
 
-def _unit(w: _Writer, a: Var) -> Var:
+def _unit(w: Writer, a: Var) -> Var:
     one, zero = constant(1, a.type.dtype), constant(0, a.type.dtype)
     return w.set(w.like(a, "unit"), lambda k: w.select(k, zero, one, zero))
 
 
-def _det_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+def _det_adjoint(w: Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     (a,), (a_bar,) = arguments, bars
     if a_bar is None:
         return
     _add_inverse(w, a, a_bar, w.b.value(arithmetic("mul", conjugate(w.b.load(d, (ZERO,))), w.b.load(bar, (ZERO,)))))
 
 
-def _logdet_adjoint(w: _Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+def _logdet_adjoint(w: Writer, d: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     (a,), (a_bar,) = arguments, bars
     if a_bar is not None:
         _add_inverse(w, a, a_bar, w.b.value(w.b.load(bar, (ZERO,))))
 
 
-def _add_inverse(w: _Writer, a: Var, a_bar: Var, factor: Expr) -> None:
+def _add_inverse(w: Writer, a: Var, a_bar: Var, factor: Expr) -> None:
     """``a_bar += factor * a^-H``."""
     inverse = w.solve(w.adjoint_matrix(a), _unit(w, a))
     w.add(a_bar, lambda k: arithmetic("mul", factor, w.b.load(inverse, k)))
 
 
-def _det_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def _det_tangent(w: Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     _logdet_tangent(w, d, arguments, dot, dots)
     w.set(dot, lambda k: arithmetic("mul", w.b.load(d, k), w.b.load(dot, k)))
 
 
-def _logdet_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def _logdet_tangent(w: Writer, d: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     (a,), (a_dot,) = arguments, dots
     w.set(dot, lambda k: constant(0, dot.type.dtype))
     if a_dot is None:
@@ -269,7 +277,7 @@ def _logdet_tangent(w: _Writer, d: Var, arguments: tuple[Var, ...], dot: Var, do
         w.b.accumulate(dot, (ZERO,), w.b.value(w.b.load(quotient, (i, i))))
 
 
-def _cholesky_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+def _cholesky_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     (a_bar,) = bars
     if a_bar is None:
         return
@@ -286,44 +294,58 @@ def _cholesky_adjoint(w: _Writer, c: Var, arguments: tuple[Var, ...], bar: Var, 
     w.add(a_bar, element)
 
 
-def _lower(w: _Writer, a: Var) -> Var:
+def _lower(w: Writer, a: Var) -> Var:
     """The lower triangle of a matrix."""
     element = lambda k: w.select(k, constant(0, a.type.dtype), w.b.load(a, k), w.b.load(a, k))
     return w.set(w.like(a, "lower"), element)
 
 
-def _cholesky_tangent(w: _Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def hermitian(w: Writer, a: Var) -> Var:
+    """The hermitian matrix with the lower triangle of ``a``."""
+
+    def element(k: tuple[Expr, ...]) -> Expr:
+        below, above = w.b.load(a, k), conjugate(w.b.load(a, k[::-1]))
+        on = below
+        if isinstance(below.type, types.Complex):
+            on = ir.Op("cast", (ir.Op("real", (below,), real(a)),), below.type)
+        return w.select(k, above, on, below)
+
+    return w.set(w.like(a, "change"), element)
+
+
+def _cholesky_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     (a_dot,) = dots
     if a_dot is None:
         w.set(dot, lambda k: constant(0, dot.type.dtype))
         return
-    change = w.like(c, "change")
-
-    def element(k: tuple[Expr, ...]) -> Expr:
-        below, above = w.b.load(a_dot, k), conjugate(w.b.load(a_dot, k[::-1]))
-        on = below
-        if isinstance(below.type, types.Complex):
-            on = ir.Op("cast", (ir.Op("real", (below,), real(c)),), below.type)
-        return w.select(k, above, on, below)
-
-    w.set(change, element)
+    change = hermitian(w, a_dot)
     inner = w.solve(c, change)
     both = w.solve(c, w.adjoint_matrix(inner))  # (C^-1 dA C^-H)^H, which is the same
     product = w.dot(c, w.lower_half(both))
     w.set(dot, lambda k: w.b.load(product, k))
 
 
-_ADJOINTS: dict[str, Any] = {
+ADJOINTS: dict[str, Any] = {
     "dot": _dot_adjoint,
     "solve": _solve_adjoint,
     "det": _det_adjoint,
     "cholesky": _cholesky_adjoint,
     "logdet": _logdet_adjoint,
 }
-_TANGENTS: dict[str, Any] = {
+TANGENTS: dict[str, Any] = {
     "dot": _dot_tangent,
     "solve": _solve_tangent,
     "det": _det_tangent,
     "cholesky": _cholesky_tangent,
     "logdet": _logdet_tangent,
 }
+
+
+def derivatives(name: str) -> Callable[[Any], Any]:
+    """Enter the adjoint or tangent of an operation: ``@derivatives("pinv")`` above ``def pinv_adjoint``."""
+
+    def register(function: Any) -> Any:
+        (ADJOINTS if function.__name__.endswith("adjoint") else TANGENTS)[name] = function
+        return function
+
+    return register
