@@ -6,7 +6,6 @@ adjoint program and these facts are saved together as a readable file of Python 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +61,7 @@ class Contract:
     split : Contract or None
         Another one for the same case, with ``forward``.
     tangent : callable or None
-        ``tangent()`` is the `forward.TangentContract` for the same case.
+        ``tangent()`` is the `forward.TangentContract` for the same case (where a tape is to know it).
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -115,7 +114,6 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     contract = Contract(
         **module.CONTRACT,
         adjoint=compiled,
-        tangent=functools.cache(functools.partial(tangent_contract, kernel, case)),
         disagreement=getattr(module, "disagreement", None),
     )
     if not module.SPLIT:
@@ -129,13 +127,6 @@ def make_contract(kernel: Any, case: Case) -> Contract:
         adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
     )
     return replace(contract, split=split)
-
-
-def tangent_contract(kernel: Any, case: Case) -> Any:
-    """The contract of forward mode for the same case."""
-    from ampi.kernel.forward import make_tangent_contract
-
-    return make_tangent_contract(kernel, case)
 
 
 def generated(kernel: Any, case: Case, what: str) -> str:

@@ -84,8 +84,14 @@ NOTHING_ACTIVE = object()
 """What `call` gives where no tangent is to be pushed, and nothing has been done."""
 
 
-def call(kernel: Any, recording: tape.Tape, args: tuple[Any, ...], bound: tuple[Any, ...]) -> Any:
-    """Call a kernel in forward mode: its result, with tangents pushed."""
+def call(
+    kernel: Any,
+    recording: tape.Tape,
+    args: tuple[Any, ...],
+    bound: tuple[Any, ...],
+    find: Callable[..., TangentContract],
+) -> Any:
+    """Call a kernel in forward mode: its result, with tangents pushed; ``find`` gives the contract."""
     leaves = arguments.leaves_of(bound)
     storages = [memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
     active = frozenset(
@@ -93,7 +99,7 @@ def call(kernel: Any, recording: tape.Tape, args: tuple[Any, ...], bound: tuple[
     )
     if not active:
         return NOTHING_ACTIVE
-    contract = _contract_for(kernel, bound, leaves, storages, active)
+    contract = find(kernel, bound, leaves, storages, active)
     for k in contract.becomes_active:
         if storages[k] is None:
             raise ActivityError(
@@ -123,44 +129,6 @@ def call(kernel: Any, recording: tape.Tape, args: tuple[Any, ...], bound: tuple[
         result = _structured(contract.structure, iter(found[:count]))
     facts = zip(contract.result_active, contract.result_dtypes, strict=True)
     return _wrapped(recording, result, leaves, facts, iter(found[count:]))
-
-
-def _contract_for(
-    kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], storages: Sequence[Any], active: frozenset[int]
-) -> TangentContract:
-    from ampi.kernel import recording as recorder
-
-    threaded = kernel.is_threaded()
-    places: list[Any] = []
-    same: tuple[tuple[int, int], ...] = ()
-    merged: set[int] = set()
-    separate = recorder.have_own_storages(leaves, storages)
-    if not separate:
-        places = list(map(arguments.place, leaves))
-        same = arguments.same_places(places)
-        merged = {k for k, _ in same}
-        others = [None if k in merged else p and p[:2] for k, p in enumerate(places)]
-        separate = recorder.are_separate(others, leaves)
-    kinds = tuple(map(arguments.kind, bound))
-
-    def found(single: frozenset[tuple[int, int]]) -> TangentContract:
-        key = "tangent", kinds, active, same, separate, threaded, single
-        contract = kernel.contracts.get(key)
-        if contract is None:
-            types = kernel.types_of(tuple(map(arguments.plain, bound)))
-            case = Case(types, active, same, separate, threaded, single=single)
-            contract = kernel.contracts[key] = make_tangent_contract(kernel, case)
-        return contract
-
-    contract = found(frozenset())
-    if contract.disagreement is not None and contract.disagreement(*leaves):
-        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
-        contract = found(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
-        if contract.disagreement is not None:
-            recorder.refuse_stretching(kernel, contract.disagreement(*leaves))
-    if not separate:
-        recorder.refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
-    return contract
 
 
 def _structured(structure: Any, found: Iterator[Any]) -> Any:

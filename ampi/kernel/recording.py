@@ -8,6 +8,8 @@ arguments of the same types, a contract for those of which the same are active a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         if not any(is_watched(leaf) for leaf in leaves):
             return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
     elif recording.forward is not None:
-        found = forward.call(kernel, recording, args, bound)
+        found = forward.call(kernel, recording, args, bound, find_tangent_contract)
         if found is not forward.NOTHING_ACTIVE:
             return found
     prepared = prepared_call(kernel, recording, bound)
@@ -337,7 +339,9 @@ def find_contract(
         key = kinds, choices, single, plain
         contract = kernel.contracts.get(key)
         if contract is None:
-            contract = kernel.contracts[key] = make_contract(kernel, Case(primal.types, *choices, single, plain))
+            case = Case(primal.types, *choices, single, plain)
+            tangent = cache(partial(forward.make_tangent_contract, kernel, case))
+            contract = kernel.contracts[key] = replace(make_contract(kernel, case), tangent=tangent)
         return contract
 
     contract = contract_for(frozenset())
@@ -346,6 +350,43 @@ def find_contract(
         contract = contract_for(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
     if active and not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)
+    return contract
+
+
+def find_tangent_contract(
+    kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], storages: Sequence[Any], active: frozenset[int]
+) -> forward.TangentContract:
+    """`find_contract`, in forward mode."""
+    threaded = kernel.is_threaded()
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        others = [None if k in merged else p and p[:2] for k, p in enumerate(places)]
+        separate = are_separate(others, leaves)
+    kinds = tuple(map(arguments.kind, bound))
+
+    def found(single: frozenset[tuple[int, int]]) -> forward.TangentContract:
+        key = "tangent", kinds, active, same, separate, threaded, single
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            types = kernel.types_of(tuple(map(arguments.plain, bound)))
+            case = Case(types, active, same, separate, threaded, single=single)
+            contract = kernel.contracts[key] = forward.make_tangent_contract(kernel, case)
+        return contract
+
+    contract = found(frozenset())
+    if contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = found(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+        if contract.disagreement is not None:
+            refuse_stretching(kernel, contract.disagreement(*leaves))
+    if not separate:
+        refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
     return contract
 
 
