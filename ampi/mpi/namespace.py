@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import functools
 import inspect
 import sys
 import types
@@ -92,6 +93,7 @@ def _treatment(base: type, name: str) -> str:
     return f"\n\n{_filled(text)}."
 
 
+@functools.cache
 def _filled(text: str, width: int = 87) -> str:
     """A text in lines; `textwrap` takes a quarter of the time of ``import ampi`` for this."""
     lines = [""]
