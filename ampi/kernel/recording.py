@@ -582,7 +582,9 @@ class _Adjoint(tape.IsRecord):
         """Run the tangent program on copies of what the call was given."""
         contract = self.contract
         if contract.tangent is None or contract.after or self.kept:
-            raise tape.no_tangent("a kernel of which this tape keeps values for the adjoint alone")
+            raise tape.no_tangent(
+                "a kernel of which this tape keeps values for the adjoint alone (ampi.linearize keeps others)"
+            )
         found = contract.tangent()
         values = []
         for k, v in enumerate(self.values):
