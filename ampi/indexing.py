@@ -263,13 +263,13 @@ def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
 
 def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any] | None = None) -> None:
     """``array[key] = value``, written by an action of NumPy's if one is given."""
-    given = nested_plain(value)
+    given, original = nested_plain(value), value
     if isinstance(value, (list, tuple)):
         dtype = array.dtype[key].base if type(key) is str else array.dtype
         value = from_nested(value, dtype=dtype) if dtype.names is not None else from_nested(value)
     key = plain_key(key)
     if action is None:
-        view, source = plain(array), value if array.dtype.hasobject else given  # an object may be an array
+        view, source = plain(array), original if array.dtype.hasobject else given  # an object may be an array
         action = lambda: _set_item(view, key, source)
     if is_basic(key):
         assign(view_at(array, key), value, action=action)

@@ -39,10 +39,14 @@ class _Stack:
         push.put(self.result, y_dot.reshape(self.result.shape))
 
 
-def _nested_leaves(x: Any) -> Iterator[Any]:
-    if isinstance(x, (list, tuple)):
+_MOST_DIMENSIONS = 64
+"""Of NumPy's arrays: what is nested deeper, as a list that holds itself, is an object."""
+
+
+def _nested_leaves(x: Any, depth: int = 0) -> Iterator[Any]:
+    if isinstance(x, (list, tuple)) and depth < _MOST_DIMENSIONS:
         for item in x:
-            yield from _nested_leaves(item)
+            yield from _nested_leaves(item, depth + 1)
     else:
         yield x
 
@@ -80,6 +84,8 @@ def from_nested(x: Any, **keywords: Any) -> Any:
         return x
     result = wrapped(np.array(nested_plain(x), **keywords))
     tape = current()
+    if result.dtype.hasobject and not (tape is not None and any(carries(tape, leaf) for leaf in leaves)):
+        return wrapped(np.array(x, **keywords))  # an object may be one of the arrays
     if tape is None:
         return result
     if result.dtype.names is not None:

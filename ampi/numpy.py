@@ -104,7 +104,7 @@ def _array(
 ) -> Any:
     nested = _from_nested(object, dtype=dtype)
     if nested is not object:
-        object, copy = nested, None
+        object, dtype, copy = nested, None, None
     if not isinstance(object, ndarray):
         subok = not isinstance(object, _np.ndarray)  # what __array__ gives may be one of ours
         made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin, subok=subok, **newer)
@@ -113,11 +113,18 @@ def _array(
         _np.array(_plain_of(object), copy=copy, ndmin=ndmin, **newer)  # raises for what cannot be
     if _memory.is_scalar(object):
         object, copy = object[...], None  # an array of its own
-    wanted = object.dtype if dtype is None else _np.dtype(dtype)
     given = _plain_of(object)
-    made = _np.array(given, dtype=wanted, copy=copy, order=order)
-    same = made is given or _np.may_share_memory(made, given)  # arrays without elements share none
-    result = object if same else object.astype(wanted, order)
+    made = _np.array(given, dtype=dtype, copy=copy, order=order)
+    if made is given:
+        result = object
+    elif _np.may_share_memory(made, given):  # a dtype that says the same in other words
+        result = object.view(made.dtype)
+    elif made.shape == object.shape and not object.dtype.hasobject:
+        result = object.astype(made.dtype, order)
+    elif _is_active(_current(), object):
+        raise _no_rule(_np.array, f" with the dtype {dtype}")
+    else:
+        result = _memory.wrapped(made)
     return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
 
 
