@@ -213,16 +213,20 @@ def test_pending_while_others_complete():
 
 
 def test_send_that_nobody_waits_for():
-    """A program may know by other means that its message has arrived."""
+    """A program may know by other means that its message has arrived; until then it keeps what it sends."""
 
     def program(np, comm, x):
         after, before = around(comm)
         v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
         request = comm.Irecv(w, after, 2)
-        comm.Isend(x * x, after, 1).Free()
+        there = x * x
+        comm.Isend(there, after, 1).Free()
         comm.Recv(v, before, 1)
-        comm.Isend(v * v, before, 2).Free()
+        back = v * v
+        comm.Isend(back, before, 2).Free()
         request.Wait()
+        comm.Barrier()
+        del there, back
         return w * x
 
     check(program, ampi.COMM_WORLD, WORLD)
