@@ -92,7 +92,7 @@ class ndarray(TrackedArray):
         raise AttributeError
 
     def __repr__(self) -> str:
-        return "ndarray" + repr(plain(self)).removeprefix("array").replace("\n", "\n  ")
+        return repr(plain(self)[()] if is_scalar(self) else plain(self))
 
     def __str__(self) -> str:
         return str(plain(self))

@@ -6,6 +6,7 @@ name t to another number, and who else holds the old one still does.  A 0-d arra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from . import activity, element_arithmetic, elements, indexing, ufuncs
 from .array import ndarray
 from .memory import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
+from .outside import warn_lost
 
 
 def _rebinding(name: str) -> Any:
@@ -66,6 +68,29 @@ class scalar(ndarray):
 
     def _array(self) -> Any:
         return indexing.copied(self, np.array(plain(self)))
+
+    def __floor__(self) -> int:
+        return math.floor(plain(self).item())
+
+    def __ceil__(self) -> int:
+        return math.ceil(plain(self).item())
+
+    def __trunc__(self) -> int:
+        return math.trunc(plain(self).item())
+
+    def is_integer(self) -> bool:
+        """Whether the number is an integer."""
+        return plain(self)[()].is_integer()
+
+    def as_integer_ratio(self) -> tuple[int, int]:
+        """The number as a fraction, without its derivative (which draws a warning while a tape records)."""
+        warn_lost("as_integer_ratio() of", self)
+        return plain(self)[()].as_integer_ratio()
+
+    def hex(self) -> str:
+        """The number in hexadecimal, for double precision, without its derivative (which draws a warning)."""
+        warn_lost("hex() of", self)
+        return plain(self)[()].hex()
 
     def copy(self, order: Any = "C") -> scalar:
         """The number itself, which nothing can change."""

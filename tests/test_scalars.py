@@ -3,6 +3,7 @@ a tape; arrays without elements have no part in derivatives."""
 
 import contextlib
 import copy
+import math
 import pickle
 import warnings
 
@@ -178,3 +179,28 @@ def test_the_subgradient_of_a_norm_at_zero_is_zero(function, expected):
             x = tape.watch(np.array([1.0, 2.0, 3.0]))
             y = function(x)
         np.testing.assert_array_equal(tape.gradient(y, x), expected)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("value", [2.5, -3.0, 0.1])
+def test_methods_of_numbers(value, recording):
+    """Of NumPy's scalars, which float has as well; fractions and text carry no derivative, which is said."""
+    exact = np.float64(value)
+    with ampi.Tape() if recording else contextlib.nullcontext() as tape:
+        x = np.array([value])
+        s = anp.sum(tape.watch(x) if recording else anp.array(x))
+        assert s.is_integer() == exact.is_integer()
+        assert (math.floor(s), math.ceil(s), math.trunc(s)) == (math.floor(exact), math.ceil(exact), math.trunc(exact))
+        assert repr(s) == repr(exact)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ampi.ActivityWarning)
+            assert (s.as_integer_ratio(), s.hex()) == (exact.as_integer_ratio(), exact.hex())
+
+
+def test_fractions_and_text_of_active_numbers_lose_derivatives():
+    with ampi.Tape() as tape:
+        s = anp.sum(tape.watch(np.array([2.5])))
+        with pytest.warns(ampi.ActivityWarning, match="as_integer_ratio"):
+            s.as_integer_ratio()
+        with pytest.warns(ampi.ActivityWarning, match="hex"):
+            s.hex()
