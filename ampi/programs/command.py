@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import shlex
 import sys
 from collections.abc import Callable
@@ -142,6 +143,7 @@ def differentiate(problem: Differentiation, options: argparse.Namespace, say: Ca
         return 0
     compared = compare(problem, found)
     problem.runner.forget()
+    gc.collect()  # objects of C code that runs have left in cycles must go before their classes, at the very end, do
     for one in compared:
         say(str(one))
     for said in sorted({said for given in problem.comm.allgather(list(problem.verdicts)) for said in given}):

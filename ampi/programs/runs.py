@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import importlib
 import importlib.util
 import os
@@ -165,7 +164,6 @@ class Runner:
             return
         self.namespace = None
         self.modules.forget()
-        gc.collect()  # objects of classes that C code has made must go before their classes do
 
 
 class _Randomness:
