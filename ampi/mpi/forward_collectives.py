@@ -79,14 +79,21 @@ def start(
     for buffer in call.writes:
         buffer.activate(tape)
     started = ForwardStarted(tangent, next(iter(call.writes), NOTHING), f"{call.name} at {where_called()}")
+    started.held = arguments, keywords
     call.detach()
     return started
 
 
 class ForwardStarted:
-    """What the request of a collective completes in forward mode."""
+    """What the request of a collective completes in forward mode.
 
-    __slots__ = ("buffer", "describe", "request", "tangent", "wild")
+    Attributes
+    ----------
+    held : object
+        What MPI still reads: requests of mpi4py's nonblocking reductions do not keep what is sent alive.
+    """
+
+    __slots__ = ("buffer", "describe", "held", "request", "tangent", "wild")
     active = True
 
     def __init__(self, tangent: TangentCall, buffer: Any, what: str) -> None:
@@ -94,12 +101,13 @@ class ForwardStarted:
         self.buffer = buffer
         self.describe = lambda: what
         self.request: Any = None
+        self.held: Any = None
         self.wild = False
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
         if self.request is not None:
-            self.request = None
+            self.request = self.held = None
             arrive(self.buffer, -1)
             self.tangent.finish()
 
