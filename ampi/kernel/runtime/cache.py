@@ -29,6 +29,7 @@ import numpy as np
 from numba import types
 from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
+from numba.core.environment import Environment, lookup_environment
 from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
 from numba.stencils.stencil import StencilFunc
@@ -261,6 +262,32 @@ class _Implementation(caching.CompileResultCacheImpl):
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function.__code__.co_filename)
         self._filename_base = name
+
+    def reduce(self, result: Any) -> Any:
+        # Numba leaves out the environments of functions whose globals have no __name__ (functions made by exec), and
+        # what raises or prints in such a function then finds none.
+        *parts, kept = result._reduce()
+        named = (lookup_environment(v.name) for v in result.library._final_module.global_variables)
+        return *parts, kept + tuple(_Nameless(e) for e in named if e is not None and not e.can_cache())
+
+
+class _Nameless:
+    """The environment of a function whose globals have no name, as it is kept."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+
+    def __reduce__(self) -> Any:
+        return _environment, (self.environment.env_name, list(self.environment.consts))
+
+
+def _environment(name: str, constants: list[Any]) -> Environment:
+    found = lookup_environment(name)
+    if found is None:
+        found = Environment._memo[name] = Environment({})
+        found.env_name = name
+        found.consts[:] = constants
+    return found
 
 
 class CompiledCache(caching.FunctionCache):
