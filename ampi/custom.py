@@ -114,9 +114,8 @@ class custom_vjp:
             result, dot = self.tangent(arguments, dots)
         written = {region.storage for region in overwritten}
         result = mapped(lambda x: _output(x, active, written), result)
-        found, given = list(leaves(result)), [None] if dot is None else list(leaves(dot))
-        if dot is None:
-            given = given * len(found)
+        found = list(leaves(result))
+        given = [None] * len(found) if dot is None else list(leaves(dot))
         if len(found) != len(given):
             raise TapeError(f"the tangent of {self.__name__} returned {len(found)} results and {len(given)} tangents")
         for x, x_dot in zip(found, given):

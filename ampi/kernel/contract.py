@@ -92,30 +92,17 @@ class Contract:
 
 def make_contract(kernel: Any, case: Case) -> Contract:
     """The contract of a kernel."""
-    if "separate" in kernel.without:
-        case = replace(case, separate=False)
-    described = tuple(map(cache.describe, case.types))
-    choices = sorted(case.active), case.same, case.separate, case.threaded, case.after, sorted(case.single), case.plain
-    name = f"{kernel.__name__}_adjoint_{cache.key(kernel.placed_identity, described, *choices)}"
-    what = f"the adjoint of {kernel.__name__}"
-    module = cache.load_or_make(name, lambda: generated(kernel, case, what))
+    case = separated(kernel, case)
+    module, what = load(kernel, case, "adjoint", (case.after, case.plain), _generate)
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
-    options = derivative_options(kernel.options, bool(module.PARTS))
-    if kernel.checked:
-        options = {**checking(options), "pipeline_class": CheckedInRange}
-    else:
-        options["pipeline_class"] = SeparateArrays if case.separate else InRange
+    options = derivative_options(kernel, case, bool(module.PARTS))
     for part in module.PARTS:
         serial = numba.njit(**{**options, "parallel": False})
         setattr(module, part, serial(getattr(module, part)))
     # Contracts which differ in what is active only may have one and the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
     compiled = program and opaque(cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what))
-    contract = Contract(
-        **module.CONTRACT,
-        adjoint=compiled,
-        disagreement=getattr(module, "disagreement", None),
-    )
+    contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
     if not module.SPLIT:
         return contract
     code = cache.key(module.SPLIT_PROGRAM, cache.of_options(options))
@@ -129,20 +116,51 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     return replace(contract, split=split)
 
 
-def generated(kernel: Any, case: Case, what: str) -> str:
+def _generate(kernel: Any, case: Case) -> str:
     """The text of the file; what differentiates is imported when something is differentiated."""
     from ampi.kernel.programs import generate
 
-    with announced(what, kernel.py_func):
-        return generate(kernel, case)
+    return generate(kernel, case)
 
 
-def derivative_options(options: dict[str, Any], parallel: bool) -> dict[str, Any]:
+def separated(kernel: Any, case: Case) -> Case:
+    """The case as the kernel's analyses are to take it."""
+    return replace(case, separate=False) if "separate" in kernel.without else case
+
+
+def load(
+    kernel: Any, case: Case, kind: str, choices: tuple[Any, ...], generate: Callable[[Any, Case], str]
+) -> tuple[Any, str]:
+    """The module of a derivative of a kernel, generated where the cache folder has none, and what to call it.
+
+    Parameters
+    ----------
+    kind : str
+        Which derivative: ``"adjoint"`` or ``"tangent"``.
+    choices : tuple
+        What it depends on besides what all derivatives do.
+    """
+    described = tuple(map(cache.describe, case.types))
+    known = sorted(case.active), case.same, case.separate, case.threaded, sorted(case.single), *choices
+    name = f"{kernel.__name__}_{kind}_{cache.key(kernel.placed_identity, described, *known)}"
+    what = f"the {kind} of {kernel.__name__}"
+
+    def make() -> str:
+        with announced(what, kernel.py_func):
+            return generate(kernel, case)
+
+    return cache.load_or_make(name, make), what
+
+
+def derivative_options(kernel: Any, case: Case, parallel: bool) -> dict[str, Any]:
     """Numba's options for a generated program: those of its primal that are about arithmetic and threads.
 
     Where a derivative divides by zero it gives what IEEE arithmetic gives, whatever the primal does: what made the
     primal raise did so before.
     """
-    kept = {k: v for k, v in options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
+    kept = {k: v for k, v in kernel.options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
     on_threads = {**threads.ONLY_PRANGE} if parallel and kept.get("parallel") else False
-    return {**kept, "error_model": "numpy", "parallel": on_threads}
+    options = {**kept, "error_model": "numpy", "parallel": on_threads}
+    if kernel.checked:
+        return {**checking(options), "pipeline_class": CheckedInRange}
+    return {**options, "pipeline_class": SeparateArrays if case.separate else InRange}

@@ -19,7 +19,7 @@ from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.declared import conversions, declared, is_signature, number, with_types
+from ampi.kernel.frontend.declared import declared, is_signature, number, with_types
 
 if TYPE_CHECKING:
     from numba import types
@@ -224,7 +224,8 @@ class Kernel:
         key = tuple(map(arguments.kind, args))
         wanted = self._conversions.get(key)
         if wanted is None:
-            wanted = conversions(self.py_func, self.types_of(tuple(map(arguments.plain, args))))
+            given = self.types_of(tuple(map(arguments.plain, args)))
+            wanted = self._declared.conversions(self.__name__, given)  # type: ignore[union-attr]
             self._conversions[key] = wanted
         return tuple(map(number, args, wanted))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,8 @@ from ampi.indexing import is_active
 from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
-from ampi.kernel.contract import derivative_options
+from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.runtime import cache
-from ampi.kernel.runtime.bounds import CheckedInRange, checking
-from ampi.kernel.runtime.noalias import InRange, SeparateArrays
-from ampi.kernel.runtime.progress import announced
 
 
 @dataclass(frozen=True)
@@ -53,31 +50,22 @@ class TangentContract:
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
     """The tangent contract of a kernel, whose program is kept in the cache folder as its adjoints are."""
-    if "separate" in kernel.without:
-        case = replace(case, separate=False)
-    described = tuple(map(cache.describe, case.types))
-    choices = sorted(case.active), case.same, case.separate, case.threaded, sorted(case.single)
-    name = f"{kernel.__name__}_tangent_{cache.key(kernel.placed_identity, described, *choices)}"
-    what = f"the tangent of {kernel.__name__}"
-
-    def make() -> str:
-        from ampi.kernel.programs import generate_tangent
-
-        with announced(what, kernel.py_func):
-            return generate_tangent(kernel, case)
-
-    module = cache.load_or_make(name, make)
-    options = derivative_options(kernel.options, module.THREADS)
-    if kernel.checked:
-        options = {**checking(options), "pipeline_class": CheckedInRange}
-    else:
-        options["pipeline_class"] = SeparateArrays if case.separate else InRange
+    case = separated(kernel, case)
+    module, what = load(kernel, case, "tangent", (), _generate)
+    options = derivative_options(kernel, case, module.THREADS)
     code = cache.key(module.PROGRAM, cache.of_options(options))
     program = getattr(module, module.TANGENT)
     compiled = opaque(cache.compiled(program, f"{kernel.__name__}_tangent_{code}", options, what=what))
     facts = dict(module.CONTRACT)
     facts["twice"] = facts["twice"] or kernel.checked or kernel.options.get("error_model") != "numpy"
     return TangentContract(**facts, tangent=compiled, disagreement=getattr(module, "disagreement", None))
+
+
+def _generate(kernel: Any, case: Case) -> str:
+    """The text of the file; what differentiates is imported when something is differentiated."""
+    from ampi.kernel.programs import generate_tangent
+
+    return generate_tangent(kernel, case)
 
 
 NOTHING_ACTIVE = object()

@@ -110,7 +110,8 @@ class Call:
         performed.undo = ()
         return performed
 
-    def _check(self, loses: bool, comm: Any) -> None:
+    def check_counts(self, comm: Any) -> None:
+        """Raise if this rank alone can see that its counts do not fit."""
         sizes = self.known_sizes()
         problem = "" if sizes is None else sizes.problem()
         if problem:
@@ -118,6 +119,9 @@ class Call:
                 f"{where_called()}: {self.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
                 f"{problem}; MPI wants them to be equal"
             )
+
+    def _check(self, loses: bool, comm: Any) -> None:
+        self.check_counts(comm)
         if self.refused:
             raise ActivityError(f"{self.name}: {self.refused}")
         if loses:

@@ -134,13 +134,8 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
     reverse.ready()
     if reverse.broken:
         raise CommunicationError(f"{name_of(comm)} cannot be used for derivatives any more: {reverse.broken}")
-    sizes = call.known_sizes()
-    problem = "" if sizes is None or not active else sizes.problem()
-    if problem:
-        raise CommunicationError(
-            f"{where_called()}: {call.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
-            f"{problem}; MPI wants them to be equal"
-        )
+    if active:
+        call.check_counts(comm)
     if started and operation.name == "Bcast" and comm.Is_inter():
         raise no_tangent(f"{call.name} between groups (where MPI hangs or goes wrong)")
     op = given.get("op")

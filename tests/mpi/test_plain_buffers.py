@@ -1,6 +1,7 @@
 """Plain arrays in messages while a tape records: a warning by name where a derivative may be lost, and no other."""
 
 import collections
+import contextlib
 import dataclasses
 import re
 import tempfile
@@ -175,16 +176,22 @@ def test_in_full_such_an_object_is_an_error(name, holds, monkeypatch):
             OBJECTS[name](given)
 
 
+@contextlib.contextmanager
+def committed(datatype):
+    """A derived datatype, until it is freed."""
+    datatype.Commit()
+    try:
+        yield datatype
+    finally:
+        datatype.Free()
+
+
 def at_addresses(use):
     """A message from MPI.BOTTOM of an array and of what lies elsewhere."""
 
     def call(buf):
-        datatype = MPI.Datatype.Create_hindexed(MPI.DOUBLE, [buf.size], [MPI.Get_address(buf)])
-        datatype.Commit()
-        try:
+        with committed(MPI.Datatype.Create_hindexed(MPI.DOUBLE, [buf.size], [MPI.Get_address(buf)])) as datatype:
             use([MPI.BOTTOM, 1, datatype], 3)
-        finally:
-            datatype.Free()
 
     return call
 
@@ -196,12 +203,8 @@ def beside_active(use):
         active = anp.array([1.0, 2.0])
         addresses = [MPI.Get_address(active), MPI.Get_address(buf)]
         ampi.recording.current().watch(active)
-        datatype = MPI.Datatype.Create_hindexed(MPI.DOUBLE, [2, buf.size], addresses)
-        datatype.Commit()
-        try:
+        with committed(MPI.Datatype.Create_hindexed(MPI.DOUBLE, [2, buf.size], addresses)) as datatype:
             use([MPI.BOTTOM, 1, datatype], 5)
-        finally:
-            datatype.Free()
 
     return call
 
@@ -210,12 +213,8 @@ def typed(use):
     """A message of every other element."""
 
     def call(buf):
-        datatype = MPI.DOUBLE.Create_vector(2, 1, 2)
-        datatype.Commit()
-        try:
+        with committed(MPI.DOUBLE.Create_vector(2, 1, 2)) as datatype:
             use([buf, 1, datatype], 2)
-        finally:
-            datatype.Free()
 
     return call
 

@@ -63,6 +63,17 @@ class Declared:
         taken = "; ".join(f"({', '.join(map(str, t))})" for t, _ in self.signatures)
         raise TypeError(f"{name}(): no signature for arguments of types ({given}); there are {taken}")
 
+    def conversions(self, name: str, given: tuple[types.Type, ...]) -> tuple[np.dtype | None, ...]:
+        """What the numbers among the arguments of a call are converted to; None where nothing is."""
+        from numba import types
+        from numba.np.numpy_support import as_dtype
+
+        taken, _ = self.signature(name, given)
+        return tuple(
+            as_dtype(t) if isinstance(t, (types.Number, types.Boolean)) and t != g else None
+            for g, t in zip(given, taken)
+        )
+
 
 def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple[int, ...] | None:
     """How much is converted, worst first, as tuples that can be compared; None if something cannot be."""
@@ -113,20 +124,6 @@ def numbas(dispatcher: Any) -> Callable[..., Any]:
     """The function of one of Numba's dispatchers, with what was declared for that."""
     signatures = None if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
     return with_types(dispatcher.py_func, signatures, getattr(dispatcher, "locals", None))
-
-
-def conversions(function: Callable[..., Any], given: tuple[types.Type, ...]) -> tuple[np.dtype | None, ...]:
-    """What the numbers among the arguments of a call are converted to; None where nothing is."""
-    from numba import types
-    from numba.np.numpy_support import as_dtype
-
-    declaration = declared(function)
-    if declaration is None:
-        return (None,) * len(given)
-    taken, _ = declaration.signature(function.__name__, given)
-    return tuple(
-        as_dtype(t) if isinstance(t, (types.Number, types.Boolean)) and t != g else None for g, t in zip(given, taken)
-    )
 
 
 def number(value: Any, dtype: np.dtype | None) -> Any:
