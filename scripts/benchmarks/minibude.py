@@ -45,7 +45,12 @@ def rows(repeat: int) -> list[dict]:
 
 
 def threads(repeat: int) -> list[dict]:
-    """Two threads against one."""
+    """Two threads against one; nothing where there may be only one."""
+    from numba import config
+
+    if config.NUMBA_NUM_THREADS < 2:
+        print(f"miniBUDE on two threads: left out, Numba may use {config.NUMBA_NUM_THREADS}", file=sys.stderr)
+        return []
     one, two = (times(repeat, ["protein"], threads) for threads in (1, 2))
     return [
         {
