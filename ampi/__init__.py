@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from . import numpy, rules, testing
     from .array import ndarray, value
+    from .checkpoint.timeloop import timeloop
     from .constants import constant
     from .custom import custom_vjp
     from .derivatives import grad, jvp, linearize, value_and_grad, vjp
@@ -81,6 +82,7 @@ __all__ = [
     "prange",
     "rules",
     "testing",
+    "timeloop",
     "trace",
     "value",
     "value_and_grad",
@@ -100,6 +102,7 @@ _HOMES = {
     "jvp": "derivatives",
     "linearize": "derivatives",
     "ndarray": "array",
+    "timeloop": "checkpoint.timeloop",
     "trace": "programs.tracing",
     "value": "array",
     "value_and_grad": "derivatives",

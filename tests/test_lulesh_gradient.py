@@ -109,6 +109,21 @@ def test_eight_ranks_have_the_gradient_of_one(functional):
         np.testing.assert_allclose(many, one, rtol=0, atol=1e-9 * np.abs(one).max(), err_msg=name)
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("kept", [{"checkpoints": 2}, {"memory": "1MiB"}])
+def test_a_few_states_in_the_place_of_all_cycles(kept):
+    if ampi.COMM_WORLD.size not in (1, 8):
+        pytest.skip("8 ranks make a cube")
+    domain, state = state_after(ampi.COMM_WORLD, 3, 12)
+    expected = sensitivity.gradient(domain, sensitivity.origin_energy, ALL, 6)
+    sensitivity.restore(domain, state)
+    found = sensitivity.gradient(domain, sensitivity.origin_energy, ALL, 6, **kept)
+    assert domain.cycle == 18 and found.value == expected.value
+    for name, field in found.partial.items():
+        largest = np.abs(expected.partial[name]).max()
+        np.testing.assert_allclose(field, expected.partial[name], rtol=1e-12, atol=1e-13 * largest)
+
+
 def test_the_undisturbed_state_has_a_finite_one_sided_gradient():
     """Gas at rest sits on kinks of the limiter and of the equation of state: a one-sided derivative, and no NaN."""
     domain = Domain(ampi.COMM_SELF, 4)

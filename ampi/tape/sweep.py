@@ -36,12 +36,15 @@ class Sweep:
         What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
     guards : dict
         For volatile storages: called each time before their adjoint is touched.
+    around : Sweep or None
+        The sweep with which it shares the shadows (see `inside`).
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, around: Sweep | None = None) -> None:
         self.tape = tape
+        self.around = around
         self.thread = get_ident()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
@@ -57,6 +60,13 @@ class Sweep:
         self._claimed: list[Storage] = []  # of the undos that are swapped
         self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
+        if around is not None:
+            self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
+
+    def inside(self, tape: Tape) -> Sweep:
+        """A sweep of another tape, to be run by an adjoint of this one: it finds the shadows as they are, and leaves
+        in them what comes out."""
+        return Sweep(tape, self)
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
         """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error.
@@ -401,9 +411,10 @@ class Sweep:
             self._ends.clear()  # they refer to the sweep, which holds the shadows
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
-        self._shadows.clear()
-        self._lent.clear()
-        self._views.clear()
+        if self.around is None:
+            self._shadows.clear()
+            self._lent.clear()
+            self._views.clear()
 
 
 _sweeping: list[Sweep] = []  # all sweeps that run, in any thread

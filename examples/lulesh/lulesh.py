@@ -50,6 +50,8 @@ def parse_arguments(arguments=None):
         help="with respect to which of energy,x,v (all of them)",
     )
     group.add_argument("--last", type=positive, metavar="K", help="differentiate the last K cycles (the whole run)")
+    group.add_argument("--checkpoints", type=positive, metavar="K", help="keep K states in the place of all cycles")
+    group.add_argument("--memory", metavar="SIZE", help="as many as each rank has room for in, for example, 2GiB")
     group.add_argument("--check", action="store_true", help="compare with finite differences in a random direction")
     group.add_argument("--cost", action="store_true", help="print what the gradient costs in time and memory")
     group.add_argument("--repeat", type=positive, default=5, metavar="N", help="times of --cost are the best of N (5)")
@@ -60,7 +62,9 @@ def parse_arguments(arguments=None):
         parser.error(f"--threads: there are {numba.config.NUMBA_NUM_THREADS}; NUMBA_NUM_THREADS sets how many")
     if options.plot and not options.output:
         parser.error("--plot needs --output")
-    for name in ("last", "check", "cost", "output"):
+    if options.checkpoints and options.memory:
+        parser.error("--checkpoints or --memory, not both")
+    for name in ("last", "checkpoints", "memory", "check", "cost", "output"):
         if getattr(options, name) and not options.gradient:
             parser.error(f"--{name} needs --gradient")
     return options
@@ -153,7 +157,7 @@ def differentiate(domain, options, speaks):
     run(domain, end - last)
     state = sensitivity.save(domain)
 
-    found = sensitivity.gradient(domain, functional, options.independents, last)
+    found = sensitivity.gradient(domain, functional, options.independents, last, **kept(options))
     energy = numpy.array(value(domain.energy))
     if speaks:
         print(
@@ -192,6 +196,12 @@ def differentiate(domain, options, speaks):
     run(domain, end)
 
 
+def kept(options):
+    """What of the run the tape may keep."""
+    found = {"checkpoints": options.checkpoints, "memory": options.memory}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def print_cost(domain, state, functional, options, cycles, speaks):
     """Times of the primal and of the gradient of the same cycles, best of some runs, and their memory. Collective."""
     comm = domain.comm
@@ -203,7 +213,7 @@ def print_cost(domain, state, functional, options, cycles, speaks):
         sensitivity.run_cycles(domain, cycles)
         primal.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
         sensitivity.restore(domain, state)
-        found = sensitivity.gradient(domain, functional, options.independents, cycles)
+        found = sensitivity.gradient(domain, functional, options.independents, cycles, **kept(options))
         gradient.append(found.seconds)
     arrays = comm.allreduce(domain.nbytes)
     peak = comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

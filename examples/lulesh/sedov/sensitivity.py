@@ -76,18 +76,22 @@ def run_cycles(domain, cycles):
         hydro.advance(domain)
 
 
-def gradient(domain, functional, independents, cycles):
+def gradient(domain, functional, independents, cycles, **kept):
     """Run ``cycles`` cycles and differentiate ``functional(domain)``, summed over ranks. Collective.
 
     Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from
-    :data:`INDEPENDENTS`.
+    :data:`INDEPENDENTS`; with ``checkpoints=K`` or ``memory=SIZE`` (see ``ampi.timeloop``) a few states are kept in the
+    place of all cycles.
     """
     comm = domain.comm
     comm.Barrier()
     start = time.perf_counter()
     with ampi.Tape() as tape:
         watched = [tape.watch(getattr(domain, name)) for name in independents]
-        run_cycles(domain, cycles)
+        if kept:
+            ampi.timeloop(hydro.advance, domain, cycles, comm=comm, **kept)
+        else:
+            run_cycles(domain, cycles)
         result = functional(domain)
     adjoints = tape.gradient(result, watched)
     seconds = comm.allreduce(time.perf_counter() - start, op=MPI.MAX)

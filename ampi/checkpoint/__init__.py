@@ -1,0 +1,1 @@
+"""Checkpointing: time loops whose steps are computed again for their adjoints, in the memory there is."""

@@ -1,0 +1,298 @@
+"""The steps of a time loop: run, recorded one at a time, and swept, as a schedule wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
+
+from ..errors import ActivityError, TapeError
+from ..extents import Extent
+from ..handouts import describe, where_called
+from ..memory import Region, Storage, memory_at, region_of, storage_of
+from ..tape import Record, Sweep, Tape, Undo, passive, place_of
+from .states import Snapshot, arrays_of, checksum, differentiable, spelled, with_tracked_numbers, write
+
+
+def give(storage: Any, reference: Any) -> None:
+    """Memory carries derivatives on a tape (None: on none) from now on, with the values that it has now."""
+    storage.tape = reference
+    storage.baseline = None
+
+
+class StepTape(Tape):
+    """The tape of one step, which knows those of the other steps."""
+
+    def __init__(self, siblings: set[Any]) -> None:
+        super().__init__()
+        self.siblings = siblings
+
+    def is_active(self, array: Any) -> bool:
+        """Whether the memory of an array carries derivatives on this tape."""
+        storage = storage_of(array) if isinstance(array, np.ndarray) else None
+        if storage is not None and storage.tape is not self.reference and storage.tape in self.siblings:
+            raise ActivityError(
+                f"{where_called()}: a step of ampi.timeloop uses {describe(storage, array)} that an earlier step has "
+                "computed, and that is not in its state; add it to the state"
+            )
+        return super().is_active(array)
+
+
+class Stored:
+    """A state at the beginning of a step, to begin anew from."""
+
+    def __init__(self, loop: Loop, state: Any) -> None:
+        self.snapshot = Snapshot(state, loop.is_kept, earlier=loop.earlier)
+        self.written = [(view, view.copy(order="K")) for view in loop.written.values()]
+        self.nbytes = self.snapshot.nbytes + sum(values.nbytes for _, values in self.written)
+
+    def restore(self, loop: Loop) -> Any:
+        there = {place_of(view) for view, _ in self.written}
+        for view, values in loop.first_values:  # of what was written for the first time by a later step
+            if place_of(view) not in there:
+                write(view, values)
+        for view, values in self.written:
+            write(view, values)
+        return self.snapshot.restore()
+
+
+class Taped:
+    """A recorded step: its tape, and where its state lay before and after it."""
+
+    __slots__ = ("after", "before", "nbytes", "tape")
+
+    def __init__(self, tape: StepTape, before: dict[tuple, Region], after: dict[tuple, Region]) -> None:
+        self.tape = tape
+        self.before = before
+        self.after = after
+        self.nbytes = tape.saved_bytes + tape.kept_bytes
+
+    def freeze(self, storages: set[Storage]) -> None:
+        """Save what its records need of some memory, into which anybody may write from now on."""
+        undo = []
+        for storage in storages:
+            if storage.needs.pop(self.tape.reference, None) is not None:
+                block = memory_at(storage.address, storage.nbytes)
+                undo.append(Undo(storage, block, Extent(block)))
+        self.nbytes += sum(action.saved.nbytes for action in undo)
+        self.tape.records.append(Record(None, undo, ()))
+
+
+class Loop:
+    """A time loop on a tape.
+
+    Attributes
+    ----------
+    outside : set of Storage
+        All tracked memory that existed when the loop began.
+    active : set of Storage
+        What of it carried derivatives on the tape.
+    written : dict
+        By place, views of what of it the steps have written so far: memory that lives longer than a step.
+    first_values : list
+        Such views, and what they held when the loop began: in a sweep.
+    earlier : dict
+        See `Snapshot`.
+    executed, peak : int
+        Steps that have been run, recorded ones included, and the most bytes that were kept at a time.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], tape: Tape, outside: set[Storage]) -> None:
+        self.step = step
+        self.tape = tape
+        self.outside = outside
+        self.active = {s for s in outside if s.tape is tape.reference}
+        self.written: dict[tuple, np.ndarray] = {}
+        self.written_storages: set[Storage] = set()
+        self.first_values: list[tuple[np.ndarray, np.ndarray]] = []
+        self.references: set[Any] = set()
+        self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.checksums: dict[int, tuple[dict, dict]] = {}
+        self.where = where_called()
+        self.executed = 0
+        self.peak = 0
+
+    def is_kept(self, array: np.ndarray) -> bool:
+        """Whether an array lies in memory that existed when the loop began, which is taken care of as a whole."""
+        return storage_of(array) in self.outside
+
+    def note_written(self, undo: list[Undo]) -> None:
+        """Steps have overwritten memory that existed before the loop."""
+        for action in undo:
+            self.written.setdefault(place_of(action.view), action.view)
+            self.written_storages.add(action.storage)
+            give(action.storage, None)  # while steps run that nobody records
+
+    # ------------------------------------------------------------------------------------------------------ steps
+
+    def run(self, state: Any, n: int) -> Any:
+        """Run a step without recording it."""
+        self.executed += 1
+        with passive():
+            result = self.step(state)
+        return state if result is None else result
+
+    def record(self, state: Any, n: int) -> tuple[Any, Taped]:
+        """Run a step and record it."""
+        self.executed += 1
+        tape = StepTape(self.references)
+        with tape:
+            tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
+            for storage in self.active:
+                give(storage, tape.reference)
+            for storage in self.written_storages:
+                give(storage, tape.reference)
+            state = with_tracked_numbers(state)
+            for array in differentiable(state).values():
+                give(storage_of(array), None)  # it was on the tape of the step which computed it
+                tape.activate(array)
+            before = places_of(state)
+            result = self.step(state)
+            state = state if result is None else result
+            after = places_of(state)
+        if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
+            raise ActivityError(
+                f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
+                "that was made before the loop; make the window inside of the step, or write the loop without "
+                "ampi.timeloop"
+            )
+        self.references.add(tape.reference)
+        return state, Taped(tape, before, after)
+
+    def note(self, state: Any, n: int) -> None:
+        """Remember what a state is at the beginning of a step."""
+        if n not in self.checksums:
+            written = {place: checksum(view) for place, view in self.written.items()}
+            self.checksums[n] = {way: checksum(a) for way, a in arrays_of(state).items()}, written
+
+    def verify(self, state: Any, n: int) -> None:
+        """Compare a state with what it was when the program came by here first."""
+        if n not in self.checksums:
+            return
+        known, written = self.checksums[n]
+        arrays = arrays_of(state)
+        differing = [spelled(way) for way, what in known.items() if way in arrays and checksum(arrays[way]) != what]
+        for place, what in written.items():
+            view = self.written[place]
+            if checksum(view) != what:
+                differing.append(describe(storage_of(view), view))
+        if differing:
+            raise TapeError(
+                f"{self.where}: ampi.timeloop: step {n - 1} does not reproduce itself: run again from the same state, "
+                f"it gives other values in {', '.join(differing)}; what it reads or counts besides must be a part "
+                "of the state (random generators, too)"
+            )
+
+
+def places_of(state: Any) -> dict[tuple, Region]:
+    """Where the arrays of a state lie that may carry derivatives."""
+    return {way: region_of(a) for way, a in differentiable(state).items()}
+
+
+def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:
+    """The adjoint of a state, as the next step took it, becomes that of what a step has computed."""
+    missing = [way for way in targets if way not in sources]
+    if missing:
+        raise TapeError(
+            f"ampi.timeloop: {', '.join(map(spelled, missing))} is an array or a number of ampi's after a recorded "
+            "step, and none where the step was only run; keep the structure of the state, and its arrays, the same"
+        )
+    moved = []
+    for way, source in sources.items():
+        target = targets.get(way)
+        if target is None:  # a number that the step has not computed
+            sweep.take(source)
+        elif source.place != target.place:
+            if source.shape != target.shape or source.dtype != target.dtype:
+                raise TapeError(
+                    f"ampi.timeloop: {spelled(way)} has shape {target.shape} and dtype {target.dtype} after a step, "
+                    f"and the next one takes it with {source.shape} and {source.dtype}"
+                )
+            moved.append((target, sweep.take(source)))
+    for target, value in moved:
+        if value is not None:
+            sweep.add(target, value)
+
+
+class Executor:
+    """One pass over a schedule, forward and back."""
+
+    def __init__(self, loop: Loop, schedule: Iterable[Any], state: Any) -> None:
+        self.loop = loop
+        self.schedule = iter(schedule)
+        self.state = state
+        self.stored: dict[int, Stored | Taped] = {}
+        self.work: dict[int, Taped] = {}
+        self.steps = 0
+        self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
+
+    def forward(self, after_step: Callable[[], None], is_last: Callable[[Any, int], bool] | None = None) -> Any:
+        """Run to the end; the final state.  ``is_last(state, n)`` says whether step n is one too many."""
+        for action in self.schedule:
+            if isinstance(action, EndForward):
+                return self.state
+            if is_last is not None and isinstance(action, Forward) and is_last(self.state, int(action.n0)):
+                continue
+            self._perform(action, after_step, None)
+        raise TapeError("ampi.timeloop: the schedule ends before the last step")
+
+    def reverse(self, sweep: Sweep, final: dict[tuple, Region], after_step: Callable[[], None]) -> None:
+        """Sweep all steps."""
+        self.later = final
+        for action in self.schedule:
+            if isinstance(action, EndReverse):
+                return
+            self._perform(action, after_step, sweep)
+
+    def _perform(self, action: Any, after_step: Callable[[], None], sweep: Sweep | None) -> None:
+        loop = self.loop
+        if isinstance(action, Forward):
+            if action.write_ics:
+                self._store(action.n0, Stored(loop, self.state))
+                loop.note(self.state, action.n0)
+            for n in action:
+                if action.write_adj_deps:
+                    self.state, taped = loop.record(self.state, n)
+                    if action.storage is StorageType.WORK:
+                        self.work[n] = taped
+                    else:
+                        self._store(n, taped)
+                else:
+                    self.state = loop.run(self.state, n)
+                self.steps = max(self.steps, int(n) + 1)
+                after_step()
+                loop.verify(self.state, n + 1)
+        elif isinstance(action, Reverse):
+            for n in action:
+                self._sweep(self.work.pop(n), sweep)
+        elif isinstance(action, (Copy, Move)):
+            found = self.stored[action.n] if isinstance(action, Copy) else self.stored.pop(action.n)
+            if isinstance(found, Taped):
+                self.work[action.n] = found
+            elif action.to_storage is not StorageType.NONE:
+                self.state = found.restore(loop)
+
+    def _store(self, n: int, what: Stored | Taped) -> None:
+        self.stored[n] = what
+        self.loop.peak = max(self.loop.peak, self.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept now."""
+        return sum(x.nbytes for x in (*self.stored.values(), *self.work.values()))
+
+    def freeze(self) -> None:
+        """Let the recorded steps keep what they need of memory that may change before they are swept."""
+        storages = set(self.loop.written_storages)
+        storages.update(s for a in arrays_of(self.state).values() if (s := storage_of(a)) is not None)
+        for taped in (*self.stored.values(), *self.work.values()):
+            if isinstance(taped, Taped):
+                taped.freeze(storages | {r.storage for r in (*taped.before.values(), *taped.after.values())})
+
+    def _sweep(self, taped: Taped, sweep: Sweep) -> None:
+        """Sweep a recorded step; ``later`` is where its result went."""
+        move(sweep, self.later, taped.after)  # type: ignore[arg-type]
+        sweep.inside(taped.tape).run()
+        self.later = taped.before

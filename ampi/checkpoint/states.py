@@ -1,0 +1,298 @@
+"""States of a simulation: what they hold, and how they are put back to what they were.
+
+A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
+object may be met in several places.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..extents import address_of, bounds_of
+from ..handouts import LIBRARIES, settle_all
+from ..memory import TrackedArray, carries_derivatives, is_scalar, memory_at, plain, tracked, tracked_copy
+from ..tape import overwrite
+
+
+def arrays_of(state: Any) -> dict[tuple, np.ndarray]:
+    """All arrays that a state holds, each once, by the way to them, in the order in which they are met."""
+    return dict(_walk(state, (), set()))
+
+
+def differentiable(state: Any) -> dict[tuple, TrackedArray]:
+    """Those that may carry derivatives."""
+    return {
+        way: a for way, a in arrays_of(state).items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
+    }
+
+
+def spelled(way: tuple) -> str:
+    """A way to an array, as the program would write it."""
+    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
+
+
+def _walk(x: Any, way: tuple, met: set[int]) -> Iterator[tuple[tuple, np.ndarray]]:
+    if id(x) in met:
+        return
+    if isinstance(x, np.ndarray):
+        met.add(id(x))
+        yield way, x
+    for step, part in _parts(x):
+        met.add(id(x))
+        yield from _walk(part, (*way, step), met)
+
+
+def _parts(x: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(x, (tuple, list)):
+        return [(("[", k), item) for k, item in enumerate(x)]
+    if isinstance(x, dict):
+        return [(("[", key), item) for key, item in x.items()]
+    return [((".", name), item) for name, item in _attributes(x).items()] if _has_state(x) else ()
+
+
+def _has_state(x: Any) -> bool:
+    """Whether the attributes of an object are a part of the state: it is of a class of the program."""
+    cls = type(x)
+    if isinstance(x, (type, np.ndarray, np.generic, tuple, list, dict)) or (callable(x) and not hasattr(x, "__dict__")):
+        return False
+    package = cls.__module__.partition(".")[0]
+    return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
+
+
+def _slots(x: Any) -> list[str]:
+    names = [n for cls in type(x).__mro__ for n in _listed(vars(cls).get("__slots__", ()))]
+    return [n for n in names if n not in ("__dict__", "__weakref__") and hasattr(x, n)]
+
+
+def _listed(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
+
+
+# ----------------------------------------------------------------------------------------------------- put back
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def with_tracked_numbers(state: Any) -> Any:
+    """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
+    return Snapshot(state, lambda array: True, tracked_copy).restore()
+
+
+class Snapshot:
+    """What a state was at some time.
+
+    Parameters
+    ----------
+    state
+        The state now.
+    is_kept : callable
+        ``is_kept(array)``: whether somebody else takes care of what an array holds.
+    number : callable
+        What is put in the place of each floating-point or complex number of NumPy's.
+    earlier : dict, optional
+        By their identity, plain arrays and what they held in the latest snapshot: shared where they still hold it.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        is_kept: Callable[[np.ndarray], bool],
+        number: Callable[[Any], Any] = _same,
+        earlier: dict[int, tuple[np.ndarray, np.ndarray]] | None = None,
+    ) -> None:
+        self.nbytes = 0
+        self._earlier = {} if earlier is None else earlier
+        self._number = number
+        self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._is_kept = is_kept
+        self._made: dict[int, tuple[Any, Callable[[dict], Any]]] = {}  # by object, which is kept alive
+        self._restore = self._of(state)
+
+    def restore(self) -> Any:
+        """The state, with everything in it as it was."""
+        return self._restore({})
+
+    def _of(self, x: Any) -> Callable[[dict], Any]:
+        if id(x) in self._made:
+            return self._made[id(x)][1]
+        mutable = isinstance(x, (np.ndarray, np.random.Generator, np.random.RandomState, tuple, list, dict))
+        if isinstance(x, np.inexact):
+            return lambda done: self._number(x)
+        if not mutable and not _has_state(x):
+            return lambda done: x
+        inside: list[Any] = [None]
+
+        def restore(done: dict) -> Any:
+            if id(x) not in done:
+                done[id(x)] = x  # what holds itself finds itself
+                done[id(x)] = inside[0](done)
+            return done[id(x)]
+
+        self._made[id(x)] = x, restore
+        inside[0] = self._maker(x)
+        return restore
+
+    def _maker(self, x: Any) -> Callable[[dict], Any]:
+        if isinstance(x, np.ndarray):
+            return self._of_array(x)
+        if isinstance(x, np.random.Generator):
+            return _of_bits(x, x.bit_generator)
+        if isinstance(x, np.random.RandomState):
+            return _of_random_state(x)
+        if isinstance(x, tuple):
+            return self._of_tuple(x)
+        if isinstance(x, list):
+            return self._of_list(x)
+        if isinstance(x, dict):
+            return self._of_dict(x)
+        return self._of_object(x)
+
+    def _of_array(self, x: np.ndarray) -> Callable[[dict], Any]:
+        if is_scalar(x) and not self._is_kept(x):
+            number = plain(x)[()]
+            return lambda done: tracked_copy(number)
+        if not x.flags.writeable or self._is_kept(x):
+            return lambda done: x
+        if isinstance(x, TrackedArray):
+            return self._of_computed(x)
+        _, values = self._earlier.get(id(x), (x, None))
+        if values is None or x.dtype.hasobject or not np.array_equal(_flat(values), _flat(x)):
+            values = x.copy(order="K")
+            self.nbytes += values.nbytes
+            self._earlier[id(x)] = x, values
+
+        def restore(done: dict) -> np.ndarray:
+            x[...] = values
+            return x
+
+        return restore
+
+    def _of_computed(self, x: TrackedArray) -> Callable[[dict], Any]:
+        """Of an array that a step has made: put back as another one, on memory that is shared as it was."""
+        owner = _owner(x)
+        block = self._blocks.get(id(owner))
+        if block is None:
+            block = self._blocks[id(owner)] = owner, _bytes(owner).copy()
+            self.nbytes += block[1].nbytes
+        low, _ = bounds_of(owner)
+        offset, shape, dtype, strides, cls = address_of(x) - low, x.shape, x.dtype, x.strides, type(x)
+
+        def restore(done: dict) -> np.ndarray:
+            memory = done.get(("memory", id(owner)))
+            if memory is None:
+                memory = done["memory", id(owner)] = tracked(block[1].copy())
+            return np.ndarray(shape, dtype, memory, offset if x.size else 0, strides).view(cls)
+
+        return restore
+
+    def _of_tuple(self, x: tuple) -> Callable[[dict], Any]:
+        parts = [self._of(item) for item in x]
+
+        def restore(done: dict) -> tuple:
+            items = [part(done) for part in parts]
+            if all(a is b for a, b in zip(items, x)):
+                return x
+            return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+
+        return restore
+
+    def _of_list(self, x: list) -> Callable[[dict], Any]:
+        parts = [self._of(item) for item in x]
+
+        def restore(done: dict) -> list:
+            x[:] = [part(done) for part in parts]
+            return x
+
+        return restore
+
+    def _of_dict(self, x: dict) -> Callable[[dict], Any]:
+        parts = {key: self._of(item) for key, item in x.items()}
+
+        def restore(done: dict) -> dict:
+            items = {key: part(done) for key, part in parts.items()}
+            x.clear()
+            x.update(items)
+            return x
+
+        return restore
+
+    def _of_object(self, x: Any) -> Callable[[dict], Any]:
+        parts = {name: self._of(item) for name, item in _attributes(x).items()}
+        slots = set(_slots(x))
+
+        def restore(done: dict) -> Any:
+            for name in _attributes(x).keys() - parts.keys():
+                object.__delattr__(x, name)
+            for name, part in parts.items():
+                item = part(done)
+                if name in slots:
+                    object.__setattr__(x, name, item)
+                else:
+                    x.__dict__[name] = item
+            return x
+
+        return restore
+
+
+def _of_bits(generator: Any, bits: Any) -> Callable[[dict], Any]:
+    state = copy.deepcopy(bits.state)
+
+    def restore(done: dict) -> Any:
+        bits.state = copy.deepcopy(state)
+        return generator
+
+    return restore
+
+
+def _of_random_state(generator: Any) -> Callable[[dict], Any]:
+    state = generator.get_state()
+
+    def restore(done: dict) -> Any:
+        generator.set_state(state)
+        return generator
+
+    return restore
+
+
+def _owner(x: np.ndarray) -> np.ndarray:
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
+def _bytes(owner: np.ndarray) -> np.ndarray:
+    low, high = bounds_of(owner)
+    return memory_at(low, high - low)
+
+
+def write(array: np.ndarray, values: np.ndarray) -> None:
+    """Give an array earlier values; tapes that need the present ones keep them."""
+    overwrite(array)
+    plain(array)[...] = values
+    settle_all([array])
+
+
+# ------------------------------------------------------------------------------------------------------ checksums
+
+
+def checksum(array: np.ndarray) -> Any:
+    """What an array is and holds: shape, dtype and a number."""
+    return array.shape, array.dtype, zlib.crc32(_flat(plain(array))) if not array.dtype.hasobject else 0
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array's elements."""
+    dense = array if array.flags.forc else array.copy()
+    return dense.reshape(-1, order="A").view(np.uint8) if dense.size else np.empty(0, np.uint8)

@@ -1,0 +1,320 @@
+"""`timeloop`: a loop over time steps, whose gradient takes the memory of a few states."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import CommunicationError, TapeError
+from ..handouts import describe
+from ..live_arrays import tracked_arrays
+from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
+from ..mpi import COMM_WORLD
+from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
+from .replay import Executor, Loop, Stored, give, move, places_of
+from .schedules import Online, offline
+from .states import Snapshot, differentiable, with_tracked_numbers, write
+
+
+def timeloop(
+    step: Callable[[Any], Any],
+    state: Any,
+    steps: int | None = None,
+    *,
+    until: Callable[[Any], bool] | None = None,
+    checkpoints: int | None = None,
+    memory: int | str | None = None,
+    schedule: Callable[[int, int], Iterable[Any]] | None = None,
+    comm: Any = None,
+) -> Any:
+    """Run a step over and over; on a tape, with a few states kept in the place of all steps.
+
+    Collective over the ranks that communicate in ``step``; with ``until`` or ``memory`` over ``comm``.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(state)`` updates the state in place and returns None, or returns the next state, of the same structure.
+        It may communicate.  What it reads besides the state must stay as it is during the loop; arrays of `ampi.numpy`
+        that it writes to besides are taken for a part of the state.
+    state
+        An array, number, tuple, list, dictionary, dataclass, or an object whose attributes hold such.  Random
+        generators in it are put back with it.
+    steps : int, optional
+        How often; the same on all these ranks.  With ``until``: how often at most.
+    until : callable, optional
+        ``until(state)`` is asked before each step whether to stop; on all these ranks alike.
+    checkpoints : int, optional
+        How many states, or recorded steps, may be kept at a time, on all these ranks alike.  By default √(2 steps), for
+        which every step is run about three times at most; 30 with ``until``.
+    memory : int or str, optional
+        In the place of ``checkpoints``: bytes for each rank, such as ``"8GiB"``.  The first step is run once more, to
+        see what it takes; the rank with the least room decides.
+    schedule : callable, optional
+        ``schedule(steps, checkpoints)`` gives a schedule of the package ``checkpoint_schedules``, whose storage is
+        memory, in the place of ``MixedCheckpointSchedule``.
+    comm : ampi.Comm, optional
+        Of the ranks that agree on ``until`` and ``memory``; COMM_WORLD by default.
+
+    Returns
+    -------
+    state
+        The final state, in the structure of ``state``.
+
+    Raises
+    ------
+    ActivityError
+        A step uses an array that an earlier one has computed, and that is not in the state; or it writes to the memory
+        of a window that was made before the loop.
+    CommunicationError
+        ``until`` is true on some ranks and false on others.
+    TapeError
+        An argument does not fit; in a sweep: a step that is run again gives something else.
+
+    Notes
+    -----
+    Without a tape, in forward mode and inside `ampi.passive` it is the plain loop.  In a sweep, steps are run again
+    from the states that were kept, recorded one at a time, and swept, by all ranks in the same order.  What a step
+    prints, it prints each time.  The default schedule runs the fewest steps that are possible with so many units of
+    memory, of which each holds a state or a recorded step (J. R. Maddison, Journal of Computational Science 82, 2024);
+    with ``until`` see `ampi.checkpoint.schedules.Online`.
+
+    Examples
+    --------
+    >>> def step(u):
+    ...     u[1:-1] += 0.1 * (u[2:] - 2.0 * u[1:-1] + u[:-2])
+    >>> def f(u):
+    ...     u = ampi.timeloop(step, u, steps=100, checkpoints=5)
+    ...     return (u * u).sum()
+    >>> ampi.grad(f)(np.ones(4)).shape
+    (4,)
+    """
+    if steps is None and until is None:
+        raise TapeError(f"{where_called()}: ampi.timeloop: say how many steps=... there are, or until=... when")
+    most = None if steps is None else _count("steps", steps, 0)
+    if checkpoints is not None:
+        checkpoints = _count("checkpoints", checkpoints, 1)
+    if checkpoints is not None and memory is not None:
+        raise TapeError(f"{where_called()}: ampi.timeloop: give checkpoints=... or memory=..., not both")
+    if until is not None and schedule is not None:
+        raise TapeError(f"{where_called()}: ampi.timeloop: schedule=... needs steps=... without until=...")
+    budget = None if memory is None else _bytes(memory)
+    last = _Last(until, most, COMM_WORLD if comm is None else comm)
+    tape = recording()
+    if last(state, 0):
+        return state
+    if tape is None or tape.forward is not None or tape.walks:
+        n = 0
+        while n == 0 or not last(state, n):
+            result = step(state)
+            state, n = state if result is None else result, n + 1
+        return state
+    record = _Steps(step, tape, state)
+    if budget is not None:
+        checkpoints = record.units(budget, last.comm)
+    elif checkpoints is None:
+        checkpoints = 30 if until is not None or most is None else max(1, math.isqrt(2 * most))
+    kept = checkpoints
+    if until is not None:
+        return record.run(lambda n: Online(kept) if n is None else offline(n, kept), last)
+    make = schedule or offline
+    return record.run(lambda n: make(most, kept), None)  # type: ignore[arg-type]
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise TapeError(
+            f"{where_called()}: ampi.timeloop: {name} is {value!r}; it must be an integer of at least {least}"
+        )
+    return int(value)
+
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{p + "iB": 1024**k for k, p in enumerate("KMGT", 1)},
+    **{p + "B": 1000**k for k, p in enumerate("KMGT", 1)},
+}
+
+
+def _bytes(memory: Any) -> int:
+    """A size such as ``2**30``, ``"8GiB"`` or ``"500 MB"``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?i?B?)\s*", str(memory))
+    if found is None or found[2] not in _UNITS or isinstance(memory, bool):
+        raise TapeError(f"{where_called()}: ampi.timeloop: memory is {memory!r}; write a number of bytes, or '8GiB'")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+class _Last:
+    """Whether a step is one too many."""
+
+    def __init__(self, until: Callable[[Any], bool] | None, most: int | None, comm: Any) -> None:
+        self.until = until
+        self.most = most
+        self.comm = comm
+
+    def __call__(self, state: Any, n: int) -> bool:
+        if self.most is not None and n >= self.most:
+            return True
+        if self.until is None:
+            return False
+        with passive():
+            stops = bool(self.until(state))
+            if self.comm.size == 1:
+                return stops
+            answers = self.comm.allgather(stops)
+        if len(set(answers)) > 1:
+            ranks = ", ".join(str(r) for r, answer in enumerate(answers) if answer)
+            raise CommunicationError(
+                f"{where_called()}: ampi.timeloop: before step {n}, until(state) is true on the ranks {ranks} of "
+                f"{len(answers)} and false on the others; let it look at what all ranks know (an allreduce)"
+            )
+        return stops
+
+
+class _Steps(IsRecord):
+    """The record of a time loop on a tape."""
+
+    reads_memory = True
+
+    def __init__(self, step: Callable[[Any], Any], tape: Tape, state: Any) -> None:
+        self.steps = 0
+        outside = _needed(tape)
+        self.loop = Loop(step, tape, outside)
+        self.make: Callable[[int | None], Any] = lambda n: ()
+        self.initial = Snapshot(state, self.loop.is_kept)
+        self.roots = state
+        self.executor: Executor | None = None
+        self.final: dict[tuple, Region] = {}
+        self.start = 0
+        self.undo: list[Any] = []
+        self.created: tuple[Storage, ...] = ()
+
+    def _absorb(self) -> None:
+        """What the tape got to know of a step: memory that was overwritten, whose earlier values this record keeps."""
+        loop, tape = self.loop, self.loop.tape
+        for storage in loop.active:
+            give(storage, tape.reference)
+        undo, _ = tape.absorb(self.start)
+        self.undo += undo
+        loop.note_written(undo)
+
+    def units(self, budget: int, comm: Any) -> int:
+        """How many states or recorded steps there is room for, on the rank with the least."""
+        self.start = len(self.loop.tape)
+        state, taped = self.loop.record(self.roots, 0)
+        self._absorb()
+        taped.freeze(self.loop.written_storages)
+        kept = sum(action.saved.nbytes for action in self.undo)
+        unit = max(taped.nbytes, Stored(self.loop, state).nbytes, 1)
+        for action in reversed(self.undo):
+            write(action.view if action.key is None else action.view[action.key], action.saved)
+        self.roots = self.initial.restore()
+        found = (budget - kept) // unit - 1  # one more is at work
+        found = found if comm.size == 1 else comm.allreduce(found, MPI.MIN)
+        if found < 1:
+            raise TapeError(
+                f"{where_called()}: ampi.timeloop: a step takes {unit} bytes and what it overwrites {kept}, so that "
+                f"memory={budget} is too little on some rank; give at least {kept + 2 * unit}"
+            )
+        return int(found)
+
+    def run(self, make: Callable[[int | None], Any], last: _Last | None) -> Any:
+        """Run the steps for the first time, and record that."""
+        loop, tape = self.loop, self.loop.tape
+        self.make, self.start = make, len(tape)
+        schedule = make(None)
+        self.executor = executor = Executor(loop, schedule, self.roots)
+
+        def is_last(state: Any, n: int) -> bool:
+            stops = n > 0 and last(state, n)  # type: ignore[misc]
+            if stops:
+                schedule.finish(n)
+                self.steps = n
+            return stops
+
+        state = executor.forward(self._absorb, None if last is None else is_last)
+        self.steps = self.steps or executor.steps
+        executor.freeze()
+        tape.saved_bytes += executor.nbytes
+        for storage in loop.active:
+            give(storage, tape.reference)
+        state = with_tracked_numbers(state)
+        finals = differentiable(state).values()
+        self.created = tuple({s for a in finals if (s := storage_of(a)) is not None and s not in loop.outside})
+        for array in finals:
+            tape.activate(array)
+        for storage in loop.written_storages:
+            give(storage, tape.reference)
+        self.roots = self.roots, state
+        self.final = places_of(state)
+        loop.note(state, self.steps)
+        if tape.before_append is not None:
+            tape.before_append()
+        tape.append_record(self)
+        return state
+
+    def __call__(self, sweep: Sweep) -> None:
+        loop, reference = self.loop, self.loop.tape.reference
+        loop.first_values = [(view, view.copy(order="K")) for view in loop.written.values()]
+        storages = loop.written_storages | loop.active
+        before = {s: (s.tape, s.baseline, s.swapped_by, s.needs.pop(reference, None)) for s in storages}
+        for storage in storages:
+            give(storage, None)
+            storage.swapped_by = ()
+        count = len(loop.tape.records)
+
+        def check() -> None:
+            for record in loop.tape.records[count:]:
+                for action in record.undo:
+                    if action.storage in loop.outside and action.storage not in loop.written_storages:
+                        raise TapeError(
+                            f"{loop.where}: ampi.timeloop: a step that is run again writes to "
+                            f"{describe(action.storage, action.view)}, to which it did not write at first"
+                        )
+
+        executor, self.executor = self.executor, None
+        present = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray))
+        try:
+            if executor is None:
+                state = self.initial.restore()
+                executor = Executor(loop, self.make(self.steps), state)
+                loop.executed = 0
+                executor.forward(check)
+                final = places_of(with_tracked_numbers(executor.state))
+                move(sweep, self.final, final)
+            else:
+                final = self.final
+            executor.reverse(sweep, final, check)
+        finally:
+            for view, values in loop.first_values:
+                write(view, values)
+            present.restore()
+            loop.first_values = []
+            for storage, (tape, baseline, swapped_by, needs) in before.items():
+                storage.tape, storage.baseline, storage.swapped_by = tape, baseline, swapped_by
+                if needs is not None:
+                    storage.needs[reference] = needs
+
+
+def _needed(tape: Tape) -> set[Storage]:
+    """All tracked memory that exists now, whose values the tape needs from now on."""
+    found: set[Storage] = set()
+    for array in (*tracked_arrays(), *arrays_of_blocks()):
+        if is_scalar(array):
+            forget_node(array)  # type: ignore[arg-type]
+        storage = storage_of(array)
+        if storage is None or storage in found:
+            continue
+        found.add(storage)
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if not storage.volatile and not is_scalar(array):
+            tape.need(owner)
+    return found
