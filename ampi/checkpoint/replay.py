@@ -145,10 +145,11 @@ class Loop:
             for storage in self.written_storages:
                 give(storage, tape.reference)
             state = with_tracked_numbers(state)
-            for array in differentiable(state).values():
+            arrays = differentiable(state)
+            for array in arrays.values():
                 give(storage_of(array), None)  # it was on the tape of the step which computed it
                 tape.activate(array)
-            before = places_of(state)
+            before = {way: region_of(a) for way, a in arrays.items()}
             result = self.step(state)
             state = state if result is None else result
             after = places_of(state)

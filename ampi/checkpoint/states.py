@@ -7,9 +7,10 @@ object may be met in several places.
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,37 +38,55 @@ def spelled(way: tuple) -> str:
     return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
 
 
-def _walk(x: Any, way: tuple, met: set[int]) -> Iterator[tuple[tuple, np.ndarray]]:
-    if id(x) in met:
+def has_numbers(state: Any) -> bool:
+    """Whether a state holds floating-point or complex numbers of NumPy's."""
+    return any(isinstance(x, np.inexact) for _, x in _walk(state, (), set(), np.inexact))
+
+
+def _walk(x: Any, way: tuple, met: set[int], wanted: type = np.ndarray) -> Iterator[tuple[tuple, Any]]:
+    kind = type(x)
+    if isinstance(x, wanted):
+        if id(x) not in met:
+            met.add(id(x))
+            yield way, x
+    elif kind in _ATOMS or id(x) in met:
         return
-    if isinstance(x, np.ndarray):
+    elif kind in (tuple, list, dict) or isinstance(x, (tuple, list, dict)):
         met.add(id(x))
-        yield way, x
-    for step, part in _parts(x):
+        for key, part in x.items() if isinstance(x, dict) else enumerate(x):
+            if type(part) not in _ATOMS:
+                yield from _walk(part, (*way, ("[", key)), met, wanted)
+    elif _has_state(x):
         met.add(id(x))
-        yield from _walk(part, (*way, step), met)
+        for name, part in _attributes(x).items():
+            if type(part) not in _ATOMS:
+                yield from _walk(part, (*way, (".", name)), met, wanted)
 
 
-def _parts(x: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(x, (tuple, list)):
-        return [(("[", k), item) for k, item in enumerate(x)]
-    if isinstance(x, dict):
-        return [(("[", key), item) for key, item in x.items()]
-    return [((".", name), item) for name, item in _attributes(x).items()] if _has_state(x) else ()
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 def _has_state(x: Any) -> bool:
     """Whether the attributes of an object are a part of the state: it is of a class of the program."""
-    cls = type(x)
-    if isinstance(x, (type, np.ndarray, np.generic, tuple, list, dict)) or (callable(x) and not hasattr(x, "__dict__")):
+    return _is_of_program(type(x)) and not (callable(x) and not hasattr(x, "__dict__"))
+
+
+@functools.cache
+def _is_of_program(cls: type) -> bool:
+    if issubclass(cls, (type, np.ndarray, np.generic, tuple, list, dict)):
         return False
     package = cls.__module__.partition(".")[0]
     return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
 
 
 def _slots(x: Any) -> list[str]:
-    names = [n for cls in type(x).__mro__ for n in _listed(vars(cls).get("__slots__", ()))]
-    return [n for n in names if n not in ("__dict__", "__weakref__") and hasattr(x, n)]
+    return [n for n in _slots_of(type(x)) if hasattr(x, n)]
+
+
+@functools.cache
+def _slots_of(cls: type) -> tuple[str, ...]:
+    names = [n for base in cls.__mro__ for n in _listed(vars(base).get("__slots__", ()))]
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
 
 def _listed(slots: Any) -> tuple[str, ...]:
@@ -75,7 +94,8 @@ def _listed(slots: Any) -> tuple[str, ...]:
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
+    found = getattr(x, "__dict__", {})
+    return {**{n: getattr(x, n) for n in _slots(x)}, **found} if _slots_of(type(x)) else found
 
 
 # ----------------------------------------------------------------------------------------------------- put back
@@ -87,7 +107,7 @@ def _same(x: Any) -> Any:
 
 def with_tracked_numbers(state: Any) -> Any:
     """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
-    return Snapshot(state, lambda array: True, tracked_copy).restore()
+    return Snapshot(state, lambda array: True, tracked_copy).restore() if has_numbers(state) else state
 
 
 class Snapshot:
