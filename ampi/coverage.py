@@ -1,7 +1,7 @@
 """``python -m ampi.coverage``: every method of mpi4py's that moves data, and how it is treated.
 
     python -m ampi.coverage               by class
-    python -m ampi.coverage --rst         as a table for the README
+    python -m ampi.coverage --rst         as a table for the documentation
     python -m ampi.coverage --rst FILE    the same, put between the marks in FILE
 
 All of it is reported from the table of operations.
@@ -81,7 +81,7 @@ MOVES_NO_DATA: dict[str, frozenset[str]] = {
 """Methods that make, ask, name, complete or order something, by class."""
 
 _FAMILIES = (
-    ("point to point", r"Comm\.[A-Z]\w*(end|ecv)(rec|_|$)|Message\.[A-Z]"),
+    ("point to point", r"Comm\.[A-Z]\w*(end|ecv)(rec|_|$)|Message\.[A-Z]|Prequest\."),
     ("neighbourhood", r"Topocomm\.I?[nN]eighbor"),
     ("objects", r"\w+\.[a-z]"),
     ("collective", r"(Comm|Intracomm)\."),
@@ -89,6 +89,15 @@ _FAMILIES = (
     ("files", r"File\."),
     ("packing, local", r"(Datatype|Op)\."),
 )
+
+
+def families() -> Iterator[tuple[str, list[Operation]]]:
+    """The operations of the table by what they are: names of families, and their operations."""
+    left = list(TABLE.values())
+    for family, pattern in _FAMILIES:
+        found = [operation for operation in left if re.match(pattern, f"{operation.owner}.{operation.name}")]
+        left = [operation for operation in left if operation not in found]
+        yield family, found
 
 
 def unaccounted() -> list[str]:
@@ -128,22 +137,19 @@ def report() -> str:
     return "\n".join(lines[1:])
 
 
-# ------------------------------------------------------------------------------------------------ for the README
+# ----------------------------------------------------------------------------------------- for the documentation
 
 _WIDTHS = (16, 50, 48)
 _BEGIN, _END = ".. coverage begins", ".. coverage ends"
 
 
 def rst() -> str:
-    """The table of operations for the README: a row for each family of methods."""
+    """The table of operations for the documentation: a row for each family of methods."""
     rule = "  ".join("=" * width for width in _WIDTHS)
     lines = [rule, _row("MPI", "differentiated", "not (an error on active data)"), rule]
-    left = list(TABLE.values())
-    for family, pattern in _FAMILIES:
-        found = [operation for operation in left if re.match(pattern, f"{operation.owner}.{operation.name}")]
-        left = [operation for operation in left if operation not in found]
-        rules = _wrapped(_names(found, Treatment.DIFFERENTIATED), _WIDTHS[1])
-        errors = _wrapped(_names(found, Treatment.ERROR), _WIDTHS[2])
+    for family, found in families():
+        rules = _wrapped(forms(found, Treatment.DIFFERENTIATED), _WIDTHS[1])
+        errors = _wrapped(forms(found, Treatment.ERROR), _WIDTHS[2])
         lines += itertools.starmap(_row, itertools.zip_longest([family], rules, errors, fillvalue=""))
     return "\n".join([*lines, rule]) + "\n"
 
@@ -153,14 +159,14 @@ def _row(*cells: str) -> str:
     return "  ".join(f"{cell:{width}}" for cell, width in zip(cells, _WIDTHS)).rstrip()
 
 
-def _names(operations: Sequence[Operation], treatment: Treatment) -> list[str]:
+def forms(operations: Sequence[Operation], treatment: Treatment) -> list[str]:
     """Names of the operations of a treatment; blocking, nonblocking and persistent forms in one."""
-    forms: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for operation in operations:
         if operation.treatment is treatment:
             blocking, form = _blocking(operation.name)
-            forms.setdefault(blocking, set()).add(form)
-    return [_with_forms(name, found) for name, found in forms.items()] or ["–"]
+            found.setdefault(blocking, set()).add(form)
+    return [_with_forms(name, kinds) for name, kinds in found.items()] or ["–"]
 
 
 def _with_forms(name: str, forms: set[str]) -> str:
@@ -203,7 +209,7 @@ def put(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
-    parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the README; into FILE")
+    parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the documentation; into FILE")
     options = parser.parse_args(arguments)
     if options.rst:
         path = pathlib.Path(options.rst)

@@ -1,4 +1,4 @@
-"""What ``python -m ampi.coverage`` reports: nothing of mpi4py's is left out, and the README says the same."""
+"""What ``python -m ampi.coverage`` reports: nothing of mpi4py's is left out, and the documentation says the same."""
 
 import pathlib
 import subprocess
@@ -12,7 +12,7 @@ from ampi import coverage
 from ampi.mpi.namespace import BASE
 from ampi.mpi.rules import TABLE, Operation, Treatment
 
-README = pathlib.Path(__file__).parents[1] / "README.rst"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "differentiated.rst"
 METHODS = [(owner, name) for owner in coverage.CLASSES for name in coverage.methods_of(owner)]
 
 
@@ -52,14 +52,14 @@ def test_report_has_every_operation_by_class(capsys):
 def test_forms_of_an_operation_are_one_entry():
     names = ["Bcast", "Ibcast", "Bcast_init", "Reduce", "Ireduce_scatter_block"]
     operations = [Operation("Comm", name, Treatment.ERROR) for name in names]
-    found = coverage._names(operations, Treatment.ERROR)
+    found = coverage.forms(operations, Treatment.ERROR)
     assert found == ["[I]bcast[_init]", "Reduce", "Ireduce_scatter_block"]
-    assert coverage._names(operations, Treatment.DIFFERENTIATED) == ["–"]
+    assert coverage.forms(operations, Treatment.DIFFERENTIATED) == ["–"]
 
 
-def test_readme_has_the_table():
-    text = README.read_text(encoding="utf-8")
-    assert coverage.put(text) == text, "bring it up to date with: python -m ampi.coverage --rst README.rst"
+def test_page_has_the_table():
+    text = PAGE.read_text(encoding="utf-8")
+    assert coverage.put(text) == text, "bring it up to date with: python -m ampi.coverage --rst docs/differentiated.rst"
 
 
 def test_table_is_put_between_its_marks(tmp_path):
