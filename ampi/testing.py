@@ -32,7 +32,7 @@ class DotTest:
     uncertainty : float
         Estimated error of ``tangent``.
     scale : float
-        |ȳ| |Jẋ|, to which differences are relative.
+        ``|ȳ| |Jẋ|``, to which differences are relative.
     tolerance : float
         Allowed relative difference.
     """
@@ -86,7 +86,7 @@ class TaylorTest:
     steps : list of float
         h, each half of the one before.
     zeroth, first : list of float
-        |J(x + h v) − J(x)| and |J(x + h v) − J(x) − h ⟨g, v⟩|, which must go like h and h².
+        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must go like h and h².
     floor : float
         Remainders below this are rounding.
     """
@@ -193,7 +193,7 @@ class JvpTest:
     tangent, adjoint : float
         ⟨ȳ, Jẋ⟩ from forward mode and ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
     scale : float
-        The larger one of |ȳ| |Jẋ| and |x̄| |ẋ|.
+        The larger one of ``|ȳ| |Jẋ|`` and ``|x̄| |ẋ|``.
     tolerance : float
         Allowed relative difference.
     """
