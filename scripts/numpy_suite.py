@@ -55,12 +55,12 @@ LEFT_OUT = {
 }
 PATIENCE = 900 * float(os.environ.get("AMPI_TEST_PATIENCE", 1))  # seconds for one file
 
-_SUBCLASSES = "classes derived from ndarray are not kept: results are ampi.ndarrays (README, Limits)"
+_SUBCLASSES = "classes derived from ndarray are not kept: results are ampi.ndarrays (docs, Limits)"
 _TYPES = "the test asks for numpy.float64 or numpy.ndarray itself, where ampi gives a class derived from ndarray"
 _VIEWS = "what NumPy computes is seen through an ampi.ndarray that does not own the memory (flags, base)"
 _IDENTITY = "NumPy gives back its very argument, ampi another array on the same memory"
-_PLAIN = "arrays that NumPy's own objects hold are plain, and no instances of ampi.numpy.ndarray (README, Limits)"
-_THREADS = "another thread computes with active arrays, which is an error there (README, Limits)"
+_PLAIN = "arrays that NumPy's own objects hold are plain, and no instances of ampi.numpy.ndarray (docs, Limits)"
+_THREADS = "another thread computes with active arrays, which is an error there (docs, Limits)"
 _NAME = "the representation of an ampi.ndarray begins with its own name"
 _CPYTHON = "CPython treats classes written in Python otherwise than those in C (sequences' slots, signatures)"
 _TESTING = "numpy.testing compares 0-d arrays otherwise than numbers"

@@ -1,0 +1,118 @@
+"""Every code block of README and documentation runs, and prints what stands there; tables are complete."""
+
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+import pytest
+from documentation import PAGES, RANKS, ROOT, commands, files, fits, program
+
+import ampi
+from ampi import coverage
+
+DOCS = ROOT / "docs"
+COMMANDS = [command for page in PAGES for command in commands(page)]
+ALL = """\
+import runpy, sys, traceback
+from mpi4py import MPI
+for page in sys.argv[1:]:
+    try:
+        runpy.run_path(page, run_name="page")
+    except BaseException:
+        traceback.print_exc()
+        print(f"in {page}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
+print("done")
+"""
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """What a program has that is started anywhere: this checkout, and no settings of the tests'."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.delenv("AMPI_VERIFY", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_command(command, mpiexec, tmp_path, monkeypatch, outside):
+    for name, text in files(command.page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, value in command.settings.items():
+        monkeypatch.setenv(name, value)
+    done = mpiexec(command.ranks, *command.arguments)
+    printed = (done.stdout + done.stderr).splitlines()
+    assert fits(printed, command.expected), f"{command}\n{done.stdout}\n{done.stderr}"
+    failing = any("Error" in line or "FAIL" in line for line in command.expected)
+    assert failing or done.returncode == 0, done.stderr
+
+
+def test_blocks(mpiexec, tmp_path, monkeypatch, outside):
+    """All in one go, since starting a program takes longer than what they do."""
+    paths = []
+    for page in PAGES:
+        if text := program(page):
+            path = tmp_path / str(page.relative_to(ROOT)).replace("/", "_").replace(".rst", ".py")
+            path.write_text(text, encoding="utf-8")
+            paths.append(path)
+    shutil.copytree(DOCS / "programs", tmp_path / "programs")
+    monkeypatch.chdir(tmp_path)
+    done = mpiexec(RANKS, "-c", ALL, *paths)
+    assert done.returncode == 0 and done.stdout.count("done") == RANKS, done.stderr[-8000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_program_with_a_name_is_run(page):
+    run = " ".join(command.text for command in commands(page))
+    text = "".join(files(page).values())
+    for name in files(page):
+        module = name.removesuffix(".py")
+        assert re.search(rf"\b{re.escape(name)}\b", run) or re.search(rf"\bfrom {module} import\b", text), name
+
+
+def test_all_operations_have_a_derivation():
+    """Each family of MPI operations is on the page of adjoints once."""
+    text = (DOCS / "adjoints.rst").read_text(encoding="utf-8")
+    shown = [name.strip() for names in re.findall(r"mpi-operations:: (.*)", text) for name in names.split(";")]
+    assert sorted(shown) == sorted(name for name, operations in coverage.families() if operations)
+
+
+def test_tables_from_the_code():
+    """What the extension of Sphinx writes, without Sphinx."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        import tables
+    finally:
+        sys.path.remove(str(DOCS))
+    from ampi.kernel.pipeline import PASSES
+    from ampi.mpi.rules import TABLE
+
+    named = [name for name, _ in coverage.families()]
+    assert {o.name for name in named for o in tables.operations_of(name)} == {o.name for o in TABLE.values()}
+    assert "``[I]bcast[_init]``" in tables.operations_text("collective")
+    with pytest.raises(ValueError, match="no family 'nobody'"):
+        tables.operations_of("nobody")
+    text = tables.passes_text()
+    assert [text.count(f"\n``{step.name}``\n") for step in PASSES] == [
+        sum(other.name == step.name for other in PASSES) for step in PASSES
+    ]
+    kernel, adjoint = tables.kernel_and_adjoint(DOCS / "programs" / "logistic.py", "sines", "float64, int64", None)
+    assert "math.sin(x)" in kernel and "math.cos(x_saved[" in adjoint and adjoint.count("def ") == 1
+
+
+def test_all_public_names_are_in_the_reference():
+    text = (DOCS / "api.rst").read_text(encoding="utf-8")
+    for name in ampi.__all__:
+        assert re.search(rf"\bampi\.{name}\b", text), f"docs/api.rst does not have ampi.{name}"
+
+
+def test_all_environment_variables_are_in_the_table():
+    sources = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(ampi.__file__).parent.rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\[)\"(AMPI_\w+)\"", sources))
+    text = (DOCS / "guides" / "clusters.rst").read_text(encoding="utf-8")
+    assert read and read == set(re.findall(r"^   \* - ``(AMPI_\w+)", text, re.M))
