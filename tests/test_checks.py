@@ -24,3 +24,32 @@ def test_a_value_that_does_not_exist_is_an_error_which_names_the_variable():
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ampi.errors.AmpiError: the environment variable AMPI_CHECK is '1'")
+
+
+CHAINS = """
+import numpy
+import ampi, ampi.numpy as np
+
+draw = numpy.random.default_rng(0)
+for f in (
+    lambda x: np.linalg.norm(x),
+    lambda x: np.linalg.norm(x.reshape(2, 4), axis=1),
+    lambda x: np.interp(x, x, x * x),
+    lambda x: np.linalg.slogdet(np.outer(x, x) + np.eye(8))[1],
+    lambda x: np.std(x) + np.var(x) + np.prod(x),
+    lambda x: np.trapezoid(x, x * x),
+):
+    for _ in range(20):
+        x = draw.uniform(0.5, 2.0, 8)
+        value, found = ampi.value_and_grad(lambda x: np.sum(f(x) * 1.5))(x)
+        assert value == numpy.sum(numpy.asarray(f(x)) * 1.5)
+        moved = [numpy.sum(f(x + s * 1e-6)) * 1.5 for s in (1, -1)]
+        assert abs(sum(found) - (moved[0] - moved[1]) / 2e-6) < 1e-6 * (1 + abs(sum(found)))
+"""
+
+
+def test_values_that_are_numpys_and_not_the_formulas_are_no_change_by_others():
+    done = subprocess.run(
+        [sys.executable, "-c", CHAINS], env={**os.environ, "AMPI_CHECK": "full"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

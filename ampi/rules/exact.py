@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import checks
 from ..activity import plain_of
 from ..indexing import copied
 from ..memory import as_scalar, is_scalar, writable
@@ -27,6 +28,9 @@ def exactly(function: Callable) -> Callable:
                 result = result.astype(exact.dtype)
             if isinstance(exact, np.ndarray) and (is_scalar(result) or _order(result) != _order(exact)):
                 return copied(result, exact)
+            if checks.is_full():  # which looks at what the formula has computed: that stays as it is
+                values = iter(leaves(exact))
+                return mapped(lambda made: _copied(made, next(values)), result)
             for made, wanted in zip(leaves(result), leaves(exact)):
                 if not isinstance(made, np.ndarray):
                     continue  # an exponent
@@ -38,6 +42,10 @@ def exactly(function: Callable) -> Callable:
         return rewritten
 
     return decorate
+
+
+def _copied(made: Any, wanted: Any) -> Any:
+    return copied(made, np.asarray(wanted)[()]) if isinstance(made, np.ndarray) else made
 
 
 def _order(x: np.ndarray) -> list[int]:
