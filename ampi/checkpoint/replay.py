@@ -1,4 +1,4 @@
-"""The steps of a time loop: run, recorded one at a time, and swept, as a schedule wants it."""
+"""Replay of a checkpointed time loop: its steps are run, recorded one at a time, and swept, as a schedule wants it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Re
 
 from ..errors import ActivityError, TapeError
 from ..extents import Extent
-from ..handouts import describe, where_called
+from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, memory_at, region_of, storage_of
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
-from .states import Snapshot, arrays_of, checksum, differentiable, spelled, with_tracked_numbers, write
+from .states import Snapshot, arrays_of, differentiable, spelled, with_tracked_numbers, write
 
 
 def give(storage: Any, reference: Any) -> None:
@@ -123,26 +123,24 @@ class Loop:
         for action in undo:
             self.written.setdefault(place_of(action.view), action.view)
             self.written_storages.add(action.storage)
-            give(action.storage, None)  # while steps run that nobody records
+            give(action.storage, None)
 
     # ------------------------------------------------------------------------------------------------------ steps
 
-    def run(self, state: Any, n: int) -> Any:
+    def run(self, state: Any) -> Any:
         """Run a step without recording it."""
         self.executed += 1
         with passive():
             result = self.step(state)
         return state if result is None else result
 
-    def record(self, state: Any, n: int) -> tuple[Any, Taped]:
+    def record(self, state: Any) -> tuple[Any, Taped]:
         """Run a step and record it."""
         self.executed += 1
         tape = StepTape(self.references)
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            for storage in self.active:
-                give(storage, tape.reference)
-            for storage in self.written_storages:
+            for storage in self.active | self.written_storages:
                 give(storage, tape.reference)
             state = with_tracked_numbers(state)
             arrays = differentiable(state)
@@ -153,6 +151,8 @@ class Loop:
             result = self.step(state)
             state = state if result is None else result
             after = places_of(state)
+        for storage in self.active | self.written_storages:  # while steps run that nobody records
+            give(storage, None if storage in self.written_storages else self.tape.reference)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
             raise ActivityError(
                 f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
@@ -165,8 +165,8 @@ class Loop:
     def note(self, state: Any, n: int) -> None:
         """Remember what a state is at the beginning of a step."""
         if n not in self.checksums:
-            written = {place: checksum(view) for place, view in self.written.items()}
-            self.checksums[n] = {way: checksum(a) for way, a in arrays_of(state).items()}, written
+            written = {place: _said_of(view) for place, view in self.written.items()}
+            self.checksums[n] = {way: _said_of(a) for way, a in arrays_of(state).items()}, written
 
     def verify(self, state: Any, n: int) -> None:
         """Compare a state with what it was when the program came by here first."""
@@ -174,10 +174,10 @@ class Loop:
             return
         known, written = self.checksums[n]
         arrays = arrays_of(state)
-        differing = [spelled(way) for way, what in known.items() if way in arrays and checksum(arrays[way]) != what]
+        differing = [spelled(way) for way, what in known.items() if way in arrays and _said_of(arrays[way]) != what]
         for place, what in written.items():
             view = self.written[place]
-            if checksum(view) != what:
+            if _said_of(view) != what:
                 differing.append(describe(storage_of(view), view))
         if differing:
             raise TapeError(
@@ -185,6 +185,11 @@ class Loop:
                 f"it gives other values in {', '.join(differing)}; what it reads or counts besides must be a part "
                 "of the state (random generators, too)"
             )
+
+
+def _said_of(array: np.ndarray) -> tuple[Any, ...]:
+    """What an array is and holds: shape, dtype and a checksum."""
+    return array.shape, array.dtype, 0 if array.dtype.hasobject else checksum(array)
 
 
 def places_of(state: Any) -> dict[tuple, Region]:
@@ -255,13 +260,13 @@ class Executor:
                 loop.note(self.state, action.n0)
             for n in action:
                 if action.write_adj_deps:
-                    self.state, taped = loop.record(self.state, n)
+                    self.state, taped = loop.record(self.state)
                     if action.storage is StorageType.WORK:
                         self.work[n] = taped
                     else:
                         self._store(n, taped)
                 else:
-                    self.state = loop.run(self.state, n)
+                    self.state = loop.run(self.state)
                 self.steps = max(self.steps, int(n) + 1)
                 after_step()
                 loop.verify(self.state, n + 1)

@@ -1,4 +1,4 @@
-"""Which states are kept, and when steps are run again."""
+"""Checkpointing schedules: which states are kept, and when steps are run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a simulation: what they hold, and how they are put back to what they were.
+"""Checkpoints of a simulation's state: what it holds, and how it is put back to what it was.
 
 A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
 object may be met in several places.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from ..blocks import same_bytes
 from ..extents import address_of, bounds_of
 from ..handouts import LIBRARIES, settle_all
 from ..memory import TrackedArray, carries_derivatives, is_scalar, memory_at, plain, tracked, tracked_copy
@@ -147,10 +147,10 @@ class Snapshot:
     def _of(self, x: Any) -> Callable[[dict], Any]:
         if id(x) in self._made:
             return self._made[id(x)][1]
-        mutable = isinstance(x, (np.ndarray, np.random.Generator, np.random.RandomState, tuple, list, dict))
         if isinstance(x, np.inexact):
             return lambda done: self._number(x)
-        if not mutable and not _has_state(x):
+        make = next((make for kinds, make in _MAKERS if isinstance(x, kinds)), Snapshot._of_object)
+        if make is Snapshot._of_object and not _has_state(x):
             return lambda done: x
         inside: list[Any] = [None]
 
@@ -161,23 +161,8 @@ class Snapshot:
             return done[id(x)]
 
         self._made[id(x)] = x, restore
-        inside[0] = self._maker(x)
+        inside[0] = make(self, x)
         return restore
-
-    def _maker(self, x: Any) -> Callable[[dict], Any]:
-        if isinstance(x, np.ndarray):
-            return self._of_array(x)
-        if isinstance(x, np.random.Generator):
-            return _of_bits(x, x.bit_generator)
-        if isinstance(x, np.random.RandomState):
-            return _of_random_state(x)
-        if isinstance(x, tuple):
-            return self._of_tuple(x)
-        if isinstance(x, list):
-            return self._of_list(x)
-        if isinstance(x, dict):
-            return self._of_dict(x)
-        return self._of_object(x)
 
     def _of_array(self, x: np.ndarray) -> Callable[[dict], Any]:
         if is_scalar(x) and not self._is_kept(x):
@@ -188,7 +173,7 @@ class Snapshot:
         if isinstance(x, TrackedArray):
             return self._of_computed(x)
         _, values = self._earlier.get(id(x), (x, None))
-        if values is None or x.dtype.hasobject or not np.array_equal(_flat(values), _flat(x)):
+        if values is None or x.dtype.hasobject or not same_bytes(values, x if x.flags.forc else x.copy(order="K")):
             values = x.copy(order="K")
             self.nbytes += values.nbytes
             self._earlier[id(x)] = x, values
@@ -201,7 +186,7 @@ class Snapshot:
 
     def _of_computed(self, x: TrackedArray) -> Callable[[dict], Any]:
         """Of an array that a step has made: put back as another one, on memory that is shared as it was."""
-        owner = _owner(x)
+        owner = owner_of(x)
         block = self._blocks.get(id(owner))
         if block is None:
             block = self._blocks[id(owner)] = owner, _bytes(owner).copy()
@@ -266,7 +251,8 @@ class Snapshot:
         return restore
 
 
-def _of_bits(generator: Any, bits: Any) -> Callable[[dict], Any]:
+def _of_generator(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
+    bits = generator.bit_generator
     state = copy.deepcopy(bits.state)
 
     def restore(done: dict) -> Any:
@@ -276,7 +262,7 @@ def _of_bits(generator: Any, bits: Any) -> Callable[[dict], Any]:
     return restore
 
 
-def _of_random_state(generator: Any) -> Callable[[dict], Any]:
+def _of_random_state(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
     state = generator.get_state()
 
     def restore(done: dict) -> Any:
@@ -286,7 +272,18 @@ def _of_random_state(generator: Any) -> Callable[[dict], Any]:
     return restore
 
 
-def _owner(x: np.ndarray) -> np.ndarray:
+_MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ...] = (
+    (np.ndarray, Snapshot._of_array),
+    (np.random.Generator, _of_generator),
+    (np.random.RandomState, _of_random_state),
+    (tuple, Snapshot._of_tuple),
+    (list, Snapshot._of_list),
+    (dict, Snapshot._of_dict),
+)
+
+
+def owner_of(x: np.ndarray) -> np.ndarray:
+    """The array whose memory an array looks at."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
@@ -302,17 +299,3 @@ def write(array: np.ndarray, values: np.ndarray) -> None:
     overwrite(array)
     plain(array)[...] = values
     settle_all([array])
-
-
-# ------------------------------------------------------------------------------------------------------ checksums
-
-
-def checksum(array: np.ndarray) -> Any:
-    """What an array is and holds: shape, dtype and a number."""
-    return array.shape, array.dtype, zlib.crc32(_flat(plain(array))) if not array.dtype.hasobject else 0
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array's elements."""
-    dense = array if array.flags.forc else array.copy()
-    return dense.reshape(-1, order="A").view(np.uint8) if dense.size else np.empty(0, np.uint8)

@@ -18,7 +18,7 @@ from ..mpi import COMM_WORLD
 from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
 from .replay import Executor, Loop, Stored, give, move, places_of
 from .schedules import Online, offline
-from .states import Snapshot, differentiable, with_tracked_numbers, write
+from .states import Snapshot, differentiable, owner_of, with_tracked_numbers, write
 
 
 def timeloop(
@@ -197,17 +197,14 @@ class _Steps(IsRecord):
 
     def _absorb(self) -> None:
         """What the tape got to know of a step: memory that was overwritten, whose earlier values this record keeps."""
-        loop, tape = self.loop, self.loop.tape
-        for storage in loop.active:
-            give(storage, tape.reference)
-        undo, _ = tape.absorb(self.start)
+        undo, _ = self.loop.tape.absorb(self.start)
         self.undo += undo
-        loop.note_written(undo)
+        self.loop.note_written(undo)
 
     def units(self, budget: int, comm: Any) -> int:
         """How many states or recorded steps there is room for, on the rank with the least."""
         self.start = len(self.loop.tape)
-        state, taped = self.loop.record(self.roots, 0)
+        state, taped = self.loop.record(self.roots)
         self._absorb()
         taped.freeze(self.loop.written_storages)
         kept = sum(action.saved.nbytes for action in self.undo)
@@ -235,15 +232,12 @@ class _Steps(IsRecord):
             stops = n > 0 and last(state, n)  # type: ignore[misc]
             if stops:
                 schedule.finish(n)
-                self.steps = n
             return stops
 
         state = executor.forward(self._absorb, None if last is None else is_last)
-        self.steps = self.steps or executor.steps
+        self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
-        for storage in loop.active:
-            give(storage, tape.reference)
         state = with_tracked_numbers(state)
         finals = differentiable(state).values()
         self.created = tuple({s for a in finals if (s := storage_of(a)) is not None and s not in loop.outside})
@@ -312,9 +306,6 @@ def _needed(tape: Tape) -> set[Storage]:
         if storage is None or storage in found:
             continue
         found.add(storage)
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
         if not storage.volatile and not is_scalar(array):
-            tape.need(owner)
+            tape.need(owner_of(array))
     return found
