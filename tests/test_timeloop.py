@@ -334,6 +334,29 @@ def test_steps_are_run_as_often_as_is_needed(kept, most):
     assert count <= most * 1000
 
 
+@pytest.mark.parametrize("kept", [1, 2, 4, 20])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_one_memory_in_several_places_of_the_state_and_empty_parts(size, kept):
+    def step(s):
+        s["u"] *= 1.0 - 0.1 * s["u"]
+        s["v"] += 0.05 * s["u"][::-1]
+        s["e"] = s["e"] * 2.0
+        s["k"] = np.concatenate([s["u"], s["e"]]) * 0.5
+        s["l"] = s["k"][1:]
+        s["w"][0] = s["w"][0] * s["l"][0]
+
+    def run(loop):
+        def f(u):
+            s = {"u": u, "v": u[::-1], "w": u, "e": np.zeros(0), "k": u * 2, "l": u[1:]}
+            s = loop(s)
+            return np.concatenate([s["u"], s["v"], s["l"] * s["k"][1:], s["e"]])
+
+        return f
+
+    x = numpy.linspace(0.4, 0.9, size)
+    same(through(run(lambda s: ampi.timeloop(step, s, 9, checkpoints=kept)), x), through(run(plainly(step, 9)), x))
+
+
 def test_loops_in_loops():
     def outer(u):
         return ampi.timeloop(decayed, u * 1.01, 3, checkpoints=2)
