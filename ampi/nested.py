@@ -33,7 +33,7 @@ class _Stack:
 
     def tangent(self, push: Push) -> None:
         """The tangents side by side."""
-        y_dot = np.zeros((self.count, *self.sources[0][1].shape), self.result.dtype)
+        y_dot = np.zeros((self.count, *self.sources[0][1].shape), push.dtype(self.result))
         for k, source in self.sources:
             y_dot[k] = push.get(source)
         push.put(self.result, y_dot.reshape(self.result.shape))

@@ -4,6 +4,7 @@ While a tape records, an object with active arrays in it (in lists, dicts, datac
 `Parcel`, which pickles the object together with the list of these arrays.  On arrival the same arrays are found again
 in the unpickled object, as `ampi.ndarray`s which are active, and their adjoints go back as one flat message.  Objects
 without active arrays travel as they are, by which the receiver knows as well that they have no part in derivatives.
+In forward mode a parcel has the tangents of its arrays in it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ..errors import ActivityError
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, for_array_types, region_of, storage_of
 from ..outside import warn_lost
 from ..recording import current, recording
-from ..tape import Sweep, Tape, living
+from ..tape import Push, Sweep, Tape, living
 from .packed_adjoints import SLOT_DTYPE
+from .tangents import set_tangent, tangent_in
 
 
 class Bundle:
@@ -103,25 +105,29 @@ def _size(region: Region) -> int:
 
 
 class Parcel:
-    """An object on its way, with the list of the active arrays in it; unpickled it is the object."""
+    """An object on its way, with the list of the active arrays in it; unpickled it is the object.
 
-    __slots__ = ("arrays", "contents")
+    In forward mode with their tangents, flat.
+    """
 
-    def __init__(self, contents: Any, arrays: Sequence[TrackedArray]) -> None:
+    __slots__ = ("arrays", "contents", "tangents")
+
+    def __init__(self, contents: Any, arrays: Sequence[TrackedArray], tangents: np.ndarray | None) -> None:
         self.contents = contents
         self.arrays = arrays
+        self.tangents = tangents
 
     def __reduce__(self) -> Any:
-        return _open, (self.contents, list(self.arrays))
+        return _open, (self.contents, list(self.arrays), self.tangents)
 
 
-# Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them.
-arrived: dict[int, tuple[Any, list[TrackedArray]]] = {}
+# Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them and their tangents.
+arrived: dict[int, tuple[Any, list[TrackedArray], np.ndarray | None]] = {}
 
 
-def _open(contents: Any, arrays: list[TrackedArray]) -> Any:
+def _open(contents: Any, arrays: list[TrackedArray], tangents: np.ndarray | None) -> Any:
     if living:
-        arrived[id(contents)] = contents, [] if recording() is None else arrays
+        arrived[id(contents)] = contents, [] if recording() is None else arrays, tangents
     return contents
 
 
@@ -204,21 +210,28 @@ def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
             )
         arrays.append(array)
         memory.append(array if moved is None else moved)
-    return (Parcel(obj, arrays), Bundle(memory)) if arrays else (obj, EMPTY)
+    if not arrays:
+        return obj, EMPTY
+    bundle = Bundle(memory)
+    push: Push | None = tape.forward
+    return Parcel(obj, arrays, None if push is None else tangent_in(push, bundle)), bundle
 
 
 EMPTY = Bundle()
-_NOTHING: tuple[Any, list[TrackedArray]] = None, []
+_NOTHING: tuple[Any, list[TrackedArray], np.ndarray | None] = None, [], None
 
 
 def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     """The active arrays in an object that has arrived."""
-    _, arrays = arrived.pop(id(message), _NOTHING)
+    _, arrays, tangents = arrived.pop(id(message), _NOTHING)
     for array in arrays:
         tape.activate(array)
         if not carries_derivatives(array.dtype):
             storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
-    return (Bundle(arrays) if arrays else EMPTY), arrays
+    bundle = Bundle(arrays) if arrays else EMPTY
+    if arrays and tape.forward is not None:
+        set_tangent(tape.forward, bundle, tangents)
+    return bundle, arrays
 
 
 def refuse_others_in(obj: Any) -> None:

@@ -1,10 +1,15 @@
 """Forward mode of messages: the tangent of what is sent goes beside it, on the reverse communicator.
 
 Every message of a buffer has one of a tangent, empty where the sender's memory carries none: the receiver cannot know.
+(Objects have the tangents of what is in them with them: `bundles`.)
 It is sent before the message itself, so both are in flight together.  Messages of one sender and tag are received in
 the order in which they were sent, and so are their tangents, if these are asked for in the order in which MPI matches
 the receives: that of posting.  A receive that names its partner asks as soon as it is posted; one with a wildcard when
 it has completed, and after those that were posted before it.
+
+Which dtype the elements have is told by a last byte, which makes the length odd: their real numbers' size.  Eight, the
+usual one, is not told.  Zero: the message was of bytes with packed elements, whose tangents (`packed_adjoints`) come in
+a message of their own, with the number that this one holds.
 """
 
 from __future__ import annotations
@@ -23,44 +28,12 @@ from .bundles import Bundle
 from .log import Communication, Log
 from .messages import Received, Sent
 from .notices import stranded
-from .reverse import FIRST_TAG, Reverse
+from .packed_adjoints import SLOT_DTYPE, PackedAdjoints
+from .reverse import FIRST_TAG, SIZES_TAG, Reverse
+from .tangents import set_tangent, tangent_in
 from .waiting import Patience, outbox_of
 
 _Get_status = mpi.Request.Get_status
-
-
-class Reader:
-    """Takes the place of a sweep for what takes adjoints off memory: gives copies of tangents, which stay."""
-
-    def __init__(self, push: Push) -> None:
-        self.push = push
-
-    def has_shadow(self, region: Any) -> bool:
-        """Whether the region's storage has a tangent."""
-        return self.push.has_shadow(region)
-
-    def shadow(self, region: Any) -> np.ndarray:
-        """A copy of the region's tangent."""
-        return self.push.shadow(region).copy()
-
-    def take(self, region: Any) -> np.ndarray | None:
-        """The same; None for zeros."""
-        return self.shadow(region) if self.has_shadow(region) else None
-
-    def zero(self, region: Any, key: Any = ...) -> None:
-        """Nothing: it stays."""
-
-
-def tangent_in(push: Push, memory: Any) -> np.ndarray:
-    """The tangent of a message's memory, flat, as a new array."""
-    return memory.take(Reader(push))
-
-
-def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
-    """Set the tangent of a message's memory; None: to zero."""
-    memory.zero(push)
-    if flat is not None:
-        memory.add(push, flat)
 
 
 class _Hooked(list):
@@ -124,15 +97,21 @@ class ForwardLog(Log):
         Receives that have not completed, in the order of posting.
     used : bool
         Tangents may be under way.
+    numbers : dict
+        Number of messages of packed elements sent so far, by rank.
+    came : dict
+        Tangents of packed elements that came before they were asked for, by rank and number.
     """
 
-    __slots__ = ("push", "used", "waiting")
+    __slots__ = ("came", "numbers", "push", "used", "waiting")
 
     def __init__(self, push: Push, reverse: Reverse) -> None:
         super().__init__(reverse)
         self.push = push
         self.used = False
         self.waiting: list[ForwardReceived] = []
+        self.numbers: dict[int, int] = {}
+        self.came: dict[tuple[int, int], np.ndarray] = {}
         self.messages = _Hooked(self.said)
         self.collectives = _Hooked(self.refused)
 
@@ -144,6 +123,10 @@ class ForwardLog(Log):
     def said(self, message: Any) -> None:
         """A message is about to be sent, or a receive to be posted."""
         message.reverse = self.reverse
+        if isinstance(message.buffer, Bundle):
+            if isinstance(message, Received):
+                message.__class__ = ForwardReceived
+            return
         if type(message) in (Sent, Received):
             self.used = True
         if type(message) is Sent:
@@ -168,10 +151,17 @@ class ForwardLog(Log):
 
     def send(self, sent: Sent) -> None:
         """Send the tangent of a message."""
-        flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer).view(np.uint8)
-        route = sent.route
+        outbox, route = outbox_of(self.push), sent.route  # type: ignore[arg-type]
         describe = lambda: f"the delivery of the tangent of {sent.describe()}"
-        outbox_of(self.push).send(self.reverse, flat, route.partner, self.tag(route.tag), describe)  # type: ignore[arg-type]
+        flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer)
+        if sent.buffer is not None and sent.buffer.packed:
+            number = self.numbers[route.partner] = self.numbers.get(route.partner, 0) + 1
+            slots, flat = np.concatenate([[float(number)], flat]), np.array([number], np.int64)
+            outbox.send(self.reverse, slots, route.partner, _SLOTS_TAG, describe)
+            flat = np.append(flat.view(np.uint8), np.uint8(0))
+        elif _real_size(flat.dtype) not in (1, 8):
+            flat = np.append(flat.view(np.uint8), np.uint8(_real_size(flat.dtype)))
+        outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
 
     def ask_early(self, receive: ForwardReceived) -> None:
         """Post the receive of a tangent, if it is certain which one it is."""
@@ -182,7 +172,8 @@ class ForwardLog(Log):
             if not other.flight.is_settled() and other.may_match(route.partner, route.tag):
                 return
         flight = receive.flight
-        flight.array = np.empty(buffer.count * buffer.dtype.itemsize, np.uint8)
+        nbytes = buffer.nbytes if buffer.packed else buffer.count * buffer.dtype.itemsize
+        flight.array = np.empty(max(nbytes, np.dtype(np.int64).itemsize) + 1, np.uint8)
         flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
 
     def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
@@ -192,6 +183,11 @@ class ForwardLog(Log):
         if receive in self.waiting:
             self.waiting.remove(receive)
         flight = receive.flight
+        if flight.passed_over:
+            raise CommunicationError(
+                f"forward mode: {receive.describe()} is of a buffer and matched by mprobe or improbe; take Mprobe, or "
+                "receive it before later messages of the same sender and tag"
+            )
         if receive.void:
             if flight.request is not None:
                 flight.request.Cancel()
@@ -217,12 +213,39 @@ class ForwardLog(Log):
         if not array.size:
             set_tangent(self.push, part, None)
             return
-        if part.dtype is None or array.size != part.count * part.dtype.itemsize:
+        size = 8
+        if array.size % 2:
+            size, array = int(array[-1]), array[:-1]
+        if part.dtype is not None and not size and not part.packed:
+            part = PackedAdjoints(part)
+        if part.dtype is not None and not size:
+            array = self.slots(receive, int(array.view(np.int64)[0]))
+        elif part.packed and array.size == part.nbytes:
+            typed = array.view(f"f{size}")
+            array = np.zeros(part.count, part.dtype)
+            array[::size] = typed
+        elif part.dtype is not None:
+            array = array.view(part.dtype) if _real_size(part.dtype) == size else _NOTHING
+        if part.dtype is None or array.size != part.count:
             raise CommunicationError(
                 f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
                 "derivatives cannot go with them; send and receive the same kind of numbers"
             )
-        set_tangent(self.push, part, array.view(part.dtype))
+        set_tangent(self.push, part, array)
+
+    def slots(self, receive: ForwardReceived, number: int) -> np.ndarray:
+        """The tangents of packed elements with a number."""
+        comm, partner, status = self.reverse.comm, receive.route.partner, mpi.Status()
+        with Patience(receive.waiting, lambda: [(self.reverse, partner)]) as patience:
+            while (partner, number) not in self.came:
+                message = comm.Improbe(partner, _SLOTS_TAG, status)
+                if message is None:
+                    patience.pause()
+                    continue
+                array = np.empty(status.Get_count(mpi.BYTE) // SLOT_DTYPE.itemsize, SLOT_DTYPE)
+                message.Recv(array)
+                self.came[partner, int(array[0])] = array[1:]
+        return self.came.pop((partner, number))
 
     def settle_before(self, receive: ForwardReceived) -> None:
         """Have the tangents asked for of those receives, posted before, that have matched earlier messages of the same
@@ -242,11 +265,9 @@ class ForwardLog(Log):
                         patience.pause()
                 source, there = status.Get_source(), status.Get_tag()
             if source == partner and tag in (mpi.ANY_TAG, there):
-                if isinstance(other.buffer, Bundle):
-                    raise CommunicationError(
-                        f"forward mode: {receive.describe()} has completed before {other.describe()}, of which it is "
-                        "not known whether a tangent came with it; wait for them in the order of posting"
-                    )
+                if other.route.name in ("mprobe", "improbe"):  # of an object, as it seems
+                    other.flight.passed_over = True
+                    continue
                 status = mpi.Status()
                 other.flight.message = self.probe(other, source, there, status)
                 other.flight.size = status.Get_count(mpi.BYTE)
@@ -263,7 +284,12 @@ class ForwardLog(Log):
 
 
 _NOTHING = np.zeros(0, np.uint8)
+_SLOTS_TAG = SIZES_TAG  # of sweeps, which there are none of here
 _PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
+
+
+def _real_size(dtype: np.dtype) -> int:
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
 class Flight:
@@ -276,9 +302,11 @@ class Flight:
         It has been asked for, into ``array``.
     message : mpi4py.MPI.Message or None
         It has been found, of ``size`` bytes.
+    passed_over : bool
+        The message was taken for an object, which has none.
     """
 
-    __slots__ = ("array", "log", "message", "request", "size")
+    __slots__ = ("array", "log", "message", "passed_over", "request", "size")
 
     def __init__(self, log: ForwardLog) -> None:
         self.log = log
@@ -286,10 +314,21 @@ class Flight:
         self.array: np.ndarray = _NOTHING
         self.message: mpi.Message | None = None
         self.size = 0
+        self.passed_over = False
 
     def is_settled(self) -> bool:
         """Whether it is certain which one it is."""
         return self.request is not None or self.message is not None
+
+    def forget(self, receive: ForwardReceived) -> None:
+        """The message that was matched is of an object, which has its tangents with it."""
+        if self.is_settled():
+            raise CommunicationError(
+                f"forward mode: {receive.describe()} is of an object and matched by Mprobe or Improbe; take mprobe, or "
+                "receive it before later messages of the same sender and tag"
+            )
+        self.log.waiting.remove(receive)
+        receive.flight = None
 
     def take(self, receive: ForwardReceived) -> np.ndarray:
         """Wait for it; gives its bytes."""

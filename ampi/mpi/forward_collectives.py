@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
-from mpi4py.util.dtlib import from_numpy_dtype
 
 from ..errors import ActivityError, CommunicationError
-from ..memory import carries_derivatives, plain, region_of, storage_of
 from ..tape import Push, Tape, no_tangent, where_called
-from .argument_forms import is_bottom, is_in_place
+from .argument_forms import is_in_place
 from .buffers import NOTHING, arrive
 from .collective_calls import Call
-from .forward import set_tangent, tangent_in
+from .forward_arguments import Arguments
 from .reduction_plans import refusal
-from .reductions import Reduction, known
+from .reductions import known
+from .reductions_forward import combination, elements_with_tangents
 from .reverse import COLLECTIVE_TAG, Reverse, name_of, reverse_of
-from .typemaps import Typemap
+from .tangents import set_tangent, tangent_in
 from .waiting import wait
 
 _Comm, _Intracomm, _Topocomm = mpi.Comm, mpi.Intracomm, mpi.Topocomm  # mpi4py's own: the names may be rebound
@@ -58,9 +57,9 @@ def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any
         if undo:
             tape.append(None, undo)
         primal(comm, *arguments)
-        tangent.finish()
         for buffer in call.writes:
             buffer.activate(tape)
+        tangent.finish()
     finally:
         call.detach()
 
@@ -141,8 +140,8 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
     op = given.get("op")
     describe = lambda: f"the tangent of {call.name} on {reverse.name}"
     if op is None:
-        return _linear(comm, operation, given, tape, reverse, describe, started)
-    if _are_whole_numbers(operation, given):
+        return _linear(comm, operation, call, given, tape, reverse, describe, started)
+    if _is_of_integers(call):
         return TangentCall(lambda: None)
     rule = known(op)
     if rule is None:
@@ -154,9 +153,7 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
             refused = refusal(op, rule, call.reads[0])
             if refused:
                 raise ActivityError(f"{call.name}: {refused}")
-        return _linear(comm, operation, given, tape, reverse, describe, started)
-    if rule.located:
-        raise no_tangent(f"{call.name} with MINLOC or MAXLOC")
+        return _linear(comm, operation, call, given, tape, reverse, describe, started)
     return _by_pairs(operation, call, given, push, reverse, op, describe)
 
 
@@ -173,12 +170,20 @@ def _are_whole_numbers(operation: Any, given: dict[str, Any]) -> bool:
     return bool(whole) and all(whole)
 
 
+def _is_of_integers(call: Call) -> bool:
+    """Whether a reduction is one of integers, which no byte of a floating-point number can be part of."""
+    buffers = [buffer for buffer in (*call.reads, *call.writes) if buffer is not NOTHING]
+    whole = [b.dtype is not None and b.dtype.kind in "iub" and not (b.raw or b.mixed) for b in buffers]
+    return bool(whole) and all(whole)
+
+
 # ---------------------------------------------------------------------------------------------- linear operations
 
 
 def _linear(
     comm: Any,
     operation: Any,
+    call: Call,
     given: dict[str, Any],
     tape: Tape,
     reverse: Reverse,
@@ -187,21 +192,9 @@ def _linear(
 ) -> TangentCall:
     if _are_whole_numbers(operation, given):
         return TangentCall(lambda: None)
-    reads, writes = operation.buffers
-    scratch: list[np.ndarray] = []
-    arguments = {
-        name: _memory_of_tangents(tape, x, name == writes, scratch) if name in (reads, writes) else x
-        for name, x in given.items()
-    }
+    found = Arguments(comm, operation, call, given, tape)
+    arguments, check = found.of_tangents, found.finish
     name = operation.name
-
-    def check() -> None:
-        if any(a.any() for a in scratch):
-            raise ActivityError(
-                f"{name} at {where_called()}: an active array is received into memory that is not tracked, where its "
-                "derivative would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
-            )
-
     if name.startswith("Neighbor"):  # the topology is the communicator's own
         if not started:
             method = getattr(_Topocomm, name)
@@ -237,65 +230,6 @@ def _nonblocking(name: str) -> str:
     return f"I{name[0].lower()}{name[1:]}"
 
 
-def _memory_of_tangents(tape: Tape, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
-    """A message argument with the memory of tangents in the place of that of values."""
-    if spec is None or is_in_place(spec):
-        return spec
-    if isinstance(spec, (list, tuple)):
-        if is_bottom(spec[0]):
-            if written or spec[0] is None:
-                return spec if spec[0] is None else _refuse_bottom()
-            _refuse_bottom()
-        return [
-            _memory_of_tangents(tape, spec[0], written, scratch),
-            *(_with_datatypes(tape, item) for item in spec[1:]),
-        ]
-    if isinstance(spec, np.ndarray) and storage_of(spec) is not None:
-        storage: Any = storage_of(spec)
-        if storage.volatile or storage.elsewhere or storage.packed:
-            if storage.packed and not tape.is_active(spec):
-                return _zeros(spec, written, scratch)
-            raise no_tangent("a collective call with the memory of a window, or with packed bytes,")
-        if written or tape.is_active(spec):
-            block = tape.forward.block(storage)
-            region = region_of(spec)
-            if spec.flags.writeable or not written:
-                return np.ndarray(region.shape, region.dtype, block, region.offset, region.strides)
-    elif is_bottom(spec):
-        _refuse_bottom()
-    return _zeros(spec, written, scratch)
-
-
-def _with_datatypes(tape: Tape, item: Any) -> Any:
-    """An item of a message argument with datatypes for what has been noted of them (`argument_forms.lasting`)."""
-    if isinstance(item, (list, tuple)):
-        return type(item)(_with_datatypes(tape, part) for part in item)
-    if not isinstance(item, Typemap):
-        return item
-    if item.mixed or item.extra or item.dtype is None:
-        raise no_tangent("a persistent collective call with a datatype of several dtypes")
-    known_types = tape.forward.state.setdefault("datatypes", {})
-    if item not in known_types:
-        elements = from_numpy_dtype(item.dtype).Create_hindexed_block(1, item.offsets.tolist())
-        known_types[item] = made = elements.Create_resized(0, item.extent).Commit()
-        elements.Free()
-        tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
-    return known_types[item]
-
-
-def _refuse_bottom() -> None:
-    raise no_tangent("a collective call with MPI.BOTTOM")
-
-
-def _zeros(spec: Any, written: bool, scratch: list[np.ndarray]) -> np.ndarray:
-    """Memory of tangents that are zero, or of those that are lost."""
-    array = plain(spec) if isinstance(spec, np.ndarray) else np.asarray(memoryview(spec))
-    made = np.zeros_like(array, order="K", subok=False)
-    if written and (carries_derivatives(array.dtype) or array.dtype.itemsize == 1):
-        scratch.append(made)
-    return made
-
-
 # ------------------------------------------------------------------------------------------- pairs with tangents
 
 
@@ -311,14 +245,18 @@ def _by_pairs(
     x, y = (next(iter(buffers), NOTHING) for buffers in (call.reads, call.writes))
     known_by = x if y is NOTHING else y
     dtype = np.dtype(np.float64) if known_by is NOTHING else known_by.dtype
-    if x.raw or x.mixed or dtype is None or dtype.kind not in "fc":
+    located = known(op).located  # type: ignore[union-attr]
+    if x.raw or (x is not NOTHING and x.mixed != located) or dtype is None or dtype.kind not in "fc":
         raise no_tangent(f"{call.name} of another datatype than the memory's own")
-    combined, pair = _combining(push, op, dtype)
-    going = np.empty((x.count, 2), dtype)
+    elements = elements_with_tangents(dtype, located)
+    combined, pair = _combining(push, op, elements)
+    going = np.zeros(x.count, elements)
     if x is not NOTHING:
-        going[:, 0] = x.values()
-        going[:, 1] = tangent_in(push, x)
-    coming = np.zeros((x.count if y is NOTHING else y.count, 2), dtype)
+        going["value"] = x.values()
+        going["tangent"] = tangent_in(push, x)
+        if located:
+            going["location"] = x.others(np.dtype(np.intc))
+    coming = np.zeros(x.count if y is NOTHING else y.count, elements)
     comm, name = reverse.comm, operation.name
     arguments: list[Any] = [[going, pair], [coming, pair]]
     if name == "Reduce":
@@ -341,65 +279,26 @@ def _by_pairs(
     def finish() -> None:
         wait(request, describe, reverse)
         if arguments[1] is not None and y is not NOTHING:
-            set_tangent(push, y, np.ascontiguousarray(coming[:, 1]))
+            set_tangent(push, y, np.ascontiguousarray(coming["tangent"]))
         arguments.clear()
 
     return TangentCall(finish)
 
 
-def _combining(push: Push, op: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """The operation on pairs of a value and its tangent, and their datatype."""
-    found = push.state.get(("pairs", op.handle, dtype))
+def _combining(push: Push, op: Any, elements: np.dtype) -> tuple[Any, Any]:
+    """The operation on elements of a value, its tangent (and its location), and their datatype."""
+    found = push.state.get(("pairs", op.handle, elements))
     if found is None:
-        pair = from_numpy_dtype(dtype).Create_contiguous(2).Commit()
-        combine = _COMBINED.get(op.handle) or _by_kernel(known(op))
+        pair = mpi.BYTE.Create_contiguous(elements.itemsize).Commit()
+        combine = combination(op.handle, known(op))
 
         def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
-            a, b = (np.frombuffer(buffer, dtype).reshape(-1, 2) for buffer in (inbuf, inoutbuf))
+            a, b = (np.frombuffer(buffer, elements) for buffer in (inbuf, inoutbuf))
             with np.errstate(all="ignore"):
                 combine(a, b)
 
         made = _Op.Create(function, False)
-        found = push.state["pairs", op.handle, dtype] = made, pair
+        found = push.state["pairs", op.handle, elements] = made, pair
         push.tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
         push.tape.ends.append(lambda error: pair.Free())  # type: ignore[attr-defined]
     return found
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> None:
-    b[:, 1] = a[:, 1] * b[:, 0] + a[:, 0] * b[:, 1]
-    b[:, 0] *= a[:, 0]
-
-
-def _extremum(beats: np.ufunc) -> Callable[[np.ndarray, np.ndarray], None]:
-    def combine(a: np.ndarray, b: np.ndarray) -> None:
-        stays = ~beats(b[:, 0], a[:, 0])
-        b[stays] = a[stays]
-
-    return combine
-
-
-_COMBINED: dict[int, Callable] = {
-    mpi.PROD.handle: _product,
-    mpi.MIN.handle: _extremum(np.less),
-    mpi.MAX.handle: _extremum(np.greater),
-}
-
-
-def _by_kernel(rule: Reduction) -> Callable[[np.ndarray, np.ndarray], None]:
-    """By the tangent of a user's combine function."""
-    from ..kernel.case import Case
-    from ..kernel.forward import make_tangent_contract
-
-    kernel = rule.prefix.__self__.kernel  # type: ignore[union-attr]
-    made: list[Any] = []
-
-    def combine(a: np.ndarray, b: np.ndarray) -> None:
-        (x, x_dot), (y, y_dot) = ([np.ascontiguousarray(c[:, k]) for k in (0, 1)] for c in (a, b))
-        if not made:
-            made.append(make_tangent_contract(kernel, Case(kernel.types_of((x, y)), frozenset({0, 1}))))
-        shadows = x_dot, y_dot
-        made[0].tangent(x, y, *(shadows[k] for k in made[0].shadows))
-        b[:, 0], b[:, 1] = y, y_dot
-
-    return combine

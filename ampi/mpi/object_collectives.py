@@ -15,7 +15,7 @@ from ..recording import open_tapes, recording
 from ..tape import Sweep, Tape
 from .bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from .intercomm_p2p import exchanged, gathered, scattered, split
-from .log import count_passive, log_collective
+from .log import count_passive, log_collective, log_for
 from .neighborhoods import Edges, edges_of, go_back
 from .plain_buffers import mind_objects
 from .reductions import Steps
@@ -229,6 +229,9 @@ def _record(
 ) -> None:
     """Put a collective on the tape.  Active arrays always arrive in tracked memory."""
     active = any(bundle.count for bundle in sent)
+    if tape.forward is not None:  # their tangents were in the parcels
+        log_for(tape, name, comm, active)
+        return
     token = log_collective(tape, comm, name, active, True, root=root)
     tape.append(_Collective(token, adjoint), (), arrays)
 

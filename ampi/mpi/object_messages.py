@@ -182,6 +182,8 @@ def matched(message: Any, name: str) -> Received | None:
         return None
     message.logged = None
     receive.rename(name)
+    if receive.flight is not None and opened().forward is not None:
+        receive.flight.forget(receive)
     receive.dropped = recording() is None
     receive.buffer = None if receive.dropped else Bundle()
     return receive

@@ -117,7 +117,7 @@ def _copied(obj: Any) -> Any:
     payload, sent = pack(tape, obj)
     copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
     came, arrays = unpack(tape, copy)
-    if sent.count:
+    if sent.count and tape.forward is None:
         tape.append(lambda sweep: sent.add(sweep, came.take(sweep)), (), arrays)
     return copy
 
@@ -238,7 +238,8 @@ def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
     if comm.Is_inter() and reverse_of(comm) is None:
         _refuse(f"{name} on an intercommunicator that ampi did not see being made", obj)
         return None
-    log_collective(tape, comm, name, False, False)
+    if tape.forward is None:
+        log_collective(tape, comm, name, False, False)
     return tape
 
 

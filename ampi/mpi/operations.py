@@ -10,14 +10,16 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
-from ..tape import Sweep, current, living
+from ..tape import Push, Sweep, current, living
 from .arguments import parse
 from .buffers import Buffer
 from .datatypes import typemap_of
 from .reduction_plans import refusal, values_of
 from .reductions import PREDEFINED, Reduction, forget, known, learn
+from .reductions_forward import combination, elements_with_tangents
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
+from .tangents import set_tangent, tangent_in
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 
@@ -63,9 +65,10 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
 class _Local:
     """Adjoint of b = a ∘ b."""
 
-    __slots__ = ("a", "b", "rule", "values")
+    __slots__ = ("a", "b", "handle", "rule", "values")
 
-    def __init__(self, rule: Reduction, a: Buffer, b: Buffer, values: Any) -> None:
+    def __init__(self, handle: int, rule: Reduction, a: Buffer, b: Buffer, values: Any) -> None:
+        self.handle = handle
         self.rule = rule
         self.a = a
         self.b = b
@@ -78,6 +81,23 @@ class _Local:
         a_bar, b_bar = self.rule.partials(*(value() for value in self.values), self.b.take(sweep))
         self.a.add(sweep, a_bar)
         self.b.add(sweep, b_bar)
+
+    def tangent(self, push: Push) -> None:
+        """The tangents are combined as the values are."""
+        a_dot, b_dot = tangent_in(push, self.a), tangent_in(push, self.b)
+        if self.rule.partials is None:
+            set_tangent(push, self.b, a_dot + b_dot)
+            return
+        made = []
+        for value, dot in zip(self.values, (a_dot, b_dot)):
+            x = value()
+            elements = np.empty(len(x), elements_with_tangents(dot.dtype, self.rule.located))
+            elements["value"], elements["tangent"] = x["value"] if self.rule.located else x, dot
+            if self.rule.located:
+                elements["location"] = x["location"]
+            made.append(elements)
+        combination(self.handle, self.rule)(*made)
+        set_tangent(push, self.b, made[1]["tangent"].copy())
 
 
 def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
@@ -101,7 +121,7 @@ def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
     undo = b.overwrite()
     _Op.Reduce_local(op, inbuf, inoutbuf)
     b.activate(tape)
-    tape.append(_Local(rule, a.detach(), b.detach(), values), undo)
+    tape.append(_Local(op.handle, rule, a.detach(), b.detach(), values), undo)
 
 
 def _combining(kernel: Kernel) -> Callable[..., Any]:

@@ -18,11 +18,11 @@ from ..tape import Push, Sweep, Tape, current, living
 from .argument_forms import as_array
 from .arguments import parse, parse_bytes
 from .buffers import Buffer, as_packed
-from .forward import set_tangent, tangent_in
 from .packed_adjoints import PackedAdjoints
 from .plain_buffers import mind
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
+from .tangents import set_tangent, tangent_in
 
 _Datatype = mpi.Datatype  # mpi4py's own: the name in its module is rebound later
 

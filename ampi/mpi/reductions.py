@@ -153,18 +153,18 @@ def _partials_of_extremum(beats: Callable) -> Callable:
     return partials
 
 
-def _before(values: np.ndarray, others: np.ndarray, beats: Callable) -> np.ndarray:
+def before(values: np.ndarray, others: np.ndarray, beats: Callable) -> np.ndarray:
     """Whether pairs beat others: by value, and between equal ones by the lower location."""
     a, b = values["value"], others["value"]
     return beats(a, b) | ((a == b) & (values["location"] < others["location"]))
 
 
 def _smaller(x: np.ndarray, prefix: np.ndarray) -> np.ndarray:
-    return _before(x, prefix, np.less)
+    return before(x, prefix, np.less)
 
 
 def _greater(x: np.ndarray, prefix: np.ndarray) -> np.ndarray:
-    return _before(x, prefix, np.greater)
+    return before(x, prefix, np.greater)
 
 
 # ------------------------------------------------------------------------------------------------ pairs and messages

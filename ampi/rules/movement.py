@@ -343,7 +343,7 @@ class _Concatenate:
 
     def tangent(self, push: Push) -> None:
         """The tangents one behind the other."""
-        y_dot = np.zeros(self.result.shape, self.result.dtype)
+        y_dot = np.zeros(self.result.shape, push.dtype(self.result))
         along = np.moveaxis(y_dot, self.axis, 0)
         for start, region in self.sources:
             along[start : start + region.shape[self.axis]] = np.moveaxis(push.get(region), self.axis, 0)

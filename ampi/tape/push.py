@@ -26,6 +26,8 @@ from .seeds import in_structure_of, leaves
 from .tape import Tape
 from .undo import Need, Undo
 
+_USUAL = np.dtype(np.float64), 0
+
 
 class Push:
     """Tangents of memory.
@@ -44,6 +46,8 @@ class Push:
         self.state: dict[Any, Any] = {}
         self.after: list[np.ndarray] = []
         self._blocks: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
+        # Dtype and place of the first numbers in a storage, where they are no doubles at multiples of their size.
+        self._unusual: weakref.WeakKeyDictionary[Storage, tuple[np.dtype, int]] = weakref.WeakKeyDictionary()
 
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent; if not, it is zero."""
@@ -58,11 +62,35 @@ class Push:
         block = self._blocks.get(storage)
         if block is None:
             block = self._blocks[storage] = zeroed(storage.nbytes * SLOT if storage.packed else storage.nbytes)
-        return block
+        return self._in_slots(storage, block) if storage.packed else block
+
+    def _in_slots(self, storage: Storage, block: np.ndarray) -> np.ndarray:
+        """The block of memory of bytes into which numbers have been written so far, with a slot for each byte."""
+        if block.size == storage.nbytes * SLOT:
+            return block
+        dtype, start = self._unusual.get(storage, _USUAL)
+        slots = zeroed(storage.nbytes * SLOT)
+        real = np.empty(0, dtype).real.dtype if dtype.names is None else None
+        if real is None or real.kind != "f":
+            raise no_tangent("bytes of a structured array")
+        start %= real.itemsize
+        whole = (storage.nbytes - start) // real.itemsize * real.itemsize
+        numbers = block[start : start + whole].view(real)
+        slots.view(np.float64)[start : start + whole : real.itemsize] = numbers
+        self._blocks[storage] = slots
+        return slots
 
     def shadow(self, region: Region) -> np.ndarray:
         """The region's tangent, in place; zeros at first use."""
-        return region.view(self.block(region.storage))
+        storage = region.storage
+        block = self._blocks.get(storage)
+        if block is None:
+            block = self.block(storage)
+            if region.dtype.char != "d" or region.offset & 7:
+                self._unusual[storage] = region.dtype, region.offset
+        elif storage.packed:
+            block = self._in_slots(storage, block)
+        return region.view(block)
 
     shadow_again = reading = shadow
 
@@ -70,9 +98,13 @@ class Push:
         """The region's tangent, to be read at once and not to be changed."""
         block = self._blocks.get(region.storage)
         if block is not None:
-            return region.view(block)
+            return region.view(self._in_slots(region.storage, block) if region.storage.packed else block)
         zero = np.zeros((), region.dtype)
         return np.broadcast_to(zero, region.shape) if region.dtype.names is None else self.shadow(region)
+
+    def dtype(self, region: Region) -> np.dtype:
+        """Of the region's tangent."""
+        return _USUAL[0] if region.storage.packed else region.dtype
 
     def put(self, region: Region, value: Any, mask: Any = True) -> None:
         """Set the tangent of memory that was overwritten (where a mask is true); the value is broadcast.

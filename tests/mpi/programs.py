@@ -93,18 +93,8 @@ ROUNDING = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 
 
 
 def check_forward(program, comm, x0, x_dot, seed, x_bar):
-    """⟨ȳ, Jẋ⟩ = ⟨x̄, ẋ⟩, summed over the ranks; what forward mode does not cover is refused on all of them."""
-    try:
-        _, y_dot = ampi.jvp(lambda x: program(ampi.numpy, comm, x), x0, x_dot)
-        refused = None
-    except ampi.ActivityError as error:
-        if "no tangent yet" not in str(error):
-            raise
-        refused = str(error)
-    everywhere = WORLD.allgather(refused is not None)
-    assert all(everywhere) or not any(everywhere), f"refused on some ranks only: {refused}"
-    if refused:
-        return
+    """⟨ȳ, Jẋ⟩ = ⟨x̄, ẋ⟩, summed over the ranks."""
+    _, y_dot = ampi.jvp(lambda x: program(ampi.numpy, comm, x), x0, x_dot)
     forward = total(None if seed is None else seed.conj(), y_dot).real
     reverse = total(x_bar.conj(), x_dot).real
     scale = total(abs(x_bar), abs(x_dot)) + total(

@@ -1,0 +1,231 @@
+"""The arguments of the tangent's part in a collective call: the memory of tangents in the place of that of values.
+
+Tangents have the layout of the values, so the arguments stay what they are but for the memory.  Where that is not at
+hand (MPI.BOTTOM, datatypes of several dtypes that have been freed) the tangents are copied into a flat message of the
+same length; and messages of bytes, which may hold packed elements, have a number for each byte (`packed_adjoints`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+from mpi4py.util.dtlib import from_numpy_dtype
+
+from ..errors import ActivityError
+from ..memory import carries_derivatives, plain, region_of, storage_of
+from ..tape import Tape, where_called
+from .argument_forms import as_array, is_bottom, is_in_place
+from .arguments import parse_moved, parse_types_moved, parse_vector_moved
+from .buffers import NOTHING
+from .collective_calls import Call
+from .packed_adjoints import SLOT_DTYPE
+from .tangents import set_tangent, tangent_in
+from .typemaps import Typemap
+
+
+class Arguments:
+    """The arguments of a call whose memory is that of tangents.
+
+    Attributes
+    ----------
+    of_tangents : dict
+        By name.
+    """
+
+    __slots__ = ("_flat", "_scratch", "_tape", "name", "of_tangents")
+
+    def __init__(self, comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape) -> None:
+        self.name = operation.name
+        self._tape = tape
+        self._scratch: list[np.ndarray] = []
+        self._flat: list[tuple[np.ndarray, list[Any]]] = []
+        reads, writes = operation.buffers
+        of_bytes = any(map(_is_of_bytes, (*call.reads, *call.writes)))
+        self.of_tangents: dict[str, Any] = {}
+        for name, x in given.items():
+            if name not in (reads, writes):
+                self.of_tangents[name] = x
+            elif of_bytes or _is_far(x):
+                self.of_tangents[name] = self._flattened(comm, given, name == reads, name == writes, x)
+            else:
+                self.of_tangents[name] = _memory_of_tangents(tape, x, name == writes, self._scratch)
+
+    def _flattened(self, comm: Any, given: dict[str, Any], read: bool, written: bool, spec: Any) -> Any:
+        """An argument with its tangents, copied, as a flat message of bytes."""
+        name, root = self.name, given.get("root")
+        if is_in_place(spec) or not _counts_here(comm, name, root, written and not read):
+            return spec if is_in_place(spec) else None
+        if name == "Reduce_scatter_block":
+            blocks = comm.Get_size() if is_in_place(given["sendbuf"]) or not written else 0
+        else:
+            blocks = _blocks(comm, name, written)
+        vector = name.endswith("v") and blocks
+        buffers: list[Any]
+        if name.endswith("w"):
+            buffers = parse_types_moved(spec, blocks)
+        else:
+            buffers = [parse_vector_moved(spec, blocks) if vector else parse_moved(spec, blocks)]
+        pieces = [_flat(self._tape, buffer) for buffer in buffers]
+        flat = np.concatenate(pieces)
+        if written:
+            self._flat.append((flat, buffers))
+        if "op" in given:
+            return [flat.view(buffers[0].dtype), buffers[0].count // (blocks or 1)]
+        if name.endswith("w"):
+            counts = [piece.size for piece in pieces]
+            return [flat, counts, np.cumsum([0, *counts[:-1]]).tolist(), [mpi.BYTE] * len(counts)]
+        if vector:
+            (buffer,) = buffers
+            items = [n * (flat.size // buffer.count) for n in buffer.counts] if buffer.count else [0] * blocks
+            return [flat, items, mpi.BYTE]
+        return [flat, mpi.BYTE]
+
+    def finish(self) -> None:
+        """The operation has ended: tangents that were copied are put where they belong."""
+        lost = any(a.any() for a in self._scratch)
+        for flat, buffers in self._flat:
+            start = 0
+            for buffer in buffers:
+                end = start + _length(buffer)
+                found = _elements(buffer, flat[start:end])
+                lost = lost or bool(buffer.loses and found is not None and _lost(buffer, found))
+                set_tangent(self._tape.forward, buffer, found)
+                start = end
+        if lost:
+            raise ActivityError(
+                f"{self.name} at {where_called()}: an active array is received into memory that is not tracked, where "
+                "its derivative would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
+
+
+def _is_of_bytes(buffer: Any) -> bool:
+    return buffer is not NOTHING and (buffer.packed or (buffer.dtype is not None and buffer.dtype.itemsize == 1))
+
+
+def _is_far(spec: Any) -> bool:
+    """Whether the memory of an argument, or its datatype, is not at hand."""
+    if is_in_place(spec):
+        return False
+    if not isinstance(spec, (list, tuple)):
+        return is_bottom(spec)
+    if is_bottom(spec[0]):
+        return True
+    return any(isinstance(item, Typemap) and (item.mixed or item.dtype is None) for item in spec)
+
+
+_MANY = {  # what has a block for each rank
+    **dict.fromkeys(("Gather", "Gatherv", "Allgather", "Allgatherv", "Neighbor_allgather"), (False, True)),
+    **dict.fromkeys(("Neighbor_allgatherv",), (False, True)),
+    **dict.fromkeys(("Scatter", "Scatterv"), (True, False)),
+    **dict.fromkeys(("Alltoall", "Alltoallv", "Alltoallw"), (True, True)),
+    **dict.fromkeys(("Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"), (True, True)),
+}
+
+
+def _blocks(comm: Any, name: str, written: bool) -> int:
+    if not _MANY.get(name, (False, False))[written]:
+        return 0
+    if name.startswith("Neighbor"):
+        return comm.indegree if written else comm.outdegree
+    return comm.Get_remote_size() if comm.Is_inter() else comm.Get_size()
+
+
+def _counts_here(comm: Any, name: str, root: int | None, written: bool) -> bool:
+    """Whether this rank's argument means something, for operations with a root."""
+    if root is None or name == "Bcast":
+        return root != mpi.PROC_NULL
+    gives = written == name.startswith("Scatter")  # the side that all ranks but the root have
+    if comm.Is_inter():
+        return root >= 0 if gives else root == mpi.ROOT
+    return gives or comm.Get_rank() == root
+
+
+def _length(buffer: Any) -> int:
+    """Bytes of the flat message of a buffer's tangents."""
+    if buffer is NOTHING:
+        return 0
+    if _is_of_bytes(buffer):
+        return buffer.nbytes * SLOT_DTYPE.itemsize
+    return buffer.nbytes
+
+
+def _flat(tape: Tape, buffer: Any) -> np.ndarray:
+    flat = np.zeros(_length(buffer), np.uint8)
+    if not flat.size or not buffer.tracked or buffer.dtype is None:
+        return flat
+    tangents = tangent_in(tape.forward, buffer)
+    if _is_of_bytes(buffer) or not buffer.mixed:
+        flat[:] = tangents.view(np.uint8)
+    else:
+        flat[_bytes_of(buffer)] = tangents.view(np.uint8).reshape(buffer.count, -1)
+    return flat
+
+
+def _elements(buffer: Any, flat: np.ndarray) -> np.ndarray | None:
+    """The tangents in a flat message; None if there are none."""
+    if not flat.size or buffer.dtype is None:
+        return None
+    if _is_of_bytes(buffer):
+        return flat.view(SLOT_DTYPE)
+    if buffer.mixed:
+        return flat[_bytes_of(buffer)].view(buffer.dtype).reshape(-1)
+    return flat.view(buffer.dtype)
+
+
+def _bytes_of(buffer: Any) -> np.ndarray:
+    return buffer.places()[:, None] + np.arange(buffer.dtype.itemsize)
+
+
+def _lost(buffer: Any, found: np.ndarray) -> bool:
+    """Whether tangents came that are not zero, for memory that is not tracked."""
+    lost = found.copy()
+    for where, part in getattr(buffer, "parts", ()):
+        if part.tracked:
+            lost[where] = 0
+    return bool(lost.any())
+
+
+def _memory_of_tangents(tape: Tape, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
+    """A message argument with the memory of tangents in the place of that of values."""
+    if spec is None or is_in_place(spec):
+        return spec
+    if isinstance(spec, (list, tuple)):
+        return [
+            _memory_of_tangents(tape, spec[0], written, scratch),
+            *(_with_datatypes(tape, item) for item in spec[1:]),
+        ]
+    spec = as_array(spec)
+    if storage_of(spec) is not None:
+        storage: Any = storage_of(spec)
+        if written or tape.is_active(spec):
+            block = tape.forward.block(storage)
+            region = region_of(spec)
+            if spec.flags.writeable or not written:
+                return np.ndarray(region.shape, region.dtype, block, region.offset, region.strides)
+    return _zeros(spec, written, scratch)
+
+
+def _with_datatypes(tape: Tape, item: Any) -> Any:
+    """An item of a message argument with datatypes for what has been noted of them (`argument_forms.lasting`)."""
+    if isinstance(item, (list, tuple)):
+        return type(item)(_with_datatypes(tape, part) for part in item)
+    if not isinstance(item, Typemap):
+        return item
+    known_types = tape.forward.state.setdefault("datatypes", {})
+    if item not in known_types:
+        elements = from_numpy_dtype(item.dtype).Create_hindexed_block(1, item.offsets.tolist())
+        known_types[item] = made = elements.Create_resized(0, item.extent).Commit()
+        elements.Free()
+        tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
+    return known_types[item]
+
+
+def _zeros(spec: np.ndarray, written: bool, scratch: list[np.ndarray]) -> np.ndarray:
+    """Memory of tangents that are zero, or of those that are lost."""
+    array = plain(spec)
+    made = np.zeros_like(array, order="K", subok=False)
+    if written and (carries_derivatives(array.dtype) or array.dtype.itemsize == 1):
+        scratch.append(made)
+    return made

@@ -1,0 +1,43 @@
+"""Tangents of the memory of messages: taken, and set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..tape import Push
+
+
+class Reader:
+    """Takes the place of a sweep for what takes adjoints off memory: gives copies of tangents, which stay."""
+
+    def __init__(self, push: Push) -> None:
+        self.push = push
+
+    def has_shadow(self, region: Any) -> bool:
+        """Whether the region's storage has a tangent."""
+        return self.push.has_shadow(region)
+
+    def shadow(self, region: Any) -> np.ndarray:
+        """A copy of the region's tangent."""
+        return self.push.shadow(region).copy()
+
+    def take(self, region: Any) -> np.ndarray | None:
+        """The same; None for zeros."""
+        return self.shadow(region) if self.has_shadow(region) else None
+
+    def zero(self, region: Any, key: Any = ...) -> None:
+        """Nothing: it stays."""
+
+
+def tangent_in(push: Push, memory: Any) -> np.ndarray:
+    """The tangent of a message's memory, flat, as a new array."""
+    return memory.take(Reader(push))
+
+
+def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
+    """Set the tangent of a message's memory; None: to zero."""
+    memory.zero(push)
+    if flat is not None:
+        memory.add(push, flat)
