@@ -10,7 +10,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from . import forward as forward  # which enters itself into the log
+from . import forward_partitioned as forward_partitioned  # which enters itself into `forward`, and that into the log
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
 from .meetings import attend_all, forget

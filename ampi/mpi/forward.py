@@ -14,7 +14,7 @@ a message of their own, with the number that this one holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,9 +98,9 @@ class ForwardLog(Log):
     used : bool
         Tangents may be under way.
     numbers : dict
-        Number of messages of packed elements sent so far, by rank.
+        Number of messages of packed elements sent so far, by rank; and of starts of partitioned requests.
     came : dict
-        Tangents of packed elements that came before they were asked for, by rank and number.
+        What came aside before it was asked for, by rank, key and number.
     """
 
     __slots__ = ("came", "numbers", "push", "used", "waiting")
@@ -110,8 +110,8 @@ class ForwardLog(Log):
         self.push = push
         self.used = False
         self.waiting: list[ForwardReceived] = []
-        self.numbers: dict[int, int] = {}
-        self.came: dict[tuple[int, int], np.ndarray] = {}
+        self.numbers: dict[Any, int] = {}
+        self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
         self.messages = _Hooked(self.said)
         self.collectives = _Hooked(self.refused)
 
@@ -138,6 +138,9 @@ class ForwardLog(Log):
             if message.route.name not in _PROBES:
                 self.ask_early(message)
             self.waiting.append(message)
+        elif message.route.name in PARTITIONED:
+            self.used = True
+            PARTITIONED[message.route.name](self, message)
         else:
             raise no_tangent(f"{message.route.name} on {self.reverse.name}")
 
@@ -156,9 +159,8 @@ class ForwardLog(Log):
         flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer)
         if sent.buffer is not None and sent.buffer.packed:
             number = self.numbers[route.partner] = self.numbers.get(route.partner, 0) + 1
-            slots, flat = np.concatenate([[float(number)], flat]), np.array([number], np.int64)
-            outbox.send(self.reverse, slots, route.partner, _SLOTS_TAG, describe)
-            flat = np.append(flat.view(np.uint8), np.uint8(0))
+            self.say_aside(route.partner, (_SLOTS, number), flat, describe)
+            flat = np.append(np.array([number], np.int64).view(np.uint8), np.uint8(0))
         elif _real_size(flat.dtype) not in (1, 8):
             flat = np.append(flat.view(np.uint8), np.uint8(_real_size(flat.dtype)))
         outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
@@ -219,7 +221,8 @@ class ForwardLog(Log):
         if part.dtype is not None and not size and not part.packed:
             part = PackedAdjoints(part)
         if part.dtype is not None and not size:
-            array = self.slots(receive, int(array.view(np.int64)[0]))
+            number = int(array.view(np.int64)[0])
+            array = self.hear_aside(receive.route.partner, _SLOTS, number, 2, receive.waiting)[1].view(SLOT_DTYPE)
         elif part.packed and array.size == part.nbytes:
             typed = array.view(f"f{size}")
             array = np.zeros(part.count, part.dtype)
@@ -233,19 +236,30 @@ class ForwardLog(Log):
             )
         set_tangent(self.push, part, array)
 
-    def slots(self, receive: ForwardReceived, number: int) -> np.ndarray:
-        """The tangents of packed elements with a number."""
-        comm, partner, status = self.reverse.comm, receive.route.partner, mpi.Status()
-        with Patience(receive.waiting, lambda: [(self.reverse, partner)]) as patience:
-            while (partner, number) not in self.came:
-                message = comm.Improbe(partner, _SLOTS_TAG, status)
+    def say_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
+        """Send tangents to a rank that will look for them by a key and a number, the first two of ``head``."""
+        message = np.concatenate([np.array(head, np.int64).view(np.uint8), flat.view(np.uint8)])
+        outbox_of(self.push).send(self.reverse, message, partner, _ASIDE_TAG, describe)  # type: ignore[arg-type]
+
+    def hear_aside(
+        self, partner: int, key: int, number: int, length: int, describe: Callable[[], str]
+    ) -> tuple[list[int], np.ndarray]:
+        """Wait for the next message of a key and a number: its head, of so many integers, and the bytes."""
+        comm, status, came = self.reverse.comm, mpi.Status(), self.came
+        with Patience(describe, lambda: [(self.reverse, partner)]) as patience:
+            while not came.get((partner, key, number)):
+                message = comm.Improbe(partner, _ASIDE_TAG, status)
                 if message is None:
                     patience.pause()
                     continue
-                array = np.empty(status.Get_count(mpi.BYTE) // SLOT_DTYPE.itemsize, SLOT_DTYPE)
+                array = np.empty(status.Get_count(mpi.BYTE), np.uint8)
                 message.Recv(array)
-                self.came[partner, int(array[0])] = array[1:]
-        return self.came.pop((partner, number))
+                there, count = array[:16].view(np.int64).tolist()
+                came.setdefault((partner, there, count), []).append(array)
+        array = came[partner, key, number].pop(0)
+        if not came[partner, key, number]:
+            del came[partner, key, number]
+        return array[: 8 * length].view(np.int64).tolist(), array[8 * length :]
 
     def settle_before(self, receive: ForwardReceived) -> None:
         """Have the tangents asked for of those receives, posted before, that have matched earlier messages of the same
@@ -284,8 +298,13 @@ class ForwardLog(Log):
 
 
 _NOTHING = np.zeros(0, np.uint8)
-_SLOTS_TAG = SIZES_TAG  # of sweeps, which there are none of here
+_ASIDE_TAG = SIZES_TAG  # of sweeps, which there are none of here
+_SLOTS = 0  # the key of the tangents of packed elements; those of partitioned messages have negative ones
 _PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
+
+
+PARTITIONED: dict[str, Callable[[ForwardLog, Any], None]] = {}
+"""What is done when a partitioned request has been started, by the name of the method that made it."""
 
 
 def _real_size(dtype: np.dtype) -> int:

@@ -97,9 +97,19 @@ class _Ready:
 
 
 class PartitionedReceived(Received):
-    """A started partitioned receive in the log.  ``early`` are the partitions seen to arrive by themselves."""
+    """A started partitioned receive in the log.
 
-    __slots__ = ("early", "parts", "user_tag")
+    ``early`` are the partitions seen to arrive by themselves, ``count`` is the number of elements.
+    """
+
+    __slots__ = ("count", "early", "parts", "user_tag")
+    count: int
+    parts: int
+    early: set[int]
+
+    def arrived(self, part: int) -> None:
+        """In forward mode: a partition has arrived."""
+        raise NotImplementedError
 
     def describe(self) -> str:
         """For error messages."""
@@ -195,6 +205,8 @@ class _Sending(_Partitioned):
         """What partitions hold now is sent."""
         tape = recording()
         buffer = self.buffer()
+        if opened() is not None and opened().forward is not None:
+            self._ready_forward(buffer, parts)
         if tape is None:
             refuse_others(buffer)
             return
@@ -206,11 +218,22 @@ class _Sending(_Partitioned):
                 "Pready: a partition holds active values, but the request was started before this tape began to record"
             )
         sent = self.message[0]
+        if tape.forward is not None:
+            return
         if not sent.active:
             sent.buffer = buffer.detach()
             tape.append_start(sent)
         for part in parts:
             tape.append(_Ready(sent, part))
+
+    def _ready_forward(self, buffer: Buffer, parts: Iterable[int]) -> None:
+        """The tangents of partitions go beside them."""
+        if self.message is None or self.message[1] is not opened().reference:
+            return
+        active = recording() is not None and buffer.active(opened())
+        sent = self.message[0]
+        for part in parts:
+            sent.flight.ready(sent, buffer, part, active)
 
 
 class _Receiving(_Partitioned):
@@ -230,6 +253,7 @@ class _Receiving(_Partitioned):
         received = log_received(tape, self.name, self.comm, buffer, active, self.partner, self.key, PartitionedReceived)
         received.dropped = recording() is None
         received.parts, received.user_tag, received.early = self.partitions, self.user_tag, set()
+        received.count = buffer.count
         if active:
             buffer.activate(tape)
             tape.append_start(received, undo)
@@ -247,6 +271,9 @@ class _Receiving(_Partitioned):
         received = self.message[0]
         if received.active and part not in received.early:
             received.early.add(part)
+            if tape.forward is not None:
+                received.arrived(part)
+                return
             tape.append(_Arrived(received, part))
 
 

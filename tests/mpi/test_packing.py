@@ -1,19 +1,15 @@
 """Pack and Unpack, messages of packed bytes, and bytes views of active arrays as messages."""
 
-import functools
-
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import WORLD, random, typeof
-from programs import check as check_program
+from programs import WORLD, check, random, typeof
 
 import ampi
 import ampi.numpy as np
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
-check = functools.partial(check_program, forward=False)  # which refuses it, and leaves windows behind
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
