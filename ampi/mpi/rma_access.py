@@ -64,11 +64,13 @@ class Access:
         Where the target's old value arrives, if the derivative needs it or the operation has been put off.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
+    x_dot : ndarray or None
+        In forward mode: the tangent of what was read here; None: zero.
     """
 
     __slots__ = (
         *("_came", "_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
-        *("target", "where", "window"),
+        *("target", "where", "window", "x_dot"),
     )
 
     def __init__(
@@ -87,6 +89,7 @@ class Access:
         self._sink: Buffer | None = None
         self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
         self._came: np.ndarray | None = None
+        self.x_dot: np.ndarray | None = None
 
     @property
     def updates(self) -> bool:
@@ -97,6 +100,11 @@ class Access:
     def nonlinear(self) -> bool:
         """Whether the derivative depends on values."""
         return self.op in NONLINEAR
+
+    @property
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a nonlinear operation that has completed: those of the target before, and of the origin."""
+        return self._values  # type: ignore[return-value]
 
     def keep(self, source: Buffer, sink: Buffer | None) -> None:
         """Before a nonlinear operation starts: keep what its derivative needs."""

@@ -12,6 +12,7 @@ from mpi4py import MPI as mpi
 
 from ..recording import open_tapes, opened
 from ..tape import Tape
+from .forward_windows import ForwardTrace, open_at_fence
 from .log import communication_of
 from .rma_access import Access, Fence, Handshake
 from .rma_trace import Trace, trace_of
@@ -32,10 +33,22 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
     if done:
         window.incomplete = left
         _draw(window, done)
+    if any(isinstance(trace, ForwardTrace) for trace, _ in done):
+        win = _Win.fromhandle(window.handle)
+        for target in {access.target.rank for _, access in done}:
+            _Win.Flush(win, target)
+        _completed(done)  # others may be let in after the primal
+        done = []
     if primal is not None:
         primal()
-    for _, access in done:
+    _completed(done)
+
+
+def _completed(accesses: list[tuple[Any, Access]]) -> None:
+    for trace, access in accesses:
         access.complete()
+        if isinstance(trace, ForwardTrace):
+            trace.push(access)
 
 
 def _draw(window: Window, accesses: list[tuple[Trace, Access]]) -> None:
@@ -57,8 +70,7 @@ def carry_out(win: Any, window: Window, primal: Callable[[], Any]) -> None:
     for _, access in accesses:
         access.carry_out(win)
     primal()
-    for _, access in accesses:
-        access.complete()
+    _completed(accesses)
 
 
 def catch_up(win: Any, window: Window, assertion: int) -> None:
@@ -66,8 +78,9 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
     if assertion:  # what it says of the epoch to come is not true yet
         _Win.Fence(win, mpi.MODE_NOPRECEDE)
     comm = window.reverse.comm
-    late = np.empty(comm.Get_size(), bool)
-    comm.Allgather(np.array([bool(window.put_off)]), late)
+    late = np.empty(comm.Get_size(), np.int8)
+    forward = any(isinstance(trace, ForwardTrace) for trace, _ in window.put_off)
+    comm.Allgather(np.array([2 if forward else bool(window.put_off)], np.int8), late)
     ranks = np.flatnonzero(late).tolist()
     for rank in ranks:
         fence = partial(_Win.Fence, win, assertion if rank == ranks[-1] else 0)
@@ -75,6 +88,8 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
             carry_out(win, window, fence)
         else:
             fence()
+        if late[rank] == 2:  # its tangents have come after its fence
+            comm.Barrier()
 
 
 def one_by_one(win: Any, window: Window) -> None:
@@ -130,7 +145,8 @@ def handshake(win: Any, name: str, partners: list[int]) -> None:
     if tape is None or window is None:
         return
     trace = trace_of(tape, window)
-    communication_of(tape).log(window.reverse).touched = True
+    if tape.forward is None:
+        communication_of(tape).log(window.reverse).touched = True
     record = Handshake(name, window, partners)
     if name in ("Start", "Post") and len({*partners, window.reverse.rank}) < window.order.size:
         trace.announce()  # to those that have no part in it
@@ -143,7 +159,10 @@ def handshake(win: Any, name: str, partners: list[int]) -> None:
         trace.exposure = record
     else:
         trace.exposure = None
-    tape.append(record)
+    if tape.forward is not None:
+        trace.shake(name, partners)
+    else:
+        tape.append(record)
 
 
 def end_exposure(win: Any) -> None:
@@ -156,6 +175,10 @@ def end_exposure(win: Any) -> None:
 
 def note_fence(tape: Tape, window: Window) -> None:
     """Record a fence."""
+    if tape.forward is not None:
+        open_at_fence(tape, window).shadow.win.Sync()
     trace = trace_of(tape, window)
     trace.accesses, trace.epoch = [], True
+    if tape.forward is not None:
+        return
     tape.append(Fence(window, trace.log(tape, "Fence", False, False)))

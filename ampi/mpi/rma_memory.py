@@ -17,6 +17,7 @@ from ..recording import opened
 from ..tape import overwrite
 from .argument_forms import as_array
 from .derived_buffers import memory_dtype
+from .forward_windows import forward_trace, open_shadow
 from .reverse import Reverse, name_of, new_identity
 from .rma_trace import activate, trace_of
 from .rma_window import Window, alive, window_of, windows
@@ -60,6 +61,8 @@ class Elsewhere(Storage):
         if tape is None or window is None or window.freed:
             return None
         trace_of(tape, window)
+        if tape.forward is not None:
+            return tape.reference
         tape.observer.visited.add((window, self.rank))
         return tape.reference
 
@@ -72,7 +75,7 @@ def _reverse_for(win: Any, comm: Any) -> Reverse:
     return reverse
 
 
-def register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
+def register(win: Any, comm: Any, unit: int, memory: Any = None, shared: bool = False) -> Any:
     """Know a new window; collective over it.  Without memory of the user's MPI has allocated it."""
     reverse = _reverse_for(win, comm)
     if memory is None:
@@ -87,12 +90,26 @@ def register(win: Any, comm: Any, unit: int, memory: Any = None) -> Any:
         known = None if array is None or memory_dtype(array) is None else storage_of(array)
         address, nbytes = (0, 0) if array is None else (address_of(array), array.nbytes)
         window = Window(reverse, known, address, nbytes, unit)
-    windows[win.handle] = window
+    window.shared = shared
+    _enter(win, window)
     if window.storage is not None:
         _expose(window.storage, None if memory is None else as_array(memory))
-    if opened() is not None:
-        trace_of(opened(), window)
+    _trace(window)
     return win
+
+
+def _enter(win: Any, window: Window) -> None:
+    windows[win.handle] = window
+    window.handle = win.handle
+
+
+def _trace(window: Window) -> None:
+    """A window has been made: the tape that is open sees what is done with it."""
+    tape = opened()
+    if tape is not None and tape.forward is not None:
+        open_shadow(tape, window)
+    if tape is not None:
+        trace_of(tape, window)
 
 
 def _expose(storage: Storage, memory: np.ndarray | None) -> None:
@@ -108,9 +125,9 @@ def _expose(storage: Storage, memory: np.ndarray | None) -> None:
 
 def register_dynamic(win: Any, comm: Any) -> Any:
     """Know a new window without memory; collective over it."""
-    windows[win.handle] = window = Window(_reverse_for(win, comm), None, 0, 0, 1, True)
-    if opened() is not None:
-        trace_of(opened(), window)
+    window = Window(_reverse_for(win, comm), None, 0, 0, 1, True)
+    _enter(win, window)
+    _trace(window)
     return win
 
 
@@ -125,7 +142,10 @@ def attach(win: Any, memory: Any) -> None:
     window.attached.setdefault(storage, []).append(array)
     tape = opened()
     if tape is not None:
-        trace_of(tape, window).attached.setdefault(storage, array)
+        trace = trace_of(tape, window)
+        if tape.forward is not None:
+            trace.shadow.attach(storage)
+        trace.attached.setdefault(storage, array)
         activate(storage, tape)
 
 
@@ -153,6 +173,9 @@ def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
         reference = weakref.ref(window)
         track_block(storage, lambda: alive(reference))
         window.segments[owner] = storage
+        tape = opened()
+        if tape is not None and tape.forward is not None:
+            forward_trace(tape, window).shadow.know(owner, storage)
 
 
 def _owner_of(win: Any, size: int) -> int:

@@ -13,6 +13,7 @@ from ..tape import Sweep, Tape
 from .arguments import parse
 from .buffers import Buffer, arrive, refuse_others
 from .datatypes import datatype_named
+from .forward_windows import check_lost
 from .log import communication_of
 from .plain_buffers import mind
 from .requests import recorded
@@ -21,6 +22,7 @@ from .rma_epochs import complete
 from .rma_target import target_of
 from .rma_trace import Trace, trace_of
 from .rma_window import require_own, window_of
+from .tangents import set_tangent
 
 
 def record(
@@ -60,6 +62,8 @@ def record(
     access = None
     if trace is not None:
         access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
+    if trace is not None and tape.forward is not None:
+        return _go_forward(trace, tape, name, rank, spec, (reads, writes), source, sink, access, undo)
     if access is None:
         cut = sink is not None and sink.tracked and window is not None
         if cut or undo:
@@ -81,6 +85,41 @@ def record(
     for buffer in (access.origin, access.result):
         if buffer is not None and not access.holds(buffer):
             buffer.detach()
+    return trace, access
+
+
+def _go_forward(
+    trace: Any,
+    tape: Tape,
+    name: str,
+    rank: int,
+    spec: Any,
+    given: tuple[Any, Any],
+    source: Buffer | None,
+    sink: Buffer | None,
+    access: Access | None,
+    undo: Any,
+) -> tuple[Trace, Access] | None:
+    """The same in forward mode: tangents are moved now, or when the operation has completed."""
+    window = trace.window
+    if undo:
+        tape.append(None, undo)
+    if sink is not None and recording() is not None:
+        check_lost(trace, access, name, rank, spec, given[0] if given[1] is None else given[1], sink)
+    if access is None:
+        if sink is not None and sink.tracked:
+            set_tangent(tape.forward, sink, None)
+        return None
+    trace.note(access, source)
+    if window.is_locked(rank):
+        if access.nonlinear:
+            access.keep(source, sink)  # type: ignore[arg-type]
+        trace.begin(access)
+    elif _is_put_off(trace, access, sink is not None):
+        access.put_off(source, sink)
+        window.put_off.append((trace, access))
+    else:
+        trace.push(access)
     return trace, access
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Sweep, Tape, at_closing, at_opening, no_tangent
+from ..tape import Sweep, Tape, at_closing, at_opening
+from .forward_windows import forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
 from .rma_access import Access, Completed, Handshake
@@ -195,10 +198,10 @@ def _problems(trace: Trace) -> list[str]:
     return [text for text in trace.window.reverse.comm.allgather(trace.problem()) if text]
 
 
-def trace_of(tape: Tape, window: Window) -> Trace:
+def trace_of(tape: Tape, window: Window) -> Any:
     """What this rank does with a window while a tape records."""
     if tape.forward is not None:
-        raise no_tangent("one-sided communication")
+        return _forward(tape, window)
     communication_of(tape)  # the ranks agree before windows are opened
     traces = tape.sweep_starts.get("windows")
     if traces is None:
@@ -211,6 +214,14 @@ def trace_of(tape: Tape, window: Window) -> Trace:
         traces.observer.watch(window)  # type: ignore[attr-defined]
         for storage in trace.attached if window.storage is None else (window.storage,):
             activate(storage, tape)
+    return trace
+
+
+def _forward(tape: Tape, window: Window) -> Any:
+    """The same in forward mode."""
+    trace = forward_trace(tape, window)
+    for storage in () if window.storage is None else (window.storage,):
+        activate(storage, tape)
     return trace
 
 

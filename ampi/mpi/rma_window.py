@@ -54,6 +54,9 @@ class Window:
         Of a shared window: other ranks' memory that is known here, by rank.
     attached : dict or None
         Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
+    shared : bool
+    handle : int
+        MPI's, of the window.
     freed : bool
     thread : object
         That made it (`this_thread`): only tapes of this thread see what is done with it.
@@ -64,6 +67,7 @@ class Window:
         "attached",
         "fences",
         "freed",
+        "handle",
         "incomplete",
         "locked",
         "nbytes",
@@ -73,6 +77,7 @@ class Window:
         "put_off",
         "reverse",
         "segments",
+        "shared",
         "started",
         "starts",
         "storage",
@@ -89,7 +94,15 @@ class Window:
         self.offset = 0 if storage is None else address - storage.address
         self.nbytes = nbytes
         self.order = Order(reverse.comm)
-        facts = reverse.comm.allgather((unit, dynamic or storage is not None))
+        tape = opened()
+        facts = reverse.comm.allgather(
+            (unit, dynamic or storage is not None, tape is not None and tape.forward is not None)
+        )
+        if len({fact[2] for fact in facts}) > 1:
+            raise CommunicationError(
+                f"{where_called()}: some ranks make {reverse.name} inside ampi.jvp and some do not; make it there on "
+                "all of them, or before"
+            )
         self.units = [fact[0] for fact in facts]
         self.tracked = [fact[1] for fact in facts]
         self.posted: list[int] = []
@@ -101,6 +114,8 @@ class Window:
         self.put_off: list[tuple[Trace, Access]] = []
         self.segments: dict[int, Elsewhere] | None = None
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
+        self.shared = False
+        self.handle = 0
         self.freed = False
         self.thread = this_thread()
 

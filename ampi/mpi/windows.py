@@ -25,6 +25,7 @@ from ..memory import carries_derivatives
 from ..recording import open_tapes, opened
 from ..tape import living, overwrite
 from .arguments import parse
+from .forward_windows import fenced
 from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, track_segment
@@ -58,7 +59,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         cls, size: int, disp_unit: int = 1, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF
     ) -> Any:
         """Create a window and its memory, which other ranks of the node can load from and store to; collective."""
-        win = register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit)
+        win = register(super().Allocate_shared(size, disp_unit, info, comm), comm, disp_unit, shared=True)
         windows[win.handle].segments = {}
         return win
 
@@ -206,6 +207,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window.put_off:
             window.order.call(window.fences)
         _Win.Fence(self, assertion)
+        if tape is not None and tape.forward is not None:
+            fenced(tape, window, assertion)
         if window.order.called(window.fences):
             catch_up(self, window, assertion)
             if tape is not None:

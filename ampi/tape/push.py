@@ -64,6 +64,10 @@ class Push:
             block = self._blocks[storage] = zeroed(storage.nbytes * SLOT if storage.packed else storage.nbytes)
         return self._in_slots(storage, block) if storage.packed else block
 
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """The tangent of a storage is kept elsewhere: in these bytes."""
+        self._blocks[storage] = block
+
     def _in_slots(self, storage: Storage, block: np.ndarray) -> np.ndarray:
         """The block of memory of bytes into which numbers have been written so far, with a slot for each byte."""
         if block.size == storage.nbytes * SLOT:
