@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import IsRecord, Sweep, Tape, Undo, where_called
+from ..tape import IsRecord, Push, Sweep, Tape, Undo, no_tangent, where_called
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
@@ -106,7 +106,7 @@ class Call:
             self._check(loses and certain, comm)
         performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, self.root, Performed)
         performed.call = self
-        performed.values = None
+        performed.values = performed.given = None
         performed.undo = ()
         return performed
 
@@ -142,6 +142,10 @@ class Call:
             buffer.detach()
 
 
+tangent_of_call: list[Callable[..., Any]] = []
+"""What begins the tangent's part in a call: `forward_collectives` enters it."""
+
+
 class Performed(IsRecord, Collective):
     """One call of a collective operation: in the log of the tape, and its record.
 
@@ -152,9 +156,12 @@ class Performed(IsRecord, Collective):
         Gives the values that the adjoint wants.
     undo : list of Undo
         What the primal has overwritten.
+    given : tuple or None
+        On a tape that is to be walked forward as well: communicator, operation, arguments by name, and whether it has a
+        request.
     """
 
-    __slots__ = ("call", "undo", "values")
+    __slots__ = ("call", "given", "undo", "values")
     depth = 5
     meets = True
     reads_memory = False  # but what `steps` has put back
@@ -180,6 +187,22 @@ class Performed(IsRecord, Collective):
             run_reversed(sweep, self, self.steps(sweep), self.waiting)
         else:
             self.zero(sweep)
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangent of the blocking form."""
+        tangent = self.begin_tangent(push)
+        if tangent is not None:
+            tangent.finish()
+
+    def begin_tangent(self, push: Push) -> Any:
+        """In a walk: begin what the tangent does; None if there is nothing to be done."""
+        if not self.happening:
+            self.zero(push)  # type: ignore[arg-type]
+            return None
+        if self.given is None:
+            raise no_tangent(f"{self.name} on a tape that ampi.linearize has not made")
+        comm, operation, given, started = self.given
+        return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, self.values)
 
     def zero(self, sweep: Sweep) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""

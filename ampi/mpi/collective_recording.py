@@ -228,7 +228,7 @@ def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, argument
     performed.where = where
     performed.after = log.passive
     performed.call = call
-    performed.values = None
+    performed.values = performed.given = None
     performed.undo = ()
     log.collectives.append(performed)
     return performed
@@ -242,7 +242,7 @@ _NOT_KNOWN = None, None, False
 def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = recording()
-    performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
+    performed = None if tape is None or tape.walks else _begin_again(tape, comm, operation, arguments)
     if performed is not None:
         primal(comm, *arguments)
         for buffer in performed.call.writes:
@@ -265,6 +265,8 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
     try:
         performed = call.log(tape, comm)
         performed.keep_values(tape, False)
+        if tape.walks:
+            performed.given = comm, operation, _lasting(operation.given(arguments, NO_KEYWORDS)), False
         performed.undo = call.overwrite()
         primal(comm, *arguments)
         call.activate(tape, comm, performed.reads_active)
@@ -293,12 +295,19 @@ def _start(
         tape.before_append()
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
+    if tape.walks:
+        performed.given = comm, operation, _lasting(operation.given(arguments, keywords)), True
     undo = call.overwrite()
     call.activate(tape, comm, performed.reads_active)
     call.detach()
     started = Started(performed)
     tape.append_start(started, undo)
     return started
+
+
+def _lasting(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that a walk will be given again."""
+    return {name: lasting(argument) for name, argument in given.items()}
 
 
 _BLOCKING = """

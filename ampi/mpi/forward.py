@@ -51,7 +51,7 @@ class ForwardCommunication(Communication):
     def __init__(self, tape: Any) -> None:
         super().__init__(tape)
         self.push: Push = tape.forward
-        tape.ends.append(self.end)
+        tape.forward.at_end(self.end)
 
     def log(self, reverse: Reverse) -> Log:
         """What is told of the messages of one communicator."""

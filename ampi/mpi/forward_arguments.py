@@ -15,7 +15,7 @@ from mpi4py.util.dtlib import from_numpy_dtype
 
 from ..errors import ActivityError
 from ..memory import carries_derivatives, plain, region_of, storage_of
-from ..tape import Tape, where_called
+from ..tape import Push, where_called
 from .argument_forms import as_array, is_bottom, is_in_place
 from .arguments import parse_moved, parse_types_moved, parse_vector_moved
 from .buffers import NOTHING
@@ -34,11 +34,11 @@ class Arguments:
         By name.
     """
 
-    __slots__ = ("_flat", "_scratch", "_tape", "name", "of_tangents")
+    __slots__ = ("_flat", "_push", "_scratch", "name", "of_tangents")
 
-    def __init__(self, comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape) -> None:
+    def __init__(self, comm: Any, operation: Any, call: Call, given: dict[str, Any], push: Push) -> None:
         self.name = operation.name
-        self._tape = tape
+        self._push = push
         self._scratch: list[np.ndarray] = []
         self._flat: list[tuple[np.ndarray, list[Any]]] = []
         reads, writes = operation.buffers
@@ -50,7 +50,7 @@ class Arguments:
             elif of_bytes or _is_far(x):
                 self.of_tangents[name] = self._flattened(comm, given, name == reads, name == writes, x)
             else:
-                self.of_tangents[name] = _memory_of_tangents(tape, x, name == writes, self._scratch)
+                self.of_tangents[name] = _memory_of_tangents(push, x, name == writes, self._scratch)
 
     def _flattened(self, comm: Any, given: dict[str, Any], read: bool, written: bool, spec: Any) -> Any:
         """An argument with its tangents, copied, as a flat message of bytes."""
@@ -67,7 +67,7 @@ class Arguments:
             buffers = parse_types_moved(spec, blocks)
         else:
             buffers = [parse_vector_moved(spec, blocks) if vector else parse_moved(spec, blocks)]
-        pieces = [_flat(self._tape, buffer) for buffer in buffers]
+        pieces = [_flat(self._push, buffer) for buffer in buffers]
         flat = np.concatenate(pieces)
         if written:
             self._flat.append((flat, buffers))
@@ -91,7 +91,7 @@ class Arguments:
                 end = start + _length(buffer)
                 found = _elements(buffer, flat[start:end])
                 lost = lost or bool(buffer.loses and found is not None and _lost(buffer, found))
-                set_tangent(self._tape.forward, buffer, found)
+                set_tangent(self._push, buffer, found)
                 start = end
         if lost:
             raise ActivityError(
@@ -151,11 +151,11 @@ def _length(buffer: Any) -> int:
     return buffer.nbytes
 
 
-def _flat(tape: Tape, buffer: Any) -> np.ndarray:
+def _flat(push: Push, buffer: Any) -> np.ndarray:
     flat = np.zeros(_length(buffer), np.uint8)
     if not flat.size or not buffer.tracked or buffer.dtype is None:
         return flat
-    tangents = tangent_in(tape.forward, buffer)
+    tangents = tangent_in(push, buffer)
     if _is_of_bytes(buffer) or not buffer.mixed:
         flat[:] = tangents.view(np.uint8)
     else:
@@ -187,38 +187,38 @@ def _lost(buffer: Any, found: np.ndarray) -> bool:
     return bool(lost.any())
 
 
-def _memory_of_tangents(tape: Tape, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
+def _memory_of_tangents(push: Push, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
     """A message argument with the memory of tangents in the place of that of values."""
     if spec is None or is_in_place(spec):
         return spec
     if isinstance(spec, (list, tuple)):
         return [
-            _memory_of_tangents(tape, spec[0], written, scratch),
-            *(_with_datatypes(tape, item) for item in spec[1:]),
+            _memory_of_tangents(push, spec[0], written, scratch),
+            *(_with_datatypes(push, item) for item in spec[1:]),
         ]
     spec = as_array(spec)
     if storage_of(spec) is not None:
         storage: Any = storage_of(spec)
-        if written or tape.is_active(spec):
-            block = tape.forward.block(storage)
+        if written or push.has_block(storage):
+            block = push.block(storage)
             region = region_of(spec)
             if spec.flags.writeable or not written:
                 return np.ndarray(region.shape, region.dtype, block, region.offset, region.strides)
     return _zeros(spec, written, scratch)
 
 
-def _with_datatypes(tape: Tape, item: Any) -> Any:
+def _with_datatypes(push: Push, item: Any) -> Any:
     """An item of a message argument with datatypes for what has been noted of them (`argument_forms.lasting`)."""
     if isinstance(item, (list, tuple)):
-        return type(item)(_with_datatypes(tape, part) for part in item)
+        return type(item)(_with_datatypes(push, part) for part in item)
     if not isinstance(item, Typemap):
         return item
-    known_types = tape.forward.state.setdefault("datatypes", {})
+    known_types = push.state.setdefault("datatypes", {})
     if item not in known_types:
         elements = from_numpy_dtype(item.dtype).Create_hindexed_block(1, item.offsets.tolist())
         known_types[item] = made = elements.Create_resized(0, item.extent).Commit()
         elements.Free()
-        tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
+        push.at_end(lambda error: made.Free())  # type: ignore[attr-defined]
     return known_types[item]
 
 

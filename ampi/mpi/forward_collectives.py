@@ -16,6 +16,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..tape import Push, Tape, no_tangent, where_called
+from . import collective_calls
 from .argument_forms import is_in_place
 from .buffers import NOTHING, arrive
 from .collective_calls import Call
@@ -138,23 +139,37 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
     if started and operation.name == "Bcast" and comm.Is_inter():
         raise no_tangent(f"{call.name} between groups (where MPI hangs or goes wrong)")
     op = given.get("op")
+    if op is not None and not _is_of_integers(call):
+        rule = known(op)
+        if rule is None and not active:
+            raise no_tangent(f"{call.name} with an operation without derivative")
+        refused = refusal(op, rule, call.reads[0]) if active and (rule is None or rule.partials is None) else ""
+        if refused:
+            raise ActivityError(f"{call.name}: {refused}")
+    return tangent_of_call(comm, operation, call, given, push, reverse, started)
+
+
+def tangent_of_call(
+    comm: Any,
+    operation: Any,
+    call: Call,
+    given: dict[str, Any],
+    push: Push,
+    reverse: Reverse,
+    started: bool,
+    values: Callable[[], np.ndarray] | None = None,
+) -> TangentCall:
+    """Begin what the tangent of a call does that nothing is wrong with.
+
+    ``values()`` are those that an operation which is not linear works on, if they are not in memory.
+    """
+    op = given.get("op")
     describe = lambda: f"the tangent of {call.name} on {reverse.name}"
-    if op is None:
-        return _linear(comm, operation, call, given, tape, reverse, describe, started)
-    if _is_of_integers(call):
+    if op is not None and _is_of_integers(call):
         return TangentCall(lambda: None)
-    rule = known(op)
-    if rule is None:
-        if active:
-            raise ActivityError(f"{call.name}: {refusal(op, rule, call.reads[0])}")
-        raise no_tangent(f"{call.name} with an operation without derivative")
-    if rule.partials is None:
-        if active:
-            refused = refusal(op, rule, call.reads[0])
-            if refused:
-                raise ActivityError(f"{call.name}: {refused}")
-        return _linear(comm, operation, call, given, tape, reverse, describe, started)
-    return _by_pairs(operation, call, given, push, reverse, op, describe)
+    if op is None or known(op).partials is None:  # type: ignore[union-attr]
+        return _linear(comm, operation, call, given, push, reverse, describe, started)
+    return _by_pairs(operation, call, given, push, reverse, op, describe, values)
 
 
 def _forget(push: Push, call: Call) -> None:
@@ -185,14 +200,14 @@ def _linear(
     operation: Any,
     call: Call,
     given: dict[str, Any],
-    tape: Tape,
+    push: Push,
     reverse: Reverse,
     describe: Callable[[], str],
     started: bool,
 ) -> TangentCall:
     if _are_whole_numbers(operation, given):
         return TangentCall(lambda: None)
-    found = Arguments(comm, operation, call, given, tape)
+    found = Arguments(comm, operation, call, given, push)
     arguments, check = found.of_tangents, found.finish
     name = operation.name
     if name.startswith("Neighbor"):  # the topology is the communicator's own
@@ -241,6 +256,7 @@ def _by_pairs(
     reverse: Reverse,
     op: Any,
     describe: Callable[[], str],
+    values: Callable[[], np.ndarray] | None,
 ) -> TangentCall:
     x, y = (next(iter(buffers), NOTHING) for buffers in (call.reads, call.writes))
     known_by = x if y is NOTHING else y
@@ -252,10 +268,13 @@ def _by_pairs(
     combined, pair = _combining(push, op, elements)
     going = np.zeros(x.count, elements)
     if x is not NOTHING:
-        going["value"] = x.values()
+        found = None if values is None else values()
         going["tangent"] = tangent_in(push, x)
         if located:
-            going["location"] = x.others(np.dtype(np.intc))
+            going["value"] = x.values() if found is None else found["value"]
+            going["location"] = x.others(np.dtype(np.intc)) if found is None else found["location"]
+        else:
+            going["value"] = x.values() if found is None else found
     coming = np.zeros(x.count if y is NOTHING else y.count, elements)
     comm, name = reverse.comm, operation.name
     arguments: list[Any] = [[going, pair], [coming, pair]]
@@ -299,6 +318,9 @@ def _combining(push: Push, op: Any, elements: np.dtype) -> tuple[Any, Any]:
 
         made = _Op.Create(function, False)
         found = push.state["pairs", op.handle, elements] = made, pair
-        push.tape.ends.append(lambda error: made.Free())  # type: ignore[attr-defined]
-        push.tape.ends.append(lambda error: pair.Free())  # type: ignore[attr-defined]
+        push.at_end(lambda error: made.Free())  # type: ignore[attr-defined]
+        push.at_end(lambda error: pair.Free())  # type: ignore[attr-defined]
     return found
+
+
+collective_calls.tangent_of_call.append(tangent_of_call)

@@ -216,7 +216,7 @@ def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
     push: Push = tape.forward
     traces: dict[Window, ForwardTrace] = push.state.setdefault("windows", {})
     if not traces:
-        tape.ends.append(lambda error: _close(traces, error))  # type: ignore[attr-defined]
+        tape.forward.at_end(lambda error: _close(traces, error))  # type: ignore[attr-defined]
     trace = traces[window] = ForwardTrace(tape, window, ForwardShadow(push, window))
     return trace
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI as mpi
@@ -17,12 +18,13 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import is_power_of_two
 from ..recording import opened
-from ..tape import Sweep, Tape
+from ..tape import Push, Sweep, Tape
 from .agreement import agree
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
 from .messages import (
     Collective,
+    Completion,
     LateCompletion,
     LoggedMessage,
     Received,
@@ -229,7 +231,10 @@ class Communication:
         return log
 
     def __call__(self, sweep: Sweep) -> None:
-        """Agree with the other ranks."""
+        """Agree with the other ranks; at the beginning of a walk as well."""
+        if isinstance(sweep, Push):
+            completed = (record.adjoint for record in sweep.tape.records if isinstance(record.adjoint, Completion))
+            sweep.state["completed later"] = {part for parts in completed for part in parts}
         if all(log.says_nothing() for log in self.logs.values()):
             return  # a gradient of local work must not wait for ranks of a window that it has not touched
         if not sweep.tape.closed:
@@ -250,6 +255,10 @@ class Communication:
             log.reverse.ready()
         self._check_unwatched()
         agree(self.logs.values())
+        if isinstance(sweep, Push):
+            sweep.state["completed later"].update(self.unseen)
+            sweep.at_last.extend(partial(receive.arrive, sweep) for receive in self.unseen)
+            return
         for receive in self.unseen:  # nothing that was recorded uses what came
             receive.begin(sweep)
 

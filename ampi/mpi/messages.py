@@ -13,6 +13,7 @@ from ..tape import IsRecord, Push, Sweep, Undo
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
 from .reverse import Reverse
+from .tangents import set_tangent, tangent_in
 from .waiting import outbox_of, wait
 
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
@@ -160,7 +161,10 @@ class Sent(LoggedMessage):
         self.buffer.add(sweep, adjoint)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it went with the message."""
+        """Nothing: it went with the message.  In a walk: send it."""
+        if push.walks and self.back is not None:
+            going = _as_real(tangent_in(push, self.buffer))
+            outbox_of(push).send(self.reverse, going, self.route.partner, self.back, self.waiting)  # type: ignore[arg-type]
 
 
 class Received(LoggedMessage):
@@ -213,8 +217,24 @@ class Received(LoggedMessage):
         self.flight = None
 
     def tangent(self, push: Push) -> None:
-        """Zero: it came over a communicator on which there are no tangents."""
-        self.buffer.zero(push)
+        """Zero: there are no tangents on its communicator.  In a walk: what a blocking one receives."""
+        if not push.walks:
+            self.buffer.zero(push)
+        elif self not in push.state["completed later"]:
+            self.arrive(push)
+
+    def arrive(self, push: Push) -> None:
+        """In a walk: receive the tangent."""
+        if self.void or self.buffer is None:
+            return
+        overwritten = self.buffer.within(self.nbytes)
+        if self.back is None:
+            overwritten.zero(push)
+            return
+        came = np.empty(overwritten.count, overwritten.dtype)
+        source = self.route.partner
+        wait(self.reverse.comm.Irecv(_as_real(came), source, self.back), self.waiting, self.reverse, source)
+        set_tangent(push, overwritten, came)
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
@@ -280,7 +300,11 @@ class Completion(IsRecord, list):
             part.begin(sweep)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: what has completed has its tangent."""
+        """Nothing: what has completed has its tangent.  In a walk: wait for what has been received."""
+        if push.walks:
+            for part in self:
+                if not isinstance(part, Sent):
+                    part.arrive(push)
 
 
 class LateCompletion(Completion):

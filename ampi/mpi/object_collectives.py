@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..memory import TrackedArray
 from ..recording import open_tapes, recording
-from ..tape import Sweep, Tape
+from ..tape import Push, Sweep, Tape
 from .bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from .intercomm_p2p import exchanged, gathered, scattered, split
 from .log import count_passive, log_collective, log_for
@@ -21,6 +21,8 @@ from .plain_buffers import mind_objects
 from .reductions import Steps
 from .reverse import COLLECTIVE_TAG, reverse_of
 from .reverse_schedule import run_reversed
+from .tangents import set_tangent, tangent_in
+from .waiting import wait
 
 _Comm, _Topocomm = mpi.Comm, mpi.Topocomm  # mpi4py's own: its names may be rebound
 
@@ -59,7 +61,7 @@ class ObjectCollectives:
                 yield [comm.Iscatterv(_joined(going), mine, root)]
             sent.add(sweep, mine.view(sent.dtype))
 
-        _record(tape, self, "gather", [sent], adjoint, arrays, root)
+        _record(tape, self, "gather", [sent], adjoint, arrays, came, root)
         return messages
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
@@ -83,7 +85,7 @@ class ObjectCollectives:
                 yield [comm.Igatherv(mine, [total, counts] if counts else None, root)]
             _add_bytes(sweep, sent, total)
 
-        _record(tape, self, "scatter", sent, adjoint, arrays, root)
+        _record(tape, self, "scatter", sent, adjoint, arrays, [came], root)
         return message
 
     def allgather(self, sendobj: Any) -> list[Any]:
@@ -108,7 +110,7 @@ class ObjectCollectives:
             yield [comm.Ireduce_scatter(total, mine, [bundle.count for bundle in came], mpi.SUM)]
             sent.add(sweep, mine)
 
-        _record(tape, self, "allgather", [sent], adjoint_between_groups if self.Is_inter() else adjoint, arrays)
+        _record(tape, self, "allgather", [sent], adjoint_between_groups if self.Is_inter() else adjoint, arrays, came)
         return messages
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
@@ -131,7 +133,7 @@ class ObjectCollectives:
                 yield [comm.Ialltoallv(_joined(going), [total, counts])]
             _add_bytes(sweep, sent, total)
 
-        _record(tape, self, "alltoall", sent, adjoint, arrays)
+        _record(tape, self, "alltoall", sent, adjoint, arrays, came)
         return messages
 
 
@@ -195,19 +197,38 @@ def _among_neighbors(
         for bundle, array in zip(sent, coming, strict=True):
             bundle.add(sweep, array.view(bundle.dtype))
 
-    _record(tape, comm, name, sent, adjoint, arrays)
+    def forward(push: Push, comm: Any) -> None:
+        going = [tangent_in(push, bundle) for bundle in sent]
+        coming = [np.empty(bundle.count, bundle.dtype) for bundle in came]
+        requests = [comm.Irecv(a, source, COLLECTIVE_TAG) for (_, source), a in zip(edges.arriving, coming)]
+        requests += [comm.Isend(a, dest, COLLECTIVE_TAG) for (_, dest), a in zip(edges.leaving, going)]
+        for request in requests:
+            wait(request, lambda: f"the tangents of {name}", reverse)
+        for bundle, flat in zip(came, coming):
+            set_tangent(push, bundle, flat)
+
+    reverse = reverse_of(comm)
+    _record(tape, comm, name, sent, adjoint, arrays, came, forward=forward)
     return messages
 
 
 class _Collective:
     """Record of a collective: its adjoint."""
 
-    __slots__ = ("adjoint", "token")
+    __slots__ = ("adjoint", "forward", "token")
     meets = True
 
-    def __init__(self, token: Any, adjoint: Callable[[Sweep, Any], Steps]) -> None:
+    def __init__(
+        self, token: Any, adjoint: Callable[[Sweep, Any], Steps], forward: Callable[[Push, Any], None]
+    ) -> None:
         self.token = token
         self.adjoint = adjoint
+        self.forward = forward
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangents go as the objects did."""
+        if self.token.happening:
+            self.forward(push, self.token.reverse.comm)
 
     def __call__(self, sweep: Sweep) -> None:
         if self.token.happens(sweep):
@@ -225,15 +246,34 @@ def _record(
     sent: Iterable[Bundle],
     adjoint: Callable[[Sweep, Any], Steps],
     arrays: Sequence[TrackedArray],
+    came: Sequence[Bundle],
     root: int | None = None,
+    forward: Callable[[Push, Any], None] | None = None,
 ) -> None:
-    """Put a collective on the tape.  Active arrays always arrive in tracked memory."""
+    """Put a collective on the tape.  Active arrays always arrive in tracked memory.
+
+    ``came`` are those in what each rank sent; ``forward`` is how tangents go in a walk, where it is not as objects do.
+    """
     active = any(bundle.count for bundle in sent)
     if tape.forward is not None:  # their tangents were in the parcels
         log_for(tape, name, comm, active)
         return
     token = log_collective(tape, comm, name, active, True, root=root)
-    tape.append(_Collective(token, adjoint), (), arrays)
+    sent = list(sent)
+
+    def as_objects(push: Push, comm: Any) -> None:
+        going: Any = [tangent_in(push, bundle) for bundle in sent]
+        if name in ("bcast", "gather", "allgather"):
+            going = going[0]
+        elif name == "scatter" and not is_root(comm, root):  # type: ignore[arg-type]
+            going = None
+        arguments = () if root is None else (root,)
+        found = getattr(comm, name)(going, *arguments)
+        flats = [found] if name in ("bcast", "scatter") else found or ()
+        for bundle, flat in zip(came, flats):
+            set_tangent(push, bundle, flat)
+
+    tape.append(_Collective(token, adjoint, forward or as_objects), (), arrays)
 
 
 def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], list[TrackedArray]]:
@@ -311,5 +351,5 @@ def broadcast(tape: Tape, comm: Any, obj: Any, root: int, primal: Callable[[Any,
         if sends:
             sent.add(sweep, total)
 
-    _record(tape, comm, "bcast", [sent], adjoint_between_groups if comm.Is_inter() else adjoint, arrays, root)
+    _record(tape, comm, "bcast", [sent], adjoint_between_groups if comm.Is_inter() else adjoint, arrays, [came], root)
     return message

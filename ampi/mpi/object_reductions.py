@@ -14,12 +14,13 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..recording import opened, recording
-from ..tape import Tape
-from .bundles import pack, unpack
+from ..tape import Push, Sweep, Tape
+from .bundles import Bundle, pack, unpack
 from .log import log_collective
 from .object_collectives import OF_ROOTS_GROUP, broadcast, tape_or_passive
 from .object_messages import posted, received, send_object
 from .reverse import reverse_of, set_reverse
+from .tangents import set_tangent, tangent_in
 
 _Comm, _Intracomm = mpi.Comm, mpi.Intracomm  # mpi4py's own: its names may be rebound
 
@@ -118,8 +119,25 @@ def _copied(obj: Any) -> Any:
     copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
     came, arrays = unpack(tape, copy)
     if sent.count and tape.forward is None:
-        tape.append(lambda sweep: sent.add(sweep, came.take(sweep)), (), arrays)
+        tape.append(_Copied(sent, came), (), arrays)
     return copy
+
+
+class _Copied:
+    """Adjoint of the copy of an object."""
+
+    __slots__ = ("came", "sent")
+
+    def __init__(self, sent: Bundle, came: Bundle) -> None:
+        self.sent = sent
+        self.came = came
+
+    def __call__(self, sweep: Sweep) -> None:
+        self.sent.add(sweep, self.came.take(sweep))
+
+    def tangent(self, push: Push) -> None:
+        """The tangents are copied."""
+        set_tangent(push, self.came, tangent_in(push, self.sent))
 
 
 class _Group(mpi.Intracomm):

@@ -37,6 +37,7 @@ class PartitionedSent(Sent):
     """A started partitioned send in the log.  ``flight`` has what has come of the adjoint."""
 
     __slots__ = ("parts", "parts_there", "user_tag")
+    tangent: Any = None
 
     def describe(self) -> str:
         """For error messages."""
@@ -103,6 +104,7 @@ class PartitionedReceived(Received):
     """
 
     __slots__ = ("count", "early", "parts", "user_tag")
+    tangent: Any = None
     count: int
     parts: int
     early: set[int]

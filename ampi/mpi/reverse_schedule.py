@@ -15,7 +15,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
-from ..tape import Sweep
+from ..tape import Push, Sweep
 from .buffers import NOTHING, arrive
 from .log import communication_of
 from .messages import Collective
@@ -124,7 +124,7 @@ class Started:
     ``performed`` is this rank's part in it, a `collectives.Performed`.
     """
 
-    __slots__ = ("buffer", "performed", "request", "reversed", "sweep", "wild")
+    __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "wild")
 
     active = True
     meets = True
@@ -137,6 +137,19 @@ class Started:
         self.wild = False
         self.sweep: Sweep | None = None
         self.reversed: ReversedCollective | None = None
+        self.begun: Any = None
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: begin what the tangent does."""
+        if not self.completed():
+            raise CommunicationError(f"{self.performed.describe()} was never completed: wait for the request")
+        self.begun = self.performed.begin_tangent(push)
+
+    def arrive(self, push: Push) -> None:
+        """In a walk: wait for it."""
+        begun, self.begun = self.begun, None
+        if begun is not None:
+            begun.finish()
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""

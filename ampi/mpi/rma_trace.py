@@ -10,7 +10,7 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Sweep, Tape, at_closing, at_opening
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, no_tangent
 from .forward_windows import forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
@@ -157,8 +157,16 @@ class Traces:
         reference = tape.reference
         self.observer = Observer(tape, lambda window, rank: self.of[window].visit(reference(), rank))
 
+    def check_walk(self) -> None:
+        """Raise if a walk cannot go through what was done with windows."""
+        for window, trace in self.of.items():
+            if not communication_of(trace.tape()).log(window.reverse).says_nothing():
+                raise no_tangent("one-sided communication on a tape (ampi.jvp goes through it), which")
+
     def __call__(self, sweep: Sweep) -> None:
         """Expose the adjoints of window memory; collective over each window that was used."""
+        if isinstance(sweep, Push):
+            return
         shadows: dict[Window, Shadow] = {}
         sweep.state["windows"] = shadows
         sweep.at_end(lambda error: close_all(shadows, error))

@@ -39,15 +39,36 @@ class Push:
         What the floors above keep.
     after : list of numpy.ndarray
         The values that the present record's ``arrays_after`` had when its operation had run.
+    at_last : list of callable
+        In a walk: called when all records have been passed.
+    ends : list of callable
+        Called at the very end, the last one first, with the error that has come or None.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
+        self.at_last: list[Callable[[], None]] = []
+        self.ends: list[Callable[[BaseException | None], None]] = []
         self.state: dict[Any, Any] = {}
         self.after: list[np.ndarray] = []
         self._blocks: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
         # Dtype and place of the first numbers in a storage, where they are no doubles at multiples of their size.
         self._unusual: weakref.WeakKeyDictionary[Storage, tuple[np.dtype, int]] = weakref.WeakKeyDictionary()
+
+    @property
+    def walks(self) -> bool:
+        """Whether this is a walk over the records of a closed tape."""
+        return self.tape.forward is not self
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Have ``callback(error)`` called at the very end, with the error that has come or None; the last one first."""
+        self.ends.append(callback)
+
+    def finish(self, error: BaseException | None) -> None:
+        """This is the end."""
+        ends, self.ends = self.ends, []
+        for end in reversed(ends):
+            end(error)
 
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent; if not, it is zero."""
@@ -187,10 +208,8 @@ class ForwardTape(Tape):
 
     Attributes
     ----------
-    push : Push
+    forward : Push
         The tangents.
-    ends : list of callable
-        Called when the program has ended, with the error that ended it or None.
     """
 
     def __init__(self) -> None:
@@ -199,7 +218,6 @@ class ForwardTape(Tape):
         self.forward = Push(self)
         self.pen = None
         self.append_record = self._push_record
-        self.ends: list[Callable[[BaseException | None], None]] = []
         self._needed: set[Storage] = set()
         self._overwritten: list[Region] | None = None
 
@@ -225,9 +243,7 @@ class ForwardTape(Tape):
 
     def finish(self, error: BaseException | None) -> None:
         """The program has ended."""
-        ends, self.ends = self.ends, []
-        for end in reversed(ends):
-            end(error)
+        self.forward.finish(error)
 
     def append(self, adjoint: Any, undo: Sequence[Undo] = (), created: Sequence[np.ndarray] = ()) -> None:
         """An operation has just run: push the tangents through it."""
@@ -308,11 +324,9 @@ def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], A
     done = 0
     scope = passively()
     try:
-        if tape.sweep_starts:
-            raise no_tangent("a tape with messages")
-        for record in tape.records:
-            if record.adjoint is not None:
-                tangent_of(record.adjoint)
+        _check(tape)
+        for callback in tape.sweep_starts.values():
+            callback(push)  # type: ignore[arg-type]
         prepare(push)
         undos = [undo for record in tape.records for undo in record.undo]
         for undo in reversed(undos):
@@ -324,12 +338,36 @@ def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], A
                 done -= 1
             if record.adjoint is not None:
                 push.push(record.adjoint, record.undo)
-        return finish(push)
+        for last in push.at_last:
+            last()
+        result = finish(push)
+        push.finish(None)
+        return result
+    except BaseException as error:
+        push.finish(error)
+        raise
     finally:
         for undo in undos[len(undos) - done :]:
             undo.swap()
         actively(scope)
         tape.sweep_lock.release()
+
+
+def _check(tape: Tape) -> None:
+    """Raise, on all ranks that communicated, if something on the tape has no tangent."""
+    try:
+        for start in tape.sweep_starts.values():
+            getattr(start, "check_walk", _nothing)()
+        for record in tape.records:
+            if record.adjoint is not None:
+                tangent_of(record.adjoint)
+    except ActivityError as error:
+        tape.refuse(error)
+        raise
+
+
+def _nothing() -> None:
+    pass
 
 
 def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any) -> Any:

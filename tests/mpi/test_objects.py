@@ -9,6 +9,7 @@ import inspect
 import numpy
 import pytest
 from mpi4py import MPI
+from programs import check_forward
 
 import ampi
 import ampi.numpy
@@ -271,6 +272,7 @@ def test_against_finite_differences(case, make_comm, dtype):
 
     coarse, fine = slope(2e-4), slope(1e-4)
     expected = (4 * fine - coarse) / 3
+    check_forward(lambda np, comm, x: program(np, comm, x, case), comm, x0, direction, seed, x_bar)
     scale = max(abs(expected), WORLD.allreduce(float(numpy.abs(x_bar).sum())))
     comm.Free()
     plain.Free()
