@@ -157,8 +157,8 @@ class Performed(IsRecord, Collective):
     undo : list of Undo
         What the primal has overwritten.
     given : tuple or None
-        On a tape that is to be walked forward as well: communicator, operation, arguments by name, and whether it has a
-        request.
+        On a tape that is to be walked forward as well: communicator, operation, arguments by name, whether it has a
+        request, and what is known of the operation of a reduction.
     """
 
     __slots__ = ("call", "given", "undo", "values")
@@ -201,8 +201,8 @@ class Performed(IsRecord, Collective):
             return None
         if self.given is None:
             raise no_tangent(f"{self.name} on a tape that ampi.linearize has not made")
-        comm, operation, given, started = self.given
-        return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, self.values)
+        comm, operation, given, started, rule = self.given
+        return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, rule, self.values)
 
     def zero(self, sweep: Sweep) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""

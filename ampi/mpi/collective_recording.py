@@ -266,7 +266,7 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
         performed = call.log(tape, comm)
         performed.keep_values(tape, False)
         if tape.walks:
-            performed.given = comm, operation, _lasting(operation.given(arguments, NO_KEYWORDS)), False
+            performed.given = _given(comm, operation, arguments, NO_KEYWORDS, False)
         performed.undo = call.overwrite()
         primal(comm, *arguments)
         call.activate(tape, comm, performed.reads_active)
@@ -296,7 +296,7 @@ def _start(
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
     if tape.walks:
-        performed.given = comm, operation, _lasting(operation.given(arguments, keywords)), True
+        performed.given = _given(comm, operation, arguments, keywords, True)
     undo = call.overwrite()
     call.activate(tape, comm, performed.reads_active)
     call.detach()
@@ -305,9 +305,13 @@ def _start(
     return started
 
 
-def _lasting(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that a walk will be given again."""
-    return {name: lasting(argument) for name, argument in given.items()}
+def _given(
+    comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: Mapping[str, Any], started: bool
+) -> tuple[Any, ...]:
+    """What a walk has to know of a call: `Performed.given`."""
+    given = {name: lasting(x) for name, x in operation.given(arguments, keywords).items()}
+    rule = forward_collectives.rule_of(given["op"]) if "op" in given else None
+    return comm, operation, given, started, rule
 
 
 _BLOCKING = """

@@ -22,7 +22,7 @@ from .buffers import NOTHING, arrive
 from .collective_calls import Call
 from .forward_arguments import Arguments
 from .reduction_plans import refusal
-from .reductions import known
+from .reductions import Reduction, known
 from .reductions_forward import combination, elements_with_tangents
 from .reverse import COLLECTIVE_TAG, Reverse, name_of, reverse_of
 from .tangents import set_tangent, tangent_in
@@ -146,7 +146,7 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
         refused = refusal(op, rule, call.reads[0]) if active and (rule is None or rule.partials is None) else ""
         if refused:
             raise ActivityError(f"{call.name}: {refused}")
-    return tangent_of_call(comm, operation, call, given, push, reverse, started)
+    return tangent_of_call(comm, operation, call, given, push, reverse, started, None if op is None else rule_of(op))
 
 
 def tangent_of_call(
@@ -157,19 +157,20 @@ def tangent_of_call(
     push: Push,
     reverse: Reverse,
     started: bool,
+    rule: tuple[int, Reduction | None] | None,
     values: Callable[[], np.ndarray] | None = None,
 ) -> TangentCall:
     """Begin what the tangent of a call does that nothing is wrong with.
 
-    ``values()`` are those that an operation which is not linear works on, if they are not in memory.
+    ``rule`` is what is known of the operation of a reduction (`rule_of`), which may have been freed; ``values()`` gives
+    those that an operation which is not linear works on, if they are not in memory.
     """
-    op = given.get("op")
     describe = lambda: f"the tangent of {call.name} on {reverse.name}"
-    if op is not None and _is_of_integers(call):
+    if rule is not None and _is_of_integers(call):
         return TangentCall(lambda: None)
-    if op is None or known(op).partials is None:  # type: ignore[union-attr]
+    if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
         return _linear(comm, operation, call, given, push, reverse, describe, started)
-    return _by_pairs(operation, call, given, push, reverse, op, describe, values)
+    return _by_pairs(operation, call, given, push, reverse, rule, describe, values)
 
 
 def _forget(push: Push, call: Call) -> None:
@@ -183,6 +184,11 @@ def _are_whole_numbers(operation: Any, given: dict[str, Any]) -> bool:
     arrays = [a for a in arrays if not is_in_place(a)]
     whole = [isinstance(a, np.ndarray) and a.dtype.kind in "iub" and a.dtype.itemsize > 1 for a in arrays]
     return bool(whole) and all(whole)
+
+
+def rule_of(op: Any) -> tuple[int, Reduction | None]:
+    """What is known of an operation: its handle and its rule."""
+    return op.handle, known(op)
 
 
 def _is_of_integers(call: Call) -> bool:
@@ -254,18 +260,18 @@ def _by_pairs(
     given: dict[str, Any],
     push: Push,
     reverse: Reverse,
-    op: Any,
+    rule: tuple[int, Any],
     describe: Callable[[], str],
     values: Callable[[], np.ndarray] | None,
 ) -> TangentCall:
     x, y = (next(iter(buffers), NOTHING) for buffers in (call.reads, call.writes))
     known_by = x if y is NOTHING else y
     dtype = np.dtype(np.float64) if known_by is NOTHING else known_by.dtype
-    located = known(op).located  # type: ignore[union-attr]
+    located = rule[1].located
     if x.raw or (x is not NOTHING and x.mixed != located) or dtype is None or dtype.kind not in "fc":
         raise no_tangent(f"{call.name} of another datatype than the memory's own")
     elements = elements_with_tangents(dtype, located)
-    combined, pair = _combining(push, op, elements)
+    combined, pair = _combining(push, *rule, elements)
     going = np.zeros(x.count, elements)
     if x is not NOTHING:
         found = None if values is None else values()
@@ -304,12 +310,12 @@ def _by_pairs(
     return TangentCall(finish)
 
 
-def _combining(push: Push, op: Any, elements: np.dtype) -> tuple[Any, Any]:
+def _combining(push: Push, handle: int, rule: Reduction, elements: np.dtype) -> tuple[Any, Any]:
     """The operation on elements of a value, its tangent (and its location), and their datatype."""
-    found = push.state.get(("pairs", op.handle, elements))
+    found = push.state.get(("pairs", rule, elements))
     if found is None:
         pair = mpi.BYTE.Create_contiguous(elements.itemsize).Commit()
-        combine = combination(op.handle, known(op))
+        combine = combination(handle, rule)
 
         def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
             a, b = (np.frombuffer(buffer, elements) for buffer in (inbuf, inoutbuf))
@@ -317,7 +323,7 @@ def _combining(push: Push, op: Any, elements: np.dtype) -> tuple[Any, Any]:
                 combine(a, b)
 
         made = _Op.Create(function, False)
-        found = push.state["pairs", op.handle, elements] = made, pair
+        found = push.state["pairs", rule, elements] = made, pair
         push.at_end(lambda error: made.Free())  # type: ignore[attr-defined]
         push.at_end(lambda error: pair.Free())  # type: ignore[attr-defined]
     return found
