@@ -225,8 +225,9 @@ class Received(LoggedMessage):
 
     def arrive(self, push: Push) -> None:
         """In a walk: receive the tangent."""
-        if self.void or self.buffer is None:
+        if self.void or self.buffer is None or self.flight is push:
             return
+        self.flight = push
         overwritten = self.buffer.within(self.nbytes)
         if self.back is None:
             overwritten.zero(push)
