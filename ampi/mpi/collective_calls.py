@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import IsRecord, Push, Sweep, Tape, Undo, no_tangent, where_called
+from ..tape import IsRecord, Push, Sweep, Tape, Undo, where_called
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
@@ -47,10 +47,25 @@ class Call:
         The one rank that all others exchange data with, as the arguments name it.
     sizes : callable or None
         Gives the lengths that must fit those of other ranks.
+    given : tuple or None
+        For walks: the communicator if it has a topology, the operation, arguments by name, whether it has a request,
+        and what is known of the operation of a reduction.  None: a walk cannot go through it.
     """
 
     __slots__ = (
-        *("_known_sizes", "adjoint", "name", "needed", "overlaps", "reads", "refused", "root", "sizes", "spoils"),
+        *(
+            "_known_sizes",
+            "adjoint",
+            "given",
+            "name",
+            "needed",
+            "overlaps",
+            "reads",
+            "refused",
+            "root",
+            "sizes",
+            "spoils",
+        ),
         "writes",
     )
 
@@ -74,6 +89,7 @@ class Call:
         self.overlaps = True
         self.sizes: Callable[[], Sizes] | None = None
         self._known_sizes: Sizes | None = None
+        self.given: tuple[Any, ...] | None = None
 
     def known_sizes(self) -> Sizes | None:
         """The lengths that must fit those of other ranks; None if there are none."""
@@ -106,7 +122,7 @@ class Call:
             self._check(loses and certain, comm)
         performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, self.root, Performed)
         performed.call = self
-        performed.values = performed.given = None
+        performed.values = None
         performed.undo = ()
         return performed
 
@@ -156,12 +172,9 @@ class Performed(IsRecord, Collective):
         Gives the values that the adjoint wants.
     undo : list of Undo
         What the primal has overwritten.
-    given : tuple or None
-        On a tape that is to be walked forward as well: communicator, operation, arguments by name, whether it has a
-        request, and what is known of the operation of a reduction.
     """
 
-    __slots__ = ("call", "given", "undo", "values")
+    __slots__ = ("call", "undo", "values")
     depth = 5
     meets = True
     reads_memory = False  # but what `steps` has put back
@@ -188,8 +201,12 @@ class Performed(IsRecord, Collective):
         else:
             self.zero(sweep)
 
-    def tangent(self, push: Push) -> None:
+    @property
+    def tangent(self) -> Callable[[Push], None] | None:
         """In a walk: the tangent of the blocking form."""
+        return None if self.call.given is None else self._tangent
+
+    def _tangent(self, push: Push) -> None:
         tangent = self.begin_tangent(push)
         if tangent is not None:
             tangent.finish()
@@ -199,9 +216,8 @@ class Performed(IsRecord, Collective):
         if not self.happening:
             self.zero(push)  # type: ignore[arg-type]
             return None
-        if self.given is None:
-            raise no_tangent(f"{self.name} on a tape that ampi.linearize has not made")
-        comm, operation, given, started, rule = self.given
+        comm, operation, given, started, rule = self.call.given  # type: ignore[misc]
+        comm = self.reverse.comm if comm is None else comm
         return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, rule, self.values)
 
     def zero(self, sweep: Sweep) -> None:

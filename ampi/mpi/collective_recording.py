@@ -16,6 +16,7 @@ from . import forward_collectives
 from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
+from .forward_arguments import seen
 from .log import count_passive
 from .meetings import attended, begin, forget, is_of_all, meeting
 from .messages import call_site, sites
@@ -228,7 +229,7 @@ def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, argument
     performed.where = where
     performed.after = log.passive
     performed.call = call
-    performed.values = performed.given = None
+    performed.values = None
     performed.undo = ()
     log.collectives.append(performed)
     return performed
@@ -242,7 +243,7 @@ _NOT_KNOWN = None, None, False
 def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while some tape exists."""
     tape = recording()
-    performed = None if tape is None or tape.walks else _begin_again(tape, comm, operation, arguments)
+    performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
     if performed is not None:
         primal(comm, *arguments)
         for buffer in performed.call.writes:
@@ -265,8 +266,8 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
     try:
         performed = call.log(tape, comm)
         performed.keep_values(tape, False)
-        if tape.walks:
-            performed.given = _given(comm, operation, arguments, NO_KEYWORDS, False)
+        if call.given is None:
+            call.given = _given(tape, comm, operation, call, arguments, NO_KEYWORDS, False)
         performed.undo = call.overwrite()
         primal(comm, *arguments)
         call.activate(tape, comm, performed.reads_active)
@@ -295,8 +296,7 @@ def _start(
         tape.before_append()
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
-    if tape.walks:
-        performed.given = _given(comm, operation, arguments, keywords, True)
+    call.given = _given(tape, comm, operation, call, arguments, keywords, True)
     undo = call.overwrite()
     call.activate(tape, comm, performed.reads_active)
     call.detach()
@@ -306,12 +306,24 @@ def _start(
 
 
 def _given(
-    comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: Mapping[str, Any], started: bool
-) -> tuple[Any, ...]:
-    """What a walk has to know of a call: `Performed.given`."""
-    given = {name: lasting(x) for name, x in operation.given(arguments, keywords).items()}
+    tape: Tape,
+    comm: Any,
+    operation: CollectiveOperation,
+    call: Call,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    started: bool,
+) -> tuple[Any, ...] | None:
+    """What a walk has to know of a call: `Call.given`.
+
+    It keeps arrays alive only on a tape that is made for walks.
+    """
+    given = operation.given(arguments, keywords)
+    given = seen(call, given, operation.buffers, tape.walks)  # type: ignore[assignment]
+    if given is None or (not operation.remembers and not tape.walks):
+        return None
     rule = forward_collectives.rule_of(given["op"]) if "op" in given else None
-    return comm, operation, given, started, rule
+    return None if operation.remembers else comm, operation, given, started, rule
 
 
 _BLOCKING = """

@@ -7,6 +7,7 @@ same length; and messages of bytes, which may hold packed elements, have a numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from mpi4py import MPI as mpi
 from mpi4py.util.dtlib import from_numpy_dtype
 
 from ..errors import ActivityError
-from ..memory import carries_derivatives, plain, region_of, storage_of
+from ..memory import carries_derivatives, region_of, storage_of
 from ..tape import Push, where_called
-from .argument_forms import as_array, is_bottom, is_in_place
+from .argument_forms import as_array, is_bottom, is_in_place, lasting
 from .arguments import parse_moved, parse_types_moved, parse_vector_moved
 from .buffers import NOTHING
 from .collective_calls import Call
@@ -187,6 +188,37 @@ def _lost(buffer: Any, found: np.ndarray) -> bool:
     return bool(lost.any())
 
 
+class Seen:
+    """The memory of an argument that is not kept alive: what has to be known of it."""
+
+    __slots__ = ("array_like", "region", "writeable")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.region = region_of(array) if storage_of(array) is not None else None
+        self.writeable = array.flags.writeable
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        self.array_like = array.shape, array.dtype, order
+
+
+def seen(call: Call, given: dict[str, Any], buffers: Sequence[str], keep: bool) -> dict[str, Any] | None:
+    """Arguments that a walk will be given, with what is known of memory in its place.
+
+    Memory that is needed itself is kept if ``keep``; if not, the result is None.
+    """
+    as_it_is = any(map(_is_of_bytes, (*call.reads, *call.writes))) or any(_is_far(given[name]) for name in buffers)
+    if as_it_is and not keep:
+        return None
+    return {name: x if name not in buffers else lasting(x) if as_it_is else _seen(x) for name, x in given.items()}
+
+
+def _seen(spec: Any) -> Any:
+    if is_in_place(spec):
+        return spec
+    if isinstance(spec, (list, tuple)):
+        return [_seen(spec[0]), *(lasting(item) for item in spec[1:])]
+    return Seen(as_array(spec))
+
+
 def _memory_of_tangents(push: Push, spec: Any, written: bool, scratch: list[np.ndarray]) -> Any:
     """A message argument with the memory of tangents in the place of that of values."""
     if spec is None or is_in_place(spec):
@@ -196,15 +228,15 @@ def _memory_of_tangents(push: Push, spec: Any, written: bool, scratch: list[np.n
             _memory_of_tangents(push, spec[0], written, scratch),
             *(_with_datatypes(push, item) for item in spec[1:]),
         ]
-    spec = as_array(spec)
-    if storage_of(spec) is not None:
-        storage: Any = storage_of(spec)
-        if written or push.has_block(storage):
-            block = push.block(storage)
-            region = region_of(spec)
-            if spec.flags.writeable or not written:
-                return np.ndarray(region.shape, region.dtype, block, region.offset, region.strides)
-    return _zeros(spec, written, scratch)
+    found = spec if isinstance(spec, Seen) else Seen(as_array(spec))
+    region = found.region
+    if region is not None and (found.writeable if written else push.has_block(region.storage)):
+        return np.ndarray(region.shape, region.dtype, push.block(region.storage), region.offset, region.strides)
+    shape, dtype, order = found.array_like
+    made = np.zeros(shape, dtype, order)
+    if written and (carries_derivatives(dtype) or dtype.itemsize == 1):
+        scratch.append(made)
+    return made
 
 
 def _with_datatypes(push: Push, item: Any) -> Any:
@@ -220,12 +252,3 @@ def _with_datatypes(push: Push, item: Any) -> Any:
         elements.Free()
         push.at_end(lambda error: made.Free())  # type: ignore[attr-defined]
     return known_types[item]
-
-
-def _zeros(spec: np.ndarray, written: bool, scratch: list[np.ndarray]) -> np.ndarray:
-    """Memory of tangents that are zero, or of those that are lost."""
-    array = plain(spec)
-    made = np.zeros_like(array, order="K", subok=False)
-    if written and (carries_derivatives(array.dtype) or array.dtype.itemsize == 1):
-        scratch.append(made)
-    return made

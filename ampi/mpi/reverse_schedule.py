@@ -139,8 +139,12 @@ class Started:
         self.reversed: ReversedCollective | None = None
         self.begun: Any = None
 
-    def tangent(self, push: Push) -> None:
+    @property
+    def tangent(self) -> Callable[[Push], None] | None:
         """In a walk: begin what the tangent does."""
+        return None if self.performed.call.given is None else self._begin_tangent
+
+    def _begin_tangent(self, push: Push) -> None:
         if not self.completed():
             raise CommunicationError(f"{self.performed.describe()} was never completed: wait for the request")
         self.begun = self.performed.begin_tangent(push)

@@ -83,7 +83,7 @@ def check(program, comm, plain, n=3, dtype="float64", walk=True):
         expected = slope(program, plain, wide, direction, seed)
         scale = total(abs(x_bar), abs(direction))
         assert abs(total(x_bar.conj(), direction).real - expected) <= tolerance * scale
-    check_forward(program, comm, x0, random(n, dtype, 2), seed, x_bar, walk)
+    check_forward(program, comm, x0, random(n, dtype, 2), seed, x_bar, walk, (tape, x, y))
     assert numpy.array_equal(x_bar, again)
     return tape
 
@@ -91,13 +91,15 @@ def check(program, comm, plain, n=3, dtype="float64", walk=True):
 ROUNDING = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
 
 
-def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True):
+def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True, tape=None):
     """⟨ȳ, Jẋ⟩ = ⟨x̄, ẋ⟩, summed over the ranks: by `ampi.jvp`, and by several walks over one tape."""
     f = lambda x: program(ampi.numpy, comm, x)
     found = [(1, ampi.jvp(f, x0, x_dot)[1])]
     if walk:
         _, push = ampi.linearize(f, x0)
         found += [(k, push(k * x_dot)) for k in (1, 2)]
+    if tape is not None and walk:
+        found += walked(*tape, x_dot)
     reverse = total(x_bar.conj(), x_dot).real
     for factor, y_dot in found:
         forward = total(None if seed is None else seed.conj(), y_dot).real
@@ -105,6 +107,19 @@ def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True):
             abs(seed) if seed is not None else None, y_dot if y_dot is None else abs(y_dot)
         )
         assert abs(forward - factor * reverse) <= ROUNDING[str(x0.dtype)] * factor * scale
+
+
+def walked(tape, x, y, x_dot):
+    """By `tape.tangent`: pairs of a factor and ẏ; none where that is refused, on all ranks, because a tape that is not
+    made by `ampi.linearize` does not keep what it takes."""
+    try:
+        y_dot, refused = tape.tangent(y, x, 2 * x_dot), False
+    except ampi.ActivityError as error:
+        assert "no tangent yet" in str(error)
+        refused = True
+    everywhere = WORLD.allgather(refused)
+    assert all(everywhere) or not any(everywhere)
+    return [] if refused else [(2, y_dot)]
 
 
 def complex_step_slope(program, plain, x0, direction, seed):
