@@ -316,14 +316,14 @@ def _given(
 ) -> tuple[Any, ...] | None:
     """What a walk has to know of a call: `Call.given`.
 
-    It keeps arrays alive only on a tape that is made for walks.
+    Calls on a topology keep the communicator, on tapes that are made for walks.
     """
-    given = operation.given(arguments, keywords)
-    given = seen(call, given, operation.buffers, tape.walks)  # type: ignore[assignment]
-    if given is None or (not operation.remembers and not tape.walks):
+    if not operation.remembers and not tape.walks:
         return None
+    given = operation.given(arguments, keywords)
     rule = forward_collectives.rule_of(given["op"]) if "op" in given else None
-    return None if operation.remembers else comm, operation, given, started, rule
+    topology = None if operation.remembers else comm
+    return topology, operation, seen(comm, operation, call, given), started, rule
 
 
 _BLOCKING = """

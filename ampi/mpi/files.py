@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning
 from ..recording import current, opened, recording
-from ..tape import Output, Sweep, Tape, living
+from ..tape import Output, Push, Sweep, Tape, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
 from .messages import call_site, line_of
@@ -47,7 +47,7 @@ class File(Handles, _File, metaclass=AcceptsBase):
 class Reading:
     """A read in a tape's log: its adjoint is zero where it came."""
 
-    __slots__ = ("buffer", "request")
+    __slots__ = ("buffer", "push", "request")
 
     reads_memory = False
     active = False  # its completion starts no transfer
@@ -55,6 +55,7 @@ class Reading:
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
+        self.push: Push | None = None  # of forward mode, until it has completed
         self.request: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
@@ -62,10 +63,20 @@ class Reading:
         self.request = None
         if status is not None:
             self.buffer = self.buffer.within(status.Get_elements(mpi.BYTE))
+        if self.push is not None:
+            self.buffer.zero(self.push)  # type: ignore[arg-type]
+            self.push = None
 
     def __call__(self, sweep: Sweep) -> None:
         """What was overwritten by a constant has no adjoint."""
         self.buffer.zero(sweep)
+
+    def tangent(self, push: Push) -> None:
+        """Nor a tangent, as soon as it is known how much has come."""
+        if push.walks:
+            self.buffer.zero(push)  # type: ignore[arg-type]
+        else:
+            self.push = push
 
 
 def _read(operation: str, primal: Callable, position: int) -> Callable:

@@ -7,7 +7,6 @@ same length; and messages of bytes, which may hold packed elements, have a numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from ..errors import ActivityError
 from ..memory import carries_derivatives, region_of, storage_of
 from ..tape import Push, where_called
 from .argument_forms import as_array, is_bottom, is_in_place, lasting
-from .arguments import parse_moved, parse_types_moved, parse_vector_moved
+from .arguments import parse, parse_moved, parse_types_moved, parse_vector_moved
 from .buffers import NOTHING
 from .collective_calls import Call
 from .packed_adjoints import SLOT_DTYPE
@@ -48,36 +47,31 @@ class Arguments:
         for name, x in given.items():
             if name not in (reads, writes):
                 self.of_tangents[name] = x
+            elif not _counts_here(comm, operation.name, given.get("root"), name == writes and reads != writes):
+                self.of_tangents[name] = None
+            elif isinstance(x, Parsed):
+                self.of_tangents[name] = self._flattened(x, name == writes, "op" in given)
             elif of_bytes or _is_far(x):
-                self.of_tangents[name] = self._flattened(comm, given, name == reads, name == writes, x)
+                x = Parsed(comm, operation, given, name, x)
+                self.of_tangents[name] = self._flattened(x, name == writes, "op" in given)
             else:
                 self.of_tangents[name] = _memory_of_tangents(push, x, name == writes, self._scratch)
 
-    def _flattened(self, comm: Any, given: dict[str, Any], read: bool, written: bool, spec: Any) -> Any:
+    def _flattened(self, parsed: Parsed, written: bool, reduces: bool) -> Any:
         """An argument with its tangents, copied, as a flat message of bytes."""
-        name, root = self.name, given.get("root")
-        if is_in_place(spec) or not _counts_here(comm, name, root, written and not read):
-            return spec if is_in_place(spec) else None
-        if name == "Reduce_scatter_block":
-            blocks = comm.Get_size() if is_in_place(given["sendbuf"]) or not written else 0
-        else:
-            blocks = _blocks(comm, name, written)
-        vector = name.endswith("v") and blocks
-        buffers: list[Any]
-        if name.endswith("w"):
-            buffers = parse_types_moved(spec, blocks)
-        else:
-            buffers = [parse_vector_moved(spec, blocks) if vector else parse_moved(spec, blocks)]
+        if parsed.absent is not False:
+            return parsed.absent
+        buffers, blocks = parsed.buffers, parsed.blocks
         pieces = [_flat(self._push, buffer) for buffer in buffers]
         flat = np.concatenate(pieces)
         if written:
             self._flat.append((flat, buffers))
-        if "op" in given:
+        if reduces:
             return [flat.view(buffers[0].dtype), buffers[0].count // (blocks or 1)]
-        if name.endswith("w"):
+        if parsed.typed:
             counts = [piece.size for piece in pieces]
             return [flat, counts, np.cumsum([0, *counts[:-1]]).tolist(), [mpi.BYTE] * len(counts)]
-        if vector:
+        if parsed.vector:
             (buffer,) = buffers
             items = [n * (flat.size // buffer.count) for n in buffer.counts] if buffer.count else [0] * blocks
             return [flat, items, mpi.BYTE]
@@ -99,6 +93,53 @@ class Arguments:
                 f"{self.name} at {where_called()}: an active array is received into memory that is not tracked, where "
                 "its derivative would be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
             )
+
+
+class Parsed:
+    """An argument as the buffers that it means.
+
+    Attributes
+    ----------
+    absent : object
+        What is passed on in the place of memory: MPI.IN_PLACE, or None where the argument means nothing; else False.
+    buffers : list of Buffer
+        One, or one for each rank where each has a datatype.
+    blocks : int
+        Number of blocks, 0 for one that is not divided.
+    typed, vector : bool
+        There is a datatype, or a count, for each block.
+    """
+
+    __slots__ = ("absent", "blocks", "buffers", "typed", "vector")
+
+    def __init__(self, comm: Any, operation: Any, given: dict[str, Any], name: str, spec: Any) -> None:
+        method, (reads, writes) = operation.name, operation.buffers
+        written = name == writes
+        self.absent: Any = False
+        if is_in_place(spec):
+            self.absent = spec
+        elif not _counts_here(comm, method, given.get("root"), written and reads != writes):
+            self.absent = None
+        self.blocks = _blocks(comm, method, written)
+        if method == "Reduce_scatter_block" and (is_in_place(given["sendbuf"]) or not written):
+            self.blocks = comm.Get_size()
+        self.typed = method.endswith("w")
+        self.vector = bool(method.endswith("v") and self.blocks)
+        self.buffers: list[Any] = []
+        if self.absent is not False:
+            return
+        if self.typed:
+            self.buffers = parse_types_moved(spec, self.blocks)
+        elif self.vector:
+            self.buffers = [parse_vector_moved(spec, self.blocks)]
+        else:
+            self.buffers = [(parse if "op" in given else parse_moved)(spec, self.blocks)]
+
+    def detach(self) -> Parsed:
+        """Keep no memory alive."""
+        for buffer in self.buffers:
+            buffer.detach()
+        return self
 
 
 def _is_of_bytes(buffer: Any) -> bool:
@@ -197,25 +238,34 @@ class Seen:
         self.region = region_of(array) if storage_of(array) is not None else None
         self.writeable = array.flags.writeable
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        self.array_like = array.shape, array.dtype, order
+        self.array_like: tuple[Any, Any, Any] = array.shape, array.dtype, order
 
 
-def seen(call: Call, given: dict[str, Any], buffers: Sequence[str], keep: bool) -> dict[str, Any] | None:
-    """Arguments that a walk will be given, with what is known of memory in its place.
+def seen(comm: Any, operation: Any, call: Call, given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that a walk will be given, with what is known of memory in its place."""
+    parsed = any(map(_is_of_bytes, (*call.reads, *call.writes)))
+    parsed = parsed or any(_is_far(lasting(given[name])) for name in operation.buffers)
+    return {
+        name: x
+        if name not in operation.buffers
+        else Parsed(comm, operation, given, name, x).detach()
+        if parsed
+        else _seen(comm, operation, given, name)
+        for name, x in given.items()
+    }
 
-    Memory that is needed itself is kept if ``keep``; if not, the result is None.
-    """
-    as_it_is = any(map(_is_of_bytes, (*call.reads, *call.writes))) or any(_is_far(given[name]) for name in buffers)
-    if as_it_is and not keep:
-        return None
-    return {name: x if name not in buffers else lasting(x) if as_it_is else _seen(x) for name, x in given.items()}
+
+def _seen(comm: Any, operation: Any, given: dict[str, Any], name: str) -> Any:
+    written = name == operation.buffers[1] != operation.buffers[0]
+    counts = _counts_here(comm, operation.name, given.get("root"), written)
+    return _of_memory(given[name]) if counts else None
 
 
-def _seen(spec: Any) -> Any:
+def _of_memory(spec: Any) -> Any:
     if is_in_place(spec):
         return spec
     if isinstance(spec, (list, tuple)):
-        return [_seen(spec[0]), *(lasting(item) for item in spec[1:])]
+        return [_of_memory(spec[0]), *(lasting(item) for item in spec[1:])]
     return Seen(as_array(spec))
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import Record, Sweep, Tape
+from ..tape import Push, Record, Sweep, Tape
 from .messages import LateCompletion
 from .rma_precedence import Drawn, in_order
 from .waiting import Patience, running
@@ -314,6 +314,9 @@ class Mark:
         self.window = window
         self.limit = limit
         self.bound = bound
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: a walk goes through nothing that others do in windows."""
 
     def __call__(self, sweep: Sweep) -> None:
         """Lower the limit or the bound."""

@@ -1,0 +1,165 @@
+"""Forward mode of MPI by what is its own: messages of several forms, what comes from before, and what is refused."""
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD
+
+import ampi
+import ampi.numpy as np
+from ampi.mpi import COMM_WORLD
+
+pytestmark = pytest.mark.mpi
+
+RANK, SIZE = WORLD.rank, WORLD.size
+AFTER, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+X = numpy.arange(1.0, 4.0) + RANK
+V = numpy.array([1.0, -2.0, 0.5]) * (RANK + 1)
+
+
+def of(rank, values):
+    """What another rank has for an array that counts up with the ranks."""
+    return values(numpy.arange(1.0, 4.0) + rank, numpy.array([1.0, -2.0, 0.5]) * (rank + 1))
+
+
+def test_addresses_of_several_arrays_in_collectives():
+    def f(x):
+        a, b = x * x, 3.0 * x[:1]
+        both = MPI.Datatype.Create_struct([3, 1], [MPI.Get_address(a), MPI.Get_address(b)], [MPI.DOUBLE] * 2).Commit()
+        everything = np.zeros(4 * SIZE)
+        COMM_WORLD.Allgather([MPI.BOTTOM, 1, both], everything)
+        COMM_WORLD.Bcast([MPI.BOTTOM, 1, both], 0)
+        both.Free()
+        return everything, a * b
+
+    expected = [of(r, lambda x, v: [*(2 * x * v), 3 * v[0]]) for r in range(SIZE)]
+    first = of(0, lambda x, v: x * x * 3 * v[0] + 2 * x * v * 3 * x[0])
+    for everything, product in (ampi.jvp(f, X, V)[1], ampi.linearize(f, X)[1](V)):
+        numpy.testing.assert_allclose(everything, numpy.concatenate(expected))
+        numpy.testing.assert_allclose(product, first)
+
+
+@pytest.mark.parametrize("dtype", ["f", "d", "F", "D"])
+def test_packed_on_one_side(dtype):
+    """Elements are received as bytes, and bytes as elements, in messages of one tag."""
+
+    def f(x):
+        x = x.astype(dtype)
+        room, typed, came = (np.zeros(n, t) for n, t in ((x.nbytes, np.uint8), (3, dtype), (x.nbytes, np.uint8)))
+        kind = MPI._typedict[dtype]
+        kind.Pack(x * x, room, 0, WORLD)
+        requests = [COMM_WORLD.Irecv(typed, BEFORE, 1), COMM_WORLD.Irecv([came, MPI.BYTE], BEFORE, 1)]
+        requests += [COMM_WORLD.Isend([room, MPI.PACKED], AFTER, 1), COMM_WORLD.Isend(x * 2, AFTER, 1)]
+        MPI.Request.Waitall(requests)
+        y = np.zeros(3, dtype)
+        kind.Unpack(came, 0, y, WORLD)
+        return typed * y
+
+    expected = of(BEFORE, lambda x, v: 6 * x * x * v)
+    numpy.testing.assert_allclose(ampi.jvp(f, X, V)[1], expected, 1e-5)
+
+
+def test_a_window_from_before_opens_at_its_first_fence():
+    memory = np.zeros(3)
+    win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
+
+    def f(x):
+        win.Fence()
+        win.Put(x * x, AFTER)
+        win.Fence()
+        return memory * x
+
+    for _ in range(2):
+        y_dot = ampi.jvp(f, X, V)[1]
+        came, came_dot = of(BEFORE, lambda x, v: x * x), of(BEFORE, lambda x, v: 2 * x * v)
+        numpy.testing.assert_allclose(y_dot, came_dot * X + came * V)
+
+    def locked(x):
+        win.Lock(RANK)
+        try:
+            win.Put(x, RANK)
+        finally:
+            win.Unlock(RANK)
+
+    with pytest.raises(ampi.ActivityError, match=r"made before ampi\.jvp"):
+        ampi.jvp(locked, X, V)
+    win.Free()
+
+
+def test_what_would_be_lost_is_an_error_where_it_comes():
+    comm = COMM_WORLD.Dup()
+    plain = numpy.zeros(3)
+
+    def got(x):
+        memory = np.zeros(3)
+        win = ampi.Win.Create(memory, 8, comm=comm)
+        memory[:] = x
+        win.Fence()
+        win.Get(plain, AFTER)
+        win.Fence()
+
+    def parts(x):
+        send, receive = comm.Psend_init(x, 1, AFTER), comm.Precv_init(plain, 1, BEFORE, 0)
+        MPI.Prequest.Startall([receive, send])
+        send.Pready(0)
+        try:
+            MPI.Request.Waitall([send, receive])
+        finally:
+            send.Free()
+            receive.Free()
+
+    for program in (got, parts):
+        with pytest.raises(ampi.ActivityError, match="not tracked"):
+            ampi.jvp(program, X, V)
+        comm = COMM_WORLD.Dup()  # which an error has not been on
+
+
+def test_a_walk_refuses_windows_on_all_ranks():
+    def f(x):
+        memory = np.zeros(3)
+        win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
+        win.Fence()
+        win.Put(x, AFTER)
+        win.Fence()
+        return memory * 1.0
+
+    _, push = ampi.linearize(f, X)
+    with pytest.raises(ampi.ActivityError, match="one-sided"):
+        push(V)
+
+
+def test_gauss_newton_from_one_tape():
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        left, total = np.zeros(3), np.zeros(3)
+        COMM_WORLD.Sendrecv(x * x, AFTER, 0, left, BEFORE)
+        COMM_WORLD.Allreduce(np.sin(left) * x, total)
+        scaled = COMM_WORLD.bcast(total * x, 0)
+        y = scaled * left
+    products = [tape.gradient(y, x, seed=tape.tangent(y, x, v)) for v in (V, V[::-1].copy(), V)]
+    numpy.testing.assert_array_equal(products[0], products[2])
+    one, other = (WORLD.allreduce(float(a @ b)) for a, b in ((products[0], V[::-1]), (products[1], V)))
+    assert one == pytest.approx(other, rel=1e-12)  # JᵀJ is symmetric
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_what_is_read_from_a_file_is_constant(tmp_path, nonblocking):
+    """A short read leaves the rest as it was; what is written leaves the program."""
+    name = str(tmp_path / f"rank{RANK}")
+    numpy.array([5.0, 6.0]).tofile(name)
+
+    def f(x):
+        y = x * x
+        file = ampi.MPI.File.Open(WORLD.Split(RANK), name, MPI.MODE_RDWR)
+        if nonblocking:
+            file.Iread(y).Wait()
+        else:
+            file.Read(y)
+        file.Write(x)
+        file.Close()
+        return y * x
+
+    expected = [5.0 * V[0], 6.0 * V[1], 3 * X[2] ** 2 * V[2]]
+    numpy.testing.assert_allclose(ampi.jvp(f, X, V)[1], expected)
+    numpy.array([5.0, 6.0]).tofile(name)
+    numpy.testing.assert_allclose(ampi.linearize(f, X)[1](V), expected)
