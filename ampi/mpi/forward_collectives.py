@@ -136,8 +136,6 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
         raise CommunicationError(f"{name_of(comm)} cannot be used for derivatives any more: {reverse.broken}")
     if active:
         call.check_counts(comm)
-    if started and operation.name == "Bcast" and comm.Is_inter():
-        raise no_tangent(f"{call.name} between groups (where MPI hangs or goes wrong)")
     op = given.get("op")
     if op is not None and not _is_of_integers(call):
         rule = known(op)
