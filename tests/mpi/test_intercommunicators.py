@@ -205,8 +205,8 @@ def test_reductions(case, op, make_comm):
 
 @pytest.mark.parametrize("case", [*MOVES, *REDUCTIONS])
 def test_nonblocking(case):
-    if case is bcast and SIZE > 3:
-        pytest.skip("Ibcast between groups of several ranks hangs or goes wrong in each MPI")
+    if case is bcast and SIZE > 2:
+        pytest.skip("plain Ibcasts between groups of which one has several ranks hang or go wrong in each MPI")
 
     def make_comm(comm):
         return Other(halves(comm), started, FORMS) if comm is COMM_WORLD else halves(comm)
