@@ -95,8 +95,11 @@ def test_what_would_be_lost_is_an_error_where_it_comes():
         win = ampi.Win.Create(memory, 8, comm=comm)
         memory[:] = x
         win.Fence()
-        win.Get(plain, AFTER)
-        win.Fence()
+        try:
+            win.Get(plain, AFTER)
+        finally:
+            win.Fence()
+            win.Free()
 
     def parts(x):
         send, receive = comm.Psend_init(x, 1, AFTER), comm.Precv_init(plain, 1, BEFORE, 0)
@@ -121,6 +124,7 @@ def test_a_walk_refuses_windows_on_all_ranks():
         win.Fence()
         win.Put(x, AFTER)
         win.Fence()
+        win.Free()
         return memory * 1.0
 
     _, push = ampi.linearize(f, X)
