@@ -15,7 +15,7 @@ import numpy as np
 
 from . import numpy as ours
 from .arrivals import when_imported
-from .errors import no_rule
+from .errors import ActivityError
 from .memory import TrackedArray, carries_derivatives, plain, tracked
 from .rules.definitions import define, exactly
 from .tape import current
@@ -28,14 +28,42 @@ def _as_ours(array: Any) -> Any:
     return array
 
 
-def _transform(x: Any, result: np.ndarray, axes: Any, forward: bool) -> Any:
-    """What FFTW computes, without any factor."""
+def _transform(x: Any, result: np.ndarray, axes: Any, forward: bool, kinds: Any = None) -> Any:
+    """What FFTW computes, without any factor; of real arrays to real ones as ``kinds`` say for each axis."""
     axes = tuple(axes)
+    if x.dtype.kind == result.dtype.kind == "f":
+        for axis, kind in zip(axes, kinds, strict=True):
+            x = _of_real_numbers(x, kind.removeprefix("FFTW_"), axis)
+        return x
     if x.dtype.kind == "c" and result.dtype.kind == "c":
         return (ours.fft.fftn if forward else ours.fft.ifftn)(x, axes=axes, norm="backward" if forward else "forward")
     if result.dtype.kind == "c":
         return ours.fft.rfftn(x, axes=axes)
     return ours.fft.irfftn(x, s=[result.shape[axis] for axis in axes], axes=axes, norm="forward")
+
+
+_KINDS = "R2HC HC2R DHT REDFT00 REDFT01 REDFT10 REDFT11 RODFT00 RODFT01 RODFT10 RODFT11".split()
+"""FFTW's transforms of real arrays to real ones, by their numbers (``fftw3.h``)."""
+_TYPES = {"00": 1, "10": 2, "01": 3, "11": 4}
+"""Of cosine and sine transforms: SciPy's numbers, which has no other factors than FFTW."""
+
+
+def _of_real_numbers(x: Any, kind: str, axis: int) -> Any:
+    """One of these transforms along an axis."""
+    if kind == "R2HC":  # half a spectrum as r₀, r₁, …, i₂, i₁
+        half = ours.moveaxis(ours.fft.rfft(x, axis=axis), axis, -1)
+        imaginary = half.imag[..., (x.shape[axis] - 1) // 2 : 0 : -1]
+        return ours.moveaxis(ours.concatenate([half.real, imaginary], axis=-1), -1, axis)
+    if kind[-2:] not in _TYPES:
+        raise ActivityError(
+            f"FFTW_{kind}, a transform of real arrays, has no derivative rule and was given an active array; wrap it "
+            "with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+        )
+    import scipy.fft
+
+    transform = scipy.fft.dct if kind.startswith("REDFT") else scipy.fft.dst
+    with scipy.fft.set_backend("scipy"):  # pyFFTW can be another one
+        return transform(x, _TYPES[kind[-2:]], axis=axis)
 
 
 def _execute(run: Callable[[], Any], source: Any, target: Any, formula: Callable[[Any], Any], name: str) -> None:
@@ -46,8 +74,6 @@ def _execute(run: Callable[[], Any], source: Any, target: Any, formula: Callable
         return
     source, target = _as_ours(source), _as_ours(target)
     active = tape is not None and tape.is_active(source)
-    if active and source.dtype.kind == target.dtype.kind == "f":
-        raise no_rule(run, f" ({name} of a real array to a real one)")
     result = formula(source) if active else None
     before = plain(source).copy()
 
@@ -83,8 +109,9 @@ def _plan_of_pyfftw(cls: Any) -> Any:
 
         def execute(self) -> None:
             """Transform the input array into the output array."""
-            forward = self.direction == "FFTW_FORWARD"
-            formula = lambda x: _transform(x, self.output_array, self.axes, forward)
+            directions = self.direction
+            kinds = (directions,) * len(self.axes) if isinstance(directions, str) else directions
+            formula = lambda x: _transform(x, self.output_array, self.axes, directions == "FFTW_FORWARD", kinds)
             _execute(super().execute, self.input_array, self.output_array, formula, "pyfftw.FFTW")
 
         def __call__(self, input_array: Any = None, output_array: Any = None, *arguments: Any, **keywords: Any) -> Any:
@@ -104,6 +131,8 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
             made = cls.__new__(kind, _as_ours(input_array), _as_ours(output_array), axes, sign, *arguments)
             made._axes = tuple(axes) if np.ndim(axes) else (axes,)
             made._forward = np.ndim(sign) == 0 and sign == -1
+            signs = sign if np.ndim(sign) else (sign,) * len(made._axes)
+            made._kinds = [_KINDS[k] for k in signs] if min(signs) >= 0 else ()
             return made
 
         def __call__(
@@ -119,7 +148,7 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
             factor = self.get_normalization() if normalize else 1.0
             call = super().__call__
             run = lambda: call(plain(_as_ours(source)), plain(_as_ours(target)), implicit, normalize, **keywords)
-            formula = lambda x: _transform(x, target, self._axes, self._forward) * factor
+            formula = lambda x: _transform(x, target, self._axes, self._forward, self._kinds) * factor
             _execute(run, source, target, formula, "mpi4py_fft.fftw.FFT")
             return target
 

@@ -106,14 +106,58 @@ def test_pyfftw_in_single_precision():
     examine(lambda x: there_and_back(pyfftw, x, "complex64").astype(float), single=True)
 
 
-def test_real_transforms_of_fftw_are_an_error():
+COSINES_AND_SINES = [f"R{kind}DFT{ends}" for kind in "EO" for ends in ("00", "10", "01", "11")]
+
+
+def of_two_axes(pyfftw, x, first, second):
+    a, b = pyfftw.zeros_aligned((4, 6)), pyfftw.zeros_aligned((4, 6))
+    plan = pyfftw.FFTW(a, b, axes=(1, 0), direction=[f"FFTW_{first}", f"FFTW_{second}"])
+    a[:] = x
+    plan()
+    square = b * b
+    return weighted(square) + (plan(square * WEIGHTS, ortho=True, normalise_idft=False) ** 3).sum()
+
+
+@pytest.mark.parametrize("second", ["REDFT10", "RODFT00"])
+@pytest.mark.parametrize("first", COSINES_AND_SINES)
+def test_cosine_and_sine_transforms_of_pyfftw(first, second):
     pyfftw = pytest.importorskip("pyfftw")
-    a, b = np.zeros((4, 6)), np.zeros((4, 6))
-    plan = pyfftw.FFTW(a, b, axes=(1,), direction="FFTW_REDFT10")
-    with ampi.Tape() as tape:
-        a[:] = tape.watch(X0)
-        with pytest.raises(ampi.ActivityError, match="FFTW of a real array"):
-            plan()
+    examine(lambda x: of_two_axes(pyfftw, x, first, second))
+
+
+@pytest.mark.parametrize("name", ["dct", "idct", "dst", "idstn", "dctn"])
+def test_real_transforms_of_pyfftw_s_interface(name):
+    interface = pytest.importorskip("pyfftw.interfaces.scipy_fft")
+    examine(lambda x: weighted(getattr(interface, name)(x, type=2)))
+
+
+def test_pyfftw_as_scipy_s_backend():
+    interface = pytest.importorskip("pyfftw.interfaces.scipy_fft")
+    fft = pytest.importorskip("scipy.fft")
+
+    def program(x):
+        with fft.set_backend(interface):
+            return weighted(fft.dctn(x)) + weighted(fft.rfftn(x))
+
+    examine(program)
+
+
+@pytest.mark.parametrize("kind", [0, *range(3, 11)])  # mpi4py-fft takes 1 and 2 for transforms of complex arrays
+@pytest.mark.parametrize("axes", [(0,), (1,), (1, 0)])  # of even lengths, and of odd ones
+@pytest.mark.parametrize("shape", [(4, 6), (5, 3)])
+def test_real_transforms_of_mpi4py_fft(kind, axes, shape):
+    factory = pytest.importorskip("mpi4py_fft.fftw.factory")
+    utilities = pytest.importorskip("mpi4py_fft.fftw.utilities")
+
+    def program(x):
+        a, b = utilities.aligned(shape, dtype=float), utilities.aligned(shape, dtype=float)
+        kinds = [kind, *[5] * (len(axes) - 1)]
+        plan = factory.get_planned_FFT(a, b, axes, kinds, flags=(64,), normalization=0.5)
+        a[:] = np.resize(x, shape)
+        plan(normalize=True)
+        return weighted(b) + (b**3).sum()
+
+    examine(program)
 
 
 @pytest.mark.parametrize("real", [False, True])
