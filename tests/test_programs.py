@@ -660,3 +660,28 @@ def test_compiled_functions_may_return_their_arguments(program):
         """
     )
     check(path, ["k"], ["z"])
+
+
+KINKS = {
+    "a kink": ("x = np.zeros(1)\ny = np.where(x >= 0.0, 3.0 * x, x) + 0.1 * x**2\n", "ward alone: here is a kink"),
+    "a threshold": ("x = np.zeros(3)\nz = np.where(abs(x) < 1e-7, 0.0, x)\ny = 5.0 + np.sin(z) + z**2\n", "1e-08"),
+    "several kinks": ("x = np.zeros(4)\ny = np.where(x >= 0.0, 3.0 * x, x)\n", "here is a kink; where several meet"),
+    "nothing": ("x = np.ones(3)\ny = np.sin(ampi.value(x)) + x**2\n", "FAIL"),
+    "nothing, in single precision": (
+        "x = np.ones(3)\ny = np.sin(ampi.value(x).astype('f')).astype('d') + 0.0 * x\n",
+        "FAIL",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_check_at_kinks_and_thresholds(name, program):
+    """A derivative of one side, and one at a point that no threshold is near enough to, are right."""
+    text, expected = KINKS[name]
+    path = program(f"import ampi\nimport numpy as np\n{text}")
+    problem = Differentiation(Program("file", str(path), []), ["x"], ["y"])
+    with ampi.mpi.installed():
+        (found,) = compare(problem, problem.gradients())
+        problem.runner.forget()
+    assert found.passed == (name in ("a kink", "a threshold")), str(found)
+    assert expected in str(found)
