@@ -22,7 +22,7 @@ from .memory import (
     tracked,
     wrapped,
 )
-from .outside import is_called_by_ampi, lend, lose, lose_number, warn_lost, would_be_lost
+from .outside import is_called_by_ampi, is_called_by_program, lend, lose, lose_number, warn_lost, would_be_lost
 from .tape import current
 
 
@@ -131,6 +131,10 @@ class ndarray(TrackedArray):
         return plain(self).__array_struct__
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if is_called_by_program(2):  # which has this class in the place of NumPy's
+            found = np.ndarray.view(self, ndarray)
+            dtype = found.dtype if dtype is None else dtype
+            return found if dtype == found.dtype and not copy else found.astype(dtype)
         self._hand_out("a plain numpy array of")
         return np.array(plain(self), dtype=dtype, copy=copy)
 

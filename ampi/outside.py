@@ -111,6 +111,12 @@ def _owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def is_called_by_program(depth: int) -> bool:
+    """Whether the caller is a module that has ampi's names in the place of NumPy's (`programs.modules`)."""
+    imports = sys._getframe(depth).f_builtins.get("__import__")
+    return getattr(imports, "__module__", "") == f"{__package__}.programs.modules"
+
+
 def is_called_by_ampi(depth: int) -> bool:
     """Whether code of ampi, or of NumPy on its behalf, is what called NumPy or looks at an array to show it."""
     frame: Any = sys._getframe(depth)

@@ -685,3 +685,24 @@ def test_check_at_kinks_and_thresholds(name, program):
         problem.runner.forget()
     assert found.passed == (name in ("a kink", "a threshold")), str(found)
     assert expected in str(found)
+
+
+@pytest.mark.parametrize("given", ["", "float", "copy=True"])
+def test_classes_of_the_programs_may_ask_for_the_array_below(given, program):
+    path = program(
+        f"""
+        import numpy as np
+
+        class Field(np.ndarray):
+            @property
+            def v(self):
+                return self.__array__({given})
+
+        x = np.arange(3.0)
+        f = np.zeros(3).view(Field)
+        f[:] = x
+        assert type(f.v) is np.ndarray and np.shares_memory(f, f.v) == {"copy" not in given}
+        y = np.sum(f.v[1:] ** 2) + f.v[0]
+        """
+    )
+    check(path, ["x"], ["y"])
