@@ -65,6 +65,14 @@ def mapping_slot(cls: type, owner: type) -> tuple[tuple[int, ...], int]:
     return (address, *by_name), original
 
 
+def assigning_slot(cls: type, original: int) -> int:
+    """That of ``cls[key] = value``, if it has this address."""
+    address = word_at(id(cls) + _MAPPING * WORD) + _ASSIGN * WORD
+    if word_at(address) != original:
+        raise Unknown(f"{cls.__name__}.__setitem__")
+    return address
+
+
 def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
     """Those of the arithmetic of a class, by the operators' names."""
     found = {}

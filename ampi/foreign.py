@@ -24,7 +24,7 @@ from .array import ndarray
 from .entry_points import object_at
 from .errors import ActivityError, no_rule
 from .interception import arguments_at
-from .memory import carries_derivatives, plain, storage_of, tracked
+from .memory import TrackedArray, carries_derivatives, plain, storage_of, tracked
 from .outside import is_called_by_ampi, lend, lose, warn_lost, would_be_lost
 from .structures import leaves
 from .tape import Tape, at_opening, current
@@ -119,11 +119,12 @@ def _method(name: str, signature: str) -> Hook:
 
     def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
         array = object_at(target)
-        if type(array) is not np.ndarray or current() is None or is_called_by_ampi(2):
+        if isinstance(array, ndarray) or current() is None or is_called_by_ampi(2):
             return None
         arguments, keywords = arguments_at(signature, items, n, names)
         if not any(isinstance(x, ndarray) for x in leaves((arguments, keywords))):
             return None
+        array = _as_numpys(array)
         if name == "compress":
             condition, *others = arguments
             found = function(condition, array, *others, **keywords)
@@ -162,10 +163,20 @@ def _function(name: str, signature: str) -> Hook:
             return None
         from . import numpy as ours
 
+        arguments, keywords = _as_numpys((arguments, keywords))
         found = getattr(ours, name)(*arguments, **keywords)
         return _NONE if found is None else found
 
     return hook
+
+
+def _as_numpys(x: Any) -> Any:
+    """Arrays of classes that others derived from NumPy's, as these: NumPy would ask the others' class what to do."""
+    if isinstance(x, np.ndarray):
+        return x if type(x) is np.ndarray or isinstance(x, ndarray) else x.view(np.ndarray)
+    if type(x) in (tuple, list):
+        return type(x)([_as_numpys(item) for item in x])
+    return {key: _as_numpys(item) for key, item in x.items()} if type(x) is dict else x
 
 
 _FUNCTIONS = {
@@ -275,8 +286,8 @@ def _iterate(_: int, items: int, named: int) -> Any:
 def _places() -> list[Place]:
     """All places that are redirected while a tape records."""
     places = []
-    for cls in (np.ndarray, *_plain_classes()):
-        places.append(Place(*entry_points.mapping_slot(cls, np.ndarray), "store", _store))
+    addresses, _stored[0] = entry_points.mapping_slot(np.ndarray, np.ndarray)
+    places.append(Place((*addresses, *_slots_of_derived_classes()), _stored[0], "store", _store))
     places.append(Place(*entry_points.mapping_slot(np.flatiter, np.flatiter), "store flat", _store))
     for name in ("real", "imag", "flat"):
         places.append(Place(*entry_points.setter(np.ndarray, name), "set", _set(name)))
@@ -311,13 +322,46 @@ def _places() -> list[Place]:
     return places
 
 
-def _plain_classes() -> list[type]:
-    """NumPy's own classes of arrays that assign items as its array does."""
-    return [cls for cls in (np.memmap, np.recarray) if "__setitem__" not in vars(cls)]
+_derived: set[type] = {np.ndarray}
+"""Classes of arrays whose slots are known; they are kept, since what is written there lies in them."""
+
+
+_stored = [0]
+"""The address of what assigns items to NumPy's array."""
+
+
+def _slots_of_derived_classes() -> tuple[int, ...]:
+    """Where classes that anybody has derived from NumPy's array by now have this address, but for those known."""
+    found = []
+    asked = [np.ndarray]
+    while asked:
+        for cls in type.__subclasses__(asked.pop()):
+            if not issubclass(cls, TrackedArray):
+                asked.append(cls)
+                if cls not in _derived and not any("__setitem__" in vars(base) for base in _before_numpys(cls)):
+                    _derived.add(cls)
+                    with contextlib.suppress(
+                        entry_points.Unknown
+                    ):  # made on a tape: what stands before NumPy's is there
+                        found.append(entry_points.assigning_slot(cls, _stored[0]))
+    return tuple(found)
+
+
+def _before_numpys(cls: type) -> tuple[type, ...]:
+    return cls.__mro__[: cls.__mro__.index(np.ndarray)]
 
 
 seen = interception.start(_places, ndarray)
 """What is redirected, and why nothing is if that is so (``seen.problem``)."""
+
+
+def _look_for_classes(tape: Tape) -> None:
+    """Classes that were derived since the last tape."""
+    if _stored[0] and (slots := _slots_of_derived_classes()):
+        seen.extend("store", _store, slots, _stored[0])
+
+
+at_opening.append(_look_for_classes)
 
 
 # ----------------------------------------------------------------------------- methods of classes that C code defines

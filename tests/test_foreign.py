@@ -146,3 +146,76 @@ def test_numba_compiles_as_ever_while_a_tape_records():
             plain[:] = x
     numpy.testing.assert_array_equal(found[0], [0.0, 1.0, 2.0])
     numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(3)), [0.0, 0.5, 0.5])
+
+
+class Derived(numpy.ndarray):
+    """As other libraries have them."""
+
+
+class WithAccess(numpy.ndarray):
+    def __getitem__(self, key):
+        return numpy.ndarray.__getitem__(self, key)
+
+
+def derived_late(x):
+    """A class that is new."""
+    return x.view(type("Late", (numpy.ndarray,), {}))
+
+
+CLASSES = {
+    "plain": lambda x: x,
+    "derived": lambda x: x.view(Derived),
+    "with item access of its own": lambda x: x.view(WithAccess),
+    "made late": derived_late,
+    "matrix": lambda x: x.view(numpy.matrix),
+    "recarray": lambda x: x.view(numpy.recarray),
+    "memmap": lambda x: x.view(numpy.memmap),
+    "masked": lambda x: x.view(numpy.ma.MaskedArray),
+}
+WRITES = {
+    "slice": lambda z, x: z.__setitem__(slice(None), x),
+    "statement": "z[...] = x",
+    "element": "z[(0,) * z.ndim] = x[0]",
+    "flat": "z.flat[:] = x",
+    "fill": lambda z, x: z.fill(x[0]),
+    "in place": "z += x",
+    "put": lambda z, x: numpy.put(z, [0, 1], x[:2]),
+    "copyto": lambda z, x: numpy.copyto(z, x),
+}
+
+
+@pytest.mark.parametrize("made", ["before the tape", "inside"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_active_values_in_arrays_of_other_classes_are_refused(kind, write, made, monkeypatch):
+    monkeypatch.setattr(checks, "strict", True)
+    run = WRITES[write]
+    early = CLASSES[kind](numpy.zeros(N))
+    with ampi.Tape() as tape:
+        x = tape.watch(X0)
+        z = early if made == "before the tape" else CLASSES[kind](numpy.zeros(N))
+        with pytest.raises(ampi.ActivityError):
+            exec(run, {"z": z, "x": x}) if isinstance(run, str) else run(z, x)
+
+
+PRODUCTS = {
+    "dot": numpy.dot,
+    "vdot": numpy.vdot,
+    "inner": numpy.inner,
+    "einsum": lambda a, x: numpy.einsum("i,i->i", a, x),
+    "concatenate": lambda a, x: numpy.concatenate([a, x * x]),
+    "where": lambda a, x: numpy.where(a > 1.0, a, x),
+    "hstack": lambda a, x: numpy.hstack((a, x)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("kind", ["derived", "recarray", "memmap"])
+def test_functions_of_constants_of_other_classes_and_active_arrays(kind, name):
+    def program(a):
+        return lambda x: (PRODUCTS[name](a, x) ** 2).sum()
+
+    found = ampi.grad(program(CLASSES[kind](X0.copy())))(X0[::-1].copy())
+    numpy.testing.assert_array_equal(found, ampi.grad(program(X0.copy()))(X0[::-1].copy()))
+    assert numpy.any(found)
