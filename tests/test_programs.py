@@ -665,6 +665,10 @@ def test_compiled_functions_may_return_their_arguments(program):
 KINKS = {
     "a kink": ("x = np.zeros(1)\ny = np.where(x >= 0.0, 3.0 * x, x) + 0.1 * x**2\n", "ward alone: here is a kink"),
     "a threshold": ("x = np.zeros(3)\nz = np.where(abs(x) < 1e-7, 0.0, x)\ny = 5.0 + np.sin(z) + z**2\n", "1e-08"),
+    "a near threshold": (
+        "x = np.ones(3)\nz = np.where(abs(x - 1.0) < 1e-10, 1.0, x)\ny = np.sin(z) + x**2\n",
+        "1e-11",
+    ),
     "several kinks": ("x = np.zeros(4)\ny = np.where(x >= 0.0, 3.0 * x, x)\n", "here is a kink; where several meet"),
     "nothing": ("x = np.ones(3)\ny = np.sin(ampi.value(x)) + x**2\n", "FAIL"),
     "nothing, in single precision": (
@@ -683,7 +687,7 @@ def test_check_at_kinks_and_thresholds(name, program):
     with ampi.mpi.installed():
         (found,) = compare(problem, problem.gradients())
         problem.runner.forget()
-    assert found.passed == (name in ("a kink", "a threshold")), str(found)
+    assert found.passed == (name in ("a kink", "a threshold", "a near threshold")), str(found)
     assert expected in str(found)
 
 

@@ -11,7 +11,7 @@ from .gradients import Differentiation, Gradients
 
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
 STEPS_OF_SINGLES = (1e-1, 3e-2, 1e-2, 3e-3)
-SHORTER = 1e-2, 1e-3
+SHORTER = 1e-2, 1e-3, 1e-5
 """Times the last step: what is tried where the gradient agrees with none: a threshold may lie nearer than that."""
 
 
@@ -71,7 +71,7 @@ class Comparison:
     def agrees(self, k: int) -> bool:
         """Whether gradient and difference quotient agree at a step, but for rounding (not all there may be)."""
         last = len(STEPS) - 1
-        is_told = k <= last or (self._is_clear and self._rounding(k) <= 1e-3 * abs(self.differences[last]))
+        is_told = k <= last or (self._is_clear and self._rounding(k) <= 1e-2 * abs(self.differences[last] - self.exact))
         return is_told and self._is_near(self.differences[k], k)
 
     @property
