@@ -120,11 +120,12 @@ def test_traceback_shows_the_programs_lines(path, mpiexec):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_lulesh_as_it_stands(mpiexec):
+@pytest.mark.parametrize("ranks, name", [(8, "energy"), (8, "v"), (1, "x")])  # at rest, by its cut-offs
+def test_lulesh_as_it_stands(ranks, name, mpiexec):
     import pathlib
 
     lulesh = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
-    options = ["--wrt", "main:domain.energy", "--of", "main:domain.energy", "--check"]
-    result = mpiexec(8, "-m", "ampi.run", *options, lulesh, "-s", "3", "-i", "10", timeout=800)
+    options = ["--wrt", f"main:domain.{name}", "--of", "main:domain.energy", "--check"]
+    result = mpiexec(ranks, "-m", "ampi.run", *options, lulesh, "-s", "3", "-i", "10", timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASS" in result.stdout
