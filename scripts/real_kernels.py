@@ -76,6 +76,7 @@ def prepare() -> None:
     os.environ.setdefault("AMPI_CACHE_DIR", kept)
     os.environ.setdefault("NUMBA_CACHE_DIR", kept)
     os.environ.setdefault("MPLBACKEND", "agg")
+    os.environ.setdefault("AMPI_VERIFY", "1")
     import numba.core.dispatcher
 
     import ampi  # noqa: F401
