@@ -15,6 +15,7 @@ import local
 import loops
 import lulesh
 import minibude
+import npbench
 import reproducible
 from programs import PROGRAMS
 
@@ -96,6 +97,8 @@ def line(row: dict) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["npbench"]:
+        return npbench.main(sys.argv[2:])
     options = parse_arguments()
     factors = calibration()
     for kind, factor in factors.items():

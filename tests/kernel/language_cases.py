@@ -639,3 +639,34 @@ def types_are_called(a, n):
     for i in range(n):
         s += number(0.5) * a[i] if a[i] > number(0) else a[i]
     return s * a[1] * whole(2.9)
+
+
+# ------------------------------------------------------------------------------------------------ assignments inside
+
+
+@case(x, 6)
+def assigned_in_conditions(a, n):
+    s = a[0]
+    while (n := n - 1) > 0 and (r := s * a[n % 3]) < 3.0:
+        s += r
+        if (t := math.sin(s)) > 0.5:
+            s *= t
+        elif n > 2 and (u := t * a[1]) < 0.3:
+            s -= u
+    return s * n + t
+
+
+@case(x, y)
+def assigned_in_expressions(a, b):
+    s = (c := a[1]) * c + b[0]
+    for v in a:
+        s = s + (s := math.sin(s * v)) * s + (w := v * s if v > 0.75 else (z := v) * 3.0)
+        b[1] = (k := b[1] * w) + k * s
+    q = a[0] if (p := a * b)[1] > 9.0 else p[2]
+    return s * q + (p := b[2]) * p
+
+
+@case(x)
+def assigned_in_comprehensions(a):
+    b = [y * v for v in a if (y := v * v) > 0.3]
+    return sum(b) * y + max(0.5, m := a[2] * b[0]) * m

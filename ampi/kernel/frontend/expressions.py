@@ -9,7 +9,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, outside
+from ampi.kernel.frontend import array_functions, array_values, assignments, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.list_spelling import refuse_lists
@@ -129,6 +129,8 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
         if not (isinstance(left, Static) or isinstance(right, Static)):
             builder.fail(node, "'is' between numbers or arrays", "use ==")
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
+    if any(isinstance(n, ast.NamedExpr) for part in node.comparators[1:] for n in ast.walk(part)):
+        builder.fail(node, "an assignment (:=) that a chain of comparisons may not come to", "write it on its own line")
     values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
     refuse_lists(builder, node, "a comparison of a list", *values)
     if len(values) == 2 and isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_array(values[1]):
@@ -238,6 +240,12 @@ def short_circuit(builder: Any, node: ast.expr, word: str, whole: ast.BoolOp, le
     return choose(builder, whole, condition, *arms)
 
 
+def named_value(builder: Any, node: ast.NamedExpr) -> Value:
+    """``(x := y)``: the assignment, and x."""
+    assignments.assign(builder, node.target, builder.value(node.value, hint=node.target.id))
+    return builder.read(node, node.target.id)
+
+
 def if_value(builder: Any, node: ast.IfExp) -> Value:
     test = builder.value(node.test)
     if isinstance(test, (Static, ir.Const, Group)):
@@ -332,4 +340,5 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Compare: compare_value,
     ast.BoolOp: bool_value,
     ast.IfExp: if_value,
+    ast.NamedExpr: named_value,
 }

@@ -267,15 +267,20 @@ class _Builder:
             if isinstance(value, Lazy) and self.writes(ends[number]):
                 statements, values[number] = self.sub_block(lambda v=value: array_values.computed(self, v, "value"))
                 self.block[ends[number] : ends[number]] = statements
-            if (
-                ends[-1] > ends[number]
-                and isinstance(value, ir.Expr)
-                and any(isinstance(n, ir.Load) for n in ir.walk(value))
-            ):
+            if ends[-1] > ends[number] and isinstance(value, ir.Expr) and self.may_change(value, ends[number]):
                 saved = ir.Var(self.names.fresh("value"), value.type)
                 self.block.insert(ends[number], ir.Assign(saved, value, line=self.line))
                 values[number] = saved
         return values
+
+    def may_change(self, value: ir.Expr, position: int) -> bool:
+        """Whether the statements from here on may change an operand: an element, or a variable that ``:=`` assigns."""
+        nodes = list(ir.walk(value))
+        if any(isinstance(n, ir.Load) for n in nodes):
+            return True
+        assigned = {n.target.name for n in ir.walk(tuple(self.block[position:])) if isinstance(n, ir.Assign)}
+        scalars = (n for n in nodes if isinstance(n, ir.Var) and inference.is_scalar(n.type))
+        return any(n.name in assigned for n in scalars)
 
     def writes(self, position: int) -> bool:
         """Whether the statements from here on write into an array that they do not make themselves."""

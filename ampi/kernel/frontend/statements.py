@@ -33,6 +33,9 @@ def pass_statement(builder: Any, node: ast.Pass) -> None:
 def expression_statement(builder: Any, node: ast.Expr) -> None:
     if isinstance(node.value, ast.Constant):
         return  # a docstring
+    if isinstance(node.value, ast.NamedExpr):
+        builder.value(node.value)
+        return
     if isinstance(node.value, ast.Call):
         if not is_print(builder, node.value):
             builder.value(node.value)

@@ -122,21 +122,49 @@ class _Flow:
             case ast.Return() | ast.Raise():
                 self.read(node, env)
                 return None
-        self.read(node, env)
-        return self.written(node, env)
+        return self.written(node, self.read(node, env))
 
-    def read(self, node: ast.AST, env: Environment) -> None:
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in self.locals:
-                reaching = env.get(name.id)
-                if reaching:
-                    self.uses[id(name)] = (name, self.join(reaching))
-                    self.unreached.pop(id(name), None)
-                elif id(name) not in self.uses:
-                    self.unreached[id(name)] = name
+    def read(self, node: ast.AST, env: Environment) -> Environment:
+        """What reaches the uses in an expression or a simple statement; the assignments behind it, ``:=`` included."""
+        if not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
+            for name in ast.walk(node):
+                if isinstance(name, ast.Name):
+                    self.use(name, env)
+            return env
+        match node:
+            case ast.NamedExpr():
+                name = node.target.id
+                return self.read(node.value, env) | {name: frozenset({self.define(name, node.target)})}
+            case ast.BoolOp():
+                env = self.read(node.values[0], env)
+                for operand in node.values[1:]:
+                    env = _merge(env, self.read(operand, env)) or env
+                return env
+            case ast.IfExp():
+                env = self.read(node.test, env)
+                return _merge(self.read(node.body, env), self.read(node.orelse, env)) or env
+            case ast.Assign():
+                parts = [node.value, *node.targets]
+            case _:
+                parts = list(ast.iter_child_nodes(node))
+        for part in parts:
+            env = self.read(part, env)
+        return env
+
+    def use(self, name: ast.Name, env: Environment) -> None:
+        if not isinstance(name.ctx, ast.Load) or name.id not in self.locals:
+            return
+        reaching = env.get(name.id)
+        if reaching:
+            self.uses[id(name)] = (name, self.join(reaching))
+            self.unreached.pop(id(name), None)
+        elif id(name) not in self.uses:
+            self.unreached[id(name)] = name
 
     def written(self, node: ast.AST, env: Environment) -> Environment:
+        inner = {id(n.target) for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
         stores = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        stores = [n for n in stores if id(n) not in inner]
         defined = {n.id: frozenset({self.define(n.id, n)}) for n in stores}
         if self.parallel and isinstance(node, ast.Assign):
             # s += x; s += y in a parallel loop reduces into one variable, so the two updates are one web.
@@ -162,11 +190,11 @@ class _Flow:
                 [],
             )
             return self.block(node.body, env)
-        self.read(node.test, env)
+        env = self.read(node.test, env)
         return _merge(self.block(node.body, env), self.block(node.orelse, env))
 
     def for_loop(self, node: ast.For, env: Environment) -> Environment | None:
-        self.read(node.iter, env)
+        env = self.read(node.iter, env)
         parallel = self.is_prange(node.iter)
         self.parallel += parallel
         after = self.loop(node, env, None, node.target, node.body)
@@ -184,9 +212,8 @@ class _Flow:
         head = env
         while True:
             self.loops.append(_Loop())
-            if test is not None:
-                self.read(test, head)
-            inside = head if target is None else self.written(target, head)
+            tested = head if test is None else self.read(test, head)
+            inside = tested if target is None else self.written(target, tested)
             end = self.block(body, inside)
             loop = self.loops.pop()
             back = _merge(end, *loop.at_continue)
@@ -195,7 +222,7 @@ class _Flow:
                 break
             head = new_head
         endless = isinstance(test, ast.Constant) and test.value is True
-        done = None if endless else self.block(node.orelse, head)
+        done = None if endless else self.block(node.orelse, tested)
         return _merge(done, *loop.at_break)
 
     # -- renaming
