@@ -3,6 +3,7 @@
 import argparse
 import collections
 import contextlib
+import functools
 import os
 import pathlib
 import random
@@ -113,6 +114,10 @@ def main():
     warnings.simplefilter("ignore")
     from random_flow import Flow
     from random_kernels import Program
+    from random_language import Language
+
+    kinds = (Flow, Language, functools.partial(Program, wide=True), Language)
+    kinds += (Flow, Language, functools.partial(Program, wide=True, functions=True), Language)
 
     from ampi import KernelError
 
@@ -120,7 +125,7 @@ def main():
     first = seed = random.randrange(10**8) if options.seed is None else options.seed
     refused = collections.Counter()
     while time.monotonic() < deadline:
-        text = (Program(seed, wide=True, functions=seed % 4 == 1) if seed % 2 else Flow(seed)).source()
+        text = kinds[seed % len(kinds)](seed).source()
         error = problem(text, seed)
         if isinstance(error, KernelError):  # says so, and computes nothing wrong
             refused[str(error).partition(": ")[2]] += 1

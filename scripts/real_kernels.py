@@ -191,6 +191,15 @@ class Missing(types.ModuleType):
     def __iter__(self):
         return iter(())
 
+    def __getitem__(self, key):
+        return getattr(self, str(key).strip("_") or "item")
+
+    def __setitem__(self, key, value):
+        pass
+
+    def __contains__(self, key):
+        return False
+
     def __mro_entries__(self, bases):
         return ()
 
@@ -311,7 +320,7 @@ def draw(dispatcher):
         if problem and not typed:  # of no types does Numba take it
             break
         for number, texts in enumerate(draws(dispatcher, size)):
-            if number == TRIES:
+            if number == (TRIES if typed or not problem else TRIES // 3):
                 break
             try:
                 point = values(dispatcher, texts, size)

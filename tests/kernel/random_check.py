@@ -44,12 +44,41 @@ def renewal(x, c):
     return new
 
 
+@numba.stencil
+def smoothed(x):
+    return 0.5 * x[0] + 0.3 * x[-1] * x[1]
+
+
+@numba.stencil(cval=0.25)
+def upwind(x, c):
+    return x[0] - c * (x[0] - x[-1]) if c > 0.3 else x[0] * x[1]
+
+
+@numba.vectorize
+def limited(x, y):
+    s = x
+    for _ in range(2):
+        s = 0.5 * s * y + 0.1
+    return s
+
+
+@numba.njit
+def several(c, *values):
+    s = c
+    for v in values:
+        s = 0.5 * s * v + v
+    return s
+
+
+HELPERS = ("total", "spread", "renewal", "smoothed", "upwind", "limited", "several")
+
+
 def kernel_of(text, seed):
     """The kernel of a program's text, with source that the parser finds, and its arguments."""
     text = HEADER + text
     name = f"<random kernel {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    namespace = {"__name__": __name__, "total": total, "spread": spread, "renewal": renewal}
+    namespace = {"__name__": __name__} | {name: globals()[name] for name in HELPERS}
     exec(compile(text, name, "exec"), namespace)
     rng = np.random.default_rng(seed)
     vectors = [rng.uniform(-1, 1, SIZE) for _ in range(3)]

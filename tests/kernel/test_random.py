@@ -8,6 +8,7 @@ import pytest
 from kernel_cases import Check
 from random_check import examine, examine_recorded
 from random_flow import Flow
+from random_language import Language
 from random_kernels import Program
 
 from ampi import KernelError
@@ -31,6 +32,15 @@ def test_functions(seed):
     except KernelError as problem:
         if not re.search("make a copy before|its own name", str(problem)):
             raise
+        pytest.skip(str(problem))
+
+
+@pytest.mark.parametrize("seed", range(60_000, 60_040))
+def test_language(seed):
+    """As above; what is refused otherwise is what a tape needs to know beforehand."""
+    try:
+        examine(Language(seed).source(), seed)
+    except KernelError as problem:
         pytest.skip(str(problem))
 
 

@@ -1,0 +1,358 @@
+"""Random kernels of Python's and NumPy's many forms: loops over several things, lists, comprehensions, assignments
+inside of expressions, functions inside, matrices and their decompositions, orders; nested and mixed with the rest."""
+
+from random_kernels import Program
+
+BINS = "np.array([-0.6, 0.1, 0.5])"
+MATRICES = (
+    "np.outer({a}, {b})",
+    "np.tanh(np.outer({a}, {b}) + {x})",
+    "({a} * np.expand_dims({b}, 1))",
+    "np.outer({a}, {b}).T",
+    "np.vstack(({a}, {b}, {a} * {x}, {b}, {a}))",
+    "np.diag({a} * 1.0)",
+    "np.triu(np.outer({a}, {b}), 1)",
+    "np.tril(np.outer({a}, {b}))",
+    "np.stack(({a}, {b}), axis=1)[:, :1] * {a}",
+    "np.where(np.outer({a}, {b}) > 0.1, {x}, np.outer({b}, {a}))",
+)
+OF_MATRICES = (
+    "{m}.sum(axis=0)",
+    "np.sum({m}, axis=1)",
+    "{m}[1]",
+    "{m}[:, 2] * 1.0",
+    "{m} @ {a}",
+    "{a} @ {m}",
+    "np.dot({m}, {a})",
+    "np.diag({m}) * 1.0",
+    "({m} @ {m})[0]",
+    "{m}[::-1].T[1] * {a}",
+    "np.swapaxes({m}, 0, 1)[3]",
+    "{m}.ravel()[5:10] * 1.0",
+    "{m}.flatten()[::5]",
+    "{m}.reshape(25)[10:15] + {a}",
+)
+ORDERS = (
+    "np.sort({a} * {b})[2]",
+    "{a}[np.argsort({b})][1]",
+    "np.unique({a})[-1]",
+    "np.unique({a} + {b}).sum()",
+    "{b}[np.digitize({x}, {bins})]",
+    "{b}[np.digitize({a}, {bins})].sum()",
+    "np.partition({a}, 2)[:2].sum()",
+    "{a}[np.searchsorted({bins}, {x})]",
+    "{a}[np.argmax({b})] * {b}[np.argmin({a})]",
+    "np.interp({x}, {bins}, {a}[:3])",
+    "np.median({a}) * np.quantile({b}, 0.35)",
+    "np.histogram({a}, 3)[1][1]",
+    "np.bincount(index, {a}).sum()",
+    "({x} if {x} in {a} else {a}[1] * 2.0)",
+    "np.ptp({a} * 1.0)",
+    "np.clip({a}, -0.3, 0.4).sum()",
+    "np.round({a}, 1).sum() * {x}",
+    "np.nanmax(np.where({a} > 0.0, {b}, np.nan))",
+)
+WHOLE = (
+    "smoothed({a})",
+    "upwind({a}, {x} * 1.0)",
+    "limited({a}, {b})",
+    "limited({a}, {x})",
+    "np.cumsum({a}) * {b}",
+    "np.cumprod(np.tanh({a}))",
+    "np.roll({a}, -2) * {b}",
+    "np.flip({a} * {x})",
+    "np.repeat({a}[:2], 3)[:5] + {b}",
+    "np.concatenate(({a}[1:], {b}[:1]))",
+    "np.ediff1d(np.append({a}, {x}))",
+    "np.nan_to_num(np.where({a} > 0.1, {b}, np.nan))",
+    "np.convolve({a}, {b})[2:7]",
+    "np.full_like({a}, {x}) * {b}",
+    "np.asarray([{x} * 1.0, 0.5, {x} * 2.0, {b}[0], {a}[1]])",
+    "np.linspace(0.1, 0.9, 5) * {x}",
+    "np.maximum(np.minimum({a}, {x}), {b}[::-1])",
+    "np.hypot({a}, {b})",
+    "np.where({a} > {b}, {a}, {x})",
+)
+
+
+class Language(Program):
+    """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``, which may call functions of `random_check`."""
+
+    def __init__(self, seed):
+        super().__init__(seed, wide=True, functions=True)
+        self.inside = []  # functions inside, of two numbers
+
+    def source(self):
+        self.line("assert a.shape == b.shape")
+        if self.random.random() < 0.3:
+            self.function_inside()
+        return super().source()
+
+    def statement(self):
+        if self.random.random() < 0.45:
+            return super().statement()
+        self.budget -= 1
+        simple = [self.unpack, self.comprehension, self.decomposition, self.matrix, self.order, self.whole_function]
+        simple += [self.growing_list, self.choice_of_tuples, self.several_names, self.integer, self.elements_in_list]
+        nested = [self.over_several, self.over_matrix, self.over_indices, self.assigned_condition, self.over_list]
+        nested += [self.countdown, self.found_or_not]
+        if self.budget > 0 and self.depth < 5 and self.random.random() < 0.4:
+            self.random.choice(nested)()
+        else:
+            self.random.choice(simple)()
+
+    # names
+
+    def array(self):
+        return self.random.choice(self.arrays)
+
+    def bind(self, value):
+        """A new scalar, or one that is there already."""
+        if self.random.random() < 0.5:
+            return self.line(f"{self.random.choice(self.scalars)} = {value}")
+        name = self.fresh("s")
+        self.line(f"{name} = {value}")
+        self.scalars.append(name)
+
+    def around(self, head, scalars=(), counters=()):
+        """A nest whose head binds numbers and counters."""
+        before = list(self.scalars)
+        self.scalars += scalars
+        self.counters += counters
+        self.nest(head)
+        del self.counters[len(self.counters) - len(counters) :]
+        self.scalars = before
+
+    # loops
+
+    def over_several(self):
+        k, x, y = self.fresh("i"), self.fresh("s"), self.fresh("s")
+        a, b = self.array(), self.array()
+        form = self.random.randrange(5)
+        if form == 0:
+            return self.around(f"for {k}, ({x}, {y}) in enumerate(zip({a} * 1.0, {b} * 1.0)):", [x, y], [k])
+        if form == 1:
+            return self.around(f"for {k}, {x} in enumerate({a} * {self.atom()}):", [x], [k])
+        if form == 2:
+            return self.around(
+                f"for {x}, {k} in zip(({self.atom()} * 1.0, 0.5, {self.atom()} * 1.0), index):", [x], [k]
+            )
+        if form == 3:
+            return self.around(f"for {x} in ({self.atom()} * 1.0, 0.7, {self.atom()} * 1.0):", [x])
+        self.around(f"for {k} in index[{self.random.choice(['::-1', '1:', '::2'])}]:", (), [k])
+
+    def over_matrix(self):
+        i, j, x, m = self.fresh("i"), self.fresh("i"), self.fresh("s"), self.fresh("m")
+        self.line(f"{m} = {self.matrix_value()}")
+        form = self.random.randrange(4)
+        if form == 0:
+            return self.around(f"for ({i}, {j}), {x} in np.ndenumerate({m}):", [x], [i])
+        if form == 1:
+            return self.around(f"for {x} in {m}.flat:", [x])
+        if form == 2:
+            row = self.fresh("t")
+            before, self.arrays = self.arrays, [*self.arrays, row]
+            written, self.unchanged = self.unchanged, self.unchanged | {row}
+            self.around(f"for {i}, {row} in enumerate({m}[:, :{m}.shape[0]]):", (), [i])
+            self.arrays, self.unchanged = before, written
+            return None
+        first, second = self.fresh("s"), self.fresh("s")
+        self.around(f"for {first}, {second} in {m}[:, 1:3]:", [first, second])
+
+    def over_indices(self):
+        i, j = self.fresh("i"), self.fresh("i")
+        self.around(f"for {i}, {j} in np.ndindex({self.random.choice(['n, 2', '2, 3', '(2, n)'])}):", (), [i])
+
+    def countdown(self):
+        k, x = self.fresh("k"), self.fresh("s")
+        self.line(f"{k} = {self.random.choice(['3', '4'])}")
+        test = self.random.choice(
+            [f"({k} := {k} - 1) > 0", f"({k} := {k} - 1) > 0 and ({x} := {self.atom()} * 1.0) < 2.0"]
+        )
+        self.around(f"while {test}:", [x] if x in test else [], [])
+
+    def assigned_condition(self):
+        x = self.fresh("s")
+        self.around(f"if ({x} := {self.expression()}) {self.random.choice('<>')} 0.2:", [x])
+        if self.random.random() < 0.4:
+            y = self.fresh("s")
+            self.around(f"elif {x} < 1.0 and ({y} := {x} * {self.atom()}) > -0.5:", [x, y])
+        self.scalars.append(x)
+
+    def found_or_not(self):
+        i, x = self.fresh("i"), self.fresh("s")
+        self.line(f"{x} = {self.atom()} * 1.0")
+        self.line(f"for {i} in range(n):")
+        self.line(
+            f"    if {self.array()}[{i}] > {self.random.choice(['0.2', '0.8', self.random.choice(self.scalars)])}:"
+        )
+        self.line(f"        {x} = {self.array()}[{i}] * {self.atom()}")
+        self.line("        break")
+        self.line("else:")
+        self.line(f"    {x} = {self.expression()}")
+        self.scalars.append(x)
+
+    # lists and tuples
+
+    def unpack(self):
+        names = [self.fresh("s") for _ in range(3)]
+        a = self.array()
+        x, y, z = names
+        form = self.random.randrange(4)
+        if form == 0:
+            self.line(f"{x}, {y}, {z} = {a}[{self.random.choice([':3', '-3:', '::2'])}]")
+        elif form == 1:
+            self.line(f"({x}, {y}), {z} = {a}[1:3], {self.expression()}")
+        elif form == 2:
+            self.line(f"({x}, {y}), {z} = {self.matrix_value()}[1, :2], {a}[0] * 1.0")
+        else:
+            self.line(f"{x}, ({y}, {z}) = {self.atom()} * 1.0, ({self.atom()} * 1.0, {self.expression()} * 0.5)")
+        self.scalars += names
+
+    def several_names(self):
+        x, y = self.fresh("s"), self.fresh("s")
+        self.line(f"{x} = {y} = {self.expression()}")
+        self.scalars += [x, y]
+        self.bind(f"several({self.atom()} * 1.0, {x}, {self.random.choice([y, f'*({x}, {y} * 0.5)'])})")
+
+    def choice_of_tuples(self):
+        x, y = self.fresh("s"), self.fresh("s")
+        first, second = (f"({self.expression()}, {self.atom()} * 1.0)" for _ in range(2))
+        self.line(f"{x}, {y} = {first} if {self.condition()} else {second}")
+        self.scalars += [x, y]
+
+    def comprehension(self):
+        k, x, w, name = self.fresh("k"), self.fresh("x"), self.fresh("w"), self.fresh("l")
+        a, b = self.array(), self.array()
+        test = self.random.choice(["", f" if {x} > 0.1", f" if ({w} := {x} * 0.5) < 0.3 or {x} > 0.1"])
+        items = self.random.choice(
+            [f"{x} in {a}", f"{k}, {x} in enumerate({a})", f"{x}, {k} in zip({a}, index)", f"{k} in range(n)"]
+        )
+        if items.endswith("range(n)"):
+            test = self.random.choice(["", f" if {k} % 2 == 0", f" if {b}[{k}] > 0.0"])
+            value = f"np.sin({a}[{k}] * {self.atom()})"
+        elif items.startswith(k) or "zip" in items:
+            value = f"np.tanh({x} * {b}[{k}]) + {self.atom()}"
+        else:
+            value = f"np.tanh({x}) * {self.random.choice(self.scalars)}"
+        self.line(f"{name} = [{value} for {items}{test}]")
+        use = self.random.choice(
+            ["sum({0})", "np.array({0}).sum()", "np.sum(np.array({0}) * 0.5)", "({0}[-1] if len({0}) > 0 else 0.5)",
+             "np.array({0})[::2].sum() * len({0})"]
+        )  # fmt: skip
+        self.bind(f"np.tanh({use.format(name)})")
+
+    def growing_list(self):
+        name, i, x = self.fresh("l"), self.fresh("i"), self.fresh("s")
+        self.line(f"{name} = {self.random.choice(['[0.5 * u]', '[u * 1.0, v * 1.0]', '[0.1]'])}")
+        self.line(f"for {i} in range({self.random.choice(['n', '3', '1, n'])}):")
+        form = self.random.choice(["always", "guarded", "twice", "either"])
+        inside = "    " if form != "guarded" else "        "
+        if form == "guarded":
+            self.line(f"    if {self.condition()}:")
+        self.counters.append(i)
+        self.line(f"{inside}{name}.append(np.tanh({name}[-1] * {self.expression()}))")
+        if form == "twice":
+            self.line(f"    {name}.append({self.atom()} * 0.5)")
+        if form == "either":
+            self.line(f"    if {self.condition()}:")
+            self.line(f"        {name}.append({self.expression()})")
+            self.line("    else:")
+            self.line(f"        {name}.append(0.5 * {name}[0])")
+        self.counters.pop()
+        self.line(f"{x} = np.tanh(np.array({name}).sum() + {name}[-1] * len({name}))")
+        self.scalars.append(x)
+
+    def elements_in_list(self):
+        name, x = self.fresh("l"), self.fresh("s")
+        self.line(f"{name} = [{self.atom()} * 1.0] * {self.random.choice(['3', 'n'])}")
+        self.line(f"{name}[1] = {self.expression()}")
+        self.line(
+            f"{name}[{self.random.choice(['0', '2', '-1'])}] {self.random.choice(['=', '+=', '*='])} np.sin({name}[1])"
+        )
+        self.line(f"{x} = np.tanh({name}[0] * {name}[2] + {name}[1])")
+        self.scalars.append(x)
+
+    def over_list(self):
+        name, x = self.fresh("l"), self.fresh("s")
+        self.line(f"{name} = [np.tanh({x} * {self.atom()}) for {x} in {self.array()}]")
+        self.around(f"for {x} in {name}:", [x])
+
+    # matrices
+
+    def matrix_value(self):
+        a, b, x = self.array(), self.array(), self.atom()
+        return self.random.choice(MATRICES).format(a=a, b=b, x=x, bins=BINS)
+
+    def matrix(self):
+        name = self.fresh("m")
+        self.line(f"{name} = {self.matrix_value()}")
+        value = self.random.choice(OF_MATRICES).format(m=name, a=self.array())
+        self.bind(f"np.tanh(np.sum(({value}) * {self.array()}))")
+
+    def decomposition(self):
+        m, x = self.fresh("m"), self.fresh("s")
+        a, b = self.array(), self.array()
+        shift = "np.diag(np.array([-6.0, -2.0, 1.0, 5.0, 10.0]))"
+        self.line(f"{m} = np.outer(np.tanh({a}), np.tanh({b}))")
+        form = self.random.randrange(8)
+        if form == 0:
+            w, v = self.fresh("w"), self.fresh("w")
+            self.line(f"{w}, {v} = np.linalg.eigh({m} + {m}.T + {shift})")
+            self.line(f"{x} = 0.1 * {w}[1] + {v}[0, 0] ** 2 * {w}[0]")
+        elif form == 1:
+            p, s, q = self.fresh("w"), self.fresh("w"), self.fresh("w")
+            self.line(f"{p}, {s}, {q} = np.linalg.svd({m} + {shift})")
+            self.line(f"{x} = 0.1 * {s}[1] * {s}[3] + {p}[0, 0] * {q}[0, 0]")
+        else:
+            value = [
+                f"np.linalg.solve({m} + {shift}, {a} * 1.0)[1]",
+                f"np.linalg.inv({m} + {shift})[0, 1]",
+                f"np.linalg.det({m} + {shift}) * 0.01",
+                f"np.linalg.pinv({m} + {shift})[1].sum()",
+                f"np.linalg.lstsq({m} + {shift}, {b} * 1.0)[0][2]",
+                f"np.linalg.matrix_power({m}, 2).sum()",
+            ]
+            self.line(f"{x} = {value[form - 2]}")
+        self.scalars.append(x)
+
+    # functions
+
+    def order(self):
+        a, b, x = self.array(), self.array(), self.atom()
+        value = self.random.choice(ORDERS).format(a=a, b=b, x=x, bins=BINS)
+        self.bind(f"np.tanh({value})")
+
+    def whole_function(self):
+        a, b, x = self.array(), self.array(), self.random.choice(self.scalars)
+        value = self.random.choice(WHOLE).format(a=a, b=b, x=x, bins=BINS)
+        if self.independent is None and self.random.random() < 0.5:
+            name = self.fresh("t")
+            self.line(f"{name} = np.tanh({value})")
+            self.arrays.append(name)
+        else:
+            self.bind(f"np.tanh(np.sum({value} * {a}))")
+
+    def function_inside(self):
+        name, x, y = self.fresh("f"), self.fresh("x"), self.fresh("x")
+        value = self.random.choice([f"np.sin({x}) * {y}", f"{x} * {y} + u", f"({x} if {x} > 0.2 else {y}) * v"])
+        if self.random.random() < 0.5:
+            self.line(f"{name} = lambda {x}, {y}: {value}")
+        else:
+            self.line(f"def {name}({x}, {y}):")
+            self.line(f"    return {value}")
+        self.inside.append(name)
+
+    def integer(self):
+        k = self.fresh("k")
+        counter = self.random.choice([*self.counters, "n", "len(a)"])
+        value = self.random.choice(
+            ["({0} * 3) % n", "abs({0} - 3) // 2", "index[{0} % n]", "int({0} > 1) + 1", "min({0}, n - 1)"]
+        )
+        self.line(f"{k} = {value.format(counter)}")
+        self.bind(f"{self.array()}[{k}] * {self.expression()}")
+
+    def expression(self, depth=2):
+        if depth == 2 and self.inside and self.random.random() < 0.2:
+            return f"{self.random.choice(self.inside)}({self.atom()} * 1.0, {super().expression(1)} * 1.0)"
+        return super().expression(depth)
