@@ -159,8 +159,9 @@ class Kernel:
         self._count = len(self._signature.parameters)
         self._declared = declared(function)
         self._conversions: dict[Any, tuple[np.dtype | None, ...]] = {}  # by the kinds of arguments
-        keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self._signature.parameters.values())
-        self._to_bind = keyword_only or self._declared is not None
+        kinds = {p.kind for p in self._signature.parameters.values()}
+        self.has_rest = inspect.Parameter.VAR_POSITIONAL in kinds  # *args: bound, they are one tuple
+        self._to_bind = self.has_rest or inspect.Parameter.KEYWORD_ONLY in kinds or self._declared is not None
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
         self.prepared: dict[Any, Any] = {}  # and for which arrays
@@ -194,6 +195,8 @@ class Kernel:
         several times as long."""
         from numba import types
 
+        if self.has_rest:
+            return types.Dispatcher(self._spread)
         return types.Dispatcher(self.dispatcher if self.has_parallel_loop else self.serial)
 
     # ------------------------------------------------------------------------------------------------- calls
@@ -210,7 +213,7 @@ class Kernel:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
         """All arguments by position, defaults filled in, and numbers as a signature has them."""
-        if not kwargs and len(args) == self._count:
+        if not kwargs and len(args) == self._count and not self.has_rest:
             return args if self._declared is None else self._converted(args)
         try:
             bound = self._signature.bind(*args, **(kwargs or {}))
@@ -265,18 +268,26 @@ class Kernel:
                 known.append(cell.cell_contents)
         return any(value is prange for value in known)
 
-    def _dispatcher(self, options: dict[str, Any]) -> Any:
+    @functools.cached_property
+    def _spread(self) -> Any:
+        """The primal of a kernel with ``*args`` as other functions that Numba compiles call it."""
+        return self._dispatcher({**self.options, "parallel": False}, spread=True)
+
+    def _dispatcher(self, options: dict[str, Any], spread: bool = False) -> Any:
         from numba.core import config
 
         from ampi.kernel.runtime import cache
         from ampi.kernel.runtime.bounds import checking
 
         if config.DISABLE_JIT:
-            return arguments.opaque(without_kernels(self))
+            function = without_kernels(self)
+            return arguments.opaque(with_rest_as_tuple(function) if self.has_rest else function)
         if self.checked:
             options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
         function = with_names(self.py_func, numpys_own)
+        if self.has_rest and not spread:
+            function, name = with_rest_as_tuple(function), f"{name}_of_tuple"
         if self._declared is None:
             return cache.compiled(function, name, options, self._checked)
         made = cache.compiled(function, name, {**options, "locals": self._declared.locals}, self._checked)
@@ -490,3 +501,12 @@ def _rebuild(module: str, qualname: str) -> Kernel:
 
 
 custom_jvp.make_kernel = staticmethod(kernel)
+
+
+def with_rest_as_tuple(function: Any) -> Any:
+    """A function of ``*args`` as one of ``args``, a tuple."""
+    code = function.__code__
+    code = code.replace(co_flags=code.co_flags & ~inspect.CO_VARARGS, co_argcount=code.co_argcount + 1)
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made

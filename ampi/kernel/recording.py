@@ -30,7 +30,7 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
-    bound = kernel.bind(args)
+    bound = args if kernel.has_rest else kernel.bind(args)  # these have been bound
     if recording is None:
         leaves = arguments.leaves_of(bound)
         if not any(is_watched(leaf) for leaf in leaves):

@@ -526,3 +526,74 @@ def searched(a, b):
     for k in np.digitize(b, bins) + np.digitize(b, bins[::-1], True):
         s += b[k % 4] ** 2
     return s * a[0, 0] if b[3] in b[:2] and 2.5 not in a else s + a[1, 0], np.unique(a)
+
+
+# ------------------------------------------------------------------------------------------- sets, pieces, grids
+
+
+@case(vector(5), vector(4), complex_too=False)
+def sets(a, b):
+    b[1], b[3] = a[2], a[0]
+    inside = np.isin(a, b)
+    both = np.intersect1d(a, b), np.union1d(a, b), np.setdiff1d(a, b), np.setxor1d(a, b)
+    return both, a[inside] * b[0], np.isin(a, b, invert=True)
+
+
+@case(vector(6), vector(3, 4), 2, complex_too=False)
+def pieces(a, m, k):
+    b = np.delete(a, k), np.delete(m, np.array([0, 5, -1])), np.extract(a > 0.8, a * a), np.ediff1d(m)
+    c = np.select([a > 1.0, a > 0.7], [a * a, 2.0 * a], a[0]), np.select([m > 1.0], [m])
+    np.fill_diagonal(m, a[1] * a[2])
+    d = np.trim_zeros(np.where(a > 0.9, a, 0.0)), np.rot90(m), np.rot90(m, 2), np.rot90(m, -1) * a[:3]
+    return b, c, d, m
+
+
+@case(vector(5), vector(3, 5))
+def trapezoids(x, y):
+    return np.trapezoid(x), np.trapezoid(y, x), np.trapezoid(y[1], dx=0.3), np.ediff1d(x, to_end=x[:2])
+
+
+@case(scalar(), scalar(), vector(4), complex_too=False)
+def grids(s, t, x):
+    a = np.logspace(s, t, 5), np.geomspace(s, t + 1.0, num=4), np.vander(x), np.vander(x, 3, increasing=True)
+    return a, np.unwrap(np.cumsum(9.0 * x)), np.sinc(x - x[1]), np.sinc(s), np.sinc(0.0) * t
+
+
+@case(vector(4), complex_too=False)
+def truth_values(x):
+    y = x / np.where(x > 1.0, 0.0 * x, x)
+    return np.isposinf(y), np.isneginf(-y), np.logical_xor(x > 0.8, x > 1.0), x * 2.0
+
+
+@case(vector(4, 3), vector(5), complex_too=False)
+def places_along_axes(m, v):
+    a = np.argmax(m, axis=1), np.argmin(m, axis=0), m.argmax(0), np.argmax(v, axis=0), np.argmin(m, 1)
+    return a, m[a[1][0], a[0][1]] * v[a[3]]
+
+
+@case(vector(5), vector(3, 3), vector(4, 3), complex_too=False)
+def norms(v, m, r):
+    m[0, 0] += 2.0
+    m[1, 1] -= 2.0
+    m[2, 2] += 4.0
+    a = [np.linalg.norm(v, 1), np.linalg.norm(v, np.inf), np.linalg.norm(v, -np.inf), np.linalg.norm(v, 2)]
+    b = [np.linalg.norm(v, 3), np.linalg.norm(m, 1), np.linalg.norm(m, -np.inf), np.linalg.norm(m, 2)]
+    c = [np.linalg.norm(r, -2), np.linalg.norm(v, ord=0), np.linalg.cond(m), np.linalg.cond(m, 1)]
+    rank = np.linalg.matrix_rank(m) + np.linalg.matrix_rank(np.outer(v, v))
+    return np.array(a), np.array(b), np.array(c), rank * v[0]
+
+
+@case(vector(4, 3), vector(3, 4), complex_too=False)
+def orthogonal(a, b):
+    q, r = np.linalg.qr(a)
+    p, s = np.linalg.qr(b - 0.9)
+    return q, r, p, s
+
+
+@case(vector(4, 3), vector(3), vector(6), 1)
+def further_parameters(m, v, a, k):
+    b = np.trace(m, offset=1), np.trace(m, -k), np.diag(m, -1), np.diag(v, k), np.diff(a, n=2), np.diag(m, k=k)
+    out, square = v * 0.0, np.empty((3, 3), v.dtype)
+    np.dot(v, np.outer(v, v), out)
+    np.outer(v, out, out=square)
+    return b, out, square, np.count_nonzero(m, axis=0)

@@ -670,3 +670,19 @@ def assigned_in_expressions(a, b):
 def assigned_in_comprehensions(a):
     b = [y * v for v in a if (y := v * v) > 0.3]
     return sum(b) * y + max(0.5, m := a[2] * b[0]) * m
+
+
+@case(np.outer(x, y), 0.3, 1)
+def slices_with_names(m, angle, axis):
+    if axis == 0:
+        part = slice(1, 3, 1)
+    elif axis == 1:
+        part = slice(0, 3, 2)
+        angle = -angle
+    else:
+        part = slice(0, 2, 1)
+    r = np.eye(3)
+    c, s = math.cos(angle), math.sin(angle)
+    r[part, part] = np.array(((c, -s), (s, c)))
+    back, first = slice(None, None, -1), slice(2)
+    return r @ m[:3, 1], m[back, axis] * m[part.start, first][0], c * s

@@ -362,3 +362,34 @@ def test_refused(function, count, problem, advice):
     text = str(raised.value)
     assert text.startswith(f"{__file__}:")
     assert problem in text and advice in text
+
+
+@ampi.kernel
+def of_several(a, *args):
+    s = a
+    for v in args:
+        s = s * v + 1.0
+    return s * args[0]
+
+
+@ampi.kernel
+def passed_on(c, a, *rest):
+    return of_several(c, *rest) + a[0] * of_several(a[1], c, 2.0)
+
+
+def test_any_number_of_arguments_from_python():
+    """Values against Python; the gradient and a tangent against differences."""
+    np.testing.assert_allclose(of_several(2.0, 3.0, 4), of_several.py_func(2.0, 3.0, 4))
+    a, h = np.array([2.0, 3.0]), 1e-5
+
+    def primal(t):
+        return passed_on.py_func(1.5 + t, a, 1.5 + t, 3.0)
+
+    with ampi.Tape() as tape:
+        c = tape.watch(np.array(1.5))
+        result = passed_on(c, a, c * 1.0, 3.0)
+    assert float(result) == primal(0.0)
+    expected = (primal(h) - primal(-h)) / (2 * h)
+    np.testing.assert_allclose(tape.gradient(result, c), expected, rtol=1e-8)
+    _, tangent = ampi.jvp(lambda c: passed_on(c, a, c * 1.0, 3.0), (np.array(1.5),), (np.array(1.0),))
+    np.testing.assert_allclose(tangent, expected, rtol=1e-8)

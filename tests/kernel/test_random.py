@@ -8,8 +8,8 @@ import pytest
 from kernel_cases import Check
 from random_check import examine, examine_recorded
 from random_flow import Flow
-from random_language import Language
 from random_kernels import Program
+from random_language import Language
 
 from ampi import KernelError
 

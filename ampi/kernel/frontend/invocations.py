@@ -20,7 +20,7 @@ from ampi.kernel.frontend.declared import declared, numbas
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Static, Value, conjugate, part_of
+from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, part_of
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 
@@ -95,6 +95,8 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         return allocate(builder, node, function, hint)
     if isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
         return named_tuple(builder, node, function)
+    if function is slice:
+        return slice_object(builder, node)
     handler = array_functions.lookup(function)
     if handler is not None:
         values, keywords = call_values(builder, node)
@@ -110,6 +112,20 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     if isinstance(function, np.ufunc) and len(arguments) > function.nin:
         return into_result(builder, node, function, arguments)
     return of_elements(builder, node, function, arguments)
+
+
+def slice_object(builder: Any, node: ast.Call) -> Group:
+    """``slice(start, stop, step)``, which an index may name."""
+    values = expressions.spread(builder, node.args)
+    if node.keywords or not 1 <= len(values) <= 3:
+        builder.fail(node, "slice takes one to three bounds")
+    nothing: Value = Static(None)
+    if len(values) == 1:
+        values = [nothing, *values]
+    for value in values:
+        if value != nothing and not (isinstance(value, ir.Expr) and isinstance(value.type, types.Integer)):
+            builder.fail(node, "the bounds of a slice must be integers")
+    return Group((*values, *[nothing] * (3 - len(values))), Slice)
 
 
 SPECIAL: tuple[Any, ...] = (

@@ -25,8 +25,8 @@ def given_values(
     arguments = source.definition.args
     if arguments.kwarg:
         source.fail(source.definition, "**kwargs are not supported", "name every parameter")
-    if arguments.vararg and not is_called:
-        source.fail(source.definition, "*args of a kernel that is no part of another", "name every parameter")
+    if arguments.vararg and (arguments.kwonlyargs or arguments.defaults) and not is_called:
+        source.fail(source.definition, "*args beside defaults or keyword-only parameters", "name every parameter")
     parameters = list(inspect.signature(function).parameters.values())
     if len(argument_types) > len(parameters):
         source.fail(source.definition, f"takes {len(parameters)} arguments, {len(argument_types)} were given")

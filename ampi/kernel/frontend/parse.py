@@ -43,6 +43,7 @@ from ampi.kernel.frontend import (
     subscripts,
     ufuncs,  # noqa: F401 (enters its calls)
     written,  # noqa: F401 (enters its rules)
+    written_arrays,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared

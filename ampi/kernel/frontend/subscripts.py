@@ -13,7 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, Range
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Flat, Group, Static, Value, constant_table, part_of
+from ampi.kernel.frontend.values import Flat, Group, Slice, Static, Value, constant_table, part_of
 from ampi.kernel.ir import index_algebra, inference
 
 
@@ -110,7 +110,10 @@ def index_items(builder: Any, node: ast.Subscript) -> list[Any]:
 
 def index_item(builder: Any, node: ast.expr) -> Any:
     if not isinstance(node, ast.Slice):
-        return builder.value(node)
+        value = builder.value(node)
+        if isinstance(value, Group) and value.cls is Slice:
+            return Range(*(None if b == Static(None) else b for b in value.items))
+        return value
     bounds = [None if p is None else builder.value(p) for p in (node.lower, node.upper, node.step)]
     for bound in (b for b in bounds if b is not None and b != Static(None)):
         if not (isinstance(bound, ir.Expr) and isinstance(bound.type, types.Integer)):
@@ -126,6 +129,10 @@ def item_of(builder: Any, node: ast.Subscript, group: Group) -> Value:
             return Group(group.items[slice(*[None if b is None else b.value for b in bounds])])
         builder.fail(node, "a tuple needs constant slice bounds")
     index = builder.value(node.slice)
+    if isinstance(index, Group) and index.cls is Slice:
+        if not all(b == Static(None) or isinstance(b, ir.Const) for b in index.items):
+            builder.fail(node, "a tuple needs constant slice bounds")
+        return Group(group.items[slice(*[b.value for b in index.items])])
     if isinstance(index, ir.Const) and isinstance(index.type, types.Integer):
         if not -len(group.items) <= index.value < len(group.items):
             builder.fail(node, f"index {index.value} of a tuple of {len(group.items)}")

@@ -7,6 +7,7 @@ None, a string).
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ class Group:
 
     items: tuple[Any, ...]
     cls: type | None = None
+
+
+Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice object is of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from ampi.kernel.ir.index_algebra import INT, ZERO
 from ampi.kernel.ir.intrinsics import cast
 
 
-def written(*functions: Any, method: str | None = None, lists: str = "") -> Callable[[Any], Any]:
+def written(
+    *functions: Any, method: str | None = None, lists: str = "", of_anything: bool = False
+) -> Callable[[Any], Any]:
     """Register what a function of NumPy does, as a kernel."""
 
     def register(function: Any) -> Any:
@@ -35,7 +37,7 @@ def written(*functions: Any, method: str | None = None, lists: str = "") -> Call
             return inlined(builder, node, function, positional, keywords)
 
         handler.__signature__ = with_first(function)  # type: ignore[attr-defined]
-        rule(*functions, method=method, lists=lists)(handler)
+        rule(*functions, method=method, lists=lists, of_anything=of_anything)(handler)
         return Written(function)
 
     return register
