@@ -76,7 +76,7 @@ WHOLE = (
 
 
 class Language(Program):
-    """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``, which may call functions of `random_check`."""
+    """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``; it may call functions of `random_check`."""
 
     def __init__(self, seed):
         super().__init__(seed, wide=True, functions=True)

@@ -85,8 +85,8 @@ def trapezoid(y, x=None, dx=1.0):
     return np.sum(middle * np.diff(x), -1)
 
 
-if hasattr(np, "trapz"):
-    FUNCTIONS[np.trapz] = FUNCTIONS[np.trapezoid]
+if (_older := getattr(np, "trapz", None)) is not None:
+    FUNCTIONS[_older] = FUNCTIONS[np.trapezoid]
 
 
 @rule(np.delete)
