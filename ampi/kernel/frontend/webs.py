@@ -133,8 +133,8 @@ class _Flow:
             return env
         match node:
             case ast.NamedExpr():
-                name = node.target.id
-                return self.read(node.value, env) | {name: frozenset({self.define(name, node.target)})}
+                target = node.target.id
+                return self.read(node.value, env) | {target: frozenset({self.define(target, node.target)})}
             case ast.BoolOp():
                 env = self.read(node.values[0], env)
                 for operand in node.values[1:]:
