@@ -48,6 +48,7 @@ def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
 def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
     pending: dict[str, Expr] = {}
     origin: dict[str, ir.Assign] = {}
+    loaded: dict[str, set[str]] = {}  # the arrays that a pending value reads
     kept: list[Stmt] = []
 
     def settle(names: set[str]) -> None:
@@ -68,10 +69,12 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
             inside = {n for block in blocks(s) for inner in every(block) for n in names_read(inner)}
             settle(inside)
         settle(names_read(s))
-        settle({n for n, e in pending.items() if _arrays(e) & changed})
+        if changed:
+            settle({n for n in pending if not loaded[n].isdisjoint(changed)})
         if isinstance(s, ir.Assign) and uses[s.target.name] == 1 and _may_move(s.value):
             pending[s.target.name] = s.value
             origin[s.target.name] = s
+            loaded[s.target.name] = _arrays(s.value)
             continue
         kept.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _nest_block(b, uses)))
     settle(set(pending))
