@@ -379,7 +379,7 @@ def passed_on(c, a, *rest):
 
 def test_any_number_of_arguments_from_python():
     """Values against Python; the gradient and a tangent against differences."""
-    np.testing.assert_allclose(of_several(2.0, 3.0, 4), of_several.py_func(2.0, 3.0, 4))
+    np.testing.assert_allclose(of_several(2.0, 3.0, 4.0), of_several.py_func(2.0, 3.0, 4.0))
     a, h = np.array([2.0, 3.0]), 1e-5
 
     def primal(t):
