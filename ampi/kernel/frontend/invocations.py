@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,7 @@ def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:
 
 def _name_of(function: Any) -> str:
     module = getattr(function, "__module__", None)
-    name = getattr(function, "__name__", str(function))
+    name = getattr(function, "__name__", None) or re.sub(r"^<|( object)? at 0x\w+|>$", "", str(function))
     return name if module in (None, "builtins") else f"{module}.{name}"
 
 

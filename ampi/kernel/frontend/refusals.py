@@ -69,7 +69,10 @@ _INSTEAD = {
     "numba.typed.typeddict.": "pass a named tuple",
     "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
 }
-_OTHERS = "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists"
+_OTHERS = (
+    "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists; or give its derivative"
+    " (@ampi.custom_jvp)"
+)
 
 
 def instead_of(function: str) -> str:
