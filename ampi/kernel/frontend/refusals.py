@@ -70,8 +70,8 @@ _INSTEAD = {
     "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
 }
 _OTHERS = (
-    "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists; or give its derivative"
-    " (@ampi.custom_jvp)"
+    "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists;"
+    " or give its derivative (@ampi.custom_jvp)"
 )
 
 
