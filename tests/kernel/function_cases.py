@@ -568,7 +568,7 @@ def truth_values(x):
 @case(vector(4, 3), vector(5), complex_too=False)
 def places_along_axes(m, v):
     a = np.argmax(m, axis=1), np.argmin(m, axis=0), m.argmax(0), np.argmax(v, axis=0), np.argmin(m, 1)
-    return a, m[a[1][0], a[0][1]] * v[a[3]]
+    return a, m[a[1][0], a[0][1]] * v[a[3]], np.count_nonzero(m > 1.0, axis=0)
 
 
 @case(vector(5), vector(3, 3), vector(4, 3), complex_too=False)
@@ -596,4 +596,4 @@ def further_parameters(m, v, a, k):
     out, square = v * 0.0, np.empty((3, 3), v.dtype)
     np.dot(v, np.outer(v, v), out)
     np.outer(v, out, out=square)
-    return b, out, square, np.count_nonzero(m, axis=0)
+    return b, out, square
