@@ -542,7 +542,7 @@ def sets(a, b):
 @case(vector(6), vector(3, 4), 2, complex_too=False)
 def pieces(a, m, k):
     b = np.delete(a, k), np.delete(m, np.array([0, 5, -1])), np.extract(a > 0.8, a * a), np.ediff1d(m)
-    c = np.select([a > 1.0, a > 0.7], [a * a, 2.0 * a], a[0]), np.select([m > 1.0], [m])
+    c = np.select([a > 1.0, a > 0.7], [a * a, a + a], a[0]), np.select([m > 1.0], [m])
     np.fill_diagonal(m, a[1] * a[2])
     d = np.trim_zeros(np.where(a > 0.9, a, 0.0)), np.rot90(m), np.rot90(m, 2), np.rot90(m, -1) * a[:3]
     return b, c, d, m
@@ -593,7 +593,7 @@ def orthogonal(a, b):
 @case(vector(4, 3), vector(3), vector(6), 1)
 def further_parameters(m, v, a, k):
     b = np.trace(m, offset=1), np.trace(m, -k), np.diag(m, -1), np.diag(v, k), np.diff(a, n=2), np.diag(m, k=k)
-    out, square = v * 0.0, np.empty((3, 3), v.dtype)
+    out, square = np.zeros_like(v), np.empty((3, 3), v.dtype)
     np.dot(v, np.outer(v, v), out)
     np.outer(v, out, out=square)
     return b, out, square

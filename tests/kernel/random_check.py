@@ -96,6 +96,8 @@ def examine(text, seed):
             tangents = check.tangents(direction)
     except FloatingPointError:
         return  # what is infinite may go again without having been used, and its adjoint is not a number
+    if not all(np.all(np.isfinite(tangent)) for tangent in tangents):
+        return
     tolerance = max(1e-10, 100 * rounding(kernel, arguments, code, direction, tangents))
     for k, active in enumerate(PATTERNS):
         other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)], code=code)

@@ -19,6 +19,7 @@ from random_kernels import Program
 from test_corpus import CORPUS, points
 
 import ampi
+from ampi import structures
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.frontend.source import read_source
@@ -117,7 +118,8 @@ def gradients(function, arguments):
     values = [*copies(arguments), *constants.values()]
     assert len(values) == len(code.arguments)
     seeds = [np.ones_like(v) for v, a in zip(values, code.arguments) if a.name in made.shadows]
-    seeds += [np.ones_like(r) for r, active in zip(run(function, arguments)[1], made.result_active) if active]
+    results = structures.leaves(run(function, arguments)[1])
+    seeds += [np.ones_like(r) for r, active in zip(results, made.result_active) if active]
     return [*seeds, *load(made.function)(*values, *seeds)]
 
 

@@ -194,9 +194,9 @@ def test_refuses_unknown_options():
 def test_errors_come_at_the_first_call():
     @kernel
     def middle(x):
-        return np.unwrap(x)
+        return np.polyfit(x, x, 1)
 
-    with pytest.raises(KernelError, match="unwrap"):
+    with pytest.raises(KernelError, match="polyfit"):
         middle(np.zeros(3))
     with pytest.raises(KernelError, match="argument 'x' is a dict"):
         middle.adjoint_source({})

@@ -129,7 +129,7 @@ def select(builder: Any, node: ast.Call, condlist: Any, choicelist: Any, default
     lists = [v.items for v in (condlist, choicelist) if isinstance(v, Group)]
     if len(lists) != 2 or len(lists[0]) != len(lists[1]) or not lists[0]:
         builder.fail(node, "np.select takes two lists of as many arrays", "use np.where")
-    found = Const(0, types.int64) if default is None else default
+    found = Const(0, array(builder, node, lists[1][0]).type.dtype) if default is None else default
     for condition, choice in reversed(list(zip(*lists))):
         found = array_functions.where(builder, node, condition, choice, found)
     return found
@@ -210,7 +210,8 @@ def vander(x, N=None, increasing=False):
         count = len(x)
     else:
         count = N
-    result = np.ones((len(x), count), x.dtype)
+    wide = x * np.int64(1)  # of NumPy's promotion with integers
+    result = np.ones((len(x), count), wide.dtype)
     for i in range(len(x)):
         for k in range(1, count):
             if increasing:
@@ -405,7 +406,7 @@ def householder(a):
     """Reflections with LAPACK's signs."""
     m, n = a.shape
     count = min(m, n)
-    r = a * 1.0
+    r = a.copy()
     q = np.zeros((m, count), r.dtype)
     v = np.zeros((count, m), r.dtype)
     for j in range(count):
@@ -439,7 +440,7 @@ def householder(a):
     for i in range(count):
         for k in range(i):
             r[i, k] = 0.0
-    return q, r[:count] * 1.0
+    return q, r[:count].copy()
 
 
 # --------------------------------------------------------------------------------------- further parameters
@@ -496,11 +497,11 @@ def diff(builder: Any, node: ast.Call, a: Any, n: Any = None) -> Any:
 
 
 @rule(np.count_nonzero)
-def count_nonzero(builder: Any, node: ast.Call, arr: Any, axis: Any = None) -> Any:
+def count_nonzero(builder: Any, node: ast.Call, a: Any, axis: Any = None) -> Any:
     if is_none(axis):
-        return array_functions.count_nonzero(builder, node, arr)
+        return array_functions.count_nonzero(builder, node, a)
     count = lambda v: cast(builder.truth(node, v), types.int64)
-    counts = each(builder, array(builder, node, arr), types.int64, count)
+    counts = each(builder, array(builder, node, a), types.int64, count)
     return array_functions.sum_(builder, node, counts, axis)
 
 

@@ -49,6 +49,7 @@ class _Moving:
                 body.append(t)
                 continue
             moved.append(replace(t, fill=None))
+            inside.discard(t.target.name)
             if t.fill is not None:
                 body.append(self.filling(t, ()))
         return moved, replace(s, body=tuple(body))
@@ -58,7 +59,12 @@ class _Moving:
             return False
         if t.fill is not None and not isinstance(t.fill, Const):
             return False
-        return all(self.is_extent(e) and not (isinstance(e, Var) and e.name in inside) for e in t.shape)
+        return all(self.is_extent(e) and not self.names_any(e, inside) for e in t.shape)
+
+    @staticmethod
+    def names_any(e: Expr, inside: set[str]) -> bool:
+        """Whether a size is that of an array, or the value of a variable, that exists in the loop only."""
+        return any(isinstance(v, Var) and v.name in inside for v in ir.walk(e))
 
     def is_extent(self, e: Expr) -> bool:
         """Whether a size is not negative, so that allocating is harmless even if the loop is never entered."""
