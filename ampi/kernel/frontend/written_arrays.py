@@ -210,7 +210,7 @@ def vander(x, N=None, increasing=False):
         count = len(x)
     else:
         count = N
-    wide = x * np.int64(1)  # of NumPy's promotion with integers
+    wide = x * 1.0  # single precision becomes double, as NumPy has it
     result = np.ones((len(x), count), wide.dtype)
     for i in range(len(x)):
         for k in range(1, count):
