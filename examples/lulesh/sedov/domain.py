@@ -10,6 +10,7 @@ from .exchange import Box, FaceGhosts, NodeCopy, NodeSum
 from .regions import evaluations, region_elements
 
 EDGE_LENGTH = 1.125  # of the whole cube
+GAMMA_MINUS_1 = 2.0 / 3.0  # of the gas
 BLAST_ENERGY = 3.948746e7  # in the element at the origin, of a mesh with 45 elements along an edge
 
 
@@ -37,8 +38,9 @@ class Domain:
 
     Constant: ``corner`` (elements, 8) nodes of an element; ``node_corner`` (nodes, 8) columns of ``force_at_corner``
     that meet at a node, filled up with columns that are always 0; ``neighbor`` (elements, 6), see
-    :func:`kernels.artificial_viscosity`; ``reference_volume`` (elements,), which is the mass as well, since the
-    density is 1; ``mobility`` (3, nodes), 1/mass or 0 across a plane of symmetry.
+    :func:`kernels.artificial_viscosity`; ``gamma_minus_1`` (1,) of the gas; ``reference_volume``
+    (elements,), which is the mass as well, since the density is 1; ``mobility`` (3, nodes), 1/mass or 0 across a plane
+    of symmetry.
 
     State, which a cycle takes from one time to the next: ``x``, ``v`` (3, nodes) positions and velocities; ``energy``,
     ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume`` (elements,); ``time``, ``dt``, ``step_limit``
@@ -124,6 +126,7 @@ class Domain:
         self.velocity_gradient = np.zeros((3, self.ghosts[1].stop + 1))
         self.extent = np.zeros((3, elements))
         self.common_limit = np.zeros(1)
+        self.gamma_minus_1 = np.full(1, GAMMA_MINUS_1)
 
     def _place_nodes(self):
         s = self.size

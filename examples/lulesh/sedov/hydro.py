@@ -91,6 +91,7 @@ def update_elements(d):
         d.volume_change,
         d.length,
         d.strain_rate,
+        d.gamma_minus_1,
         d.energy,
         d.pressure,
         d.viscosity,
@@ -115,6 +116,7 @@ def evaluate_dear_materials(d):
                 d.volume_change,
                 d.linear,
                 d.quadratic,
+                d.gamma_minus_1,
                 material.result,
             )
 

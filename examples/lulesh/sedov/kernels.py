@@ -39,7 +39,6 @@ PRESSURE_MIN = 0.0
 EOS_VOLUME_MAX = 1e9  # limits of the relative volume inside the equation of state
 EOS_VOLUME_MIN = 1e-9
 REFERENCE_DENSITY = 1.0
-GAMMA_MINUS_1 = 2.0 / 3.0
 MONOQ_SLOPE_MAX = 1.0
 MONOQ_LIMITER = 2.0
 MONOQ_LINEAR = 0.5
@@ -487,9 +486,9 @@ def ideal_gas_pressure(energy, bulk, volume):
 
 
 @kernel
-def gas_sound_speed(energy, pressure, bulk, volume):
+def gas_sound_speed(energy, pressure, bulk, volume, gamma_minus_1):
     """Speed of sound, with a floor."""
-    squared = (GAMMA_MINUS_1 * energy + volume * volume * bulk * pressure) / REFERENCE_DENSITY
+    squared = (gamma_minus_1 * energy + volume * volume * bulk * pressure) / REFERENCE_DENSITY
     return math.sqrt(max(squared, SOUND_SPEED_SQUARED_MIN))
 
 
@@ -500,7 +499,7 @@ def cut_energy(energy):
 
 
 @kernel
-def equation_of_state(energy, pressure, viscosity, new_volume, change, linear, quadratic):
+def equation_of_state(energy, pressure, viscosity, new_volume, change, linear, quadratic, gamma_minus_1):
     """Energy, pressure, viscosity and sound speed after the volume changed by ``change`` to ``new_volume``.
 
     The energy equation is integrated in three stages: half a step with the old pressure, the step with the pressure at
@@ -514,32 +513,45 @@ def equation_of_state(energy, pressure, viscosity, new_volume, change, linear, q
     compression = 0.0 if empty else compression
     half_compression = 0.0 if empty else half_compression
     old = (0.0 if empty else pressure) + viscosity
-    bulk = GAMMA_MINUS_1 * (compression + 1.0)
-    half_bulk = GAMMA_MINUS_1 * (half_compression + 1.0)
+    bulk = gamma_minus_1 * (compression + 1.0)
+    half_bulk = gamma_minus_1 * (half_compression + 1.0)
     half_volume = 1.0 / (1.0 + half_compression)
     expanding = change > 0.0
 
     e = max(energy - 0.5 * change * old, ENERGY_MIN)
     half_pressure = ideal_gas_pressure(e, half_bulk, volume)
-    q = 0.0 if expanding else gas_sound_speed(e, half_pressure, half_bulk, half_volume) * linear + quadratic
+    q = (
+        0.0
+        if expanding
+        else gas_sound_speed(e, half_pressure, half_bulk, half_volume, gamma_minus_1) * linear + quadratic
+    )
     e = cut_energy(e + 0.5 * change * (3.0 * old - 4.0 * (half_pressure + q)))
     p = ideal_gas_pressure(e, bulk, volume)
-    q_new = 0.0 if expanding else gas_sound_speed(e, p, bulk, volume) * linear + quadratic
+    q_new = 0.0 if expanding else gas_sound_speed(e, p, bulk, volume, gamma_minus_1) * linear + quadratic
     e = cut_energy(e - (7.0 * old - 8.0 * (half_pressure + q) + (p + q_new)) * change * (1.0 / 6.0))
     p = ideal_gas_pressure(e, bulk, volume)
-    c = gas_sound_speed(e, p, bulk, volume)
+    c = gas_sound_speed(e, p, bulk, volume, gamma_minus_1)
     q = 0.0 if expanding else c * linear + quadratic
     q = 0.0 if abs(q) < VISCOSITY_CUT else q
     return e, p, q, c
 
 
 @kernel
-def evaluate_again(element, energy, pressure, viscosity, new_volume, volume_change, linear, quadratic, result):
+def evaluate_again(
+    element, energy, pressure, viscosity, new_volume, volume_change, linear, quadratic, gamma_minus_1, result
+):
     """Evaluate the equation of state of some elements for its cost alone; ``result`` has the shape (3, elements)."""
     for i in prange(element.shape[0]):
         k = element[i]
         e, p, q, _ = equation_of_state(
-            energy[k], pressure[k], viscosity[k], new_volume[k], volume_change[k], linear[k], quadratic[k]
+            energy[k],
+            pressure[k],
+            viscosity[k],
+            new_volume[k],
+            volume_change[k],
+            linear[k],
+            quadratic[k],
+            gamma_minus_1[0],
         )
         result[0, i] = e
         result[1, i] = p
@@ -554,6 +566,7 @@ def update_elements(
     volume_change,
     length,
     strain_rate,
+    gamma_minus_1,
     energy,
     pressure,
     viscosity,
@@ -571,7 +584,14 @@ def update_elements(
     largest = 0.0
     for k in prange(energy.shape[0]):
         e, p, q, c = equation_of_state(
-            energy[k], pressure[k], viscosity[k], new_volume[k], volume_change[k], linear[k], quadratic[k]
+            energy[k],
+            pressure[k],
+            viscosity[k],
+            new_volume[k],
+            volume_change[k],
+            linear[k],
+            quadratic[k],
+            gamma_minus_1[0],
         )
         energy[k] = e
         pressure[k] = p
