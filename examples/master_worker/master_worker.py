@@ -67,8 +67,7 @@ def lead(tasks, log_rates):
     if comm.size == 1:
         return np.stack([perform(log_rates, *task) for task in tasks])
     measured = np.zeros((len(tasks), TIMES))
-    waiting = list(range(len(tasks)))
-    free, busy = list(range(1, comm.size)), 0
+    waiting, free, busy = list(range(len(tasks))), list(range(1, comm.size)), 0
     status, result = MPI.Status(), np.zeros(TIMES)
     while waiting or busy:
         while waiting and free:

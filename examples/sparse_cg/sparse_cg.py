@@ -51,8 +51,7 @@ class Plate:
 
     def conjugate_gradients(self, values, b, tolerance=1e-13):
         """Solve for this rank's part. Collective."""
-        shape = self.rows, sum(self.sizes[1])
-        matrix = scipy.sparse.coo_array((values, (self.row, self.column)), shape).tocsr()
+        matrix = scipy.sparse.csr_array((values, (self.row, self.column)), (self.rows, sum(self.sizes[1])))
         dot = lambda a, b: comm.allreduce(float(a @ b))
         x, r = numpy.zeros(self.rows), numpy.array(b)
         p, rr = r.copy(), dot(r, r)
