@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
 from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
+from ..tape.budget import bytes_of
 from .replay import Executor, Loop, Stored, give, move, places_of
 from .schedules import Online, offline
 from .states import Snapshot, differentiable, owner_of, with_tracked_numbers, write
@@ -103,7 +103,7 @@ def timeloop(
         raise TapeError(f"{where_called()}: ampi.timeloop: give checkpoints=... or memory=..., not both")
     if until is not None and schedule is not None:
         raise TapeError(f"{where_called()}: ampi.timeloop: schedule=... needs steps=... without until=...")
-    budget = None if memory is None else _bytes(memory)
+    budget = None if memory is None else bytes_of(memory, "ampi.timeloop")
     last = _Last(until, most, COMM_WORLD if comm is None else comm)
     tape = recording()
     if last(state, 0):
@@ -132,22 +132,6 @@ def _count(name: str, value: Any, least: int) -> int:
             f"{where_called()}: ampi.timeloop: {name} is {value!r}; it must be an integer of at least {least}"
         )
     return int(value)
-
-
-_UNITS = {
-    "": 1,
-    "B": 1,
-    **{p + "iB": 1024**k for k, p in enumerate("KMGT", 1)},
-    **{p + "B": 1000**k for k, p in enumerate("KMGT", 1)},
-}
-
-
-def _bytes(memory: Any) -> int:
-    """A size such as ``2**30``, ``"8GiB"`` or ``"500 MB"``."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?i?B?)\s*", str(memory))
-    if found is None or found[2] not in _UNITS or isinstance(memory, bool):
-        raise TapeError(f"{where_called()}: ampi.timeloop: memory is {memory!r}; write a number of bytes, or '8GiB'")
-    return int(float(found[1]) * _UNITS[found[2]])
 
 
 class _Last:

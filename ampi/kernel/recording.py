@@ -446,7 +446,10 @@ def finish(
     record = _Adjoint(contract, values, prepared.shadows, prepared.outputs, undo)
     if kept:
         record.kept = kept
-        recording.kept_bytes += sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
+        nbytes = sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
+        recording.kept_bytes += nbytes
+        if recording.budget is not None:
+            recording.budget.note_kept(record, nbytes)
     if contract.after:
         record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
     if contract.scalars:

@@ -393,6 +393,8 @@ class Elements:
                 end = min(storage.address + storage.nbytes, begin + SAVED)
                 saved = Undo(storage, _bytes_of(array, begin, end), Extent.of_range(begin, end))
                 other.saved_bytes += saved.saved.nbytes
+                if other.budget is not None:
+                    other.budget.note_undo(saved)
                 needs.cut(saved.extent)
                 if needs.is_empty():
                     del storage.needs[reference]

@@ -325,6 +325,7 @@ def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], A
     scope = passively()
     try:
         _check(tape)
+        tape.begin_reading()
         for callback in tape.sweep_starts.values():
             callback(push)  # type: ignore[arg-type]
         prepare(push)
@@ -349,6 +350,8 @@ def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], A
     finally:
         for undo in undos[len(undos) - done :]:
             undo.swap()
+        if tape.budget is not None:
+            tape.budget.end()
         actively(scope)
         tape.sweep_lock.release()
 

@@ -57,6 +57,7 @@ class Sweep:
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
         self._swapped: list[Undo] = []
+        self._patterns: dict[Storage, set[Any]] = {}  # put back from a file, since another undo of the storage was
         self._claimed: list[Storage] = []  # of the undos that are swapped
         self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
@@ -210,8 +211,22 @@ class Sweep:
             if storage.swapped_by != (self,):
                 self._claim(storage)
             for undo in self._pending.pop(storage):
+                if undo.in_file:
+                    self._put_back(undo)
+                    continue
+                if self._patterns:
+                    self._patterns.pop(storage, None)
                 undo.swap()
                 self._swapped.append(undo)
+
+    def _put_back(self, undo: Undo) -> None:
+        """Give memory the values that an undo has in a file, where they stay: what memory held is kept once for each
+        pattern of bytes, to restore it at the end."""
+        known = self._patterns.setdefault(undo.storage, set())
+        if undo.extent.pattern not in known:
+            known.add(undo.extent.pattern)
+            self._swapped.append(Undo(undo.storage, undo.view, undo.extent))
+        undo.put_back()
 
     def _claim(self, storage: Storage) -> None:
         """This sweep is about to put earlier values into memory: no other one may have done so."""
@@ -252,6 +267,7 @@ class Sweep:
         """Put all memory back to what it was before the sweep."""
         while self._swapped:
             self._swapped.pop().swap()
+        self._patterns.clear()
         with _swap_lock:
             while self._claimed:
                 storage = self._claimed.pop()
@@ -376,6 +392,7 @@ class Sweep:
         scope = passively()
         try:
             self._begin()
+            tape.begin_reading()
             for callback in tape.sweep_starts.values():
                 callback(self)
             while position:
@@ -406,6 +423,8 @@ class Sweep:
         finally:
             self._restore()
             self._pending.clear()
+            if tape.budget is not None:
+                tape.budget.end()
             tape.sweep_lock.release()
             actively(scope)
             self._ends.clear()  # they refer to the sweep, which holds the shadows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -29,6 +30,7 @@ from ..memory import (
     tracked_copy,
 )
 from ..recording import PARENT, Scope, current, enter, is_around, leave, set_bystander, this_thread, would_lose
+from .budget import Limit, Spool, budget_for
 from .elements import Elements
 from .records import Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
@@ -67,6 +69,15 @@ class Tape(metaclass=_WithHelp):
         x_bar = tape.gradient(y, x)
 
     A tape can be swept as often as wanted, with different outputs and seeds.
+
+    Parameters
+    ----------
+    memory : int or str, optional
+        A budget in bytes of this rank, such as ``"2GiB"``, for what `saved_bytes` and `kept_bytes` count.  Passing it
+        is a `TapeError` that names the lines which keep most, unless there is ``spill``.
+    spill : str, path or True, optional
+        A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is passed.
+        They come back in sweeps, read ahead.  The file has no name and is gone with the tape, or the process.
 
     Attributes
     ----------
@@ -121,7 +132,8 @@ class Tape(metaclass=_WithHelp):
     forward: Any = None
     walks = False
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int | str | None = None, spill: str | os.PathLike[str] | bool | None = None) -> None:
+        self.budget: Limit | Spool | None = None if memory is None and not spill else budget_for(memory, spill)
         self.records: list[Record] = []
         self.watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it
         self.reference = weakref.ref(self, living.discard)
@@ -335,6 +347,15 @@ class Tape(metaclass=_WithHelp):
         """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""
         if self.at_refusal is not None:
             self.at_refusal(error)
+
+    def begin_reading(self) -> None:
+        """A sweep or a walk begins: old values are asked for in their order."""
+        if self.budget is not None:
+            try:
+                self.budget.begin()
+            except TapeError as error:
+                self.refuse(error)
+                raise
 
     def _warn_of_constants(self, y: Any) -> None:
         if any(not isinstance(output, Output) and storage_of(output).tape is None for output in leaves(y)):

@@ -29,6 +29,7 @@ class Undo:
     """Values that were overwritten: `swap` exchanges them with what the memory holds."""
 
     __slots__ = ("extent", "key", "saved", "storage", "view")
+    in_file = False
 
     def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any = None) -> None:
         self.storage = storage
@@ -46,15 +47,20 @@ class Undo:
         self.view[... if self.key is None else self.key] = self.saved
         self.saved = present
 
+    def put_back(self) -> None:
+        """Give the memory the saved values."""
+        self.view[... if self.key is None else self.key] = self.saved
+
     def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
         """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
         if self.key is not None or not self.extent.covers(extent):
             return None
-        if self.extent.pattern == extent.pattern and view.dtype == self.saved.dtype:
-            found = self.saved
-        elif self.extent.dense and self.saved.flags.c_contiguous and min(self.view.strides, default=1) > 0:
+        saved = self.saved
+        if self.extent.pattern == extent.pattern and view.dtype == saved.dtype:
+            found = saved
+        elif self.extent.dense and saved.flags.c_contiguous and min(self.view.strides, default=1) > 0:
             offset = address_of(view) - self.extent.low
-            found = np.ndarray(view.shape, view.dtype, self.saved.reshape(-1).view(np.uint8), offset, view.strides)
+            found = np.ndarray(view.shape, view.dtype, saved.reshape(-1).view(np.uint8), offset, view.strides)
         else:
             return None
         if not view.flags.writeable:
@@ -130,6 +136,8 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             continue
         saved = Undo(storage, array, extent, key)
         tape.saved_bytes += saved.saved.nbytes
+        if tape.budget is not None:
+            tape.budget.note_undo(saved)
         if key is None:
             needs.drop(extent)
             if not needs and needs.is_empty():

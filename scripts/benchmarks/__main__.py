@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import budget
 import local
 import loops
 import lulesh
@@ -21,7 +22,7 @@ from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
-SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude")
+SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget")
 
 
 def parse_arguments():
@@ -69,6 +70,8 @@ def measure(sections: list[str], repeat: int):
         yield from lulesh.first_calls()
     if "minibude" in wanted:
         yield from minibude.rows(max(3, repeat // 5))
+    if "budget" in wanted:
+        yield from budget.rows(max(3, repeat // 5))
 
 
 def scaled(row: dict, factors: dict[str, float]) -> dict:

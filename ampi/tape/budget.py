@@ -1,0 +1,251 @@
+"""Memory budgets of tapes: what goes over them is written to a file, the oldest first, or refused with names."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..handouts import where_called
+from .spill import Place, SpillFile, folder_for, may_go
+from .undo import Undo
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{p + "iB": 1024**k for k, p in enumerate("KMGT", 1)},
+    **{p + "B": 1000**k for k, p in enumerate("KMGT", 1)},
+}
+
+
+def bytes_of(memory: Any, what: str) -> int:
+    """A size such as ``2**30``, ``"8GiB"`` or ``"500 MB"``; ``what`` was given it."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?i?B?)\s*", str(memory))
+    if found is None or found[2] not in _UNITS or isinstance(memory, bool):
+        raise TapeError(f"{where_called()}: {what}: memory is {memory!r}; write a number of bytes, or '8GiB'")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def in_words(nbytes: float) -> str:
+    """A size for messages."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.4g} GiB"
+
+
+def budget_for(memory: Any, spill: Any) -> Limit | Spool | None:
+    """What ``ampi.Tape(memory=..., spill=...)`` asks for."""
+    if memory is None:
+        if spill is not None and spill is not False:
+            raise TapeError(
+                f"{where_called()}: ampi.Tape: spill={spill!r} needs memory=..., from which on the oldest go there"
+            )
+        return None
+    most = bytes_of(memory, "ampi.Tape")
+    return Limit(most) if spill is None or spill is False else Spool(most, folder_for(spill))
+
+
+class _Budget:
+    """Attributes
+    ----------
+    most, held : int
+        Bytes that may be in memory, and that are.
+    error : str
+        What was said when there was no more room; the tape lacks something from then on, and is not to be swept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+        self.error = ""
+
+    def fail(self, error: str) -> TapeError:
+        """There is no more room."""
+        self.error = error
+        return TapeError(error)
+
+    def begin(self) -> None:
+        """A sweep or a walk begins."""
+        if self.error:
+            raise TapeError(f"the tape is not complete, and has no derivatives: {self.error}")
+
+    def end(self) -> None:
+        """It has ended."""
+
+
+class Limit(_Budget):
+    """A budget without a file: to pass it is an error, which names the lines that keep most."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._lines: Counter[str] = Counter()
+
+    def note_undo(self, undo: Undo) -> None:
+        """Old values have been saved."""
+        self._note(undo.saved.nbytes)
+
+    def note_kept(self, record: Any, nbytes: int) -> None:
+        """A kernel has saved so many bytes for its adjoint."""
+        self._note(nbytes)
+
+    def _note(self, nbytes: int) -> None:
+        where = where_called()
+        self._lines[where] += nbytes
+        self.held += nbytes
+        if self.held <= self.most:
+            return
+        lines = "".join(f"\n    {in_words(n):>12}  {line}" for line, n in self._lines.most_common(5))
+        raise self.fail(
+            f"{where}: the old values that ampi.Tape(memory=...) keeps pass its budget of {in_words(self.most)}; most "
+            f"are kept by{lines}\ngive more memory, a folder for the rest (spill=True: $TMPDIR), or write the loop "
+            "over time steps with ampi.timeloop"
+        )
+
+
+class Spool(_Budget):
+    """A budget with a file: what was saved first goes there first.
+
+    Half of the budget is for what is in memory, the rest for blocks that are being written or read.
+    """
+
+    def __init__(self, most: int, folder: str) -> None:
+        super().__init__(most)
+        self.size = min(max(most // 8, 1 << 12), 1 << 26)
+        self.file = SpillFile(folder, self.size)
+        self._waiting: deque[_Item] = deque()
+        self._writing: deque[int] = deque()
+        self._lock = threading.Lock()
+
+    def note_undo(self, undo: Undo) -> None:
+        """Old values have been saved."""
+        if may_go(undo.saved):
+            self._note(_UndoItem(undo))
+
+    def note_kept(self, record: Any, nbytes: int) -> None:
+        """A kernel has saved so many bytes for its adjoint."""
+        arrays = [part for part in record.kept if may_go(part)]
+        if arrays:
+            self._note(_KeptItem(record, arrays))
+
+    def _note(self, item: _Item) -> None:
+        with self._lock:
+            self._waiting.append(item)
+            self.held += item.nbytes
+            while self.held > self.most // 2 and os.getpid() == self.file.pid:
+                try:
+                    self._spill()
+                except TapeError as error:
+                    raise self.fail(str(error)) from error
+
+    def _spill(self) -> None:
+        """Hand the oldest block to the threads, which have two at a time."""
+        items: list[_Item] = []
+        nbytes = 0
+        while self._waiting and nbytes < self.size:
+            items.append(self._waiting.popleft())
+            nbytes += items[-1].nbytes
+        while len(self._writing) > 1:
+            self.file.written(self._writing.popleft())
+        index, places = self.file.store([array for item in items for array in item.arrays])
+        self._writing.append(index)
+        self.held -= nbytes
+        found = iter(places)
+        for item in items:
+            item.leave([next(found) for _ in item.arrays])
+
+    def begin(self) -> None:
+        """A sweep or a walk begins."""
+        super().begin()
+        for index in self._writing:
+            self.file.written(index)
+        self._writing.clear()
+        self.file.rewind()
+
+    def end(self) -> None:
+        """It has ended."""
+        self.file.rest()
+
+
+class _Item:
+    """Something that may go to the file."""
+
+    __slots__ = ("arrays", "nbytes")
+
+    def __init__(self, arrays: list[np.ndarray]) -> None:
+        self.arrays = arrays
+        self.nbytes = sum(array.nbytes for array in arrays)
+
+    def leave(self, places: list[Place]) -> None:
+        """The arrays are there now."""
+        raise NotImplementedError
+
+
+class _UndoItem(_Item):
+    __slots__ = ("undo",)
+
+    def __init__(self, undo: Undo) -> None:
+        super().__init__([undo.saved])
+        self.undo = undo
+
+    def leave(self, places: list[Place]) -> None:
+        _saved.__set__(self.undo, places[0])
+        self.undo.__class__ = UndoInFile
+
+
+class _KeptItem(_Item):
+    __slots__ = ("record",)
+
+    def __init__(self, record: Any, arrays: list[np.ndarray]) -> None:
+        super().__init__(arrays)
+        self.record = record
+
+    def leave(self, places: list[Place]) -> None:
+        by_array = {id(array): place for array, place in zip(self.arrays, places)}
+        self.record.kept = KeptInFile([by_array.get(id(part), part) for part in self.record.kept])
+
+
+_saved: Any = Undo.__dict__["saved"]
+
+
+class UndoInFile(Undo):
+    """An `Undo` whose values are in a file."""
+
+    __slots__ = ()
+    in_file = True
+
+    @property
+    def saved(self) -> np.ndarray:  # type: ignore[override]
+        """The values, to be read."""
+        return _saved.__get__(self).array()
+
+    def swap(self) -> None:
+        """Exchange saved and present values: for walks; sweeps put back what is in the file, which stays as it is."""
+        place = _saved.__get__(self)
+        old = self.saved
+        present = old.copy(order="K")
+        present[...] = self._present()
+        self.put_back()
+        place.file.put(place, present)
+
+
+class KeptInFile:
+    """What a run of a kernel saved, some of it in a file."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (part.array() if isinstance(part, Place) else part for part in self.parts)

@@ -1,0 +1,283 @@
+"""The file of a tape with a memory budget: blocks of arrays go there behind the computation, and come back ahead of it.
+
+Offline checkpoints of whole states are in `ampi.checkpoint`; here it is the undo log itself that goes to disk, in the
+order of a stack, which is what a disk delivers best: written once forward, read once backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..extents import address_of, bounds_of
+from ..memory import memory_at
+
+ALIGNMENT = 64  # of arrays in a block
+PAGE = 4096  # of blocks in the file
+AHEAD = 2  # blocks that are read before they are asked for
+MOST_LOADED = 4  # blocks in memory at a time, those included
+MOST_PIECES = 512  # of one call of the system
+
+_pools: list[ThreadPoolExecutor] = []
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+def _pool() -> ThreadPoolExecutor:
+    """The threads that read and write: of all tapes."""
+    if not _pools:
+        _pools.append(ThreadPoolExecutor(2, "ampi-spill"))
+    return _pools[0]
+
+
+class Block:
+    """Where a block lies in the file, and who writes it."""
+
+    __slots__ = ("nbytes", "offset", "writing")
+
+    def __init__(self, offset: int, nbytes: int) -> None:
+        self.offset = offset
+        self.nbytes = nbytes
+        self.writing: Future[None] | None = None
+
+
+class SpillFile:
+    """A file without a name: it is gone with the process, however that ends.
+
+    Parameters
+    ----------
+    folder : str
+    size : int
+        Of an ordinary block: room is made for several of them at a time.
+    """
+
+    def __init__(self, folder: str, size: int) -> None:
+        self.folder = folder
+        self.size = size
+        self.pid = os.getpid()
+        self.blocks: list[Block] = []
+        self.read_bytes = 0
+        self._fd = -1
+        try:
+            self._fd, path = tempfile.mkstemp(".spill", f"ampi-{self.pid}-", folder)
+            os.unlink(path)
+        except OSError as error:
+            raise TapeError(f"ampi.Tape: spill={folder!r}: no file can be made there: {error}") from error
+        self._end = self._room = 0
+        self._loaded: dict[int, Future[np.ndarray]] = {}
+        self._lowest = 0  # the block that a sweep has reached
+        self._lock = threading.RLock()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # modules may be gone
+        if self._fd >= 0:
+            close(self._fd)
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds."""
+        return self._end
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def store(self, arrays: Sequence[np.ndarray]) -> tuple[int, list[Place]]:
+        """Write arrays to a new block, behind the computation; its number, and where they are there."""
+        pieces: list[tuple[np.ndarray, int, int]] = []
+        places = []
+        nbytes = 0
+        for array in arrays:
+            low, high = bounds_of(array)
+            pieces.append((array, low, nbytes))
+            places.append(Place(self, len(self.blocks), nbytes, array, low, high - low))
+            nbytes += -(-(high - low) // ALIGNMENT) * ALIGNMENT
+        block = Block(self._end, nbytes)
+        self._reserve(nbytes)
+        self._end += -(-nbytes // PAGE) * PAGE
+        self.blocks.append(block)
+        block.writing = _pool().submit(self._write, block, pieces)
+        return len(self.blocks) - 1, places
+
+    def _reserve(self, nbytes: int) -> None:
+        if self._end + nbytes <= self._room:
+            return
+        for room in (max(nbytes, 8 * self.size), nbytes):
+            try:
+                os.posix_fallocate(self._fd, self._end, -(-room // PAGE) * PAGE)
+            except OSError as error:
+                failed = error
+            else:
+                self._room = self._end + room
+                return
+        raise TapeError(
+            f"ampi.Tape: spill={self.folder!r}: no room for {nbytes:,} bytes more behind {self._end:,}: {failed}; name "
+            "a folder of a larger disk, or run fewer steps"
+        ) from failed
+
+    def _write(self, block: Block, pieces: list[tuple[np.ndarray, int, int]]) -> None:
+        for begin in range(0, len(pieces), MOST_PIECES // 2):
+            some = pieces[begin : begin + MOST_PIECES // 2]
+            position = some[0][2]
+            views = []
+            for array, low, offset in some:
+                if offset > position:
+                    views.append(memoryview(bytes(offset - position)))
+                nbytes = _extent(array)
+                views.append(memoryview(memory_at(low, nbytes)))
+                position = offset + nbytes
+            _write_all(self._fd, views, block.offset + some[0][2])
+
+    def written(self, index: int) -> None:
+        """Wait until a block is in the file."""
+        writing = self.blocks[index].writing
+        if writing is None:
+            return
+        if os.getpid() != self.pid and not writing.done():
+            raise TapeError("ampi.Tape: a child process uses a tape whose file its parent was writing; sweep it there")
+        try:
+            writing.result()
+        except OSError as error:
+            raise TapeError(f"ampi.Tape: spill={self.folder!r}: writing failed: {error}") from error
+        self.blocks[index].writing = None
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def rewind(self) -> None:
+        """A sweep begins: the last blocks are asked for."""
+        with self._lock:
+            self._loaded.clear()
+            self._lowest = len(self.blocks)
+            self._read_ahead()
+
+    def rest(self) -> None:
+        """The sweep has ended."""
+        with self._lock:
+            self._loaded.clear()
+            self._lowest = 0
+
+    def _read_ahead(self) -> None:
+        for index in range(self._lowest - 1, max(-1, self._lowest - 1 - AHEAD), -1):
+            if index not in self._loaded:
+                self._ask_for(index)
+        while len(self._loaded) > MOST_LOADED:
+            del self._loaded[max(self._loaded)]
+
+    def _ask_for(self, index: int) -> Future[np.ndarray]:
+        # Memory is this thread's: the C library keeps what is freed for the next block, which it does not for others.
+        found = self._loaded[index] = _pool().submit(self._read_block, index, _room(self.blocks[index].nbytes))
+        return found
+
+    def _read_block(self, index: int, buffer: np.ndarray) -> np.ndarray:
+        self.written(index)
+        return self._read(self.blocks[index].offset, buffer)
+
+    def _read(self, offset: int, buffer: np.ndarray) -> np.ndarray:
+        nbytes = buffer.nbytes
+        self.read_bytes += nbytes
+        view, done = memoryview(buffer), 0
+        while done < nbytes:
+            try:
+                count = os.preadv(self._fd, [view[done:]], offset + done)
+            except OSError as error:
+                raise TapeError(f"ampi.Tape: spill={self.folder!r}: reading failed: {error}") from error
+            if not count:
+                raise TapeError(f"ampi.Tape: spill={self.folder!r}: the file is shorter than what was written to it")
+            done += count
+        return buffer
+
+    def get(self, place: Place) -> tuple[np.ndarray, int]:
+        """Bytes in which an array lies, and where it begins there: to be read."""
+        index = place.index
+        with self._lock:
+            found = self._loaded.get(index)
+            if index < self._lowest:
+                self._lowest = index
+                if found is None:
+                    found = self._ask_for(index)
+                self._read_ahead()
+        if found is not None:
+            return found.result(), place.offset
+        self.written(index)  # one that was passed, or no sweep: just this array
+        return self._read(self.blocks[index].offset + place.offset, _room(place.nbytes)), 0
+
+    def put(self, place: Place, array: np.ndarray) -> None:
+        """Overwrite an array there."""
+        if os.getpid() != self.pid:
+            raise TapeError("ampi.Tape: a child process walks a tape whose file is its parent's; walk it there")
+        self.written(place.index)
+        low, high = bounds_of(array)
+        offset = self.blocks[place.index].offset + place.offset
+        with self._lock:
+            _write_all(self._fd, [memoryview(memory_at(low, high - low))], offset)
+            self._loaded.pop(place.index, None)
+
+
+class Place:
+    """Where an array is in a file, and its layout."""
+
+    __slots__ = ("dtype", "file", "index", "nbytes", "offset", "shape", "start", "strides")
+
+    def __init__(self, file: SpillFile, index: int, offset: int, array: np.ndarray, low: int, nbytes: int) -> None:
+        self.file = file
+        self.index = index
+        self.offset = offset
+        self.nbytes = nbytes
+        self.start = address_of(array) - low
+        self.shape = array.shape
+        self.strides = array.strides
+        self.dtype = array.dtype
+
+    def array(self) -> np.ndarray:
+        """The array, to be read and not to be kept."""
+        buffer, offset = self.file.get(self)
+        return np.ndarray(self.shape, self.dtype, buffer, offset + self.start, self.strides)
+
+
+def may_go(array: Any) -> bool:
+    """Whether an array can be written as it lies in memory, and is large enough to be worth it."""
+    return (
+        type(array) is np.ndarray
+        and array.nbytes >= LEAST
+        and not array.dtype.hasobject
+        and _extent(array) == array.nbytes
+    )
+
+
+def _room(nbytes: int) -> np.ndarray:
+    room = np.empty(nbytes + ALIGNMENT, np.uint8)
+    begin = -address_of(room) % ALIGNMENT
+    return room[begin : begin + nbytes]
+
+
+LEAST = 512  # bytes; what says where an array is takes as much
+
+
+def _extent(array: np.ndarray) -> int:
+    low, high = bounds_of(array)
+    return high - low
+
+
+def _write_all(fd: int, views: list[memoryview], offset: int) -> None:
+    while views:
+        count = os.pwritev(fd, views, offset)
+        offset += count
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if views:
+            views[0] = views[0][count:]
+
+
+def folder_for(spill: Any) -> str:
+    """The folder that ``spill=`` names; node-local by default."""
+    if spill is True:
+        return tempfile.gettempdir()
+    with contextlib.suppress(TypeError):
+        folder = os.fspath(spill)
+        if isinstance(folder, str) and os.path.isdir(folder):
+            return folder
+    raise TapeError(f"ampi.Tape: spill={spill!r}: name a folder that exists, or give True for $TMPDIR")
