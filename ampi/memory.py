@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import itertools
 import math
 import threading
 import weakref
@@ -26,6 +27,7 @@ CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
 
 
+_serials = itertools.count()
 first_guard = CHECKED if checks.is_full() else 0
 """The guard of a new storage."""
 
@@ -54,6 +56,8 @@ class Storage:
         For guarded blocks: tape, checksum and source line of the last write that was announced (see `handouts`).
     swapped_by : tuple of Sweep
         Those that have put earlier values into the block.
+    serial : int
+        Storages in the order in which they were made.
     packed : int
         Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
         each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
@@ -68,6 +72,7 @@ class Storage:
         "nbytes",
         "needs",
         "packed",
+        "serial",
         "swapped_by",
         "tape",
         "volatile",
@@ -86,6 +91,7 @@ class Storage:
         self.baseline: Any = None
         self.packed = 0
         self.swapped_by: tuple[Any, ...] = ()
+        self.serial = next(_serials)
 
     def __repr__(self) -> str:
         return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"

@@ -57,6 +57,7 @@ class Drawn:
         self.twice = draw.random() < 0.3
         self.overwrites = draw.random() < 0.5
         self.view = draw.random() < 0.3
+        self.options = {}
 
     def __str__(self):
         names = ", ".join(o.__name__ for o in self.operations)
@@ -78,7 +79,7 @@ class Drawn:
 
         step, state, found = self.spelled(advance, fields)
         if loops:
-            state = ampi.timeloop(step, state, steps=self.steps, checkpoints=self.checkpoints)
+            state = ampi.timeloop(step, state, steps=self.steps, checkpoints=self.checkpoints, **self.options)
         else:
             for _ in range(self.steps):
                 result = step(state)

@@ -13,6 +13,8 @@ from ..extents import Extent
 from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, memory_at, region_of, storage_of
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
+from .resuming import Disk, OnDisk
+from .schedules import Commit
 from .states import Snapshot, arrays_of, differentiable, spelled, with_tracked_numbers, write
 
 
@@ -111,6 +113,7 @@ class Loop:
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.checksums: dict[int, tuple[dict, dict]] = {}
         self.where = where_called()
+        self.disk: Disk | None = None
         self.executed = 0
         self.peak = 0
 
@@ -124,6 +127,13 @@ class Loop:
             self.written.setdefault(place_of(action.view), action.view)
             self.written_storages.add(action.storage)
             give(action.storage, None)
+
+    def adopt_written(self, views: list[np.ndarray]) -> None:
+        """Steps that another process ran have overwritten this."""
+        for view in views:
+            self.written.setdefault(place_of(view), view)
+            self.written_storages.add(storage_of(view))  # type: ignore[arg-type]
+            give(storage_of(view), None)
 
     # ------------------------------------------------------------------------------------------------------ steps
 
@@ -229,7 +239,7 @@ class Executor:
         self.loop = loop
         self.schedule = iter(schedule)
         self.state = state
-        self.stored: dict[int, Stored | Taped] = {}
+        self.stored: dict[int, Stored | Taped | OnDisk] = {}
         self.work: dict[int, Taped] = {}
         self.steps = 0
         self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
@@ -256,7 +266,7 @@ class Executor:
         loop = self.loop
         if isinstance(action, Forward):
             if action.write_ics:
-                self._store(action.n0, Stored(loop, self.state))
+                self._store_state(int(action.n0), action.storage)
                 loop.note(self.state, action.n0)
             for n in action:
                 if action.write_adj_deps:
@@ -270,6 +280,8 @@ class Executor:
                 self.steps = max(self.steps, int(n) + 1)
                 after_step()
                 loop.verify(self.state, n + 1)
+        elif isinstance(action, Commit):
+            loop.disk.save_adjoint(action.n, sweep, self.later)  # type: ignore[union-attr, arg-type]
         elif isinstance(action, Reverse):
             for n in action:
                 self._sweep(self.work.pop(n), sweep)
@@ -279,6 +291,14 @@ class Executor:
                 self.work[action.n] = found
             elif action.to_storage is not StorageType.NONE:
                 self.state = found.restore(loop)
+
+    def _store_state(self, n: int, storage: StorageType) -> None:
+        disk = self.loop.disk
+        if storage is not StorageType.DISK or disk is None:
+            self._store(n, Stored(self.loop, self.state))
+        elif n not in self.stored:
+            disk.save_state(f"state-{n}", self.state)
+            self.stored[n] = OnDisk(disk, n)
 
     def _store(self, n: int, what: Stored | Taped) -> None:
         self.stored[n] = what

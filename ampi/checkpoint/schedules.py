@@ -17,7 +17,7 @@ from checkpoint_schedules import (
 )
 from checkpoint_schedules.mixed import mixed_steps_tabulation
 
-RAM, WORK, NONE = StorageType.RAM, StorageType.WORK, StorageType.NONE
+RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE
 
 
 # Its tables are computed by compiled code, which it compiles anew in every process otherwise.
@@ -78,6 +78,66 @@ class Online:
                     yield _later(action, begin)
             end = begin
         yield EndReverse()
+
+
+class Commit:
+    """The adjoint of the state before step ``n`` is known: an action of `TwoLevel`."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+class TwoLevel:
+    """The actions where states go to a disk at equal distances, and each part between two of them is reversed by the
+    best schedule for memory; the last part first (of the kind of G. Aupy, J. Herrmann, P. Hovland and Y. Robert,
+    Optimal multistage algorithm for adjoint computation, SIAM Journal on Scientific Computing 38, 2016).
+
+    Parameters
+    ----------
+    steps : int or None
+        Their number; None: `finish` tells it.
+    checkpoints : int
+        Units in memory.
+    begin : int
+        Where to go on; all before is done, with a state on the disk at each distance.
+    end : int, optional
+        From which step on the adjoint is known already.
+    """
+
+    def __init__(self, steps: int | None, checkpoints: int, begin: int = 0, end: int | None = None) -> None:
+        self.checkpoints = checkpoints
+        self.distance = distance(checkpoints)
+        self.steps = steps
+        self.begin = begin
+        self.end = end
+
+    def finish(self, steps: int) -> None:
+        """So many steps were to be run."""
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Any]:
+        n = self.begin
+        while self.steps is None or n < self.steps:
+            stores = n % self.distance == 0
+            yield Forward(n, n + 1, stores, False, DISK if stores else WORK)
+            if self.steps is None or self.steps > n:
+                n += 1
+        yield EndForward()
+        end = self.steps if self.end is None else self.end
+        while end:
+            begin = (end - 1) // self.distance * self.distance
+            yield Move(begin, DISK, WORK)
+            for action in offline(end - begin, self.checkpoints):
+                if not isinstance(action, (EndForward, EndReverse)):
+                    yield _later(action, begin)
+            yield Commit(begin)
+            end = begin
+        yield EndReverse()
+
+
+def distance(checkpoints: int) -> int:
+    """Of states on the disk: so many steps that those in memory run each of them about twice again."""
+    return max(1, checkpoints * (checkpoints + 1) // 2)
 
 
 def _later(action: Any, steps: int) -> Any:

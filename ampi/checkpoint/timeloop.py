@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,8 +17,10 @@ from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_nod
 from ..mpi import COMM_WORLD
 from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
 from ..tape.budget import bytes_of
-from .replay import Executor, Loop, Stored, give, move, places_of
-from .schedules import Online, offline
+from .folder import FORWARD, REVERSE, Folder
+from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
+from .resuming import Disk, OnDisk
+from .schedules import Online, TwoLevel, distance, offline
 from .states import Snapshot, differentiable, owner_of, with_tracked_numbers, write
 
 
@@ -30,11 +33,13 @@ def timeloop(
     checkpoints: int | None = None,
     memory: int | str | None = None,
     schedule: Callable[[int, int], Iterable[Any]] | None = None,
+    storage: Any = None,
+    resume: bool = False,
     comm: Any = None,
 ) -> Any:
     """Run a step over and over; on a tape, with a few states kept in the place of all steps.
 
-    Collective over the ranks that communicate in ``step``; with ``until`` or ``memory`` over ``comm``.
+    Collective over the ranks that communicate in ``step``; with ``until``, ``memory`` or ``storage`` over ``comm``.
 
     Parameters
     ----------
@@ -58,8 +63,16 @@ def timeloop(
     schedule : callable, optional
         ``schedule(steps, checkpoints)`` gives a schedule of the package ``checkpoint_schedules``, whose storage is
         memory, in the place of ``MixedCheckpointSchedule``.
+    storage : str or path, optional
+        A folder for states: one goes there every K (K + 1) / 2 steps, where K is ``checkpoints``, which are in memory
+        and of which only those between two of them are needed (`ampi.checkpoint.schedules.TwoLevel`).  Each rank has
+        files of its own, which stay when the loop has been swept.
+    resume : bool, optional
+        Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
+        command, runs up to the loop, and loses at most the steps between two states.  The gradient is the same to the
+        last bit.
     comm : ampi.Comm, optional
-        Of the ranks that agree on ``until`` and ``memory``; COMM_WORLD by default.
+        Of the ranks that agree on ``until``, ``memory`` and ``storage``; COMM_WORLD by default.
 
     Returns
     -------
@@ -74,7 +87,8 @@ def timeloop(
     CommunicationError
         ``until`` is true on some ranks and false on others.
     TapeError
-        An argument does not fit; in a sweep: a step that is run again gives something else.
+        An argument does not fit; the folder is of another program, other sizes, another ampi or another number of
+        ranks; in a sweep: a step that is run again gives something else.
 
     Notes
     -----
@@ -103,6 +117,10 @@ def timeloop(
         raise TapeError(f"{where_called()}: ampi.timeloop: give checkpoints=... or memory=..., not both")
     if until is not None and schedule is not None:
         raise TapeError(f"{where_called()}: ampi.timeloop: schedule=... needs steps=... without until=...")
+    if storage is not None and schedule is not None:
+        raise TapeError(f"{where_called()}: ampi.timeloop: give schedule=... or storage=..., not both")
+    if resume and storage is None:
+        raise TapeError(f"{where_called()}: ampi.timeloop: resume=True needs storage=..., the folder to go on from")
     budget = None if memory is None else bytes_of(memory, "ampi.timeloop")
     last = _Last(until, most, COMM_WORLD if comm is None else comm)
     tape = recording()
@@ -114,12 +132,21 @@ def timeloop(
             result = step(state)
             state, n = state if result is None else result, n + 1
         return state
+    if storage is not None and isinstance(tape, StepTape):
+        raise TapeError(
+            f"{where_called()}: ampi.timeloop: a loop in a step of another one has storage={storage!r}; give it to the "
+            "outer one"
+        )
+    if storage is not None:
+        gc.collect()  # memory that nobody uses is not to be told from what is used
     record = _Steps(step, tape, state)
     if budget is not None:
         checkpoints = record.units(budget, last.comm)
     elif checkpoints is None:
         checkpoints = 30 if until is not None or most is None else max(1, math.isqrt(2 * most))
     kept = checkpoints
+    if storage is not None:
+        return record.run_on_disk(step, storage, resume, kept, most, last)
     if until is not None:
         return record.run(lambda n: Online(kept) if n is None else offline(n, kept), last)
     make = schedule or offline
@@ -168,8 +195,8 @@ class _Steps(IsRecord):
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, state: Any) -> None:
         self.steps = 0
-        outside = _needed(tape)
-        self.loop = Loop(step, tape, outside)
+        self.owners = _needed(tape)
+        self.loop = Loop(step, tape, set(self.owners))
         self.make: Callable[[int | None], Any] = lambda n: ()
         self.initial = Snapshot(state, self.loop.is_kept)
         self.roots = state
@@ -178,6 +205,8 @@ class _Steps(IsRecord):
         self.start = 0
         self.undo: list[Any] = []
         self.created: tuple[Storage, ...] = ()
+        self.swept_to: int | None = None
+        """The first step of what was swept by an earlier process."""
 
     def _absorb(self) -> None:
         """What the tape got to know of a step: memory that was overwritten, whose earlier values this record keeps."""
@@ -207,10 +236,50 @@ class _Steps(IsRecord):
 
     def run(self, make: Callable[[int | None], Any], last: _Last | None) -> Any:
         """Run the steps for the first time, and record that."""
-        loop, tape = self.loop, self.loop.tape
-        self.make, self.start = make, len(tape)
+        self.owners = {}  # which may go
+        self.make, self.start = make, len(self.loop.tape)
         schedule = make(None)
-        self.executor = executor = Executor(loop, schedule, self.roots)
+        return self._run(Executor(self.loop, schedule, self.roots), schedule, last)
+
+    def run_on_disk(self, step: Any, storage: Any, resume: bool, kept: int, most: int | None, last: _Last) -> Any:
+        """The same with states in a folder, from what is there on."""
+        loop = self.loop
+        known = None if last.until is not None else most
+        self.make, self.start = lambda n: TwoLevel(n, kept), len(loop.tape)
+        loop.disk = disk = Disk(Folder(storage, last.comm, loop.where), loop, self.owners, self.roots)
+        told = {"number of steps": most, "until": last.until is not None, "steps between states": distance(kept)}
+        disk.open(step, resume, **told)
+        point = disk.folder.point
+        if point is None:
+            schedule, state = TwoLevel(known, kept), self.roots
+        else:
+            kind, n = point
+            end = None
+            if kind == REVERSE:
+                steps = int(disk.folder.loaded("end")[0])
+                end, self.swept_to = n, n
+            else:
+                steps = n
+            begin = n if kind == FORWARD else steps
+            schedule = TwoLevel(known if kind == FORWARD else steps, kept, begin, end)
+            with passive():
+                state, views = disk.go_on(f"state-{n}" if kind == FORWARD else f"final-{steps}")
+            self._absorb()
+            loop.adopt_written(views)
+        executor = Executor(loop, schedule, state)
+        if point is not None:
+            executor.steps = schedule.begin
+            below = schedule.begin + (point[0] == FORWARD) if schedule.end is None else schedule.end
+            executor.stored.update((m, OnDisk(disk, m)) for m in disk.folder.states(below))
+        found = self._run(executor, schedule, last if known is None else None)
+        if point is None or point[0] == FORWARD:
+            disk.folder.save("end", self.steps, [])
+            disk.save_state(f"final-{self.steps}", self.roots[1])
+        return found
+
+    def _run(self, executor: Executor, schedule: Any, last: _Last | None) -> Any:
+        loop, tape = self.loop, self.loop.tape
+        self.executor = executor
 
         def is_last(state: Any, n: int) -> bool:
             stops = n > 0 and last(state, n)  # type: ignore[misc]
@@ -257,6 +326,8 @@ class _Steps(IsRecord):
                         )
 
         executor, self.executor = self.executor, None
+        if loop.disk is not None:
+            loop.disk.begin_sweep(sweep, self.final)
         present = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray))
         try:
             if executor is None:
@@ -268,6 +339,8 @@ class _Steps(IsRecord):
                 move(sweep, self.final, final)
             else:
                 final = self.final
+                if self.swept_to is not None:
+                    final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
             executor.reverse(sweep, final, check)
         finally:
             for view, values in loop.first_values:
@@ -280,16 +353,16 @@ class _Steps(IsRecord):
                     storage.needs[reference] = needs
 
 
-def _needed(tape: Tape) -> set[Storage]:
-    """All tracked memory that exists now, whose values the tape needs from now on."""
-    found: set[Storage] = set()
+def _needed(tape: Tape) -> dict[Storage, np.ndarray]:
+    """All tracked memory that exists now, whose values the tape needs from now on, and an array on all of it."""
+    found: dict[Storage, np.ndarray] = {}
     for array in (*tracked_arrays(), *arrays_of_blocks()):
         if is_scalar(array):
             forget_node(array)  # type: ignore[arg-type]
         storage = storage_of(array)
         if storage is None or storage in found:
             continue
-        found.add(storage)
+        found[storage] = owner_of(array)
         if not storage.volatile and not is_scalar(array):
             tape.need(owner_of(array))
     return found

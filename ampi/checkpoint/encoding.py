@@ -1,0 +1,273 @@
+"""States as plain data and arrays, for files: what another process of the same program can make them of again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..extents import address_of, bounds_of
+from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
+from ..memory import tracked_copy as as_number
+from .states import _ATOMS, _attributes, _has_state, owner_of, spelled
+
+_GENERATORS = np.random.Generator, np.random.RandomState
+
+
+class Outside:
+    """The memory that existed when a loop began, by names that another process of the program gives it as well.
+
+    What the state held comes first, then what is active, in the order in which it was made; the rest is told by its
+    size, and by its place among all of that size.
+    """
+
+    def __init__(self, owners: dict[Storage, np.ndarray], first: Sequence[Any], active: Iterable[Storage]) -> None:
+        self.owners = owners
+        known = [storage_of(x) for x in first if isinstance(x, np.ndarray)]
+        in_order = dict.fromkeys((*known, *sorted(active, key=_serial)))
+        self.named: list[Storage] = [s for s in in_order if s in owners]
+        self.names: dict[Any, Any] = {storage: k for k, storage in enumerate(self.named)}
+        rest: dict[int, list[Storage]] = {}
+        for storage in sorted(owners.keys() - self.names.keys(), key=_serial):
+            if not is_scalar(owners[storage]):
+                rest.setdefault(storage.nbytes, []).append(storage)
+        for nbytes, alike in rest.items():
+            self.names.update((s, (nbytes, k, len(alike))) for k, s in enumerate(alike))
+        self._storages = {name: storage for storage, name in self.names.items()}
+
+    def storage(self, name: Any) -> Storage:
+        """The memory of a name."""
+        if name not in self._storages:
+            raise TapeError(
+                f"ampi.timeloop: resume=True: steps have written to an array of {name[0]} bytes beside the state, "
+                "which cannot be told from others now; add it to the state"
+            )
+        return self._storages[name]
+
+    def told(self, array: np.ndarray) -> tuple[Any, ...]:
+        """Where an array lies there, as data."""
+        storage = storage_of(array)
+        offset = address_of(array) - storage.address  # type: ignore[union-attr]
+        return self.names[storage], offset, array.shape, array.strides, array.dtype
+
+    def view(self, told: tuple[Any, ...]) -> np.ndarray:
+        """The array again."""
+        name, offset, shape, strides, dtype = told
+        storage = self.storage(name)
+        owner = self.owners[storage]
+        if owner.flags.f_contiguous:
+            owner = owner.T
+        shift = storage.address - address_of(owner)
+        return np.ndarray(shape, dtype, owner, offset + shift, strides)
+
+
+def _serial(storage: Storage) -> int:
+    return storage.serial
+
+
+def objects_of(state: Any) -> list[Any]:
+    """All objects in a state but numbers and text, each once, in the order in which they are met."""
+    found: dict[int, Any] = {}
+
+    def visit(x: Any) -> None:
+        if type(x) in _ATOMS or isinstance(x, np.generic) or id(x) in found:
+            return
+        found[id(x)] = x
+        for part in _parts(x).values():
+            visit(part)
+
+    visit(state)
+    return list(found.values())
+
+
+def _parts(x: Any) -> dict[Any, Any]:
+    if isinstance(x, (np.ndarray, *_GENERATORS)):
+        return {}
+    if isinstance(x, (tuple, list)):
+        return dict(enumerate(x))
+    if isinstance(x, dict):
+        return dict(x)
+    return dict(_attributes(x)) if _has_state(x) else {}
+
+
+class Encoder:
+    """Makes data of a state; ``arrays`` collects what goes beside it.
+
+    Objects that the state held when the loop began (``first``, from `objects_of`) are told by their number there.
+    """
+
+    def __init__(self, outside: Outside, first: Sequence[Any]) -> None:
+        self.outside = outside
+        self.arrays: list[np.ndarray] = []
+        self._first = {id(x): k for k, x in enumerate(first)}
+        self._blocks: dict[int, int] = {}
+        self._met: dict[int, tuple[int, Any]] = {}
+
+    def add(self, array: np.ndarray) -> int:
+        """Have an array beside the data; its number."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def encode(self, x: Any, way: tuple = ()) -> tuple:
+        """The data of a part of the state, to which there is a way."""
+        if type(x) in _ATOMS or isinstance(x, np.generic):
+            return "value", x
+        if id(x) in self._met:
+            return "again", self._met[id(x)][0]
+        number = len(self._met)
+        self._met[id(x)] = number, x
+        return (*self._told(x, way), self._first.get(id(x)), number)
+
+    def _told(self, x: Any, way: tuple) -> tuple:
+        if isinstance(x, np.ndarray):
+            return self._array(x)
+        kind = "[" if isinstance(x, (tuple, list, dict)) else "."
+        parts = {name: self.encode(part, (*way, (kind, name))) for name, part in _parts(x).items()}
+        if isinstance(x, (tuple, list)):
+            return ("tuple" if isinstance(x, tuple) else "list"), type(x), list(parts.values())
+        if isinstance(x, dict):
+            return "dict", type(x), parts
+        if isinstance(x, np.random.RandomState):
+            return self._first_one("generator", x, way, x.get_state())
+        if isinstance(x, np.random.Generator):
+            return self._first_one("generator", x, way, x.bit_generator.state)
+        if _has_state(x):
+            return "object", type(x), parts
+        return self._first_one("same", x, way)
+
+    def _first_one(self, kind: str, x: Any, way: tuple, *told: Any) -> tuple:
+        if id(x) not in self._first:
+            raise TapeError(
+                f"ampi.timeloop: {spelled(way)} is a {type(x).__name__}, which no file can hold, and the state did not "
+                "hold it when the loop began; make it before the loop, or keep it out of the state"
+            )
+        return kind, *told
+
+    def _array(self, x: np.ndarray) -> tuple:
+        if storage_of(x) in self.outside.names:
+            return "outside", self.outside.told(x)
+        if is_scalar(x):
+            return "number", plain(x)[()]
+        if x.dtype.hasobject:
+            return "objects", x
+        if not isinstance(x, TrackedArray):
+            return "plain", self.add(x.copy(order="K")), x.flags.writeable
+        owner = owner_of(x)
+        low, high = bounds_of(owner)
+        if id(owner) not in self._blocks:
+            self._blocks[id(owner)] = self.add(memory_at(low, high - low).copy())
+        offset = address_of(x) - low if x.size else 0
+        return "computed", self._blocks[id(owner)], offset, x.shape, x.strides, x.dtype
+
+
+class Decoder:
+    """Makes a state of data again, of the objects that it held when the loop began where they were there."""
+
+    def __init__(self, outside: Outside, first: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
+        self.outside = outside
+        self.arrays = arrays
+        self._first = first
+        self._made: dict[int, Any] = {}
+        self._blocks: dict[int, Any] = {}
+
+    def decode(self, data: tuple) -> Any:
+        """The part of a state that some data is of."""
+        if data[0] == "value":
+            return data[1]
+        if data[0] == "again":
+            return self._made[data[1]]
+        *told, first, number = data
+        present = None if first is None else self._first[first]
+        made = _MAKERS[told[0]](self, number, present, *told[1:])
+        self._made[number] = made
+        return made
+
+    def _outside(self, _: int, present: Any, told: tuple) -> Any:
+        return tracked(self.outside.view(told)) if present is None else present
+
+    def _number(self, _: int, present: Any, value: Any) -> Any:
+        return as_number(value)
+
+    def _objects(self, _: int, present: Any, values: np.ndarray) -> Any:
+        if present is None:
+            return values
+        present[...] = values
+        return present
+
+    def _plain(self, _: int, present: Any, number: int, writeable: bool) -> Any:
+        values = self.arrays[number]
+        if present is None or present.shape != values.shape:
+            present = values.copy(order="K")
+            present.flags.writeable = writeable
+        elif writeable:
+            present[...] = values
+        return present
+
+    def _computed(
+        self, _: int, present: Any, number: int, offset: int, shape: tuple, strides: tuple, dtype: np.dtype
+    ) -> Any:
+        if number not in self._blocks:
+            self._blocks[number] = tracked(self.arrays[number].copy())
+        memory = self._blocks[number]
+        return np.ndarray(shape, dtype, memory, offset, strides).view(type(memory))
+
+    def _generator(self, _: int, present: Any, told: Any) -> Any:
+        if isinstance(present, np.random.Generator):
+            present.bit_generator.state = told
+        else:
+            present.set_state(told)
+        return present
+
+    def _tuple(self, _: int, present: Any, cls: Any, parts: list) -> Any:
+        items = [self.decode(part) for part in parts]
+        if present is not None and all(a is b for a, b in zip(items, present)):
+            return present
+        return cls(*items) if hasattr(cls, "_fields") else cls(items)
+
+    def _list(self, number: int, present: Any, cls: Any, parts: list) -> Any:
+        made = self._made[number] = cls() if present is None else present
+        made[:] = [self.decode(part) for part in parts]
+        return made
+
+    def _dict(self, number: int, present: Any, cls: Any, parts: dict) -> Any:
+        made = self._made[number] = cls() if present is None else present
+        items = {key: self.decode(part) for key, part in parts.items()}
+        made.clear()
+        made.update(items)
+        return made
+
+    def _object(self, number: int, present: Any, cls: Any, parts: dict) -> Any:
+        made = self._made[number] = cls.__new__(cls) if present is None else present
+        for name in _attributes(made).keys() - parts.keys():
+            object.__delattr__(made, name)
+        for name, part in parts.items():
+            object.__setattr__(made, name, self.decode(part))
+        return made
+
+    def _same(self, _: int, present: Any) -> Any:
+        return present
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "outside": Decoder._outside,
+    "number": Decoder._number,
+    "objects": Decoder._objects,
+    "plain": Decoder._plain,
+    "computed": Decoder._computed,
+    "generator": Decoder._generator,
+    "tuple": Decoder._tuple,
+    "list": Decoder._list,
+    "dict": Decoder._dict,
+    "object": Decoder._object,
+    "same": Decoder._same,
+}
+
+
+def region_again(storage: Storage, told: tuple[Any, ...]) -> Region:
+    """A region of a storage, from offset, shape, strides and dtype."""
+    region = Region.__new__(Region)
+    region.storage = storage
+    region.offset, region.shape, region.strides, region.dtype = told
+    return region

@@ -1,0 +1,164 @@
+"""What a time loop keeps in a folder, and how it goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..memory import Region, Storage, memory_at
+from ..tape import Sweep, place_of
+from .encoding import Decoder, Encoder, Outside, objects_of, region_again
+from .folder import FINAL, FORWARD, REVERSE, Folder
+from .states import write
+
+if TYPE_CHECKING:
+    from .replay import Loop
+
+__all__ = ["FINAL", "FORWARD", "REVERSE", "Disk", "OnDisk"]
+
+
+class Disk:
+    """The folder of a time loop.
+
+    Attributes
+    ----------
+    folder : Folder
+    first : list
+        The objects of the state with which the loop begins.
+    sweeps : int
+        How many have begun: what is done in the first one is kept.
+    """
+
+    def __init__(self, folder: Folder, loop: Loop, owners: dict[Storage, np.ndarray], state: Any) -> None:
+        self.folder = folder
+        self.first = objects_of(state)
+        self.outside = Outside(owners, self.first, loop.active)
+        self.sweeps = 0
+        self._loop = loop
+        self._seed = ""
+
+    def open(self, step: Any, resume: bool, **about: Any) -> None:
+        """See `Folder.open`; ``about`` tells this run from others."""
+        from .. import __version__
+
+        code = getattr(step, "__code__", None)
+        self.folder.open(
+            {
+                "ampi": __version__,
+                "program": os.path.basename(sys.argv[0]) if sys.argv else "",
+                "step": getattr(step, "__qualname__", type(step).__qualname__),
+                "its code": "" if code is None else _digest(code.co_code),
+                "number of ranks": self.folder.comm.size,
+                **about,
+                "what the loop begins with": self._beginning(),
+            },
+            resume,
+        )
+
+    def _beginning(self) -> str:
+        encoder = Encoder(self.outside, self.first)
+        told = [repr(encoder.encode(self.first[0]) if self.first else ())]
+        blocks = [memory_at(s.address, s.nbytes) for s in self.outside.named]
+        return _digest(*(t.encode() for t in told), *(a.tobytes() for a in encoder.arrays), *(b.data for b in blocks))
+
+    # -------------------------------------------------------------------------------------------------------- states
+
+    def save_state(self, name: str, state: Any) -> None:
+        """A state, and what the steps have written beside it."""
+        encoder = Encoder(self.outside, self.first)
+        data = encoder.encode(state)
+        views = self._loop.written.values()
+        written = [(self.outside.told(view), encoder.add(view)) for view in views]
+        self.folder.save(name, (data, written), encoder.arrays)
+
+    def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
+        """The state, and views of other memory with what they are to hold; memory is left as it is."""
+        (data, written), arrays = self.folder.loaded(name)
+        pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
+        return Decoder(self.outside, self.first, arrays).decode(data), pairs
+
+    def go_on(self, name: str) -> tuple[Any, list[np.ndarray]]:
+        """In another process: the state, with memory as it was then, and views of what was written."""
+        state, written = self.load_state(name)
+        for view, values in written:
+            write(view, values)
+        return state, [view for view, _ in written]
+
+    # ------------------------------------------------------------------------------------------------------ adjoints
+
+    def begin_sweep(self, sweep: Sweep, final: dict[tuple, Region]) -> None:
+        """The sweep reaches the loop."""
+        self.sweeps += 1
+        parts: list[Any] = []
+        for way, region in final.items():
+            parts += repr(way).encode(), np.array(sweep.shadow(region)).tobytes() if sweep.has_shadow(region) else b""
+        self._seed = _digest(*parts)
+
+    def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region]) -> None:
+        """The adjoint of the state before step n, and of all that the loop uses; later states go."""
+        if self.sweeps > 1:
+            return
+        storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written_storages]
+        storages += [s for s in {r.storage: None for r in later.values()} if s not in storages]
+        arrays: list[np.ndarray] = []
+        told = []
+        for storage in storages:
+            has = sweep.has_block(storage)
+            told.append((self.outside.names.get(storage), storage.nbytes, len(arrays) if has else None))
+            if has:
+                arrays.append(sweep.block(storage))
+        places = {way: (storages.index(r.storage), (r.offset, r.shape, r.strides, r.dtype)) for way, r in later.items()}
+        removed = [f"state-{m}" for m in self.folder.states(1 << 62) if m >= n]
+        known = [path.stem for path in self.folder.path.glob("adjoint-*.h5") if path.stem != f"adjoint-{n}"]
+        self.folder.agree(f"adjoint-{n}", (self._seed, told, places), arrays, removes=[*removed, *known])
+
+    def load_adjoint(self, n: int, sweep: Sweep) -> dict[tuple, Region]:
+        """Put adjoints into a sweep; where that of the state is."""
+        (seed, told, places), arrays = self.folder.loaded(f"adjoint-{n}")
+        if seed != self._seed:
+            raise TapeError(
+                f"{self._loop.where}: ampi.timeloop: {self.folder.path} holds the sweep of another seed, or of another "
+                "program after the loop; remove it, or name another folder"
+            )
+        storages = []
+        for name, nbytes, k in told:
+            storage = Storage(0, nbytes) if name is None else self.outside.storage(name)
+            if k is None:
+                sweep.forget(storage)
+            else:
+                sweep.adopt(storage, arrays[k].copy())
+            storages.append(storage)
+        return {way: region_again(storages[k], place) for way, (k, place) in places.items()}
+
+
+class OnDisk:
+    """A state at the beginning of a step that is in the folder."""
+
+    nbytes = 0
+
+    def __init__(self, disk: Disk, n: int) -> None:
+        self.disk = disk
+        self.n = n
+
+    def restore(self, loop: Loop) -> Any:
+        """The state, with memory as it was."""
+        state, written = self.disk.load_state(f"state-{self.n}")
+        there = {place_of(view) for view, _ in written}
+        for view, values in loop.first_values:  # of what was written for the first time by a later step
+            if place_of(view) not in there:
+                write(view, values)
+        for view, values in written:
+            write(view, values)
+        return state
+
+
+def _digest(*parts: Any) -> str:
+    found = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,122 @@
+"""Kills gradients of a time loop at random moments, on one rank or all: ``scripts/fuzz --kills``.
+
+Each gradient is started again by the same command until it comes to its end, and compared bit by bit with one that
+nobody has killed.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROGRAM = """
+import os, sys, numpy, ampi, ampi.numpy as np
+folder, seed = sys.argv[1], int(sys.argv[2])
+comm = ampi.COMM_WORLD
+open(os.path.join(folder, f"pid-{comm.rank}"), "w").write(str(os.getpid()))
+noise = numpy.random.default_rng([seed, comm.rank])
+def step(s):
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.Sendrecv(s["u"][-2:-1].copy(), after, recvbuf=s["u"][:1], source=before)
+    s["u"][1:] += 0.1 * s["k"] * (s["u"][:-1] - s["u"][1:]) * s["noise"].uniform(0.9, 1.1)
+    scratch[...] = s["u"] * s["u"]
+    s["v"] = s["v"] * 0.9 + 0.1 * scratch
+    s["n"] += 1
+def final(k):
+    global scratch
+    scratch = np.zeros(40)
+    s = {"u": np.array(numpy.linspace(0.5, 1.0, 40)) * 1.0, "v": np.zeros(40), "k": k, "n": 0, "noise": noise}
+    s = ampi.timeloop(step, s, steps=60 + seed % 7, checkpoints=3, storage=os.path.join(folder, "s"), resume=True)
+    return np.sum(s["u"] ** 2) + np.sum(s["v"])
+found = ampi.grad(final)(numpy.linspace(0.1, 0.4, 39))
+numpy.save(os.path.join(folder, f"result-{comm.rank}.npy"), found)
+"""
+
+
+def start(folder: Path, seed: int, ranks: int) -> subprocess.Popen:
+    command = ["mpiexec", "-n", str(ranks), sys.executable, str(folder.parent / "program.py"), str(folder), str(seed)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def kill(folder: Path, ranks: int, draw: random.Random) -> int:
+    """Kill one rank or all of them; how many."""
+    victims = [draw.randrange(ranks)] if draw.random() < 0.5 else range(ranks)
+    killed = 0
+    for rank in victims:
+        try:
+            os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
+            killed += 1
+        except (OSError, ValueError):
+            pass
+    return killed
+
+
+def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -> int | None:
+    """Wait until a few files more are there, and a moment longer; or the end."""
+
+    def files() -> set[str]:
+        return {str(path) for path in folder.glob("s/*/rank-*/*.h5")}
+
+    before, left, end = files(), draw.randint(0, 5), time.monotonic() + 120
+    while time.monotonic() < end:
+        code = process.poll()
+        if code is not None:
+            return code
+        if len(files() ^ before) > left:
+            time.sleep(draw.uniform(0.0, 0.03))
+            return process.poll()
+        time.sleep(0.001)
+    raise SystemExit(f"{folder}: nothing happens any more")
+
+
+def case(seed: int, top: Path) -> tuple[int, int]:
+    """One gradient; how many kills it took, and how many of them in its sweep."""
+    draw = random.Random(seed)
+    ranks = draw.choice([1, 2, 2, 3])
+    whole, killed = top / f"whole-{seed}", top / f"killed-{seed}"
+    whole.mkdir()
+    killed.mkdir()
+    process = start(whole, seed, ranks)
+    if process.wait(120):
+        raise SystemExit(process.stderr.read().decode())
+    kills = swept = failed = 0
+    while True:
+        for path in killed.glob("pid-*"):
+            path.unlink()
+        process = start(killed, seed, ranks)
+        code = wait_in_loop(process, killed, draw)
+        if code is None:
+            found = kill(killed, ranks, draw)
+            swept += bool(found) and any(killed.glob("s/loop-0/rank-*/final-*.h5"))
+            kills += bool(found)
+            process.wait(120)
+            continue
+        if not code:
+            break
+        failed += 1
+        if failed > 3:
+            raise SystemExit(f"seed {seed}: {process.stderr.read().decode()}")
+    for rank in range(ranks):
+        name = f"result-{rank}.npy"
+        if (whole / name).read_bytes() != (killed / name).read_bytes():
+            raise SystemExit(f"seed {seed}, rank {rank} of {ranks}: after {kills} kills the gradient is another one")
+    return kills, swept
+
+
+def main(minutes: float, seed: int) -> None:
+    end = time.monotonic() + 60 * minutes
+    kills = swept = cases = 0
+    with tempfile.TemporaryDirectory() as top:
+        (Path(top) / "program.py").write_text(PROGRAM)
+        while time.monotonic() < end:
+            found = case(seed + cases, Path(top))
+            cases, kills, swept = cases + 1, kills + found[0], swept + found[1]
+            print(f"{cases} gradients, {kills} kills, {swept} of them when the steps had been run", flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)

@@ -1,0 +1,280 @@
+"""Time loops with a folder: what was killed goes on, with the same gradient to the last bit."""
+
+import contextlib
+import os
+import pathlib
+import random as randomness
+import signal
+import subprocess
+import sys
+
+import numpy
+import pytest
+from test_timeloop import Drawn
+
+import ampi
+import ampi.numpy as np
+from ampi.checkpoint import folder
+from ampi.mpi import COMM_WORLD
+
+
+class Killed(Exception):
+    """In the place of a signal."""
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return pathlib.Path(COMM_WORLD.bcast(str(tmp_path), 0))
+
+
+def as_new_process():
+    folder._opened.clear()
+
+
+def gradient(drawn, storage, resume):
+    rng = numpy.random.default_rng(COMM_WORLD.rank + 17)
+    x = rng.uniform(0.5, 1.0, drawn.size).astype(drawn.dtype)
+    drawn.options = {} if storage is None else {"storage": storage, "resume": resume, "comm": drawn.comm}
+    drawn.comm = COMM_WORLD.Dup()  # what a sweep has left in the middle is not swept again
+    as_new_process()
+    value, back = ampi.vjp(lambda k, x: drawn.run(k, x, True), 0.9, x)
+    return [numpy.asarray(ampi.value(value)), *map(numpy.asarray, back(1.0))]
+
+
+def same(found, expected, drawn):
+    for a, b in zip(found, expected, strict=True):
+        assert a.tobytes() == b.tobytes(), str(drawn)
+
+
+def killing(monkeypatch, n, after):
+    """The ranks stop at their n-th file: before it is there, or when it is."""
+    save, left = folder.Folder.save, [n]
+
+    def save_or_stop(self, *arguments):
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            raise Killed
+        save(self, *arguments)
+        if left[0] == 0:
+            raise Killed
+
+    monkeypatch.setattr(folder.Folder, "save", save_or_stop)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("seed", range(2000, 2012))
+def test_what_was_stopped_at_any_file_goes_on(seed, shared, monkeypatch):
+    """Drawn steps and states, stopped once at each file in turn, on some ranks before and on others after it."""
+    drawn = Drawn(seed, COMM_WORLD)
+    drawn.checkpoints = min(drawn.checkpoints, 2)
+    without = gradient(drawn, None, False)
+    expected = gradient(drawn, shared / "whole", False)
+    for a, b in zip(without, expected, strict=True):
+        numpy.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13, err_msg=str(drawn))
+    draw = randomness.Random(seed)
+    for n in sorted(draw.sample(range(2, 20), 2)):
+        late = draw.randrange(3)
+        with monkeypatch.context() as patch:
+            killing(patch, n, after=late == 1 or (late == 2 and COMM_WORLD.rank % 2 == 0))
+            with contextlib.suppress(Killed):
+                gradient(drawn, shared / f"stopped-{n}", True)
+        same(gradient(drawn, shared / f"stopped-{n}", True), expected, drawn)
+        same(gradient(drawn, shared / f"stopped-{n}", True), expected, drawn)  # what is complete is complete
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("n", [3, 5, 8, 11])
+def test_a_run_is_stopped_again_and_again(n, shared, monkeypatch):
+    """By ``until``, with a generator in the state; each run gets on by a few files."""
+    executed = []
+
+    def final(u0, **options):
+        def step(state):
+            executed.append(1)
+            state["u"] *= 1.0 - 0.05 * state["u"] * state["noise"].uniform(0.5, 1.0)
+            state["n"] += 1
+
+        options["comm"] = COMM_WORLD.Dup()
+        state = {"u": np.array(u0), "n": 0, "noise": numpy.random.default_rng(3)}
+        state = ampi.timeloop(
+            step, state, until=lambda s: s["n"] >= 40, checkpoints=3, comm=COMM_WORLD.Dup(), **options
+        )
+        return np.sum(state["u"] ** 2) * state["noise"].uniform()
+
+    u0 = numpy.linspace(0.5, 1.0, 6) + COMM_WORLD.rank
+    expected = ampi.grad(final)(u0)
+    runs = 0
+    found = None
+    while found is None:
+        runs += 1
+        as_new_process()
+        executed.clear()
+        with monkeypatch.context() as patch:
+            killing(patch, n, after=True)
+            try:
+                found = ampi.grad(final)(u0, storage=shared, resume=True)
+            except Killed:
+                pass
+        assert runs < 30
+    assert runs > 18 // n and found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.mpi
+def test_little_is_lost(shared, monkeypatch):
+    """Steps that are run by the second of two runs: those of one part, forward and back."""
+    executed = []
+
+    def step(u):
+        executed.append(1)
+        u *= 1.0 - 0.05 * u
+
+    def final(u0, **options):
+        return np.sum(ampi.timeloop(step, np.array(u0), steps=60, checkpoints=4, comm=COMM_WORLD.Dup(), **options) ** 2)
+
+    u0 = numpy.linspace(0.5, 1.0, 6)
+    expected = ampi.grad(final)(u0, storage=shared / "whole")
+    whole = len(executed)
+    for n in range(2, 12, 3):
+        as_new_process()
+        executed.clear()
+        with monkeypatch.context() as patch:
+            killing(patch, n, after=True)
+            with pytest.raises(Killed):
+                ampi.grad(final)(u0, storage=shared / str(n), resume=True)
+        as_new_process()
+        assert ampi.grad(final)(u0, storage=shared / str(n), resume=True).tobytes() == expected.tobytes()
+        assert len(executed) <= whole + 30
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("what", ["steps", "input", "step", "version", "checkpoints", "seed"])
+def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
+    def step(u):
+        u *= 1.0 - 0.05 * u
+
+    def other(u):
+        u *= 1.0 - 0.06 * u * u
+
+    def final(u0, step=step, steps=20, checkpoints=3, factor=1.0):
+        comm, kept = COMM_WORLD.Dup(), {"storage": shared, "resume": True}
+        u = ampi.timeloop(step, np.array(u0), steps=steps, checkpoints=checkpoints, comm=comm, **kept)
+        return factor * np.sum(u**2)
+
+    u0 = numpy.linspace(0.5, 1.0, 6)
+    as_new_process()
+    ampi.grad(final)(u0)
+    as_new_process()
+    options, message = {}, "of another run"
+    if what == "input":
+        u0, message = u0 * (1.0 + (COMM_WORLD.rank == 0)), "rank 0: .*what the loop begins with"
+    elif what == "version":
+        monkeypatch.setattr(ampi, "__version__", "0.0.7")
+        message = "ampi is '0.0.7', there"
+    elif what == "steps":
+        options, message = {"steps": 21}, "number of steps is 21, there 20"
+    elif what == "checkpoints":
+        options, message = {"checkpoints": 4}, "steps between states is 10, there 6"
+    elif what == "step":
+        options, message = {"step": other}, "other"
+    else:
+        options, message = {"factor": 2.0}, "another seed"
+    with pytest.raises(ampi.TapeError, match=message):
+        ampi.grad(lambda u0: final(u0, **options))(u0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_another_number_of_ranks_is_refused(shared):
+    def final(u0, comm):
+        return np.sum(
+            ampi.timeloop(lambda u: u * u, u0, steps=4, checkpoints=1, storage=shared, resume=True, comm=comm) ** 2
+        )
+
+    as_new_process()
+    ampi.grad(lambda u: final(u, COMM_WORLD))(numpy.ones(2))
+    as_new_process()
+    if COMM_WORLD.rank == 0:
+        with pytest.raises(ampi.TapeError, match="more ranks than the 1"):
+            ampi.grad(lambda u: final(u, ampi.COMM_SELF))(numpy.ones(2))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"resume": True}, "needs storage"),
+        ({"storage": "x", "schedule": lambda n, k: ()}, "not both"),
+    ],
+)
+def test_arguments_that_do_not_fit(options, message):
+    with pytest.raises(ampi.TapeError, match=message):
+        ampi.grad(lambda u: np.sum(ampi.timeloop(lambda u: u * u, u, steps=3, **options)))(numpy.ones(2))
+
+
+def test_damage_is_seen(tmp_path):
+    """A byte that is another one, anywhere in a file, changes nothing of what is read, or the file does not count."""
+    files = folder.Folder(tmp_path, ampi.COMM_SELF, "here")
+    files.path.mkdir(parents=True)
+    values = numpy.random.default_rng(0).uniform(size=200)
+    files.save("state-0", "said", [values])
+    path = files.path / "state-0.h5"
+    text = path.read_bytes()
+    draw = randomness.Random(0)
+    damaged = 0
+    for _ in range(60):
+        k = draw.randrange(len(text))
+        path.write_bytes(text[:k] + bytes([text[k] ^ 255]) + text[k + 1 :])
+        found = files.load("state-0")
+        damaged += found is None
+        assert found is None or (found[0] == "said" and found[1][0].tobytes() == values.tobytes())
+    assert damaged > 5
+
+
+def test_an_object_that_no_file_can_hold_is_named(tmp_path):
+    def step(state):
+        state["u"] *= 0.5
+        state["f"] = lambda: 1
+
+    with pytest.raises(ampi.TapeError, match=r"state\['f'\] is a function"):
+        ampi.grad(lambda u: np.sum(ampi.timeloop(step, {"u": u * 1.0}, steps=3, checkpoints=1, storage=tmp_path)["u"]))(
+            numpy.ones(2)
+        )
+
+
+def test_a_loop_in_a_step_has_no_folder_of_its_own(tmp_path):
+    def step(u):
+        return ampi.timeloop(lambda u: u * u, u, steps=2, checkpoints=1, storage=tmp_path)
+
+    with pytest.raises(ampi.TapeError, match="outer one"):
+        ampi.grad(lambda u: np.sum(ampi.timeloop(step, u, steps=2, checkpoints=1)))(numpy.ones(2))
+
+
+def test_a_process_that_kills_itself(tmp_path):
+    """One real process, with a signal that nobody can catch."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, signal, sys, numpy, ampi, ampi.numpy as np
+left = [int(sys.argv[1])]
+def step(u):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    u *= 1.0 - 0.05 * u
+def final(k):
+    u = np.ones(5) * k
+    return np.sum(ampi.timeloop(step, u, steps=30, checkpoints=2, storage=sys.argv[2], resume=True) ** 2)
+print(ampi.grad(final)(numpy.linspace(0.5, 1.0, 5)).tobytes().hex())
+"""
+    )
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "HYDRA", "OMPI"))}
+
+    def run(n, name):
+        command = [sys.executable, program, str(n), tmp_path / name]
+        return subprocess.run(command, capture_output=True, text=True, env=alone, check=False)
+
+    expected = run(0, "whole")
+    assert expected.returncode == 0, expected.stderr
+    runs = 0
+    while (done := run(25, "killed")).returncode:
+        assert done.returncode == -signal.SIGKILL and runs < 10, done.stderr
+        runs += 1
+    assert runs > 1 and done.stdout == expected.stdout
