@@ -34,8 +34,8 @@ def as_new_process():
 def gradient(drawn, storage, resume):
     rng = numpy.random.default_rng(COMM_WORLD.rank + 17)
     x = rng.uniform(0.5, 1.0, drawn.size).astype(drawn.dtype)
-    drawn.options = {} if storage is None else {"storage": storage, "resume": resume, "comm": drawn.comm}
     drawn.comm = COMM_WORLD.Dup()  # what a sweep has left in the middle is not swept again
+    drawn.options = {} if storage is None else {"storage": storage, "resume": resume, "comm": drawn.comm}
     as_new_process()
     value, back = ampi.vjp(lambda k, x: drawn.run(k, x, True), 0.9, x)
     return [numpy.asarray(ampi.value(value)), *map(numpy.asarray, back(1.0))]
@@ -96,9 +96,7 @@ def test_a_run_is_stopped_again_and_again(n, shared, monkeypatch):
 
         options["comm"] = COMM_WORLD.Dup()
         state = {"u": np.array(u0), "n": 0, "noise": numpy.random.default_rng(3)}
-        state = ampi.timeloop(
-            step, state, until=lambda s: s["n"] >= 40, checkpoints=3, comm=COMM_WORLD.Dup(), **options
-        )
+        state = ampi.timeloop(step, state, until=lambda s: s["n"] >= 40, checkpoints=3, **options)
         return np.sum(state["u"] ** 2) * state["noise"].uniform()
 
     u0 = numpy.linspace(0.5, 1.0, 6) + COMM_WORLD.rank
