@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .derivatives import grad, jvp, linearize, value_and_grad, vjp
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
+    from .reports import report, tracing
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -80,10 +81,12 @@ __all__ = [
     "numpy",
     "passive",
     "prange",
+    "report",
     "rules",
     "testing",
     "timeloop",
     "trace",
+    "tracing",
     "value",
     "value_and_grad",
     "vjp",
@@ -102,8 +105,10 @@ _HOMES = {
     "jvp": "derivatives",
     "linearize": "derivatives",
     "ndarray": "array",
+    "report": "reports",
     "timeloop": "checkpoint.timeloop",
     "trace": "programs.tracing",
+    "tracing": "reports",
     "value": "array",
     "value_and_grad": "derivatives",
     "vjp": "derivatives",

@@ -21,7 +21,7 @@ from mpi4py import MPI
 import ampi.checks
 import ampi.mpi
 from ampi.errors import ProgramError
-from ampi.programs import command
+from ampi.programs import command, traced
 from ampi.programs.session import OnThisRank
 
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
@@ -53,6 +53,8 @@ def main():
         install()
         if options is None:
             mpi4py.run.run_command_line(arguments)
+        elif command.is_only_watched(options):
+            traced.run_as_it_is(options, arguments)
         else:
             status = command.run(options, arguments)
             WORLD.Barrier()
@@ -123,7 +125,7 @@ def fail(board, error):
 
 def render(error):
     """The traceback from the program's own first frame on, without those of the runner."""
-    runners = {__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
+    runners = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in runners:
         frames = frames.tb_next

@@ -58,7 +58,7 @@ FLOORS = {
     "checkpoint": 2,
     "derivatives": 2,
     "testing": 3,
-    "report": 3,
+    "reports": 3,
     "coverage": 3,
     "programs": 3,
     "run": 3,
@@ -260,7 +260,7 @@ def test_examples_use_public_names_only():
         for node in ast.walk(source):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ampi":
                 assert not any(alias.name.startswith("_") for alias in node.names), path
-                assert node.module in ("ampi", "ampi.numpy", "ampi.testing", "ampi.report"), f"{path}: {node.module}"
+                assert node.module in ("ampi", "ampi.numpy", "ampi.testing", "ampi.reports"), f"{path}: {node.module}"
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -14,7 +14,7 @@ from mpi4py import MPI as mpi
 
 from ..derivatives import OBJECTIVES
 from ..errors import ProgramError
-from . import results
+from . import results, traced
 from .differences import compare
 from .edits import edit
 from .gradients import Differentiation, strictly
@@ -33,11 +33,15 @@ options:
   --output FILE        write the gradients of all ranks to FILE (HDF5)
   --check              run the program again with displaced variables and compare with finite differences
   --declared           differentiate what the program marks with ampi.dependent and ampi.independent
+  --report FOLDER      write what happened on all ranks, and when: index.html to look at, trace.json.gz for Perfetto
+  --graph FILE         write who sends to whom, and the reversal, for Graphviz
+  --profile            print a table of what primal, recording and sweep cost, by source line
   -h, --help           this text
 
 --also, --wrt and --of may be given several times."""
 
-FIRST = ("--numpy", "--also", "--wrt", "--of", "--objective", "--output", "--check", "--declared")
+_WITH_A_VALUE = ("--also", "--wrt", "--of", "--objective", "--output", "--report", "--graph")
+FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--declared", action="store_true")
+    parser.add_argument("--report")
+    parser.add_argument("--graph")
+    parser.add_argument("--profile", action="store_true")
     return parser
 
 
@@ -71,7 +78,7 @@ def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     while rest and rest[0].partition("=")[0] in FIRST:
         option = rest.pop(0)
         mine.append(option)
-        if option in ("--also", "--wrt", "--of", "--objective", "--output") and rest:
+        if option in _WITH_A_VALUE and rest:
             mine[-1] = f"{option}={rest.pop(0)}"
     options = _parser().parse_args(mine)
     if options.declared:
@@ -97,6 +104,12 @@ def program_of(arguments: list[str]) -> Program:
     raise ProgramError("no program to run")
 
 
+def is_only_watched(options: argparse.Namespace) -> bool:
+    """Whether a program runs as it is without any option of ours, but is looked at."""
+    others = (options.numpy, options.also, options.wrt, options.of, options.declared)
+    return traced.is_asked_for(options) and not any(others)
+
+
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program, differentiate it if that is asked for, and print what was found. Collective.
 
@@ -113,7 +126,8 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     program = program_of(arguments)
     with without_the_runners_path(program):
         if not options.wrt and not options.declared:
-            run_plainly(program, options.also)
+            with traced.observed(options, program.what):
+                run_plainly(program, options.also)
             return 0
         problem = Differentiation(program, options.wrt, options.of, options.also, options.objective, options.declared)
         return differentiate(problem, options, speak(problem.comm))
@@ -134,7 +148,17 @@ def run_plainly(program: Program, packages: list[str]) -> None:
 
 def differentiate(problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None]) -> int:
     """The gradients of a program, as the options ask for them."""
-    found = problem.gradients()
+    with traced.observed(options, problem.program.what) as seen:
+        found = problem.gradients()
+        if seen is not None:
+            seen.see_primal(problem)
+        return _judge(problem, options, say, found, seen)
+
+
+def _judge(
+    problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None], found: Any, seen: Any
+) -> int:
+    """Print and write what was found, and compare it with differences."""
     say(results.describe(problem, found))
     if options.output:
         results.write(options.output, problem, found, shlex.join(["python", "-m", "ampi.run", *sys.argv[1:]]))
@@ -142,6 +166,8 @@ def differentiate(problem: Differentiation, options: argparse.Namespace, say: Ca
     if not options.check:
         return 0
     compared = compare(problem, found)
+    if seen is not None:
+        seen.add_check(problem, found, compared)
     problem.runner.forget()
     gc.collect()  # objects of C code that runs have left in cycles must go before their classes, at the very end, do
     for one in compared:

@@ -133,7 +133,7 @@ class Comparison:
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
     """Run the program again and again, with independents that are displaced along one direction. Collective."""
-    singles = _choose_direction(problem, seed) or problem.is_single
+    singles = choose_direction(problem, seed) or problem.is_single
     steps = list(STEPS_OF_SINGLES if singles else STEPS)
     again = problem.displaced_values(0.0)
     ends = [_ends(problem, step) for step in steps]
@@ -177,7 +177,7 @@ def _compared(
     return compared
 
 
-def _choose_direction(problem: Differentiation, seed: int) -> bool:
+def choose_direction(problem: Differentiation, seed: int) -> bool:
     """Give each independent a direction, as large as its elements are; say whether one is of single precision.
 
     What all ranks have alike is displaced alike: they may decide by it.
@@ -194,6 +194,67 @@ def _choose_direction(problem: Differentiation, seed: int) -> bool:
         independent.direction = [_direction(rng, v, bool(everything)) for v in values]
         singles |= any(v.dtype in (np.float32, np.complex64, np.float16) for v in values)
     return bool(problem.comm.allreduce(int(singles)))
+
+
+def worst_entry(problem: Differentiation, found: Gradients, seed: int = 0, most: int = 6) -> str:
+    """Of some entries of the gradient of the first dependent, the one that is farthest from its difference quotient.
+
+    Each of the ranks' largest entries and some drawn at random are compared, two runs each. Collective.
+    """
+    comm = problem.comm
+    singles = problem.is_single
+    step = 1e-2 if singles else 1e-5
+    worst, said = -1.0, ""
+    for rank, number, leaf, index in _entries(problem, found, seed, most):
+        exact, x = _point(problem, found, rank, number, leaf, index)
+        up, down = (problem.displaced_values(sign * step)[0] for sign in (1.0, -1.0))
+        quotient = (up - down) / (2 * step)
+        exact = comm.allreduce(exact)
+        size = max(abs(exact), abs(quotient))
+        error = abs(exact - quotient) / size if size else 0.0
+        if error > worst:
+            where = "all ranks" if rank is None else f"rank {rank}"
+            worst = error
+            said = (
+                f"{x.text}[{', '.join(map(str, index))}] on {where}: the gradient (times the size of the entry) is "
+                f"{exact:+.6e}, the central difference {quotient:+.6e}, relative difference {error:.1e}"
+            )
+    return said
+
+
+def _entries(problem: Differentiation, found: Gradients, seed: int, most: int) -> list[tuple]:
+    """Entries that are to be compared: rank (None: all alike), independent, leaf and index. The same on all ranks."""
+    rng = np.random.default_rng(seed)
+    mine = []
+    for number, _ in enumerate(problem.session.independents):
+        for leaf, g in enumerate(found.leaves(0, number)):
+            g = np.abs(np.asarray(g))
+            if g.size and g.dtype.names is None:
+                for flat in {int(np.argmax(g)), int(rng.integers(g.size))}:
+                    mine.append((float(g.flat[flat]), number, leaf, tuple(map(int, np.unravel_index(flat, g.shape)))))
+    everywhere = problem.comm.allgather(mine)
+    alike = problem.comm.Get_size() > 1 and all(one == everywhere[0] for one in everywhere)
+    ranks = [None] if alike else range(len(everywhere))
+    every = [(size, rank, *rest) for rank in ranks for size, *rest in everywhere[rank or 0]]
+    largest = sorted(every, key=lambda entry: -entry[0])[: most // 2]
+    others = [entry for entry in every if entry not in largest]
+    drawn = [others[k] for k in rng.permutation(len(others))[: most - len(largest)]]
+    return [entry[1:] for entry in (*largest, *drawn)]
+
+
+def _point(
+    problem: Differentiation, found: Gradients, rank: int | None, number: int, leaf: int, index: tuple
+) -> tuple[float, Any]:
+    """Have independents displaced at one entry only; gives this rank's part of the derivative."""
+    exact = 0.0
+    for k, independent in enumerate(problem.session.independents):
+        independent.direction = [np.zeros(v.shape, v.dtype) for v in independent.values]
+        if k == number and rank in (None, problem.comm.Get_rank()):
+            d = independent.direction[leaf]
+            d[index] = abs(independent.values[leaf][index]) or 1.0
+            g = np.asarray(found.leaves(0, number)[leaf], complex)
+            exact = float(np.sum(np.real(np.conj(g) * d)))
+    return exact, problem.session.independents[number]
 
 
 def _direction(rng: Any, values: Any, relative: bool) -> Any:

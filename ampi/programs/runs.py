@@ -141,7 +141,7 @@ class Runner:
             if not self.final:
                 stack.enter_context(_restored())
                 stack.enter_context(self._randomness)
-                stack.enter_context(_without_the_end_of_mpi())
+                stack.enter_context(without_the_end_of_mpi())
             if silent:
                 stack.enter_context(silence())
             stack.enter_context(around)
@@ -213,7 +213,7 @@ def _restored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_the_end_of_mpi() -> Iterator[None]:
+def without_the_end_of_mpi() -> Iterator[None]:
     """``MPI.Finalize()`` in the program ends nothing: there is a gradient to come."""
     original = mpi.Finalize
     mpi.Finalize = lambda: None  # type: ignore[assignment]

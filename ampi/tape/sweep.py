@@ -84,6 +84,10 @@ class Sweep:
         """The same for all of a storage."""
         return storage in self._shadows
 
+    def nbytes(self) -> int:
+        """Size of all shadows."""
+        return sum(block.nbytes for block in list(self._shadows.values()))
+
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""
         return region.view(self.block(region.storage))

@@ -1,0 +1,116 @@
+"""Programs that are looked at while they run: ``--report``, ``--graph`` and ``--profile``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import mpi4py.run
+from mpi4py import MPI as mpi
+
+from ..errors import ProgramError
+from .runs import without_the_end_of_mpi
+
+
+def is_asked_for(options: argparse.Namespace) -> bool:
+    """Whether something is to be written or printed of the run."""
+    return bool(options.report or options.graph or options.profile)
+
+
+class Seen:
+    """What is seen of a program's run."""
+
+    def __init__(self, trace: Any, title: str) -> None:
+        self.trace = trace
+        self.title = title
+        self.check: list[Any] = []
+
+    def see_primal(self, problem: Any) -> None:
+        """Run the program once more without a tape, for what it takes by itself, and see no more. Collective."""
+        from .. import reports
+        from .differences import choose_direction
+
+        with contextlib.suppress(ProgramError):  # what cannot be displaced is not run again
+            choose_direction(problem, 0)
+            problem.displaced_values(0.0)
+        reports.end(self.trace)
+
+    def add_check(self, problem: Any, found: Any, compared: list[Any]) -> None:
+        """Show a comparison with differences, and the worst of some entries. Collective."""
+        from ..reports.checked import described
+        from .differences import worst_entry
+
+        self.check += described(compared)
+        self.check[0]["worst"] = worst_entry(problem, found)
+
+    def write(self, options: argparse.Namespace) -> None:
+        """Write and print what is asked for. Collective."""
+        say = lambda text, stream: None if mpi.COMM_WORLD.Get_rank() else print(text, file=stream, flush=True)
+        if options.report:
+            for note in self.trace.write(options.report, self.title, check=self.check):
+                say(f"ampi.run --report: {note}", sys.stderr)
+            say(f"written to {os.path.join(options.report, 'index.html')}", sys.stderr)
+        if options.graph:
+            self.trace.write_graph(options.graph)
+        if options.profile:
+            say(self.trace.profile(), sys.stdout)
+
+
+@contextlib.contextmanager
+def observed(options: argparse.Namespace, what: str) -> Iterator[Seen | None]:
+    """Look at what happens in a ``with`` block, if that is asked for, and write it at its end. Collective.
+
+    Raises
+    ------
+    ProgramError
+        On all ranks: nothing can be written there.
+    """
+    if not is_asked_for(options):
+        yield None
+        return
+    from .. import reports
+
+    _require_places(options)
+    seen = Seen(reports.begin(), os.path.basename(what.splitlines()[0]) if what else "program")
+    try:
+        with without_the_end_of_mpi():
+            yield seen
+    finally:
+        reports.end(seen.trace)
+    seen.write(options)
+
+
+def _require_places(options: argparse.Namespace) -> None:
+    """Raise before the program runs if what is seen cannot be written."""
+    comm = mpi.Intracomm(mpi.COMM_WORLD)
+    problem = ""
+    if comm.Get_rank() == 0:
+        folders = [("--report", options.report), ("--graph", os.path.dirname(options.graph or "") or None)]
+        for option, folder in folders:
+            try:
+                if folder:
+                    os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                problem = f"{option} {folder}: {error}"
+    problem = comm.bcast(problem)
+    if problem:
+        raise ProgramError(problem)
+
+
+def run_as_it_is(options: argparse.Namespace, arguments: list[str]) -> None:
+    """Run a program as ``python -m mpi4py.run`` does, and look at it. Collective."""
+    end: SystemExit | None = None
+    what = arguments[1] if arguments[0] in ("-m", "-c") else arguments[0]
+    with observed(options, "command" if arguments[0] == "-c" else what):
+        try:
+            mpi4py.run.run_command_line(arguments)
+        except SystemExit as exit:
+            if exit.code not in (None, 0):
+                raise
+            end = exit
+    if end is not None:
+        raise end

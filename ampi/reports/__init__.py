@@ -1,0 +1,161 @@
+"""Reports: what a program and its gradient did on all ranks, as a page, a trace and a table.
+
+``tracer`` and ``hooks`` see what happens on a rank, ``harvest`` asks tapes what they know of messages, ``gathering``
+brings all ranks' parts together, ``figures`` makes numbers of them, and ``written`` files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ..tape import Tape
+from . import gathering, tracer, written
+from .checked import described
+from .figures import figures
+from .harvest import harvest
+
+
+class Trace:
+    """What `tracing` has seen on this rank."""
+
+    def __init__(self) -> None:
+        self.clocks = gathering.Clocks()
+        self.tracer = tracer.Tracer()
+        self._gathered: Any = None
+        self._known = False
+
+    def gather(self, tape: Tape | None = None) -> Any:
+        """What all ranks have seen, on rank 0; None elsewhere. Collective."""
+        if not self._known:
+            if tape is not None and tape.reference not in self.tracer.tapes:
+                harvest(self.tracer, tape)
+            about = (
+                {}
+                if tape is None
+                else {"saved": tape.saved_bytes, "kept": tape.kept_bytes, "records": len(tape.records)}
+            )
+            self._gathered = gathering.gather(self.tracer, self.clocks, about)
+            self._known = True
+        return self._gathered
+
+    def write(self, path: str, title: str = "ampi", tape: Tape | None = None, check: Any = None) -> list[str]:
+        """Write page and trace into a folder; gives on rank 0 what was left out of them. Collective."""
+        ranks = self.gather(tape)
+        found = described(check)
+        if ranks is None:
+            return []
+        data = figures(ranks, title, found)
+        left_out = written.write_trace(written.in_folder(path, "trace.json.gz"), ranks)
+        if left_out:
+            data["notes"].append(left_out)
+        written.write_page(written.in_folder(path, "index.html"), data)
+        return data["notes"]
+
+    def write_graph(self, path: str) -> None:
+        """Write the communication graph for Graphviz. Collective."""
+        ranks = self.gather()
+        if ranks is not None:
+            written.write_graph(path, ranks)
+
+    def profile(self) -> str:
+        """The table of source lines, on rank 0. Collective."""
+        ranks = self.gather()
+        return "" if ranks is None else written.profile(figures(ranks, ""))
+
+
+_traces: list[Trace] = []
+"""Those whose tapes may be asked for: the latest ones."""
+_MOST_TRACES = 4
+
+
+def begin() -> Trace:
+    """Begin to trace. Collective."""
+    if tracer.running:
+        raise RuntimeError("ampi.tracing(): this program is being traced already, by an outer one or by ampi.run")
+    trace = Trace()
+    _traces[:] = [*_traces[1 - _MOST_TRACES :], trace]
+    trace.tracer.start()
+    return trace
+
+
+def end(trace: Trace) -> None:
+    """End to trace; nothing happens if it has ended."""
+    if trace.tracer in tracer.running:
+        trace.tracer.stop()
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[Trace]:
+    """Trace what happens in a ``with`` block: calls of MPI and kernels, recording and sweeps, with their times.
+
+    Collective over all ranks, at the beginning (clocks are compared).  It traces the thread that calls it.  Outside of
+    it tracing costs nothing.
+
+    Yields
+    ------
+    Trace
+        ``write("out/")`` writes what `report` writes, for programs without a tape as well; ``profile()`` gives the
+        table of source lines as text on rank 0; ``write_graph("out.dot")`` writes the communication graph for Graphviz.
+        All are collective, and are called after the block.
+
+    Raises
+    ------
+    RuntimeError
+        The program is being traced already.
+
+    Examples
+    --------
+    >>> with ampi.tracing() as trace:
+    ...     gradient = ampi.grad(energy)(x)
+    >>> print(trace.profile())                          # doctest: +SKIP
+    """
+    trace = begin()
+    try:
+        yield trace
+    finally:
+        end(trace)
+
+
+def report(tape: Tape, path: str | os.PathLike[str], *, check: Any = None, title: str | None = None) -> list[str]:
+    """Write what a program and its gradient did on all ranks, as a page to look at and as a trace.
+
+    Collective over all ranks.
+
+    Parameters
+    ----------
+    tape : Tape
+        A closed tape.  Times are those that were seen if it recorded inside of `tracing`; otherwise the page has its
+        messages and its memory.
+    path : str or path
+        A folder, made if need be: ``index.html`` (one page that needs no other file and no network) and
+        ``trace.json.gz`` (for Perfetto, in the Trace Event format, with the clocks of the ranks aligned).
+    check : optional
+        What `ampi.testing.dot_test` or `ampi.testing.taylor_test` has given, or a list of such: shown in the page.
+    title : str, optional
+        By default the name of the program.
+
+    Returns
+    -------
+    list of str
+        On rank 0: what was left out because the page or the trace would be too large; elsewhere empty.
+
+    Examples
+    --------
+    >>> with ampi.tracing():
+    ...     with ampi.Tape() as tape:
+    ...         x = tape.watch(x0)
+    ...         y = program(x)
+    ...     x_bar = tape.gradient(y, x)
+    >>> ampi.report(tape, "out")                        # doctest: +SKIP
+    """
+    trace = next((known for known in _traces if tape.reference in known.tracer.tapes), None)
+    if trace is None:
+        trace = Trace()
+        trace.tracer.start()
+    end(trace)
+    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "ampi"
+    return trace.write(os.fspath(path), name if title is None else title, tape, check)

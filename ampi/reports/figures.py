@@ -1,0 +1,295 @@
+"""What the page shows, in numbers: from what all ranks have traced."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from .harvest import COLLECTIVE, RECEIVED, SENT
+from .tracer import PRIMAL, RECORDING, SWEEP, WAITING
+
+MOST_SHOWN = 60_000
+"""Events in the page."""
+MOST_ARROWS = 20_000
+"""Arrows in the page."""
+MOST_SAMPLES = 400
+"""Moments in the curves of memory."""
+
+Ranks = list[dict[str, Any]]
+
+
+def figures(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
+    """All of it, as JSON has it: times in units of 0.1 µs, sizes in bytes."""
+    notes: list[str] = []
+    sites = ranks[0]["sites"]
+    found = arrows(ranks)
+    names = [_named(site) for site in sites]
+    dropped = sum(rank["dropped"] for rank in ranks)
+    if dropped:
+        notes.append(
+            f"{dropped} events were counted and are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
+        )
+    return {
+        "title": title,
+        "ranks": len(ranks),
+        "hosts": [rank["host"] for rank in ranks],
+        "sites": names,
+        "end": max(_tenths(t) for rank in ranks for t, _ in rank["phases"]),
+        "phases": [[[_tenths(t), phase] for t, phase in rank["phases"]] for rank in ranks],
+        "events": _shown(ranks, notes),
+        "arrows": _some(found, notes),
+        "comms": ranks[0]["comms"],
+        "commsOfSites": _comms_of_sites(ranks),
+        "matrix": matrix(ranks),
+        "reverse": matrix(ranks, back=True),
+        "collectives": collectives(ranks),
+        "memory": [_memory(rank) for rank in ranks],
+        "table": table(ranks),
+        "total": {"phases": phase_times(ranks), "elsewhere": elsewhere(ranks)},
+        "tape": [rank["tape"] for rank in ranks],
+        "check": check,
+        "notes": notes,
+    }
+
+
+def _tenths(t: int) -> int:
+    return (t + 50) // 100
+
+
+def _named(site: tuple[str, str, int]) -> dict[str, Any]:
+    where, name, kind = site
+    path, _, line = where.rpartition(":")
+    return {"line": f"{os.path.basename(path)}:{line}" if path else "", "path": where, "name": name, "kind": kind}
+
+
+# ------------------------------------------------------------------------------------------------- timeline
+
+
+def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
+    """Events by rank, flat: begin, length, site, phase, kind; those that lasted longest where there are too many."""
+    most = MOST_SHOWN // len(ranks)
+    left_out = 0
+    shown = []
+    for rank in ranks:
+        events = rank["events"]
+        if len(events) > most:
+            left_out += len(events) - most
+            events = sorted(events, key=lambda e: e[0] - e[1])[:most]
+        flat: list[int] = []
+        for begin, end, site, phase, kind in sorted(events):
+            flat += (_tenths(begin), _tenths(end) - _tenths(begin), site, phase, kind)
+        shown.append(flat)
+    if left_out:
+        notes.append(
+            f"the timeline shows the {MOST_SHOWN} longest events; {left_out} shorter ones are in trace.json.gz and in "
+            "the table"
+        )
+    return shown
+
+
+def _some(found: list[list[int]], notes: list[str]) -> list[list[int]]:
+    if len(found) > MOST_ARROWS:
+        notes.append(
+            f"the timeline has arrows for {MOST_ARROWS} messages, the largest ones, of {len(found)}; the matrices "
+            "count all"
+        )
+        found = sorted(found, key=lambda arrow: -arrow[4])[:MOST_ARROWS]
+    return sorted(found, key=lambda arrow: arrow[2])
+
+
+def arrows(ranks: Ranks) -> list[list[Any]]:
+    """Messages with both ends: source, destination, when it left and came, bytes, site, communicator, phase.
+
+    A receive gets the first message from its source that has its tag and that no earlier receive has got (MPI's order).
+    """
+    waiting: defaultdict[tuple[int, int, int], deque[tuple]] = defaultdict(deque)
+    for rank, traced in enumerate(ranks):
+        for message in traced["messages"]:
+            if message[0] == SENT:
+                waiting[message[1], rank, message[2]].append(message)
+    found = []
+    for rank, traced in enumerate(ranks):
+        for message in traced["messages"]:
+            if message[0] != RECEIVED:
+                continue
+            sent = _taken(waiting[message[1], message[2], rank], message[3])
+            if sent is None:
+                continue
+            _, comm, _, _, nbytes, site, left, _, _, back_came, back = sent
+            _, _, _, _, _, site_there, _, came, back_left, _, _ = message
+            if left and came:
+                found.append([message[2], rank, *_apart(left, came), nbytes, site, comm, RECORDING])
+            if back >= 0 and back_left and back_came:
+                found.append([rank, message[2], *_apart(back_left, back_came), back, site_there, comm, SWEEP])
+    return found
+
+
+def _taken(messages: deque[tuple], tag: int) -> tuple | None:
+    for k, message in enumerate(messages):
+        if tag in (mpi.ANY_TAG, message[3]):
+            del messages[k]
+            return message
+    return None
+
+
+def _apart(left: int, came: int) -> tuple[int, int]:
+    """Nothing comes before it has left: clocks differ by some microseconds."""
+    return _tenths(left), _tenths(max(left, came))
+
+
+def _comms_of_sites(ranks: Ranks) -> dict[int, list[int]]:
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for rank in ranks:
+        for message in rank["messages"]:
+            found[message[5]].add(message[1])
+    return {site: sorted(comms) for site, comms in sorted(found.items())}
+
+
+# ------------------------------------------------------------------------------------------------------ messages
+
+
+def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
+    """Source, destination, site, number and bytes of messages that were sent; ``back``: of their adjoints."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for rank, traced in enumerate(ranks):
+        for kind, _, partner, _, nbytes, site, *_, adjoint in traced["messages"]:
+            if kind != SENT or (back and adjoint < 0):
+                continue
+            key = (partner, rank, site) if back else (rank, partner, site)
+            entry = found.setdefault(key, [0, 0])
+            entry[0] += 1
+            entry[1] += adjoint if back else max(nbytes, 0)
+    return [[*key, *entry] for key, entry in sorted(found.items())]
+
+
+def collectives(ranks: Ranks) -> list[list[int]]:
+    """Communicator, site, calls of all ranks, bytes that they contributed, calls whose adjoint travelled."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for rank in ranks:
+        for kind, comm, _, _, nbytes, site, *_, adjoint in rank["messages"]:
+            if kind == COLLECTIVE:
+                entry = found.setdefault((comm, site), [0, 0, 0])
+                entry[0] += 1
+                entry[1] += nbytes
+                entry[2] += adjoint >= 0
+    return [[*key, *entry] for key, entry in sorted(found.items())]
+
+
+# -------------------------------------------------------------------------------------------------------- memory
+
+
+def _memory(traced: dict[str, Any]) -> dict[str, Any]:
+    """Memory of one rank's tapes over time, and by site."""
+    by_site: dict[int, list[int]] = {}
+    for _, site, saved, kept in traced["memory"]:
+        entry = by_site.setdefault(site, [0, 0])
+        entry[0] += saved
+        entry[1] += kept
+    every = max(len(traced["memory"]) // MOST_SAMPLES, 1)
+    running: Counter = Counter()
+    curve = []
+    for k, (t, site, saved, kept) in enumerate(traced["memory"]):
+        running[site] += saved + kept
+        if not k % every or k == len(traced["memory"]) - 1:
+            curve.append([_tenths(t), {site: size for site, size in running.items() if size}])
+    held = 0
+    checkpoints = []
+    for t, size in traced["checkpoints"]:
+        held += size
+        checkpoints.append([_tenths(t), size])
+    return {
+        "sites": [[site, *sizes] for site, sizes in sorted(by_site.items())],
+        "curve": curve,
+        "shadows": [[_tenths(t), size] for t, size in _thinned(traced["shadows"])],
+        "checkpoints": checkpoints,
+    }
+
+
+def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    every = max(len(curve) // MOST_SAMPLES, 1)
+    return [point for k, point in enumerate(curve) if not k % every or k == len(curve) - 1]
+
+
+# --------------------------------------------------------------------------------------------------------- table
+
+
+def table(ranks: Ranks) -> list[dict[str, Any]]:
+    """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
+
+    Those that take longest come first.
+    """
+    sites = ranks[0]["sites"]
+    rows: dict[str, dict[str, Any]] = {}
+    for rank, traced in enumerate(ranks):
+
+        def row(site: int) -> dict[str, Any]:
+            where, name, _ = sites[site]
+            found = rows.setdefault(where, _new_row(where, len(ranks)))
+            if name not in found["names"]:
+                found["names"].append(name)
+            return found
+
+        for (site, phase), (count, nanoseconds) in traced["totals"].items():
+            if phase != SWEEP or site in traced["adjoints"]:
+                found = row(site)
+                found["seconds"][phase][rank] += nanoseconds * 1e-9
+                if phase != SWEEP:
+                    found["calls"][phase][rank] += count
+        for site, count in traced["adjoints"].items():
+            row(site)["calls"][SWEEP][rank] += count
+        for message in traced["messages"]:
+            row(message[5])["bytes"][rank] += max(message[4], 0)
+        for _, site, saved, kept in traced["memory"]:
+            row(site)["tape"][rank] += saved + kept
+        for begin, end, site, _, kind in traced["events"]:
+            if kind == WAITING:
+                row(site)["waits"][rank] += (end - begin) * 1e-9
+    for found in rows.values():
+        found["ratio"] = ratio(found["seconds"])
+    rows = {where: found for where, found in rows.items() if any(map(any, (*found["calls"], *found["seconds"])))}
+    return sorted(rows.values(), key=lambda found: -sum(map(sum, found["seconds"])))
+
+
+def _new_row(where: str, count: int) -> dict[str, Any]:
+    path, _, line = where.rpartition(":")
+    zeros = lambda: [0] * count
+    return {
+        "line": f"{os.path.basename(path)}:{line}" if path else "(no line of the program)",
+        "path": where,
+        "names": [],
+        "calls": [zeros() for _ in range(3)],
+        "seconds": [zeros() for _ in range(3)],
+        "bytes": zeros(),
+        "tape": zeros(),
+        "waits": zeros(),
+    }
+
+
+def ratio(seconds: list[list[float]]) -> float | None:
+    """How many times the primal a gradient costs; None where the line has not run without a tape."""
+    primal, recording, sweep = map(sum, seconds)
+    return (recording + sweep) / primal if primal else None
+
+
+def phase_times(ranks: Ranks) -> list[list[float]]:
+    """Seconds of primal, recording and sweep, by rank."""
+    found = [[0.0] * len(ranks) for _ in range(3)]
+    for k, rank in enumerate(ranks):
+        for (t, phase), (end, _) in zip(rank["phases"], rank["phases"][1:]):
+            if phase >= PRIMAL:
+                found[phase][k] += (end - t) * 1e-9
+    return found
+
+
+def elsewhere(ranks: Ranks) -> list[list[float]]:
+    """Seconds of each phase that are those of no row, by rank."""
+    found = phase_times(ranks)
+    for k, rank in enumerate(ranks):
+        for (site, phase), (_, nanoseconds) in rank["totals"].items():
+            if phase != SWEEP or site in rank["adjoints"]:
+                found[phase][k] = max(found[phase][k] - nanoseconds * 1e-9, 0.0)
+    return found

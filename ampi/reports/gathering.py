@@ -1,0 +1,135 @@
+"""What all ranks have traced, on the first of them, with their clocks aligned."""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter_ns as now
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from .tracer import Tracer
+
+ROUNDS = 8
+"""Messages by which two clocks are compared; the quickest one counts."""
+MOST_IN_ALL = 2_000_000
+"""Events of all ranks together that are gathered."""
+
+
+class Clocks:
+    """The clocks of all ranks, compared with that of rank 0 when tracing begins and when it ends.
+
+    Making it is collective, as is `aligned`.  Between the two moments a clock is taken to run evenly.
+    """
+
+    def __init__(self) -> None:
+        self.comm = mpi.Intracomm(mpi.COMM_WORLD).Dup()
+        self.first = self.compare()
+
+    def compare(self) -> tuple[int, int]:
+        """When it is, and by how much rank 0's clock is ahead of this one."""
+        comm = self.comm
+        rank = comm.Get_rank()
+        if rank:
+            best, ahead = 0, 0
+            for k in range(ROUNDS):
+                asked = now()
+                there = _exchange(comm, 0, None)
+                came = now()
+                if not k or came - asked < best:
+                    best, ahead = came - asked, there - (asked + came) // 2
+            return now(), ahead
+        for other in range(1, comm.Get_size()):
+            for _ in range(ROUNDS):
+                comm.recv(None, other, 1)
+                comm.send(now(), other, 2)
+        return now(), 0
+
+    def aligned(self) -> tuple[int, int, float]:
+        """Moment, offset, and by how much the offset grows in a nanosecond."""
+        time, ahead = self.first
+        later, then = self.compare()
+        return time, ahead, (then - ahead) / (later - time) if later > time else 0.0
+
+
+def _exchange(comm: Any, dest: int, message: Any) -> int:
+    comm.send(message, dest, 1)
+    return comm.recv(None, dest, 2)
+
+
+def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """What all ranks have traced, by rank, in nanoseconds since the first event of all; None elsewhere. Collective.
+
+    Parameters
+    ----------
+    tape : dict
+        What is to be known of this rank's tape besides.
+    """
+    comm = clocks.comm
+    time, ahead, drift = clocks.aligned()
+    most = MOST_IN_ALL // comm.Get_size()
+    events = tracer.events
+    if len(events) > most:
+        events = sorted(sorted(events, key=lambda e: e[0] - e[1])[:most])
+
+    def at(t: int) -> int:
+        return t + ahead + round((t - time) * drift) if t else 0
+
+    mine = {
+        "sites": tracer.sites,
+        "events": [(at(begin), at(end), *rest) for begin, end, *rest in events],
+        "dropped": tracer.dropped + len(tracer.events) - len(events),
+        "totals": tracer.totals,
+        "adjoints": tracer.adjoints,
+        "phases": [(at(t), phase) for t, phase in tracer.phases],
+        "memory": [(at(t), *rest) for t, *rest in tracer.memory],
+        "shadows": [(at(t), size) for t, size in tracer.shadows],
+        "checkpoints": [(at(t), size) for t, size in tracer.checkpoints],
+        "messages": [
+            (*found[:6], *map(at, found[6:10]), found[10]) for _, messages in tracer.messages for found in messages
+        ],
+        "comms": tracer.comms,
+        "tape": tape,
+        "host": mpi.Get_processor_name(),
+        "process": os.getpid(),
+    }
+    everything = comm.gather(mine)
+    if everything is None:
+        return None
+    _from_zero(everything)
+    _number_alike(everything)
+    return everything
+
+
+def _from_zero(ranks: list[dict[str, Any]]) -> None:
+    """Have time begin with the first phase of any rank."""
+    first = min(rank["phases"][0][0] for rank in ranks)
+    move = lambda t: t - first if t else 0
+    for rank in ranks:
+        rank["events"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["events"]]
+        for name in ("phases", "memory", "shadows", "checkpoints"):
+            rank[name] = [(t - first, *rest) for t, *rest in rank[name]]
+        rank["messages"] = [(*found[:6], *map(move, found[6:10]), found[10]) for found in rank["messages"]]
+
+
+def _number_alike(ranks: list[dict[str, Any]]) -> None:
+    """Give all ranks the same numbers of sites: those of ``ranks[0]["sites"]``; and of communicators."""
+    sites: dict[tuple[str, str, int], int] = {}
+    for rank in ranks:
+        number = [sites.setdefault(tuple(site), len(sites)) for site in rank["sites"]]
+        rank["events"] = [(b, e, number[site], phase, kind) for b, e, site, phase, kind in rank["events"]]
+        rank["totals"] = {(number[site], phase): value for (site, phase), value in rank["totals"].items()}
+        rank["adjoints"] = {number[site]: count for site, count in rank["adjoints"].items()}
+        rank["memory"] = [(t, number[site], *rest) for t, site, *rest in rank["memory"]]
+        rank["messages"] = [(*found[:5], number[found[5]], *found[6:]) for found in rank["messages"]]
+    names: dict[int, str] = {}
+    for rank in ranks:
+        names.update(rank["comms"])
+    places = {identity: "MPI_COMM_SELF" if name == "MPI_COMM_SELF" else identity for identity, name in names.items()}
+    numbers = {place: k for k, place in enumerate(dict.fromkeys(places.values()))}  # each rank has a COMM_SELF
+    comms = {identity: numbers[place] for identity, place in places.items()}
+    texts = list({comms[identity]: name for identity, name in names.items()}.values())
+    for rank in ranks:
+        rank["sites"] = list(sites)
+        rank["comms"] = texts
+        rank["messages"] = [(found[0], comms[found[1]], *found[2:]) for found in rank["messages"]]

@@ -1,0 +1,87 @@
+"""What a tape's logs say of messages and collectives, with the times that a tracer has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..mpi.collective_calls import Performed
+from ..mpi.log import Communication, Log
+from ..mpi.messages import ALL, Sent
+from ..tape import Tape
+from .tracer import COMMUNICATION, TracedRecords, Tracer
+
+SENT, RECEIVED, COLLECTIVE = range(3)
+
+
+def harvest(tracer: Tracer, tape: Tape) -> None:
+    """Take from a tape what it knows of its communication; a sweep that comes later replaces it."""
+    records = tape.records
+    tracer.messages = [found for found in tracer.messages if found[0] != id(records)]
+    tracer.messages.append((id(records), list(of_tape(tracer, tape))))
+    if isinstance(records, TracedRecords):
+        records.harvested = True
+
+
+def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
+    """Messages and collective calls of a tape.
+
+    Yields
+    ------
+    tuple
+        `SENT`, `RECEIVED` or `COLLECTIVE`; identity of the communicator; this rank's partner in the world (-1: all);
+        tag; bytes; site; begin and end of the call (0: not known), the same in the sweep; bytes of the adjoint (-1:
+        there is none, or no sweep has run).
+    """
+    communication = tape.sweep_starts.get("communication")
+    if not isinstance(communication, Communication):
+        return
+    records = tape.records
+    traced = records if isinstance(records, TracedRecords) else None
+    for log in communication.logs.values():
+        if log.reverse is None:
+            continue
+        tracer.comms[log.reverse.identity] = log.reverse.name
+        yield from _of_log(tracer, log, traced)
+        for call in log.collectives:
+            if isinstance(call, Performed):
+                yield _collective(tracer, log, call, traced)
+
+
+def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
+    stamps = traced.stamps.get(id(log), ()) if traced is not None else ()
+    for k, message in enumerate(log.messages):
+        if message.void or message.route.partner < 0:
+            continue
+        route = message.route
+        (partner,) = log.reverse.in_world(route.partner)
+        if partner < 0:
+            continue  # of a program that was spawned
+        begin = end = 0
+        site = -1
+        if k < len(stamps):
+            begin, end, site = stamps[k]
+        if site < 0:
+            site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
+        back = -1
+        swept = (0, 0)
+        if message.back is not None and message.buffer is not None:
+            back = message.buffer.count * np.dtype(message.buffer.dtype).itemsize
+        if traced is not None:
+            swept = traced.swept.get(id(message), (0, 0))
+            end = traced.completed.get(id(message), end)
+        sent = isinstance(message, Sent)
+        nbytes = -1 if message.nbytes == ALL else message.nbytes
+        kind = SENT if sent else RECEIVED
+        yield kind, log.reverse.identity, partner, route.tag, nbytes, site, begin, end, *swept, back
+
+
+def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords | None) -> tuple:
+    site = -1 if traced is None else traced.sites.get(id(call), -1)
+    if site < 0:
+        site = tracer.number(*call.where, call.name, COMMUNICATION)
+    nbytes = sum(buffer.nbytes for buffer in call.call.reads)
+    swept = (0, 0) if traced is None else traced.swept.get(id(call), (0, 0))
+    back = sum(buffer.nbytes for buffer in call.call.writes) if call.happening else -1
+    return COLLECTIVE, log.reverse.identity, -1, 0, nbytes, site, 0, 0, *swept, back

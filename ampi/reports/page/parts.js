@@ -1,0 +1,204 @@
+/* ------------------------------------------------------------------------------------------------- messages */
+
+/* Number and bytes by source and destination, of the chosen line. */
+function edges(entries, line) {
+  const found = new Map();
+  for (const [source, dest, site, count, size] of entries) {
+    if (line && lineOf(site) !== line) continue;
+    const key = source * data.ranks + dest, entry = found.get(key) || [source, dest, 0, 0];
+    entry[2] += count;
+    entry[3] += size;
+    found.set(key, entry);
+  }
+  return [...found.values()];
+}
+function graph(element, list, colour, what) {
+  const n = data.ranks, size = 460, middle = size / 2, radius = middle - 34, dot = n > 24 ? 5 : 13;
+  const place = (k) => [middle + radius * Math.sin((2 * Math.PI * k) / n), middle - radius * Math.cos((2 * Math.PI * k) / n)];
+  const most = Math.max(...list.map((e) => e[what]), 1), parts = [];
+  const opacity = Math.max(0.15, Math.min(0.85, 60 / list.length)), heads = list.length <= 250;
+  for (const [source, dest, count, total] of [...list].sort((p, q) => p[what] - q[what])) {
+    const share = [0, 0, count, total][what] / most, stroke = (0.6 + 4 * share).toFixed(2);
+    const [ax, ay] = place(source), [bx, by] = place(dest);
+    const said = ` data-said="${source} → ${dest}: ${count} messages, ${bytes(total)}"`;
+    const style = `fill="none" stroke="${colour}" stroke-width="${stroke}" stroke-opacity="${opacity}"${said}`;
+    if (source === dest) {
+      parts.push(`<circle cx="${ax}" cy="${ay - dot - 5}" r="7" ${style}/>`);
+      continue;
+    }
+    const dx = bx - ax, dy = by - ay, length = Math.hypot(dx, dy), bend = Math.min(0.14 * length, 40);
+    const cx = (ax + bx) / 2 + (bend * dy) / length, cy = (ay + by) / 2 - (bend * dx) / length;
+    const to = Math.hypot(bx - cx, by - cy), ex = bx - ((bx - cx) / to) * (dot + 3), ey = by - ((by - cy) / to) * (dot + 3);
+    parts.push(`<path d="M${ax.toFixed(1)},${ay.toFixed(1)}Q${cx.toFixed(1)},${cy.toFixed(1)} ${ex.toFixed(1)},${ey.toFixed(1)}" ${style}${heads ? ` marker-end="url(#to-${element.id})"` : ""}/>`);
+  }
+  for (let k = 0; k < n; k++) {
+    const [x, y] = place(k), far = dot > 6 ? 0 : 14;
+    const tx = x + far * Math.sin((2 * Math.PI * k) / n), ty = y - far * Math.cos((2 * Math.PI * k) / n) + 4;
+    parts.push(`<circle cx="${x}" cy="${y}" r="${dot}" fill="#fff" stroke="#66727f"/>`);
+    if (far === 0 || k % Math.ceil(n / 32) === 0) parts.push(`<text x="${tx}" y="${ty}" text-anchor="middle">${k}</text>`);
+  }
+  const none = list.length ? "" : `<text x="${middle}" y="${middle}" text-anchor="middle">none</text>`;
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}"><defs><marker id="to-${element.id}" markerUnits="userSpaceOnUse" viewBox="0 0 6 6" refX="4" refY="3" markerWidth="9" markerHeight="9" orient="auto"><path d="M0,0L6,3L0,6z" fill="${colour}"/></marker></defs>${parts.join("")}${none}</svg>`;
+}
+function matrix(element, list, colour, what) {
+  const n = data.ranks, cell = Math.max(7, Math.min(44, Math.floor(420 / n))), left = 30, size = left + n * cell + 4;
+  const most = Math.max(...list.map((e) => e[what]), 1), parts = [`<rect x="${left}" y="${left}" width="${n * cell}" height="${n * cell}" fill="#f6f8fa"/>`];
+  for (const entry of list) {
+    const [source, dest, count, total] = entry, share = entry[what] / most;
+    parts.push(`<rect x="${left + dest * cell}" y="${left + source * cell}" width="${cell - 1}" height="${cell - 1}" fill="${colour}" fill-opacity="${(0.15 + 0.85 * share).toFixed(3)}" data-said="${source} → ${dest}: ${count} messages, ${bytes(total)}"/>`);
+    if (cell >= 40) parts.push(`<text pointer-events="none" style="font-size:10px;fill:${share > 0.5 ? "#fff" : "#1d2733"}" x="${left + (dest + 0.5) * cell}" y="${left + (source + 0.5) * cell + 4}" text-anchor="middle">${what === 3 ? bytes(total).replace("iB", "").replace(" ", "") : count}</text>`);
+  }
+  const every = Math.ceil(16 / cell);
+  for (let k = 0; k < n; k += every) {
+    parts.push(`<text x="${left + (k + 0.5) * cell}" y="${left - 6}" text-anchor="middle">${k}</text><text x="${left - 6}" y="${left + (k + 0.5) * cell + 4}" text-anchor="end">${k}</text>`);
+  }
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${Math.max(size, 300)}px">${parts.join("")}</svg>`;
+}
+const MOST_ROWS = 300;
+function partners() {
+  const chosen = $("partner-rank").value, line = $("message-line").value, found = new Map();
+  const add = (entries, back) => {
+    for (const [source, dest, site, count, size] of entries) {
+      const from = back ? dest : source, to = back ? source : dest;
+      if ((chosen !== "" && from !== Number(chosen)) || (line && lineOf(site) !== line)) continue;
+      const key = site + "/" + to, entry = found.get(key) || { site, partner: to, numbers: [0, 0, 0, 0] };
+      entry.numbers[back ? 2 : 0] += count;
+      entry.numbers[back ? 3 : 1] += size;
+      found.set(key, entry);
+    }
+  };
+  add(data.matrix, false);
+  add(data.reverse, true);
+  const all = [...found.values()].sort((p, q) => q.numbers[1] - p.numbers[1]), rows = all.slice(0, MOST_ROWS);
+  const number = (k) => ({ text: (r) => (k % 2 ? bytes(r.numbers[k]) : r.numbers[k]), value: (r) => r.numbers[k] });
+  show($("partners"), [
+    { name: "line", left: true, text: (r) => label(r.site), value: (r) => label(r.site), title: (r) => data.sites[r.site].path },
+    { name: "to rank", text: (r) => r.partner, value: (r) => r.partner },
+    { name: "messages", ...number(0) }, { name: "bytes", ...number(1) },
+    { name: "adjoints from there", ...number(2) }, { name: "their bytes", ...number(3) },
+  ], rows, {});
+  if (all.length > rows.length) $("partners").insertAdjacentHTML("beforeend", `<p class="hint">${all.length - rows.length} more, of fewer bytes: choose a rank or a line</p>`);
+}
+function messages() {
+  const line = $("message-line").value, what = $("message-what").value === "bytes" ? 3 : 2;
+  const there = edges(data.matrix, line), back = edges(data.reverse, line);
+  graph($("graph"), there, FORWARD, what);
+  graph($("graph-back"), back, BACKWARD, what);
+  matrix($("matrix"), there, FORWARD, what);
+  matrix($("matrix-back"), back, BACKWARD, what);
+  partners();
+}
+{
+  const lines = [...new Set(data.matrix.map((e) => lineOf(e[2])))].sort();
+  options($("message-line"), ["", ...lines], ["all", ...lines]);
+  rankChoice($("partner-rank"), true);
+  for (const id of ["message-line", "message-what"]) $(id).addEventListener("change", messages);
+  $("partner-rank").addEventListener("change", partners);
+  for (const id of ["graph", "graph-back", "matrix", "matrix-back"]) hover($(id), (event) => event.target.dataset.said || "");
+  messages();
+  show($("collectives"), [
+    { name: "line", left: true, text: (r) => label(r[1]), value: (r) => label(r[1]), title: (r) => data.sites[r[1]].path },
+    { name: "communicator", left: true, text: (r) => data.comms[r[0]], value: (r) => r[0] },
+    { name: "calls of all ranks", text: (r) => r[2], value: (r) => r[2] },
+    { name: "bytes contributed", text: (r) => bytes(r[3]), value: (r) => r[3] },
+    { name: "calls whose adjoint travelled", text: (r) => r[4], value: (r) => r[4] },
+  ], data.collectives, {});
+}
+
+/* --------------------------------------------------------------------------------------------------- memory */
+
+const AREAS = ["#4e79a7", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#ff9da7", "#9c755f", "#bab0ac"];
+function memory() {
+  const rank = Number($("memory-rank").value), here = data.memory[rank];
+  const sized = here.sites.map(([site, saved, kept]) => ({ site, saved, kept })).filter((s) => s.saved + s.kept).sort((p, q) => q.saved + q.kept - p.saved - p.kept);
+  const shown = sized.slice(0, 7).map((s) => s.site), index = new Map(shown.map((s, k) => [s, k]));
+  const width = 1000, height = 260, left = 70, bottom = 24, top = 8;
+  const layers = here.curve.map(([t, sizes]) => {
+    const row = new Array(shown.length + 1).fill(0);
+    for (const [site, size] of Object.entries(sizes)) row[index.has(Number(site)) ? index.get(Number(site)) : shown.length] += size;
+    return [t, row];
+  });
+  const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...here.shadows.map(([, s]) => s), ...here.checkpoints.map(([, s]) => s));
+  const unit = 1024 ** Math.floor(Math.log2(most) / 10);
+  const x = (t) => left + (t / (data.end || 1)) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
+  const parts = [];
+  for (const s of ticks(0, most / unit, 4).map((k) => k * unit)) parts.push(`<line x1="${left}" x2="${width - 10}" y1="${y(s)}" y2="${y(s)}" stroke="#0001"/><text x="${left - 6}" y="${y(s) + 4}" text-anchor="end">${bytes(s)}</text>`);
+  const places = ticks(0, data.end, 8);
+  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}">${moment(t, places[1] || data.end)}</text>`);
+  if (layers.length) layers.push([data.end, layers[layers.length - 1][1]]);
+  for (let k = 0; k <= shown.length; k++) {
+    if (!layers.some(([, row]) => row[k])) continue;
+    const below = (row) => sum(row.slice(0, k)), up = [], down = [];
+    layers.forEach(([t, row], n) => {
+      if (n) { up.push(`${x(t).toFixed(1)},${y(below(layers[n - 1][1]) + layers[n - 1][1][k]).toFixed(1)}`); down.push(`${x(t).toFixed(1)},${y(below(layers[n - 1][1])).toFixed(1)}`); }
+      up.push(`${x(t).toFixed(1)},${y(below(row) + row[k]).toFixed(1)}`);
+      down.push(`${x(t).toFixed(1)},${y(below(row)).toFixed(1)}`);
+    });
+    parts.push(`<polygon points="${up.concat(down.reverse()).join(" ")}" fill="${AREAS[k % AREAS.length]}" fill-opacity="0.75"/>`);
+  }
+  const shadow = here.shadows.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
+  if (shadow.length) parts.push(`<polyline points="${shadow.join(" ")}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
+  for (const [t, s] of here.checkpoints) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
+  $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
+  $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
+    (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
+    `<i style="background:#b3261e"></i>shadows of sweeps` + (here.checkpoints.length ? ` &nbsp; ▲ ${here.checkpoints.length} checkpoints, ${bytes(sum(here.checkpoints.map(([, s]) => s)))} written` : "");
+  const total = { site: null, saved: sum(sized.map((s) => s.saved)), kept: sum(sized.map((s) => s.kept)) };
+  const size = (name, f) => ({ name, text: (r) => bytes(f(r)), value: f });
+  show($("memory-lines"), [
+    { name: "line", left: true, text: (r) => (r.site === null ? "in all" : label(r.site)), value: (r) => label(r.site) },
+    size("undo log", (r) => r.saved), size("kernels' values", (r) => r.kept), size("together", (r) => r.saved + r.kept),
+  ], sized, {}, [total]);
+}
+rankChoice($("memory-rank"), false);
+$("memory-rank").addEventListener("change", memory);
+hover($("memory-curve"), (event) => event.target.dataset.said || "");
+memory();
+
+/* ---------------------------------------------------------------------------------------------------- lines */
+
+const sorting = {};
+function lines() {
+  const chosen = $("lines-rank").value, of = (list) => (chosen === "" ? sum(list) : list[Number(chosen)]);
+  const spent = (r) => r.seconds.map(of), grand = data.total.phases.map(of);
+  const dear = (r) => { const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
+  const quotient = (r) => { const [p, a, b] = spent(r); return p ? (a + b) / p : -1; };
+  const seconds_ = (name, k) => ({ name, text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });
+  const count = (name, k) => ({ name, text: (r) => (r.calls ? of(r.calls[k]) : ""), value: (r) => of(r.calls[k]) });
+  const sized = (name, key) => ({ name, text: (r) => (r[key] ? bytes(of(r[key])) : ""), value: (r) => of(r[key]) });
+  const columns = [
+    { name: "line", left: true, text: (r) => r.line, value: (r) => r.line, title: (r) => r.path },
+    { name: "what", left: true, text: (r) => r.names.join(", "), value: (r) => r.names.join(), title: (r) => r.names.join("\n") },
+    count("calls: primal", 0), count("recording", 1), count("sweep", 2),
+    sized("message bytes", "bytes"), sized("tape", "tape"),
+    seconds_("time: primal", 0), seconds_("recording", 1), seconds_("sweep", 2),
+    { name: "of it waiting", text: (r) => (r.waits ? seconds(of(r.waits)) : ""), value: (r) => of(r.waits) },
+    { name: "gradient / primal", text: (r) => (quotient(r) < 0 || !r.calls ? "" : quotient(r).toFixed(2)), value: quotient },
+  ];
+  const rest = { line: "elsewhere", names: ["plain Python and NumPy"], path: "", seconds: data.total.elsewhere };
+  const all = { line: "in all", names: [], path: "", seconds: data.total.phases };
+  show($("lines-table"), columns, data.table, sorting, [rest, all]);
+}
+rankChoice($("lines-rank"), true);
+$("lines-rank").addEventListener("change", lines);
+lines();
+
+/* ---------------------------------------------------------------------------------------------------- check */
+
+function curve(points) {
+  const kept = points.filter(([h, e]) => h > 0 && e > 0);
+  if (kept.length < 2) return "";
+  const log = Math.log10, hs = kept.map(([h]) => log(h)), es = kept.map(([, e]) => log(e));
+  const ends = (v) => [Math.floor(Math.min(...v)), Math.max(Math.ceil(Math.max(...v)), Math.floor(Math.min(...v)) + 1)];
+  const [h0, h1] = ends(hs), [e0, e1] = ends(es), x = (v) => 52 + ((v - h0) / (h1 - h0)) * 350, y = (v) => 200 - ((v - e0) / (e1 - e0)) * 180;
+  const parts = [];
+  for (let k = h0; k <= h1; k++) parts.push(`<text x="${x(k)}" y="216" text-anchor="middle">1e${k}</text><line x1="${x(k)}" x2="${x(k)}" y1="20" y2="200" stroke="#0001"/>`);
+  for (let k = e0; k <= e1; k += Math.ceil((e1 - e0) / 8)) parts.push(`<text x="46" y="${y(k) + 4}" text-anchor="end">1e${k}</text><line x1="52" x2="402" y1="${y(k)}" y2="${y(k)}" stroke="#0001"/>`);
+  parts.push(`<polyline fill="none" stroke="${FORWARD}" stroke-width="1.5" points="${kept.map((_, k) => `${x(hs[k])},${y(es[k])}`).join(" ")}"/>`);
+  kept.forEach((_, k) => parts.push(`<circle cx="${x(hs[k])}" cy="${y(es[k])}" r="3" fill="${FORWARD}"/>`));
+  return `<svg viewBox="0 0 420 240">${parts.join("")}<text x="227" y="234" text-anchor="middle">step of the differences</text><text x="56" y="14">error</text></svg>`;
+}
+$("checks").innerHTML = (data.check || []).map((c) =>
+  `<div class="check"><div><p class="${c.passed ? "passed" : "failed"}">${c.passed ? "passed" : "FAILED"}</p><pre>${escaped(c.text)}</pre>` +
+  (c.worst ? `<p>Worst entry: ${escaped(c.worst)}</p>` : "") + `</div><div>${curve(c.curve || [])}</div></div>`).join("") ||
+  "<p>Nothing was compared: <code>--check</code> of ampi.run does so, or give <code>ampi.report(…, check=)</code> the result of <code>ampi.testing.dot_test</code> or <code>taylor_test</code>.</p>";

@@ -1,0 +1,164 @@
+"""The files and texts of a report: the page, the trace, the graph, the table."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import importlib.resources
+import json
+import os
+from typing import Any
+
+from .figures import MOST_ARROWS, Ranks, arrows, matrix
+from .tracer import SWEEP, WAITING
+
+PHASES = ("primal", "recording", "sweep")
+KINDS = ("computed", "kernel", "communication", "waiting")
+MOST_IN_TRACE = 1_000_000
+"""Events in the trace."""
+
+
+def write_page(path: str, figures: dict[str, Any]) -> None:
+    """Write the page, which needs no other file."""
+    folder = importlib.resources.files(__package__) / "page"
+    text = (folder / "page.html").read_text(encoding="utf-8")
+    parts = {
+        "TITLE": html.escape(figures["title"]),
+        "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
+        "DATA": json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "SCRIPT": "\n".join(
+            (folder / name).read_text(encoding="utf-8") for name in ("common.js", "timeline.js", "parts.js")
+        ),
+    }
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_trace(path: str, ranks: Ranks) -> str:
+    """Write the trace of all ranks in the Trace Event format; says what was left out, if anything was."""
+    sites = ranks[0]["sites"]
+    most = MOST_IN_TRACE // len(ranks)
+    left_out = sum(rank["dropped"] for rank in ranks)
+    with gzip.open(path, "wt", encoding="utf-8", compresslevel=4) as file:
+        file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
+        lines = []
+        for k, rank in enumerate(ranks):
+            events = rank["events"]
+            if len(events) > most:
+                left_out += len(events) - most
+                events = sorted(events, key=lambda e: e[0] - e[1])[:most]
+            lines += _head(k, rank)
+            for begin, end, site, phase, kind in sorted(events, key=lambda e: (e[0], -e[1])):
+                where, name, _ = sites[site]
+                lines.append(
+                    {
+                        "name": "wait" if kind == WAITING and phase == SWEEP else name,
+                        "cat": f"{PHASES[phase]},{KINDS[kind]}",
+                        "ph": "X",
+                        "pid": k,
+                        "tid": 0,
+                        "ts": begin / 1000,
+                        "dur": (end - begin) / 1000,
+                        "args": {"line": where},
+                    }
+                )
+        lines += _flows(ranks)
+        file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+        file.write("\n]}\n")
+    return f"trace.json.gz holds the {MOST_IN_TRACE} longest events; {left_out} are left out" if left_out else ""
+
+
+def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
+    """A rank's name, and its phases in a lane of their own."""
+    named = lambda what, tid, name: {"name": what, "ph": "M", "pid": k, "tid": tid, "args": {"name": name}}
+    found = [
+        named("process_name", 0, f"rank {k} ({rank['host']}, process {rank['process']})"),
+        named("thread_name", 0, "operations"),
+        named("thread_name", 1, "phases"),
+        {"name": "process_sort_index", "ph": "M", "pid": k, "tid": 0, "args": {"sort_index": k}},
+    ]
+    for (t, phase), (end, _) in zip(rank["phases"], rank["phases"][1:]):
+        if phase >= 0:
+            one = {"name": PHASES[phase], "cat": "phase", "ph": "X", "pid": k, "tid": 1}
+            found.append({**one, "ts": t / 1000, "dur": (end - t) / 1000})
+    return found
+
+
+def _flows(ranks: Ranks) -> list[dict[str, Any]]:
+    """Arrows from calls that send to calls that receive."""
+    found = []
+    for number, (source, dest, left, came, nbytes, _, _, phase) in enumerate(arrows(ranks)[:MOST_IN_TRACE]):
+        name = "adjoint" if phase == SWEEP else "message"
+        one = {"name": name, "cat": "message", "id": number, "tid": 0, "args": {"bytes": nbytes}}
+        found.append({**one, "ph": "s", "pid": source, "ts": left / 10})
+        found.append({**one, "ph": "f", "bp": "e", "pid": dest, "ts": came / 10})
+    return found
+
+
+def write_graph(path: str, ranks: Ranks) -> None:
+    """Write who sends to whom, and the reversal, for Graphviz."""
+    lines = ["digraph communication {", "  rankdir=LR;", "  node [shape=circle];"]
+    for name, label, back in (("program", "program", False), ("sweep", "reverse sweep", True)):
+        edges: dict[tuple[int, int], list[int]] = {}
+        for source, dest, _, count, nbytes in matrix(ranks, back):
+            entry = edges.setdefault((source, dest), [0, 0])
+            entry[0] += count
+            entry[1] += nbytes
+        lines.append(f'  subgraph cluster_{name} {{\n    label="{label}";')
+        lines += [f'    {name}{k} [label="{k}"];' for k in range(len(ranks))]
+        for (source, dest), (count, nbytes) in sorted(edges.items()):
+            lines.append(f'    {name}{source} -> {name}{dest} [label="{count} x, {size(nbytes)}"];')
+        lines.append("  }")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join([*lines, "}"]) + "\n")
+
+
+def size(nbytes: float) -> str:
+    """Bytes with a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def profile(figures: dict[str, Any], most: int = 30) -> str:
+    """Table (d) as text: sums over ranks."""
+    rows = figures["table"]
+    width = max([len(_label(row)) for row in rows[:most]] + [20])
+    lines = [
+        f"Seconds on {figures['ranks']} rank(s) together, by source line (gradient: recording and sweep)",
+        f"{'line':{width}}  {'calls':>8}  {'bytes':>10}  "
+        f"{'primal':>9}  {'recording':>9}  {'sweep':>9}  gradient/primal",
+    ]
+    for row in rows[:most]:
+        calls = max(map(sum, row["calls"]))
+        lines.append(_row(_label(row), width, calls, size(sum(row["bytes"])), row["seconds"], row["ratio"]))
+    if len(rows) > most:
+        lines.append(f"({len(rows) - most} more lines, which take less)")
+    lines.append(_row("elsewhere (plain Python and NumPy)", width, "", "", figures["total"]["elsewhere"], None))
+    phases = figures["total"]["phases"]
+    lines.append(_row("in all", width, "", "", phases, None))
+    return "\n".join(lines)
+
+
+def _label(row: dict[str, Any]) -> str:
+    text = f"{row['line']} {', '.join(row['names'])}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _row(label: str, width: int, calls: Any, nbytes: str, seconds: Any, ratio: float | None) -> str:
+    primal, recording, sweep = map(sum, seconds)
+    shown = "" if ratio is None else f"{ratio:.2f}"
+    return f"{label:{width}}  {calls:>8}  {nbytes:>10}  {primal:9.4f}  {recording:9.4f}  {sweep:9.4f}  {shown:>15}"
+
+
+def in_folder(path: str, name: str) -> str:
+    """A file of a folder, which is made if need be."""
+    os.makedirs(path, exist_ok=True)
+    return os.path.join(path, name)
+
+
+__all__ = ["MOST_ARROWS", "in_folder", "profile", "write_graph", "write_page", "write_trace"]
