@@ -1,20 +1,266 @@
-"""Reports: the numbers in them are the tape's, the trace is one that viewers take, and the page works in a browser."""
+"""Reports as a person sees them: the page in a browser, the options of ampi.run, and what is left out where much is."""
 
-import collections
 import gzip
 import json
 import re
 
-import numpy
 import pytest
-from generated_check import WORLD, attach_buffer, function, inputs, plainly
-from mpi4py import MPI
 from page_browser import look
 
+from ampi.reports import checked, written
+from ampi.reports import figures as shown
+from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
+from ampi.testing import TaylorTest
+
+RING = """\
+import sys
+import numpy
 import ampi
 import ampi.numpy as np
-from ampi import reports
-from ampi.mpi.messages import Sent
-from ampi.mpi.namespace import BASE
-from ampi.reports import figures as shown
-from ampi.reports import tracer as tracing_module
+
+comm = ampi.COMM_WORLD
+
+@ampi.kernel
+def square(u, v):
+    for i in range(len(u)):
+        v[i] = u[i] * u[i]
+
+def energy(x):
+    left = np.zeros(3)
+    comm.Sendrecv(x[-3:], (comm.rank + 1) % comm.size, recvbuf=left, source=(comm.rank - 1) % comm.size)
+    x = np.concatenate([left, x])
+    y = np.zeros(len(x))
+    square(x, y)
+    total = np.zeros(1)
+    comm.Allreduce(np.sum(y), total)
+    return total[0]
+
+x0 = numpy.arange(1.0, 9.0)
+energy(np.array(x0))
+with ampi.Tape() as tape:
+    x = tape.watch(x0)
+    energy = energy(x)
+gradient = tape.gradient(energy, x)
+"""
+
+PLAIN = """\
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+k = np.linspace(1.0, 2.0, 20) + comm.rank
+left = np.zeros(1)
+comm.Sendrecv(k[-1:], (comm.rank + 1) % comm.size, recvbuf=left, source=(comm.rank - 1) % comm.size)
+total = comm.allreduce(float(np.sum(k**2 * left)))
+"""
+
+
+def data_of(folder):
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)[1])
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory):
+    """The report of a program with its own tape, on three ranks, and what was printed."""
+    import shutil
+    import subprocess
+    import sys
+
+    from patience import patience
+
+    folder = tmp_path_factory.mktemp("ring")
+    (folder / "ring.py").write_text(RING)
+    mpiexec = shutil.which("mpiexec", path=sys.exec_prefix + "/bin") or shutil.which("mpiexec")
+    if mpiexec is None:
+        pytest.skip("no mpiexec")
+    options = ["--report", folder / "out", "--graph", folder / "out.dot", "--profile"]
+    command = [mpiexec, "-n", "3", sys.executable, "-m", "ampi.run", *options, folder / "ring.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(100))
+    assert not done.returncode, done.stderr
+    return folder, done.stdout
+
+
+def test_page_has_what_the_program_did(ring):
+    folder, _ = ring
+    data = data_of(folder / "out")
+    assert data["title"] == "ring.py" and data["ranks"] == 3
+    edges = [(source, dest, count, nbytes) for source, dest, _, count, nbytes in data["matrix"]]
+    assert edges == [(0, 1, 1, 24), (1, 2, 1, 24), (2, 0, 1, 24)]
+    assert [(s, d, n, b) for s, d, _, n, b in data["reverse"]] == [(0, 2, 1, 24), (1, 0, 1, 24), (2, 1, 1, 24)]
+    rows = {row["line"]: row for row in data["table"]}
+    sends = rows[f"ring.py:{1 + RING[: RING.index('comm.Sendrecv')].count(chr(10))}"]
+    assert sends["names"] == ["Sendrecv"] and sends["calls"] == [[1] * 3, [1] * 3, [2] * 3]
+    kernel = rows[f"ring.py:{1 + RING[: RING.index('square(x, y)')].count(chr(10))}"]
+    assert kernel["names"] == ["square"] and kernel["calls"] == [[1] * 3, [1] * 3, [1] * 3]
+    assert all(all(t > 0 for t in ranks) for ranks in kernel["seconds"])
+
+
+def test_table_on_the_terminal(ring):
+    _, printed = ring
+    assert re.search(r"ring\.py:\d+ Sendrecv +3 +144 B( +\d+\.\d{4}){3}", printed), printed
+    assert "in all" in printed
+
+
+def test_graph_for_graphviz(ring):
+    folder, _ = ring
+    text = (folder / "out.dot").read_text()
+    assert text.count("program0 -> program1") == 1 and text.count("sweep1 -> sweep0") == 1
+    assert text.count("->") == 6 and text.count("{") == text.count("}")
+
+
+def test_trace_is_json_of_trace_events(ring):
+    folder, _ = ring
+    with gzip.open(folder / "out" / "trace.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 2}
+    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 6
+
+
+def test_page_in_a_browser(ring, tmp_path):
+    script = """
+    const count = () => [Number($("lanes").dataset.events), Number($("lanes").dataset.arrows)];
+    const all = count(), bars = document.querySelectorAll("#lanes svg rect").length;
+    const choose = (id, value) => { $(id).value = value; $(id).dispatchEvent(new Event("change")); };
+    choose("by-name", "Sendrecv"); const sends = count(); choose("by-name", "");
+    const line = data.sites.find((s) => s.name === "square").line;
+    choose("by-line", line); const kernels = count(); choose("by-line", "");
+    choose("by-comm", "0"); const world = count(); choose("by-comm", "");
+    $("with-adjoints").click(); const without = count(); $("with-adjoints").click();
+    choose("lines-rank", "1");
+    document.querySelector("#lines-table th").click();
+    choose("memory-rank", "2"); choose("message-what", "count"); choose("partner-rank", "1");
+    toPhase(2); lanes(); const swept = count();
+    return {all, sends, kernels, world, without, swept, bars,
+            cells: document.querySelectorAll("#matrix [data-said]").length,
+            partners: document.querySelectorAll("#partners tbody tr").length,
+            rows: document.querySelectorAll("#lines-table tbody tr").length,
+            summary: $("summary").textContent, title: document.querySelector("h1").textContent};
+    """
+    folder, _ = ring
+    found, said = look(folder / "out" / "index.html", script, tmp_path)
+    assert not said and "error" not in found, (said, found)
+    data = data_of(folder / "out")
+    sites = [[lane[k] for k in range(2, len(lane), 5)] for lane in data["events"]]
+    named = lambda name: sum(data["sites"][site]["name"] == name for lane in sites for site in lane)
+    assert found["all"] == [sum(map(len, sites)), 6] and found["bars"] > 10
+    assert found["sends"] == [named("Sendrecv"), 6] and found["kernels"] == [named("square"), 0]
+    assert found["world"][0] == named("Sendrecv") + named("Allreduce") and found["world"][1] == 6
+    assert found["without"] == [found["all"][0], 3]
+    assert 0 < found["swept"][0] < found["all"][0] and found["swept"][1] >= 3
+    assert (found["cells"], found["partners"], found["rows"]) == (3, 1, len(data["table"]) + 2)
+    assert found["title"] == "ring.py" and "3 messages of 72 B" in found["summary"]
+
+
+def test_gradient_of_a_program_as_it_stands(mpiexec, tmp_path):
+    program = tmp_path / "plain.py"
+    program.write_text(PLAIN)
+    options = ["--wrt", "k", "--of", "total", "--objective", "replicated", "--check"]
+    done = mpiexec(2, "-m", "ampi.run", *options, "--report", tmp_path / "out", program)
+    assert not done.returncode and "PASS" in done.stdout, done.stderr + done.stdout
+    data = data_of(tmp_path / "out")
+    (check,) = data["check"]
+    assert check["passed"] and len(check["curve"]) == 4
+    assert re.match(r"k\[\d+\] on rank [01]: .* relative difference \d\.\de-", check["worst"])
+    assert {phase for rank in data["phases"] for _, phase in rank} == {-1, PRIMAL, RECORDING, SWEEP}
+    (row,) = (row for row in data["table"] if "Sendrecv" in row["names"])
+    assert row["calls"] == [[1, 1], [1, 1], [2, 2]] and row["ratio"] > 0
+
+
+def test_a_program_that_is_only_watched(mpiexec, tmp_path):
+    program = tmp_path / "plain.py"
+    program.write_text(PLAIN + "MPI.Finalize()\nprint(total > 0)\nraise SystemExit\n")
+    done = mpiexec(2, "-m", "ampi.run", "--profile", program)
+    assert not done.returncode and "True" in done.stdout, done.stderr
+    assert re.search(r"plain\.py:7 Sendrecv +2 ", done.stdout), done.stdout
+
+
+def test_status_and_traceback_stay_the_programs_own(mpiexec, tmp_path):
+    program = tmp_path / "ends.py"
+    program.write_text("import sys\nsys.exit(3) if len(sys.argv) > 1 else 1 / 0\n")
+    done = mpiexec(1, "-m", "ampi.run", "--profile", program, "exit")
+    assert done.returncode == 3
+    done = mpiexec(1, "-m", "ampi.run", "--profile", program)
+    assert done.returncode and "ZeroDivisionError" in done.stderr and "traced.py" not in done.stderr, done.stderr
+
+
+def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = mpiexec(2, "-m", "ampi.run", "--report", tmp_path / "file" / "out", "-c", "print('ran')")
+    assert done.returncode and "--report" in done.stderr and "ran" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------- many ranks, much
+
+
+def many(ranks, events=40, messages=6):
+    """What so many ranks might have traced: each sends to its neighbours in a ring, and there is a sweep."""
+    sites = [("", "(elsewhere)", 0), ("/p/a.py:3", "Isend", COMMUNICATION), ("/p/a.py:9", "work", KERNEL)]
+    found = []
+    for rank in range(ranks):
+        times = [(1000 * k, 1000 * k + 700, 1 + k % 2, SWEEP if 2 * k > events else RECORDING) for k in range(events)]
+        sent = []
+        for k in range(messages):
+            right, left = (rank + 1) % ranks, (rank - 1) % ranks
+            t, back = 2000 * k + 100, 1000 * events - 2000 * k
+            sent.append((0, 0, right, k, 800, 1, t, t + 500, back, back + 700, 800))
+            sent.append((1, 0, left, k, 800, 1, t, t + 900, back, back + 600, 800))
+        found.append(
+            {
+                "sites": sites,
+                "comms": ["MPI_COMM_WORLD"],
+                "events": [(*span, COMMUNICATION if span[2] == 1 else KERNEL) for span in times]
+                + [(100, 300, 1, RECORDING, WAITING)],
+                "dropped": 0,
+                "totals": {(1, RECORDING): [events, 700 * events], (2, SWEEP): [events, 700 * events]},
+                "adjoints": {2: events},
+                "phases": [(0, RECORDING), (500 * events, SWEEP), (1000 * events, -1)],
+                "memory": [(1000 * k, 2, 64, 8) for k in range(events)],
+                "shadows": [(1000 * k, 100 * k) for k in range(events)],
+                "checkpoints": [(1500, 4096)],
+                "messages": sent,
+                "tape": {"saved": 64 * events, "kept": 8 * events},
+                "host": "here",
+                "process": rank,
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 64])
+def test_few_ranks_and_many(ranks, tmp_path):
+    data = shown.figures_of(many(ranks), "many")
+    assert len(data["matrix"]) == ranks and len(data["arrows"]) == 2 * 6 * ranks and not data["notes"]
+    written.write_page(tmp_path / "index.html", data)
+    script = """
+    const frames = ["lanes", "graph", "matrix", "lines-table"].map((id) => $(id).getBoundingClientRect());
+    const texts = [...document.querySelectorAll("#lanes svg text")].filter((t) => t.textContent.startsWith("rank"));
+    const heights = texts.map((t) => t.getBoundingClientRect());
+    const apart = heights.slice(1).map((b, k) => b.top - heights[k].bottom);
+    return {heights: frames.map((f) => f.height), wide: document.documentElement.scrollWidth > innerWidth,
+            apart: Math.min(0, ...apart), names: texts.length};
+    """
+    found, said = look(tmp_path / "index.html", script, tmp_path)
+    assert not said and "error" not in found, (said, found)
+    assert all(50 < height < 1000 for height in found["heights"]), found
+    assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
+
+
+def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(shown, "MOST_SHOWN", 60)
+    monkeypatch.setattr(shown, "MOST_ARROWS", 10)
+    monkeypatch.setattr(written, "MOST_IN_TRACE", 30)
+    ranks = many(2, events=100)
+    data = shown.figures_of(ranks, "much")
+    assert [len(lane) // 5 for lane in data["events"]] == [30, 30] and len(data["arrows"]) == 10
+    assert len(data["notes"]) == 2 and "142 shorter ones" in data["notes"][0] and "10 messages" in data["notes"][1]
+    assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
+    said = written.write_trace(tmp_path / "trace.json.gz", ranks)
+    assert "172 are left out" in said
+
+
+def test_checks_are_shown_with_their_curve():
+    taylor = TaylorTest([0.1, 0.05, 0.025], [1.0, 0.5, 0.25], [0.01, 0.0025, 0.000625], 1e-16)
+    (found,) = checked.described(taylor)
+    assert found["passed"] and found["curve"] == [[0.1, 0.01], [0.05, 0.0025], [0.025, 0.000625]]
+    assert checked.described(None) == [] and len(checked.described([taylor, taylor])) == 2

@@ -15,7 +15,7 @@ from typing import Any
 from ..tape import Tape
 from . import gathering, tracer, written
 from .checked import described
-from .figures import figures
+from .figures import figures_of
 from .harvest import harvest
 
 
@@ -48,7 +48,7 @@ class Trace:
         found = described(check)
         if ranks is None:
             return []
-        data = figures(ranks, title, found)
+        data = figures_of(ranks, title, found)
         left_out = written.write_trace(written.in_folder(path, "trace.json.gz"), ranks)
         if left_out:
             data["notes"].append(left_out)
@@ -64,7 +64,7 @@ class Trace:
     def profile(self) -> str:
         """The table of source lines, on rank 0. Collective."""
         ranks = self.gather()
-        return "" if ranks is None else written.profile(figures(ranks, ""))
+        return "" if ranks is None else written.profile(figures_of(ranks, ""))
 
 
 _traces: list[Trace] = []

@@ -22,7 +22,7 @@ MOST_SAMPLES = 400
 Ranks = list[dict[str, Any]]
 
 
-def figures(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
+def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
     """All of it, as JSON has it: times in units of 0.1 µs, sizes in bytes."""
     notes: list[str] = []
     sites = ranks[0]["sites"]

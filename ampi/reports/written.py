@@ -134,7 +134,7 @@ def profile(figures: dict[str, Any], most: int = 30) -> str:
         f"{'primal':>9}  {'recording':>9}  {'sweep':>9}  gradient/primal",
     ]
     for row in rows[:most]:
-        calls = max(map(sum, row["calls"]))
+        calls = max(map(sum, row["calls"][:SWEEP]))
         lines.append(_row(_label(row), width, calls, size(sum(row["bytes"])), row["seconds"], row["ratio"]))
     if len(rows) > most:
         lines.append(f"({len(rows) - most} more lines, which take less)")

@@ -135,7 +135,7 @@ def check_trace(events, ranks):
     return len(flows)
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
 @pytest.mark.parametrize("number", range(NUMBER))
 def test_numbers_are_those_of_the_tape(number, buffered, folder):
@@ -161,6 +161,25 @@ def test_numbers_are_those_of_the_tape(number, buffered, folder):
     forward = [arrow for arrow in data["arrows"] if arrow[7] == 1]
     assert len(forward) == sum(sent.get((rank, "count"), 0) for sent, *_ in said for rank in range(WORLD.size))
     assert len(data["arrows"]) - len(forward) == sum(n for _, back, *_ in said for n in back.values())
+
+
+@pytest.mark.mpi
+def test_messages_to_oneself_and_a_tape_that_was_not_traced(folder):
+    comm = ampi.COMM_WORLD
+    x0 = numpy.arange(4.0)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = ampi.numpy.zeros(4)
+        requests = [comm.Irecv(y, comm.rank, 7), comm.Isend(x * x, comm.rank, 7)]
+        ampi.MPI.Request.Waitall(requests)
+        y *= y
+    tape.gradient(y, x, seed=numpy.ones(4))
+    ampi.report(tape, folder)
+    if WORLD.rank == 0:
+        data, events = read(folder)
+        assert [entry[:2] + entry[3:] for entry in data["matrix"]] == [[r, r, 1, 32] for r in range(WORLD.size)]
+        assert [entry[:2] + entry[3:] for entry in data["reverse"]] == [[r, r, 1, 32] for r in range(WORLD.size)]
+        assert not any(data["events"]) and not data["arrows"] and not check_trace(events, WORLD.size)
 
 
 @pytest.mark.mpi
