@@ -43,7 +43,7 @@ def gradient(drawn, storage, resume):
 
 def same(found, expected, drawn):
     for a, b in zip(found, expected, strict=True):
-        assert a.tobytes() == b.tobytes(), str(drawn)
+        assert a.tobytes() == b.tobytes(), f"{drawn}: {a} {b}"
 
 
 def killing(monkeypatch, n, after):

@@ -93,8 +93,10 @@ class Drawn:
             total = total + np.sum(np.real(outside * parameter[0]))
         if self.twice:
             self.twice = False
-            total = total + self.run(total * 1e-3, x, loops)
-            self.twice = True
+            try:
+                total = total + self.run(total * 1e-3, x, loops)
+            finally:
+                self.twice = True
         return total
 
     def spelled(self, advance, f):

@@ -44,12 +44,10 @@ class Disk:
 
     def open(self, step: Any, resume: bool, **about: Any) -> None:
         """See `Folder.open`; ``about`` tells this run from others."""
-        from .. import __version__
-
         code = getattr(step, "__code__", None)
         self.folder.open(
             {
-                "ampi": __version__,
+                "ampi": sys.modules[__package__.partition(".")[0]].__version__,
                 "program": os.path.basename(sys.argv[0]) if sys.argv else "",
                 "step": getattr(step, "__qualname__", type(step).__qualname__),
                 "its code": "" if code is None else _digest(code.co_code),

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..mpi.collective_calls import Performed
 from ..mpi.log import Communication, Log
-from ..mpi.messages import ALL, Sent
+from ..mpi.messages import ALL, Received, Sent
 from ..tape import Tape
 from .tracer import COMMUNICATION, TracedRecords, Tracer
 
@@ -22,6 +22,12 @@ def harvest(tracer: Tracer, tape: Tape) -> None:
     tracer.messages.append((id(records), list(of_tape(tracer, tape))))
     if isinstance(records, TracedRecords):
         records.harvested = True
+
+
+def unseen_receives(tape: Tape) -> list[Received]:
+    """Receives of which no record says that they have ended: a sweep sends their adjoints before its first record."""
+    communication = tape.sweep_starts.get("communication")
+    return list(communication.unseen) if isinstance(communication, Communication) else []
 
 
 def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:

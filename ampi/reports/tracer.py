@@ -48,6 +48,8 @@ class TracedRecords(list):
         By the ids of received messages: when they had come.
     swept : dict
         By the ids of records, and of the messages that a wait has completed: when the latest sweep passed them.
+    agreed : int
+        When the latest sweep came to its first record.
     saved, kept : int
         Bytes of the tape that have been ascribed to a line.
     """
@@ -64,7 +66,7 @@ class TracedRecords(list):
         self.harvested = False
         self.sweep: Sweep | None = None
         self.current: Any = None
-        self.began = self.inside = 0
+        self.began = self.inside = self.agreed = 0
         self.every = 1
 
     def append(self, record: Any) -> None:
@@ -105,7 +107,9 @@ class SweptRecords(TracedRecords):
         """The sweep has left one record, and comes to the next."""
         time = now()
         tracer = self.tracer
-        if self.current is not None:
+        if self.current is None:
+            self.agreed = time
+        else:
             site = self.sites.get(id(self.current), 0)
             tracer.event(self.began, time, site, SWEEP, without=tracer.inside - self.inside)
             tracer.count_adjoint(site)
@@ -234,6 +238,7 @@ class Tracer:
         if not isinstance(records, TracedRecords) or type(sweep) is not Sweep or get_ident() != self.thread:
             return
         before = self.phase, self.call, self.sweeping
+        begun = now()
         self.depth += 1
         self.turn(SWEEP)
         self.call = -1
@@ -243,9 +248,11 @@ class Tracer:
         records.every = max(len(records) // SAMPLES, 1)
 
         def end(error: BaseException | None) -> None:
-            from .harvest import harvest
+            from .harvest import harvest, unseen_receives
 
             records.turn(None)  # type: ignore[attr-defined]
+            for receive in unseen_receives(sweep.tape):
+                records.swept[id(receive)] = begun, records.agreed
             self.shadows.append((now(), sweep.nbytes()))
             records.__class__ = TracedRecords
             records.current = records.sweep = None
