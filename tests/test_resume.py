@@ -145,10 +145,18 @@ def test_little_is_lost(shared, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("what", ["steps", "input", "step", "version", "checkpoints", "seed"])
+@pytest.mark.parametrize("what", ["steps", "input", "step", "constant", "variable", "version", "checkpoints", "seed"])
 def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
+    rate = 0.05
+
+    def growth(u):
+        return 1.0 - rate * u
+
     def step(u):
-        u *= 1.0 - 0.05 * u
+        u *= growth(u)
+
+    def same_but_for_a_constant(u):
+        u *= 2.0 - rate * u
 
     def other(u):
         u *= 1.0 - 0.06 * u * u
@@ -174,6 +182,11 @@ def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
         options, message = {"checkpoints": 4}, "steps between states is 10, there 6"
     elif what == "step":
         options, message = {"step": other}, "other"
+    elif what == "constant":
+        same_but_for_a_constant.__qualname__ = step.__qualname__
+        options, message = {"step": same_but_for_a_constant}, "its code"
+    elif what == "variable":
+        rate, message = 0.06, r"rate in .*growth is '0.06', there '0.05'"
     else:
         options, message = {"factor": 2.0}, "another seed"
     with pytest.raises(ampi.TapeError, match=message):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import TapeError
+from ..handouts import LIBRARIES
 from ..memory import Region, Storage, memory_at
 from ..tape import Sweep, place_of
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
@@ -44,13 +47,13 @@ class Disk:
 
     def open(self, step: Any, resume: bool, **about: Any) -> None:
         """See `Folder.open`; ``about`` tells this run from others."""
-        code = getattr(step, "__code__", None)
         self.folder.open(
             {
                 "ampi": sys.modules[__package__.partition(".")[0]].__version__,
                 "program": os.path.basename(sys.argv[0]) if sys.argv else "",
                 "step": getattr(step, "__qualname__", type(step).__qualname__),
-                "its code": "" if code is None else _digest(code.co_code),
+                "its code": _digest(*(repr(told).encode() for told in codes_of(step))),
+                **numbers_of(step),
                 "number of ranks": self.folder.comm.size,
                 **about,
                 "what the loop begins with": self._beginning(),
@@ -153,6 +156,72 @@ class OnDisk:
         for view, values in written:
             write(view, values)
         return state
+
+
+_NUMBERS = bool, int, float, complex, str, np.generic
+
+
+def functions_of(step: Any) -> list[Any]:
+    """The functions of the program that a step consists of: itself, and those that it names, at any depth."""
+    found: dict[int, Any] = {}
+
+    def visit(x: Any) -> None:
+        for name in ("func", "__func__", "py_func", "__wrapped__"):  # partial objects, methods, kernels
+            x = getattr(x, name, x)
+        if not isinstance(x, FunctionType):
+            call = getattr(type(x), "__call__", None)  # noqa: B004
+            if not isinstance(call, FunctionType):
+                return
+            x = call
+        if id(x) in found or str(x.__globals__.get("__name__", "")).partition(".")[0] in LIBRARIES:
+            return
+        found[id(x)] = x
+        for value in _named_in(x).values():
+            visit(value)
+
+    visit(step)
+    return list(found.values())
+
+
+def _named_in(function: FunctionType) -> dict[str, Any]:
+    """What a function may use by name: variables of its module and of functions around it, and defaults."""
+    names = [name for code in _codes(function.__code__) for name in code.co_names]
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # empty
+            found[name] = cell.cell_contents
+    defaults = function.__defaults__ or ()
+    count = function.__code__.co_argcount
+    found.update(zip(function.__code__.co_varnames[count - len(defaults) : count], defaults))
+    return {**found, **(function.__kwdefaults__ or {})}
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """Code, and that of functions inside of it."""
+    return [code, *(c for const in code.co_consts if isinstance(const, CodeType) for c in _codes(const))]
+
+
+def codes_of(step: Any) -> list[tuple]:
+    """Instructions, names and constants of what a step consists of; not where it is written."""
+    return [
+        (code.co_code, code.co_names, [_in_order(c) for c in code.co_consts if not isinstance(c, CodeType)])
+        for function in functions_of(step)
+        for code in _codes(function.__code__)
+    ]
+
+
+def _in_order(const: Any) -> Any:
+    return sorted(map(repr, const)) if isinstance(const, frozenset) else const
+
+
+def numbers_of(step: Any) -> dict[str, str]:
+    """Numbers and text that a step's functions use by name."""
+    found = {}
+    for function in functions_of(step):
+        for name, value in _named_in(function).items():
+            if isinstance(value, _NUMBERS):
+                found[f"{name} in {function.__qualname__}"] = repr(value)
+    return found
 
 
 def _digest(*parts: Any) -> str:

@@ -87,8 +87,8 @@ def timeloop(
     CommunicationError
         ``until`` is true on some ranks and false on others.
     TapeError
-        An argument does not fit; the folder is of another program, other sizes, another ampi or another number of
-        ranks; in a sweep: a step that is run again gives something else.
+        An argument does not fit; the folder is of another step, other numbers or sizes, another ampi or another number
+        of ranks; in a sweep: a step that is run again gives something else.
 
     Notes
     -----
