@@ -123,8 +123,8 @@ def _stamp(begin: int, end: int, site: int, parts: list[tuple[Any, Any]] | None)
     tape = opened()
     if tape is None or not isinstance(tape.records, TracedRecords):
         return
-    log = tape.latest[1]
-    if log is not None:
+    communication = tape.sweep_starts.get("communication")
+    for log in () if communication is None else communication.logs.values():  # a call may use several
         stamps = tape.records.stamps.get(id(log))
         if stamps is None:
             stamps = tape.records.stamps[id(log)] = []

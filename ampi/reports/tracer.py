@@ -47,7 +47,8 @@ class TracedRecords(list):
     completed : dict
         By the ids of received messages: when they had come.
     swept : dict
-        By the ids of records, and of the messages that a wait has completed: when the latest sweep passed them.
+        By the ids of records' adjoints, and of the messages that a wait has completed: when the latest sweep passed
+        them.
     agreed : int
         When the latest sweep came to its first record.
     saved, kept : int
@@ -113,9 +114,10 @@ class SweptRecords(TracedRecords):
             site = self.sites.get(id(self.current), 0)
             tracer.event(self.began, time, site, SWEEP, without=tracer.inside - self.inside)
             tracer.count_adjoint(site)
-            self.swept[id(self.current)] = span = (self.began, time)
-            if isinstance(self.current, Completion):
-                self.swept.update((id(part), span) for part in self.current)
+            adjoint = self.current.adjoint  # itself, unless it undoes something besides
+            self.swept[id(adjoint)] = span = (self.began, time)
+            if isinstance(adjoint, Completion):
+                self.swept.update((id(part), span) for part in adjoint)
         self.current, self.began, self.inside = record, time, tracer.inside
         tracer.sweeping = self.sites.get(id(record), 0)
 

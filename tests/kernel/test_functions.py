@@ -29,8 +29,16 @@ def compiled(function):
 
 
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)
+LONG = {"correlations", "covariances", "other_places", "partitions", "percentiles", "pieces", "sets", "norms"}
+"""Cases that Numba compiles for half a minute: those in single precision are marked slow."""
+
+
+def marks(name, dtype):
+    return [pytest.mark.slow] if name in LONG and np.finfo(dtype).bits == 32 else []
+
+
 CROSSING = [
-    pytest.param(name, dtype, id=f"{name}-{np.dtype(dtype)}")
+    pytest.param(name, dtype, id=f"{name}-{np.dtype(dtype)}", marks=marks(name, dtype))
     for name, found in CASES.items()
     for dtype in TYPES[: 4 if found.complex_too else 2]
     if name not in function_cases.DOUBLE or np.finfo(dtype).bits == 64

@@ -143,7 +143,7 @@ def test_numbers_are_those_of_the_tape(number, buffered, folder):
     notes = ampi.report(tape, folder, title='<generated> & "quoted"')
     del tape
     free(leftover)
-    assert not notes
+    assert all("the timeline shows" in note for note in notes)  # where a program asks again and again
     if WORLD.rank:
         return
     data, events = read(folder)
