@@ -116,6 +116,8 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
+    if options.n < comm.size:
+        raise SystemExit(f"heat: {options.n} rows are too few for {comm.size} ranks")
     plate = Plate(options.n, options.steps)
     shown = ampi.value(plate.run(TRUTH)["shown"])
     heaters, found = invert(plate, shown)

@@ -102,6 +102,8 @@ def main():
     parser.add_argument("--gtol", type=float, default=1e-9, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
+    if options.n < comm.size:
+        raise SystemExit(f"field: {options.n} rows are too few for {comm.size} ranks")
     true = truth(options.n)
     shown = ampi.value(run(true))
     found = invert(shown, options.gtol)
