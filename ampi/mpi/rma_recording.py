@@ -70,14 +70,7 @@ def record(
             tape.append(sink.detach().zero if cut else None, undo)  # type: ignore[union-attr]
         return None
     assert trace is not None and window is not None and (source is not None or sink is not None)
-    if window.is_locked(rank):
-        if access.nonlinear:
-            access.keep(source, sink)  # type: ignore[arg-type]
-        trace.begin(access)
-        tape.append(access.collect, undo)
-    elif _is_put_off(trace, access, sink is not None):
-        access.put_off(source, sink)
-        window.put_off.append((trace, access))
+    if _waits(trace, access, rank, source, sink):
         tape.append(access.collect, undo)
     else:
         trace.accesses.append(access)
@@ -101,7 +94,6 @@ def _go_forward(
     undo: Any,
 ) -> tuple[Trace, Access] | None:
     """The same in forward mode: tangents are moved now, or when the operation has completed."""
-    window = trace.window
     if undo:
         tape.append(None, undo)
     if sink is not None and recording() is not None:
@@ -111,16 +103,24 @@ def _go_forward(
             set_tangent(tape.forward, sink, None)
         return None
     trace.note(access, source)
+    if not _waits(trace, access, rank, source, sink):
+        trace.push(access)
+    return trace, access
+
+
+def _waits(trace: Any, access: Access, rank: int, source: Buffer | None, sink: Buffer | None) -> bool:
+    """Whether an access takes effect later, where it is noted: at the end of its lock, or of the epoch."""
+    window = trace.window
     if window.is_locked(rank):
         if access.nonlinear:
             access.keep(source, sink)  # type: ignore[arg-type]
         trace.begin(access)
-    elif _is_put_off(trace, access, sink is not None):
+        return True
+    if _is_put_off(trace, access, sink is not None):
         access.put_off(source, sink)
         window.put_off.append((trace, access))
-    else:
-        trace.push(access)
-    return trace, access
+        return True
+    return False
 
 
 def _access(

@@ -7,6 +7,7 @@ any list of any numbers is a program: hypothesis can leave out steps and lower n
 
 import dataclasses
 import linecache
+import random
 
 import generated_check
 from generated_steps import KINDS
@@ -28,6 +29,17 @@ def programs(ranks, least=1, most=40):
     step = st.tuples(st.sampled_from(list(KINDS)), st.lists(st.integers(0, 999), max_size=14).map(tuple))
     steps = st.lists(step, min_size=least, max_size=most).map(tuple)
     return st.builds(Program, st.just(ranks), steps, st.booleans())
+
+
+def drawn(number, least, most=40):
+    """One of `programs` for the world's ranks, the same on every rank and in every run, whatever else is loaded."""
+    ranks = generated_check.WORLD.size
+    rng = random.Random(f"{number}: {least} to {most} steps on {ranks} ranks")
+    steps = []
+    for _ in range(rng.randint(least, most)):
+        bound = rng.choice((3, 20, 1000))
+        steps.append((rng.choice(list(KINDS)), tuple(rng.randrange(bound) for _ in range(rng.randint(0, 14)))))
+    return Program(ranks, tuple(steps), rng.random() < 0.5)
 
 
 def source(program):

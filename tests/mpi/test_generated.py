@@ -1,11 +1,8 @@
 """Generated programs: whole MPI programs, their sweeps held against differences; `scripts/fuzz` goes on from here."""
 
-import functools
-
-import hypothesis
 import pytest
-from generated_check import WORLD, attach_buffer, check
-from generated_programs import Program, function, programs, source
+from generated_check import WORLD, check
+from generated_programs import Program, drawn, function, source
 from generated_steps import KINDS
 
 from ampi.mpi.namespace import BASE
@@ -13,43 +10,14 @@ from ampi.mpi.namespace import BASE
 NUMBER = 12
 
 
-@functools.cache
-def drawn():
-    """Programs for this number of ranks, the same on every rank and in every run; collective."""
-    found = []
-
-    @hypothesis.settings(
-        max_examples=4 * NUMBER,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(programs(WORLD.size, least=20))
-    def collect(program):
-        found.append(program)
-
-    if WORLD.rank == 0:
-        collect()
-    return WORLD.bcast(found[-NUMBER:])
-
-
 BROKEN_IN_INTEL = ("Raccumulate(", "Scatter_init(")  # the latter when it is started again
-
-
-@pytest.fixture
-def buffered():
-    attach_buffer()
-    yield
-    BASE["Detach_buffer"]()
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for 2 to 4 ranks")
 @pytest.mark.parametrize("number", range(NUMBER))
-def test_generated(number, buffered):
-    program = drawn()[number]
+def test_generated(number, buffered_sends):
+    program = drawn(number, least=20)
     text = source(program)
     if any(call in text for call in BROKEN_IN_INTEL) and BASE["get_vendor"]()[0] == "Intel MPI":
         pytest.skip("Intel MPI crashes or hangs in mpi4py as it is")

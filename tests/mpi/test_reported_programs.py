@@ -1,56 +1,24 @@
 """Reports of generated programs: the numbers are those of the tapes, and the trace is one that viewers take."""
 
 import collections
-import functools
 import gzip
 import json
 import pathlib
 import re
 import tempfile
 
-import hypothesis
 import numpy
 import pytest
-from generated_check import NARROW, WIDE, WORLD, attach_buffer, free, inputs
-from generated_programs import function, programs, source
+from generated_check import NARROW, WIDE, WORLD, free, inputs
+from generated_programs import drawn, function, source
 
 import ampi
 import ampi.numpy
 from ampi import reports
 from ampi.mpi.collective_calls import Performed
 from ampi.mpi.messages import Sent
-from ampi.mpi.namespace import BASE
 
 NUMBER = 8
-
-
-@functools.cache
-def drawn():
-    """Programs for this number of ranks, the same on every rank and in every run; collective."""
-    found = []
-
-    @hypothesis.settings(
-        max_examples=4 * NUMBER,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(programs(WORLD.size, least=12, most=25))
-    def collect(program):
-        found.append(program)
-
-    if WORLD.rank == 0:
-        collect()
-    return WORLD.bcast(found[-NUMBER:])
-
-
-@pytest.fixture
-def buffered():
-    attach_buffer()
-    yield
-    BASE["Detach_buffer"]()
 
 
 @pytest.fixture
@@ -138,8 +106,8 @@ def check_trace(events, ranks):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
 @pytest.mark.parametrize("number", range(NUMBER))
-def test_numbers_are_those_of_the_tape(number, buffered, folder):
-    tape, said, leftover = run(drawn()[number])
+def test_numbers_are_those_of_the_tape(number, buffered_sends, folder):
+    tape, said, leftover = run(drawn(number, least=12, most=25))
     notes = ampi.report(tape, folder, title='<generated> & "quoted"')
     del tape
     free(leftover)

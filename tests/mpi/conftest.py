@@ -1,0 +1,13 @@
+"""What generated programs need around them."""
+
+import pytest
+from generated_check import attach_buffer
+
+from ampi.mpi.namespace import BASE
+
+
+@pytest.fixture
+def buffered_sends():
+    attach_buffer()
+    yield
+    BASE["Detach_buffer"]()
