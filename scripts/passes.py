@@ -79,7 +79,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
         if not set(pytest_args) - {"--slow"}:
-            command += ["-n", str(min(os.cpu_count() or 1, 4) + 1), "--dist", "loadfile"]
+            command += ["-n", str(min(os.cpu_count() or 1, 4) + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     else:
         mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
         command = [str(mpiexec), "-n", str(ranks), *command, "-p", "no:cacheprovider"]

@@ -25,6 +25,18 @@ FEW = 4  # ranks: on more of them, which share the cores, each test runs with CA
 CASES = 8
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
+LONGEST = (  # files that take minutes: where processes share the files they begin first, so that all end together
+    "test_functions.py",
+    "test_lulesh_gradient.py",
+    "test_random.py",
+    "test_example_inversion.py",
+    "test_waiting.py",
+    "test_arrays.py",
+    "test_parallel.py",
+    "test_corpus.py",
+    "test_adjoint.py",
+    "test_kernel_forward.py",
+)
 
 os.environ.setdefault("AMPI_VERIFY", "1")  # what every pass of the kernel differentiator makes is looked at
 
@@ -73,6 +85,9 @@ def pytest_collection_modifyitems(config, items):
     named = config.getoption("keyword") or any("::" in argument for argument in config.args)
     if WORLD.size > FEW and not (slow or named or config.getoption("--all-cases")):
         selected = some_cases(selected)
+    if WORKER:
+        last = len(LONGEST)
+        selected.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else last)
     chosen = set(selected)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = selected

@@ -62,7 +62,9 @@ def killing(monkeypatch, n, after):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("seed", range(2000, 2012))
+@pytest.mark.parametrize(
+    "seed", [*range(2000, 2005), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2005, 2012))]
+)
 def test_what_was_stopped_at_any_file_goes_on(seed, shared, monkeypatch):
     """Drawn steps and states, stopped once at each file in turn, on some ranks before and on others after it."""
     drawn = Drawn(seed, COMM_WORLD)

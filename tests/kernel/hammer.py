@@ -1,6 +1,7 @@
 """Every form of a parallel adjoint, many times on eight threads, against the serial program.
 
-Started by ``test_parallel.py`` with ``NUMBA_NUM_THREADS=8``; prints what differs and ends with status 1.
+Started by ``test_parallel.py`` with ``NUMBA_NUM_THREADS=8`` and how often each runs; prints what differs and ends with
+status 1.
 """
 
 import sys
@@ -14,7 +15,7 @@ from numba import prange
 import ampi
 
 SIZE = 3000
-REPEATS = 150
+REPEATS = int(sys.argv[1])
 NEVER = 1e9  # costs, of an element or an atomic addition
 
 

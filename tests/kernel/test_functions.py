@@ -3,6 +3,7 @@
 import inspect
 import re
 import warnings
+import zlib
 
 import function_cases
 import numba
@@ -30,11 +31,13 @@ def compiled(function):
 
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)
 LONG = {"correlations", "covariances", "other_places", "partitions", "percentiles", "pieces", "sets", "norms"}
-"""Cases that Numba compiles for half a minute: those in single precision are marked slow."""
+"""Cases that Numba compiles for half a minute."""
 
 
 def marks(name, dtype):
-    return [pytest.mark.slow] if name in LONG and np.finfo(dtype).bits == 32 else []
+    """Two thirds of the cases in single precision are marked slow, and those that take long."""
+    sampled = name not in LONG and zlib.crc32(name.encode()) % 3 == 0
+    return [] if sampled or np.finfo(dtype).bits == 64 else [pytest.mark.slow]
 
 
 CROSSING = [

@@ -211,12 +211,13 @@ def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, la
 
 
 @pytest.mark.timeout(300)
-def test_every_form_holds_under_eight_threads():
+@pytest.mark.parametrize("repeats", [30, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_form_holds_under_eight_threads(repeats):
     """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}
     here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, str(here / "hammer.py")],
+        [sys.executable, str(here / "hammer.py"), str(repeats)],
         env=environment,
         capture_output=True,
         text=True,
