@@ -63,6 +63,7 @@ FLOORS = {
     "programs": 3,
     "run": 3,
     "check": 3,
+    "scaling": 3,
     "__main__": 3,
 }
 # What the rooms of the kernel differentiator may import of it, lazy imports included; "" is what stands in none.

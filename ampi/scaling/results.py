@@ -1,0 +1,148 @@
+"""Results of a study: JSON Lines, to which lines are only added.
+
+A line is an object with a ``kind``: ``"session"`` says on what machine, with which versions and settings what follows
+was measured; ``"run"`` is a measurement, ``"warmup"`` a run that does not count. A session that was killed may leave
+the beginning of a line: it is passed over, and the next session begins on a line of its own.
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from ampi.scaling.study import Case, ScalingError, Study
+
+
+@dataclasses.dataclass
+class Results:
+    """What files of results say.
+
+    Attributes
+    ----------
+    sessions : list of dict
+        Their machine, versions, git commit, and settings of the study.
+    runs : list of dict
+        The measurements that count: of each case the first that succeeded, else the last that failed.
+    """
+
+    sessions: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+
+    @property
+    def good(self) -> list[dict[str, Any]]:
+        """The measurements that succeeded."""
+        return [run for run in self.runs if run["status"] == "ok"]
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the order, as the first session stored it."""
+        return self.sessions[0]["seed"] if self.sessions else None
+
+    def done(self, failed: bool = False) -> set[Case]:
+        """The cases that need not be measured; with `failed`, those that failed among them."""
+        return {case_of(run) for run in (self.runs if failed else self.good)}
+
+
+def case_of(run: dict[str, Any]) -> Case:
+    """What was measured."""
+    return Case(run["repetition"], run["run"], run["ranks"], run["threads"], run["size"])
+
+
+def files_of(study: Study, results: pathlib.Path | None = None) -> list[pathlib.Path]:
+    """The files of results of a study that there are: its own, and those of its jobs beside it."""
+    path = results or study.results
+    pattern = re.compile(re.escape(path.stem) + r"(-\d+)?" + re.escape(path.suffix))
+    return sorted(other for other in path.parent.iterdir() if pattern.fullmatch(other.name))
+
+
+def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
+    """The results in some files, for `study` if it is given.
+
+    Raises
+    ------
+    ScalingError
+        A line is no result, or belongs to a study with other settings.
+    """
+    sessions: list[dict[str, Any]] = []
+    best: dict[Case, dict[str, Any]] = {}
+    for path in paths:
+        for line in _lines(path):
+            if line["kind"] == "session":
+                sessions.append(line)
+                if study is not None:
+                    _compare(line["study"], study, path)
+            elif line["kind"] == "run":
+                case = case_of(line)
+                if case not in best or best[case]["status"] != "ok":
+                    best[case] = line
+    return Results(sessions, list(best.values()))
+
+
+def _lines(path: pathlib.Path) -> Iterable[dict[str, Any]]:
+    """The whole lines of a file: what a killed session has left comes before a session, or at the end."""
+    lines = [line for line in path.read_bytes().decode("utf-8", "replace").split("\n") if line.strip()]
+    broken = 0
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            if not isinstance(line, dict) or line.get("kind") not in ("session", "run", "warmup"):
+                raise ValueError
+        except ValueError:
+            broken = broken or number  # sessions may have been killed one after the other
+            continue
+        if broken and line["kind"] != "session":
+            raise _no_result(path, broken)
+        broken = 0
+        yield line
+
+
+def _no_result(path: pathlib.Path, number: int) -> ScalingError:
+    return ScalingError(f"{path}: line {number} is no result, and no session was stopped there; take the line out")
+
+
+def _compare(before: dict[str, Any], study: Study, path: pathlib.Path) -> None:
+    now = json.loads(json.dumps(study.identity()))
+    if before == now:
+        return
+    other = [
+        f"[{name}] {key}".strip()
+        for name in ("study", "runs", "environment")
+        for key in sorted({*before[name], *now[name]})
+        if before[name].get(key) != now[name].get(key)
+    ]
+    raise ScalingError(
+        f"{path} was measured with other settings than {study.path} has now: {', '.join(other)}. "
+        "Put them back, or take another file with --results"
+    )
+
+
+class Writer:
+    """Adds lines to a file of results; each is on disk when `add` returns."""
+
+    def __init__(self, path: pathlib.Path):
+        self.file: TextIO = open(path, "a", encoding="utf-8")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise ScalingError(f"{path}: another process measures into this file now") from None
+        except OSError:  # a file system without locks
+            pass
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):  # a killed session
+            self.file.write("\n")
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Write one line."""
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.file.close()
