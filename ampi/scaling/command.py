@@ -5,8 +5,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from ampi.scaling import exports, fits, medians, plots, published, results
 from ampi.scaling.runner import measure
-from ampi.scaling.study import ScalingError, read_study
+from ampi.scaling.study import ScalingError, Study, read_study
 
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
@@ -32,6 +33,14 @@ def parser() -> argparse.ArgumentParser:
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
     run.add_argument("--ranks", type=int, metavar="N", help="only on N ranks, into a file for these, as jobs do")
     run.add_argument("--keep-failed", action="store_true", help="do not try again what has failed before")
+    draw = add("plot", _plot, "draw speed-up, efficiency and the ratio of gradient to primal")
+    draw.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the picture (STUDY.png)")
+    text = "figures of the SC22 paper on Enzyme beside the ratio (may be repeated)"
+    draw.add_argument("--published", action="append", default=[], choices=published.OVERHEADS, help=text)
+    add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
+    export = add("export", _export, "write the results as CSV, or in the text format of Extra-P")
+    export.add_argument("--format", choices=("csv", "extrap"), default="csv", help="which of these (csv)")
+    export.add_argument("--output", type=pathlib.Path, metavar="FILE", help="where to (the terminal)")
     return parser
 
 
@@ -47,3 +56,67 @@ def _run(options: argparse.Namespace) -> int:
     if options.ranks is not None and options.ranks not in study.ranks:
         raise ScalingError(f"--ranks {options.ranks}: {study.path} has ranks {', '.join(map(str, study.ranks))}")
     return 1 if measure(study, options.results, options.ranks, not options.keep_failed) else 0
+
+
+def _read(options: argparse.Namespace) -> tuple[Study, results.Results]:
+    """The study, and what was measured of it."""
+    study = read_study(options.study)
+    paths = results.files_of(study, options.results)
+    if not paths:
+        raise ScalingError(f"{options.results or study.results}: there are no results yet")
+    return study, results.read(paths, study)
+
+
+def _plot(options: argparse.Namespace) -> int:
+    study, found = _read(options)
+    path = options.output or study.path.with_suffix(".png")
+    print(plots.plot(found, study.scaling, path, study.name, options.published))
+    return 0
+
+
+def _fit(options: argparse.Namespace) -> int:
+    study, found = _read(options)
+    times = medians.samples(found)
+    print(f"{study.name}, {study.scaling} scaling: medians, their bands, and models over p ranks")
+    for mode, threads in sorted({(point.mode, point.threads) for point in times}, reverse=True):
+        bands = {
+            point.ranks: medians.band(values)
+            for point, values in times.items()
+            if (point.mode, point.threads) == (mode, threads)
+        }
+        print(f"{mode}, {threads} thread{'s' * (threads > 1)}:")
+        for ranks, band in bands.items():
+            print(
+                f"   {ranks:6} ranks {band.median:11.4g} s   {band.low:.4g} to {band.high:.4g} ({band.confidence:.0%})"
+            )
+        print(f"   {_fitted({ranks: band.median for ranks, band in bands.items()}, 's')}")
+    known = medians.ratios(found)
+    for threads in sorted({threads for threads, _ in known}):
+        bands = {ranks: band for (other, ranks), band in known.items() if other == threads}
+        print(f"gradient / primal, {threads} thread{'s' * (threads > 1)}:")
+        for ranks, band in bands.items():
+            print(
+                f"   {ranks:6} ranks {band.median:11.4g}     {band.low:.4g} to {band.high:.4g} ({band.confidence:.0%})"
+            )
+        print(f"   {_fitted({ranks: band.median for ranks, band in bands.items()}, '', True)}")
+    return 0
+
+
+def _fitted(values: dict[int, float], unit: str, bends: bool = False) -> str:
+    """The model of some values, in words; why there is none, where they are too few."""
+    try:
+        model = fits.fit(list(values), list(values.values()))
+    except ScalingError as error:
+        return f"no model: {error}"
+    text = f"model: {model} {unit}".rstrip() + f" (error {model.error:.1%})"
+    return f"{text}; {fits.told(model, 'the ratio')}" if bends else text
+
+
+def _export(options: argparse.Namespace) -> int:
+    study, found = _read(options)
+    text = exports.to_csv(found) if options.format == "csv" else exports.to_extrap(found, study.name)
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -246,26 +247,42 @@ def start(
             )  # fmt: skip
         except OSError as error:
             raise ScalingError(f"{arguments[0]}: {error.strerror}; launcher says what starts the ranks") from None
-        with _ended(process):
-            try:
-                status: int | None = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                status = None
+        late = threading.Event()
+        with _ended(process, timeout, late):
+            status = process.wait()  # without a limit of its own, which would look at the process every 50 ms only
             wall = time.perf_counter() - begun
         output.seek(0)
         errors.seek(0)
-        return status, wall, output.read(), errors.read()
+        return None if late.is_set() else status, wall, output.read(), errors.read()
 
 
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Whatever happens, the process and those that it has started are gone afterwards."""
+def _ended(process: subprocess.Popen[bytes], timeout: float, late: threading.Event) -> Iterator[None]:
+    """Whatever happens, the process and those that it has started are gone afterwards; `late` if it took too long."""
+
+    def end() -> None:
+        late.set()
+        _signal(process, signal.SIGTERM)
+
+    timers = [threading.Timer(timeout, end), threading.Timer(timeout + GRACE, _signal, (process, signal.SIGKILL))]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE)
+        for timer in timers:
+            timer.cancel()
+        if process.poll() is None:
+            _signal(process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """To a process that has not ended, and to those that it has started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)

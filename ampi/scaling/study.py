@@ -138,7 +138,6 @@ class Study:
     environment: dict[str, str]
     runs: dict[str, Run]
     job: Job
-    network: dict[str, float]
 
     @property
     def folder(self) -> pathlib.Path:
@@ -226,7 +225,7 @@ def read_study(path: str | pathlib.Path) -> Study:
 def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
     """The study that the contents of a file say."""
     problems = Problems(path)
-    problems.names("", contents, ("study", "runs", "environment", "job", "network"))
+    problems.names("", contents, ("study", "runs", "environment", "job"))
     values = problems.table("study", contents.get("study"), KEYS, ("script", "ranks"))
     if values is not None:
         _check_sizes(values, problems)
@@ -238,14 +237,13 @@ def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
             problems.add("[study] size", "is missing: {size} stands in the arguments")
     environment = problems.table("environment", contents.get("environment", {}), None) or {}
     job = problems.table("job", contents.get("job", {}), JOB_KEYS) or {}
-    network = problems.table("network", contents.get("network", {}), NETWORK_KEYS) or {}
     if problems.found or values is None:
         raise problems.error()
     values["name"] = values["name"] or path.stem
     size_is = values.pop("size_is")
     study = Study(
         path=path, contents=dict(contents), per_rank=size_is == "per rank", environment=environment, runs=runs,
-        job=Job(**job), network={k: v for k, v in network.items() if v is not None}, **values,
+        job=Job(**job), **values,
     )  # fmt: skip
     study.cases()
     return study
@@ -515,4 +513,3 @@ JOB_KEYS: dict[str, Key] = {
     "directives": (texts, ()),
     "template": (text, ""),
 }
-NETWORK_KEYS: dict[str, Key] = {key: (positive, None) for key in ("latency", "overhead", "gap", "gap_per_byte")}
