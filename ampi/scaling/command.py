@@ -1,13 +1,14 @@
 """The command line of ``python -m ampi.scaling``."""
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from ampi.scaling import exports, fits, medians, plots, published, results
+from ampi.scaling import exports, fits, jobs, medians, plots, published, results
 from ampi.scaling.runner import measure
-from ampi.scaling.study import ScalingError, Study, read_study
+from ampi.scaling.study import ScalingError, Study, read_study, words
 
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
@@ -33,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
     run.add_argument("--ranks", type=int, metavar="N", help="only on N ranks, into a file for these, as jobs do")
     run.add_argument("--keep-failed", action="store_true", help="do not try again what has failed before")
+    run.add_argument("--launcher", metavar="COMMAND", help="what starts ranks, in the place of the study's launcher")
+    send = add("submit", _submit, "write job scripts for what is missing, and submit them")
+    send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
+    template = commands.add_parser("template", help="print the template of job scripts for a batch system")
+    template.add_argument("system", choices=jobs.SYSTEMS)
+    template.set_defaults(do=_template)
     draw = add("plot", _plot, "draw speed-up, efficiency and the ratio of gradient to primal")
     draw.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the picture (STUDY.png)")
     text = "figures of the SC22 paper on Enzyme beside the ratio (may be repeated)"
@@ -55,7 +62,27 @@ def _run(options: argparse.Namespace) -> int:
     study = read_study(options.study)
     if options.ranks is not None and options.ranks not in study.ranks:
         raise ScalingError(f"--ranks {options.ranks}: {study.path} has ranks {', '.join(map(str, study.ranks))}")
+    if options.launcher is not None:
+        try:
+            study = dataclasses.replace(study, launcher=words(options.launcher))
+        except ValueError as error:
+            raise ScalingError(f"--launcher must be {error}, and not {options.launcher!r}") from None
     return 1 if measure(study, options.results, options.ranks, not options.keep_failed) else 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    study = read_study(options.study)
+    paths = jobs.write(study, options.results)
+    if not paths:
+        print(f"{study.name}: everything is measured")
+    for path in paths:
+        print(path if options.write_only else f"{path}: {jobs.submit(study, path)}")
+    return 0
+
+
+def _template(options: argparse.Namespace) -> int:
+    print(jobs.SYSTEMS[options.system].template, end="")
+    return 0
 
 
 def _read(options: argparse.Namespace) -> tuple[Study, results.Results]:

@@ -65,7 +65,7 @@ def to_extrap(results: Results, name: str = "study") -> str:
     lines += ["METRIC time", ""]
     for mode in modes:
         lines.append(f"REGION {mode}")
-        lines += ["DATA " + " ".join(map(_decimal, by_place[(mode, *place)])) for place in whole]
+        lines += ["DATA " + " ".join(map(_decimal, by_place[mode, place[0], place[1]])) for place in whole]
     return "\n".join(lines) + "\n"
 
 
