@@ -308,6 +308,21 @@ def test_two_cannot_write_at_once(tmp_path):
             results.Writer(tmp_path / "a.jsonl")
 
 
+EXAMPLES = sorted(pathlib.Path(__file__).parents[1].glob("examples/*/*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_studies_of_the_examples(path):
+    read = scaling.read_study(path)
+    assert read.modes == ("primal", "gradient") and len(read.cases()) >= 6
+    command = runner.command(read, read.cases()[-1])
+    assert command[1:3] == ["-n", str(read.ranks[-1])] and str(path.parent / read.script) in command
+
+
+def test_both_examples_have_studies():
+    assert {path.parent.name for path in EXAMPLES} >= {"lulesh", "minibude"}
+
+
 def test_command(tmp_path, mpiexec, monkeypatch):
     rest = 'arguments = "25"\nenvironment = 1\n[runs.a]\nprimal = {from = "wall"}\n'
     path = write(tmp_path, HEAD.replace('launcher = "env"\n', "").replace("[1]", "[1, 2]") + rest)
