@@ -42,7 +42,7 @@ def plot(
         from matplotlib.figure import Figure
     except ImportError:
         raise ScalingError("pictures need Matplotlib: pip install matplotlib") from None
-    figure = Figure(figsize=(11, 3.6), layout="constrained", dpi=90)
+    figure = Figure(figsize=(11, 3.8), layout="constrained", dpi=72)
     canvas = FigureCanvasAgg(figure)
     path = pathlib.Path(path)
     if path.suffix[1:] not in canvas.get_supported_filetypes():
@@ -62,7 +62,9 @@ def _draw_speed_up(axes: Any, results: Results, scaling: str) -> None:
     workers = sorted({x for line in lines.values() for x in line})
     axes.plot(workers, [x / workers[0] for x in workers], ":", color="0.5", label="ideal")
     _draw(axes, lines)
-    axes.set(title=f"{'scaled ' * (scaling == 'weak')}speed-up, {scaling} scaling", xscale="log", yscale="log")
+    axes.set(title=f"{'scaled ' * (scaling == 'weak')}speed-up, {scaling} scaling")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
     _ticks(axes, workers)
 
 
@@ -70,7 +72,7 @@ def _draw_efficiency(axes: Any, results: Results, scaling: str) -> None:
     lines = _by_line(medians.efficiencies(results, scaling))
     axes.axhline(1.0, linestyle=":", color="0.5", label="ideal")
     _draw(axes, lines)
-    axes.set(title=f"efficiency, {scaling} scaling", xscale="log")
+    axes.set(title=f"efficiency, {scaling} scaling")
     axes.set_ylim(bottom=0)
     _ticks(axes, sorted({x for line in lines.values() for x in line}))
 
@@ -88,7 +90,7 @@ def _draw_ratio(axes: Any, results: Results, beside: Sequence[str]) -> None:
         for tool, values in published.OVERHEADS[name].items():
             axes.plot(list(values), list(values.values()), "x:", alpha=0.7, label=f"{tool} ({published.CITATION})")
             places |= set(values)
-    axes.set(title="gradient / primal", xscale="log")
+    axes.set(title="gradient / primal")
     axes.set_ylim(bottom=0)
     if places:
         _ticks(axes, sorted(places))
@@ -103,17 +105,20 @@ def _by_line(found: dict[medians.Point, Band]) -> dict[tuple[str, int], dict[int
 
 
 def _draw(axes: Any, lines: dict[tuple[str, int], dict[int, Band]]) -> None:
-    several = len({threads for _, threads in lines}) > 1
+    places = sorted({threads for _, threads in lines})
+    several = len(places) > 1
     for (mode, threads), line in sorted(lines.items(), reverse=True):
         x = sorted(line)
         label = f"{mode}, {threads} thread{'s' * (threads > 1)} per rank" if several else mode
-        drawn = axes.plot(x, [line[at].median for at in x], STYLES[mode], markersize=4, label=label)
+        color = f"C{2 * places.index(threads) + (mode == 'gradient')}"
+        axes.plot(x, [line[at].median for at in x], STYLES[mode], markersize=4, label=label, color=color)
         low, high = [line[at].low for at in x], [line[at].high for at in x]
-        axes.fill_between(x, low, high, alpha=0.2, color=drawn[0].get_color(), linewidth=0)
-        axes.vlines(x, low, high, alpha=0.5, color=drawn[0].get_color())
+        axes.fill_between(x, low, high, alpha=0.15, color=color, linewidth=0)
+        axes.vlines(x, low, high, alpha=0.5, color=color)
 
 
 def _ticks(axes: Any, places: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
     axes.set_xticks(list(places), [str(x) for x in places])
     axes.minorticks_off()
     axes.set_xlabel("ranks × threads")
