@@ -204,3 +204,8 @@ def test_pictures_that_cannot_be_drawn(tmp_path):
 def test_published_figures():
     assert published.OVERHEADS["lulesh-strong"]["CoDiPack"] == {1: 9.63, 8: 9.09, 27: 7.32, 64: 4.39}
     assert published.OVERHEADS["minibude-openmp"] == {"Enzyme C++ (OpenMP)": {1: 2.38, 64: 3.92}}
+
+
+def test_terms_are_not_taken_for_noise():
+    drawn = [1 + 0.01 * numpy.random.default_rng(seed).standard_normal(len(RANKS)) for seed in range(20)]
+    assert sum(fits.fit(RANKS, 5 * noise).factor == 0 for noise in drawn) >= 14
