@@ -9,6 +9,7 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from ampi import scaling
 from ampi.scaling import exports, fits, medians, plots, published
@@ -209,3 +210,16 @@ def test_published_figures():
 def test_terms_are_not_taken_for_noise():
     drawn = [1 + 0.01 * numpy.random.default_rng(seed).standard_normal(len(RANKS)) for seed in range(20)]
     assert sum(fits.fit(RANKS, 5 * noise).factor == 0 for noise in drawn) >= 14
+
+
+@given(st.lists(st.integers(1, 500), min_size=4, max_size=9, unique=True), st.data())
+def test_coefficients_are_those_of_nonnegative_least_squares(ranks, data):
+    """Of SciPy, with each point left out in turn."""
+    p = numpy.array(sorted(ranks), float)
+    y = numpy.array(data.draw(st.lists(st.floats(0.5, 3), min_size=len(p), max_size=len(p))))
+    columns = fits._columns(p, True, data.draw(st.sampled_from(fits.EXPONENTS)))
+    weights = 1 - numpy.eye(len(p))
+    for weight, found in zip(weights, fits._coefficients(columns, y, weights)):
+        matrix = (columns / y[:, None])[weight > 0]
+        _, best = nnls(matrix, numpy.ones(len(matrix)))
+        assert (found >= 0).all() and numpy.linalg.norm(matrix @ found - 1) <= best * (1 + 1e-6) + 1e-7

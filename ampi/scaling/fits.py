@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import lsq_linear
 
 from ampi.scaling.study import ScalingError
 
@@ -123,15 +122,27 @@ def _columns(p: np.ndarray, constant: bool, exponents: tuple[float, int] | None)
     return np.stack([*columns, *([_term(p, *exponents)] if exponents else [])], axis=1)
 
 
-def _coefficients(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Least squares of relative errors, with coefficients that are not negative: all of them are costs."""
+def _coefficients(columns: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Least squares of relative errors, with coefficients that are not negative: all of them are costs.
+
+    A row of `weights` (0 or 1 for each point) is a problem of its own, and so is a row of the result.
+    """
     relative = columns / y[:, None]
-    scale = np.maximum(np.abs(relative).max(axis=0), 1e-300)
+    scale = relative.max(axis=0)
     scaled = relative / scale
-    found = np.linalg.lstsq(scaled, np.ones_like(y), rcond=None)[0]
-    if (found < 0).any():
-        found = lsq_linear(scaled, np.ones_like(y), (0, np.inf), method="bvls").x
-    return found / scale
+    gram = np.einsum("kn,ni,nj->kij", weights, scaled, scaled)
+    right = weights @ scaled
+    alone = right / np.diagonal(gram, axis1=1, axis2=2)  # each column by itself
+    if columns.shape[1] == 1:
+        return alone / scale
+    product, mixed = gram[:, 0, 0] * gram[:, 1, 1], gram[:, 0, 1]
+    determinant = np.maximum(product - mixed**2, 1e-300)
+    first = (gram[:, 1, 1] * right[:, 0] - mixed * right[:, 1]) / determinant
+    second = (gram[:, 0, 0] * right[:, 1] - mixed * right[:, 0]) / determinant
+    both = np.stack([first, second], axis=1)
+    usable = (both >= 0).all(axis=1) & (determinant > 1e-12 * product)
+    better = np.eye(2)[np.argmax(right * alone, axis=1)] * alone  # where one would be negative, the other alone is best
+    return np.where(usable[:, None], both, better) / scale
 
 
 def _candidate(
@@ -139,11 +150,9 @@ def _candidate(
 ) -> tuple[Model, np.ndarray]:
     """A model with these exponents, and its relative errors where each point in turn is left out."""
     columns = _columns(p, constant, exponents)
-    errors = np.empty_like(y)
-    for k in range(len(p)):
-        others = np.arange(len(p)) != k
-        errors[k] = columns[k] @ _coefficients(columns[others], y[others]) / y[k] - 1.0
-    found = list(_coefficients(columns, y))
+    without = _coefficients(columns, y, 1.0 - np.eye(len(p)))
+    errors = (columns * without).sum(axis=1) / y - 1.0
+    found = list(_coefficients(columns, y, np.ones((1, len(p))))[0])
     first = found.pop(0) if constant else 0.0
     power, logarithm = exponents or (0.0, 0)
     error = float(np.sqrt(np.mean(errors**2)))
