@@ -30,6 +30,7 @@ from .errors import (
 )
 from .kernel import custom_jvp, kernel
 from .mpi import COMM_SELF, COMM_WORLD, MPI
+from .replays import once
 from .tape import Tape, at_first_opening, passive
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ __all__ = [
     "linearize",
     "ndarray",
     "numpy",
+    "once",
     "passive",
     "prange",
     "report",

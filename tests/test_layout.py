@@ -21,6 +21,7 @@ FLOORS = {
     "arrivals": 0,
     "handouts": 0,
     "recording": 0,
+    "replays": 0,
     "tape": 0,
     "array": 1,
     "byte_views": 1,

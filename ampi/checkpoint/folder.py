@@ -33,6 +33,8 @@ class Folder:
     ----------
     point : tuple or None
         Where to go on: (FORWARD, n), the state before step n; (FINAL, steps); (REVERSE, n), the adjoint of that state.
+    peak_bytes : int
+        The most that the files took at a time.
     """
 
     def __init__(self, storage: Any, comm: Any, where: str) -> None:
@@ -43,7 +45,8 @@ class Folder:
         self.where = where
         self.path = base / f"loop-{number}" / f"rank-{comm.rank}"
         self.point: tuple[int, int] | None = None
-        self.written_bytes = 0
+        self.peak_bytes = 0
+        self._sizes: dict[str, int] = {}
 
     def open(self, about: dict[str, Any], resume: bool) -> None:
         """Make the folder, or find where to go on; an error on all ranks if it is of another run on one."""
@@ -58,6 +61,8 @@ class Folder:
                 if not resume or not (self.path / "about.h5").exists():
                     self.clear()
                     self.save("about", about, [])
+                self._sizes = {path.stem: path.stat().st_size for path in self.path.glob("*.h5")}
+                self.peak_bytes = sum(self._sizes.values())
                 point = self._last()
         except OSError as error:
             problem = f"{self.path}: {error}"
@@ -102,6 +107,7 @@ class Folder:
         """Remove what is there."""
         for path in self.path.glob("*.h5"):
             path.unlink()
+        self._sizes.clear()
 
     def states(self, below: int) -> list[int]:
         """The steps before which there are states."""
@@ -124,7 +130,9 @@ class Folder:
             file.attrs["checksum"] = _checksum(told, flat)
         with open(part, "rb+") as file:
             os.fsync(file.fileno())
-        self.written_bytes += os.path.getsize(part)
+        size = os.path.getsize(part)
+        self.peak_bytes = max(self.peak_bytes, size + sum(self._sizes.values()))
+        self._sizes[name] = size
         os.replace(part, path)
         folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -159,6 +167,7 @@ class Folder:
         self.comm.Barrier()
         for other in removes:
             (self.path / f"{other}.h5").unlink(missing_ok=True)
+            self._sizes.pop(other, None)
 
 
 def _order(point: tuple[int, int]) -> tuple[int, int]:

@@ -12,7 +12,9 @@ from ..errors import ActivityError, TapeError
 from ..extents import Extent
 from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, memory_at, region_of, storage_of
+from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
+from . import progress
 from .resuming import Disk, OnDisk
 from .schedules import Commit
 from .states import Snapshot, arrays_of, differentiable, spelled, with_tracked_numbers, write
@@ -97,8 +99,10 @@ class Loop:
         Such views, and what they held when the loop began: in a sweep.
     earlier : dict
         See `Snapshot`.
-    executed, peak : int
-        Steps that have been run, recorded ones included, and the most bytes that were kept at a time.
+    figures : Figures
+        Steps that have been run, recorded ones included, the most bytes that were kept at a time, and so on.
+    shown : callable or None
+        Is given these after each step.
     """
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, outside: set[Storage]) -> None:
@@ -114,8 +118,8 @@ class Loop:
         self.checksums: dict[int, tuple[dict, dict]] = {}
         self.where = where_called()
         self.disk: Disk | None = None
-        self.executed = 0
-        self.peak = 0
+        self.figures = progress.Figures()
+        self.shown: Callable[[progress.Figures], None] | None = None
 
     def is_kept(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that existed when the loop began, which is taken care of as a whole."""
@@ -137,16 +141,16 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------------------ steps
 
-    def run(self, state: Any) -> Any:
-        """Run a step without recording it."""
-        self.executed += 1
-        with passive():
+    def run(self, state: Any, first: bool) -> Any:
+        """Run a step without recording it; ``first``: nobody has run it before."""
+        self.figures.executed += 1
+        with StepRuns(first), passive():
             result = self.step(state)
         return state if result is None else result
 
-    def record(self, state: Any) -> tuple[Any, Taped]:
+    def record(self, state: Any, first: bool) -> tuple[Any, Taped]:
         """Run a step and record it."""
-        self.executed += 1
+        self.figures.executed += 1
         tape = StepTape(self.references)
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
@@ -158,7 +162,8 @@ class Loop:
                 give(storage_of(array), None)  # it was on the tape of the step which computed it
                 tape.activate(array)
             before = {way: region_of(a) for way, a in arrays.items()}
-            result = self.step(state)
+            with StepRuns(first):
+                result = self.step(state)
             state = state if result is None else result
             after = places_of(state)
         for storage in self.active | self.written_storages:  # while steps run that nobody records
@@ -171,6 +176,24 @@ class Loop:
             )
         self.references.add(tape.reference)
         return state, Taped(tape, before, after)
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Steps are run, or swept, from now on."""
+        self.figures.begin(phase, total)
+        if phase == progress.END:
+            self._show()
+
+    def _show(self) -> None:
+        if self.disk is not None:
+            self.figures.disk_peak = self.disk.folder.peak_bytes
+        if self.shown is not None:
+            self.shown(self.figures)
+
+    def tell(self) -> None:
+        """A step has been run, or swept."""
+        self.figures.done += 1
+        if self.shown is not None:
+            self._show()
 
     def note(self, state: Any, n: int) -> None:
         """Remember what a state is at the beginning of a step."""
@@ -233,34 +256,47 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
 
 
 class Executor:
-    """One pass over a schedule, forward and back."""
+    """One pass over a schedule, forward and back; ``again``: the program has been through all of the steps before."""
 
-    def __init__(self, loop: Loop, schedule: Iterable[Any], state: Any) -> None:
+    def __init__(self, loop: Loop, schedule: Iterable[Any], state: Any, again: bool = False) -> None:
         self.loop = loop
         self.schedule = iter(schedule)
         self.state = state
+        self.again = again
         self.stored: dict[int, Stored | Taped | OnDisk] = {}
         self.work: dict[int, Taped] = {}
+        self.nbytes = 0  # what is kept now
         self.steps = 0
         self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
 
     def forward(self, after_step: Callable[[], None], is_last: Callable[[Any, int], bool] | None = None) -> Any:
         """Run to the end; the final state.  ``is_last(state, n)`` says whether step n is one too many."""
-        for action in self.schedule:
-            if isinstance(action, EndForward):
-                return self.state
-            if is_last is not None and isinstance(action, Forward) and is_last(self.state, int(action.n0)):
-                continue
-            self._perform(action, after_step, None)
+        try:
+            for action in self.schedule:
+                if isinstance(action, EndForward):
+                    return self.state
+                if is_last is not None and isinstance(action, Forward) and is_last(self.state, int(action.n0)):
+                    continue
+                self._perform(action, after_step, None)
+        finally:
+            progress.close(self.loop.shown)
         raise TapeError("ampi.timeloop: the schedule ends before the last step")
 
     def reverse(self, sweep: Sweep, final: dict[tuple, Region], after_step: Callable[[], None]) -> None:
         """Sweep all steps."""
         self.later = final
-        for action in self.schedule:
-            if isinstance(action, EndReverse):
-                return
-            self._perform(action, after_step, sweep)
+        actions, total = self.schedule, None
+        if self.loop.shown is not None:
+            actions, total = progress.counted(self.schedule, (Forward, Reverse))
+        self.loop.begin(progress.REVERSE, total)
+        try:
+            for action in actions:
+                if isinstance(action, EndReverse):
+                    break
+                self._perform(action, after_step, sweep)
+        finally:
+            progress.close(self.loop.shown)
+        self.loop.begin(progress.END, None)
 
     def _perform(self, action: Any, after_step: Callable[[], None], sweep: Sweep | None) -> None:
         loop = self.loop
@@ -269,28 +305,38 @@ class Executor:
                 self._store_state(int(action.n0), action.storage)
                 loop.note(self.state, action.n0)
             for n in action:
-                if action.write_adj_deps:
-                    self.state, taped = loop.record(self.state)
-                    if action.storage is StorageType.WORK:
-                        self.work[n] = taped
-                    else:
-                        self._store(n, taped)
-                else:
-                    self.state = loop.run(self.state)
-                self.steps = max(self.steps, int(n) + 1)
+                self._run(int(n), action)
                 after_step()
                 loop.verify(self.state, n + 1)
         elif isinstance(action, Commit):
             loop.disk.save_adjoint(action.n, sweep, self.later)  # type: ignore[union-attr, arg-type]
         elif isinstance(action, Reverse):
             for n in action:
-                self._sweep(self.work.pop(n), sweep)
+                self._sweep(n, sweep)
         elif isinstance(action, (Copy, Move)):
             found = self.stored[action.n] if isinstance(action, Copy) else self.stored.pop(action.n)
             if isinstance(found, Taped):
                 self.work[action.n] = found
             elif action.to_storage is not StorageType.NONE:
                 self.state = found.restore(loop)
+            if isinstance(action, Move) and not isinstance(found, Taped):
+                self.nbytes -= found.nbytes
+
+    def _run(self, n: int, action: Forward) -> None:
+        """Run step ``n``, and record it if the action wants that."""
+        loop, first = self.loop, not self.again and n >= self.steps
+        if not action.write_adj_deps:
+            self.state = loop.run(self.state, first)
+        else:
+            self.state, taped = loop.record(self.state, first)
+            if action.storage is StorageType.WORK:
+                self.work[n] = taped
+                self._keep(taped.nbytes)
+            else:
+                self._store(n, taped)
+        self.steps = max(self.steps, n + 1)
+        loop.figures.steps = max(loop.figures.steps, n + 1)
+        loop.tell()
 
     def _store_state(self, n: int, storage: StorageType) -> None:
         disk = self.loop.disk
@@ -299,15 +345,16 @@ class Executor:
         elif n not in self.stored:
             disk.save_state(f"state-{n}", self.state)
             self.stored[n] = OnDisk(disk, n)
+        self.loop.figures.snapshots += 1
 
     def _store(self, n: int, what: Stored | Taped) -> None:
         self.stored[n] = what
-        self.loop.peak = max(self.loop.peak, self.nbytes)
+        self._keep(what.nbytes)
 
-    @property
-    def nbytes(self) -> int:
-        """What is kept now."""
-        return sum(x.nbytes for x in (*self.stored.values(), *self.work.values()))
+    def _keep(self, nbytes: int) -> None:
+        figures = self.loop.figures
+        self.nbytes += nbytes
+        figures.memory_peak = max(figures.memory_peak, self.nbytes)
 
     def freeze(self) -> None:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
@@ -315,10 +362,16 @@ class Executor:
         storages.update(s for a in arrays_of(self.state).values() if (s := storage_of(a)) is not None)
         for taped in (*self.stored.values(), *self.work.values()):
             if isinstance(taped, Taped):
+                before = taped.nbytes
                 taped.freeze(storages | {r.storage for r in (*taped.before.values(), *taped.after.values())})
+                self._keep(taped.nbytes - before)
 
-    def _sweep(self, taped: Taped, sweep: Sweep) -> None:
+    def _sweep(self, n: int, sweep: Sweep) -> None:
         """Sweep a recorded step; ``later`` is where its result went."""
-        move(sweep, self.later, taped.after)  # type: ignore[arg-type]
+        taped = self.work.pop(n)
+        if self.stored.get(n) is not taped:
+            self.nbytes -= taped.nbytes
+        move(sweep, self.later, taped.after)
         sweep.inside(taped.tape).run()
         self.later = taped.before
+        self.loop.tell()

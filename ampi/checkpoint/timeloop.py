@@ -18,6 +18,7 @@ from ..mpi import COMM_WORLD
 from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
+from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
@@ -35,6 +36,7 @@ def timeloop(
     schedule: Callable[[int, int], Iterable[Any]] | None = None,
     storage: Any = None,
     resume: bool = False,
+    progress: bool | Callable[[Figures], None] | None = None,
     comm: Any = None,
 ) -> Any:
     """Run a step over and over; on a tape, with a few states kept in the place of all steps.
@@ -71,6 +73,11 @@ def timeloop(
         Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
         command, runs up to the loop, and loses at most the steps between two states.  The gradient is the same to the
         last bit.
+    progress : bool or callable, optional
+        True: a bar on standard error of rank 0 for the steps, and one for the sweep, with the time that remains, and at
+        the end a line with the steps executed, the snapshots, and the most memory and disk that they took.  By default
+        where that is a terminal, and outside of the steps of another loop; False: never.  A function is called after
+        each step, on all ranks, with the same as numbers (`ampi.checkpoint.progress.Figures`, one object for a loop).
     comm : ampi.Comm, optional
         Of the ranks that agree on ``until``, ``memory`` and ``storage``; COMM_WORLD by default.
 
@@ -94,9 +101,10 @@ def timeloop(
     -----
     Without a tape, in forward mode and inside `ampi.passive` it is the plain loop.  In a sweep, steps are run again
     from the states that were kept, recorded one at a time, and swept, by all ranks in the same order.  What a step
-    prints, it prints each time.  The default schedule runs the fewest steps that are possible with so many units of
-    memory, of which each holds a state or a recorded step (J. R. Maddison, Journal of Computational Science 82, 2024);
-    with ``until`` see `ampi.checkpoint.schedules.Online`.
+    prints, it prints each time, unless by `ampi.once`; what it writes by ``File.Write...`` is written the first time.
+    The default schedule runs the fewest steps that are possible with so many units of memory, of which each holds a
+    state or a recorded step (J. R. Maddison, Journal of Computational Science 82, 2024); with ``until`` see
+    `ampi.checkpoint.schedules.Online`.
 
     Examples
     --------
@@ -123,15 +131,12 @@ def timeloop(
         raise TapeError(f"{where_called()}: ampi.timeloop: resume=True needs storage=..., the folder to go on from")
     budget = None if memory is None else bytes_of(memory, "ampi.timeloop")
     last = _Last(until, most, COMM_WORLD if comm is None else comm)
+    shown = shown_by(progress, last.comm)
     tape = recording()
     if last(state, 0):
         return state
     if tape is None or tape.forward is not None or tape.walks:
-        n = 0
-        while n == 0 or not last(state, n):
-            result = step(state)
-            state, n = state if result is None else result, n + 1
-        return state
+        return _plainly(step, state, last, shown)
     if storage is not None and isinstance(tape, StepTape):
         raise TapeError(
             f"{where_called()}: ampi.timeloop: a loop in a step of another one has storage={storage!r}; give it to the "
@@ -140,6 +145,8 @@ def timeloop(
     if storage is not None:
         gc.collect()  # memory that nobody uses is not to be told from what is used
     record = _Steps(step, tape, state)
+    record.loop.shown = shown
+    record.loop.begin("forward", last.known)
     if budget is not None:
         checkpoints = record.units(budget, last.comm)
     elif checkpoints is None:
@@ -151,6 +158,22 @@ def timeloop(
         return record.run(lambda n: Online(kept) if n is None else offline(n, kept), last)
     make = schedule or offline
     return record.run(lambda n: make(most, kept), None)  # type: ignore[arg-type]
+
+
+def _plainly(step: Callable[[Any], Any], state: Any, last: _Last, shown: Callable[[Figures], None] | None) -> Any:
+    """The loop where nothing is to be swept."""
+    figures = Figures(total=last.known)
+    try:
+        while figures.steps == 0 or not last(state, figures.steps):
+            result = step(state)
+            state = state if result is None else result
+            figures.steps += 1
+            if shown is not None:
+                figures.done = figures.executed = figures.steps
+                shown(figures)
+    finally:
+        close(shown)
+    return state
 
 
 def _count(name: str, value: Any, least: int) -> int:
@@ -167,6 +190,7 @@ class _Last:
     def __init__(self, until: Callable[[Any], bool] | None, most: int | None, comm: Any) -> None:
         self.until = until
         self.most = most
+        self.known = most if until is None else None
         self.comm = comm
 
     def __call__(self, state: Any, n: int) -> bool:
@@ -217,7 +241,7 @@ class _Steps(IsRecord):
     def units(self, budget: int, comm: Any) -> int:
         """How many states or recorded steps there is room for, on the rank with the least."""
         self.start = len(self.loop.tape)
-        state, taped = self.loop.record(self.roots)
+        state, taped = self.loop.record(self.roots, first=False)
         self._absorb()
         taped.freeze(self.loop.written_storages)
         kept = sum(action.saved.nbytes for action in self.undo)
@@ -332,8 +356,9 @@ class _Steps(IsRecord):
         try:
             if executor is None:
                 state = self.initial.restore()
-                executor = Executor(loop, self.make(self.steps), state)
-                loop.executed = 0
+                executor = Executor(loop, self.make(self.steps), state, again=True)
+                loop.figures.executed = 0
+                loop.begin("forward", self.steps)
                 executor.forward(check)
                 final = places_of(with_tracked_numbers(executor.state))
                 move(sweep, self.final, final)
