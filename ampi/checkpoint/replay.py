@@ -12,6 +12,7 @@ from ..errors import ActivityError, TapeError
 from ..extents import Extent
 from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, memory_at, region_of, storage_of
+from ..mpi.files import positions
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
 from . import progress
@@ -49,6 +50,7 @@ class Stored:
 
     def __init__(self, loop: Loop, state: Any) -> None:
         self.snapshot = Snapshot(state, loop.is_kept, earlier=loop.earlier)
+        self.files = positions()
         self.written = [(view, view.copy(order="K")) for view in loop.written.values()]
         self.nbytes = self.snapshot.nbytes + sum(values.nbytes for _, values in self.written)
 
@@ -59,6 +61,8 @@ class Stored:
                 write(view, values)
         for view, values in self.written:
             write(view, values)
+        for position in self.files:
+            position.put_back()
         return self.snapshot.restore()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import TapeError
 from ..handouts import LIBRARIES
 from ..memory import Region, Storage, memory_at
+from ..mpi.files import positions, put_back_told, told_positions
 from ..tape import Sweep, place_of
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
@@ -75,11 +76,13 @@ class Disk:
         data = encoder.encode(state)
         views = self._loop.written.values()
         written = [(self.outside.told(view), encoder.add(view)) for view in views]
-        self.folder.save(name, (data, written), encoder.arrays)
+        self.folder.save(name, (data, written, told_positions(positions())), encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
-        """The state, and views of other memory with what they are to hold; memory is left as it is."""
-        (data, written), arrays = self.folder.loaded(name)
+        """The state, with files where they were, and views of other memory with what they are to hold; memory is left
+        as it is."""
+        (data, written, files), arrays = self.folder.loaded(name)
+        put_back_told(files)
         pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs
 

@@ -15,6 +15,7 @@ from ..handouts import describe
 from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
+from ..mpi.files import positions
 from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
@@ -223,6 +224,7 @@ class _Steps(IsRecord):
         self.loop = Loop(step, tape, set(self.owners))
         self.make: Callable[[int | None], Any] = lambda n: ()
         self.initial = Snapshot(state, self.loop.is_kept)
+        self.files = positions()
         self.roots = state
         self.executor: Executor | None = None
         self.final: dict[tuple, Region] = {}
@@ -248,7 +250,7 @@ class _Steps(IsRecord):
         unit = max(taped.nbytes, Stored(self.loop, state).nbytes, 1)
         for action in reversed(self.undo):
             write(action.view if action.key is None else action.view[action.key], action.saved)
-        self.roots = self.initial.restore()
+        self.roots = self._begin_anew()
         found = (budget - kept) // unit - 1  # one more is at work
         found = found if comm.size == 1 else comm.allreduce(found, MPI.MIN)
         if found < 1:
@@ -257,6 +259,12 @@ class _Steps(IsRecord):
                 f"memory={budget} is too little on some rank; give at least {kept + 2 * unit}"
             )
         return int(found)
+
+    def _begin_anew(self) -> Any:
+        """The state with which the loop begins, and files as they were."""
+        for position in self.files:
+            position.put_back()
+        return self.initial.restore()
 
     def run(self, make: Callable[[int | None], Any], last: _Last | None) -> Any:
         """Run the steps for the first time, and record that."""
@@ -352,10 +360,10 @@ class _Steps(IsRecord):
         executor, self.executor = self.executor, None
         if loop.disk is not None:
             loop.disk.begin_sweep(sweep, self.final)
-        present = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray))
+        present, files = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray)), positions()
         try:
             if executor is None:
-                state = self.initial.restore()
+                state = self._begin_anew()
                 executor = Executor(loop, self.make(self.steps), state, again=True)
                 loop.figures.executed = 0
                 loop.begin("forward", self.steps)
@@ -371,6 +379,8 @@ class _Steps(IsRecord):
             for view, values in loop.first_values:
                 write(view, values)
             present.restore()
+            for position in files:
+                position.put_back()
             loop.first_values = []
             for storage, (tape, baseline, swapped_by, needs) in before.items():
                 storage.tape, storage.baseline, storage.swapped_by = tape, baseline, swapped_by

@@ -3,27 +3,35 @@
 A read overwrites memory, whose adjoint becomes zero as far as it was overwritten (a read may come short).  A write of
 an active array is noted in ``tape.outputs``; `Tape.gradient` takes such a note in the place of an array, so that what
 the program computes from the file afterwards can be differentiated through the write.
+
+In a step of a time loop that runs once more, nothing is written, deleted or made another size; reads and pointers are
+as they were the first time (`positions`).
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..errors import ActivityWarning
+from ..errors import ActivityWarning, CommunicationError
 from ..recording import current, opened, recording
+from ..replays import is_again
 from ..tape import Output, Push, Sweep, Tape, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
 from .messages import call_site, line_of
 from .plain_buffers import mind
-from .requests import AcceptsBase, Handles, recorded
+from .requests import AcceptsBase, Handles, Request, recorded
 from .rules import Operation, Treatment, enter
 
 _File = mpi.File  # mpi4py's own: the name in its module is rebound later
+_open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 class File(Handles, _File, metaclass=AcceptsBase):
@@ -39,9 +47,89 @@ class File(Handles, _File, metaclass=AcceptsBase):
     @classmethod
     def Open(cls, comm: Any, filename: Any, amode: int = mpi.MODE_RDONLY, info: mpi.Info = mpi.INFO_NULL) -> File:
         """Open a file; collective over ``comm``."""
+        if is_again():
+            amode &= ~mpi.MODE_EXCL  # it has been made
         file = super().Open(comm, filename, amode, info)
         file._filename = str(filename)
+        file._views = 0
+        _open[next(_numbers)] = file
         return file
+
+    @classmethod
+    def Delete(cls, filename: Any, info: mpi.Info = mpi.INFO_NULL) -> None:
+        """Delete a file."""
+        if not is_again():
+            _File.Delete(filename, info)
+
+    def Set_size(self, size: int) -> None:
+        """Set the file's size; collective."""
+        if not is_again():
+            super().Set_size(size)
+
+    def Preallocate(self, size: int) -> None:
+        """Have storage for the file; collective."""
+        if not is_again():
+            super().Preallocate(size)
+
+    def Set_view(self, *arguments: Any, **keywords: Any) -> None:
+        """Set the file's view; collective."""
+        if not _is_gone(self):
+            self._views = self.__dict__.get("_views", 0) + 1
+            super().Set_view(*arguments, **keywords)
+
+    def Seek(self, offset: int, whence: int = mpi.SEEK_SET) -> None:
+        """Move this rank's pointer."""
+        if not _is_gone(self):
+            super().Seek(offset, whence)
+
+    def Sync(self) -> None:
+        """Have what was written on the disk; collective."""
+        if not _is_gone(self):
+            super().Sync()
+
+
+def _is_gone(file: File) -> bool:
+    """Whether a step runs once more that uses a file which the program has closed since then."""
+    return not file and is_again()
+
+
+class Position:
+    """Where a file's own pointer is, and what view that counts in."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.views = file._views
+        self.view = file.Get_view() if self.views else (0, mpi.BYTE, mpi.BYTE, "native")
+        self.offset = file.Get_position()
+
+    def put_back(self) -> None:
+        """Have the file there again; collective where its view was set since then."""
+        if not self.file:  # closed
+            return
+        if self.file._views != self.views:
+            self.file.Set_view(*self.view)
+            self.file._views = self.views
+        self.file.Seek(self.offset)
+
+
+def positions() -> list[Position]:
+    """Of all files that are open, in the order in which they were opened."""
+    return [Position(file) for file in list(_open.values()) if file and not file.Get_amode() & mpi.MODE_SEQUENTIAL]
+
+
+def told_positions(found: list[Position]) -> list[tuple[str, int]]:
+    """The same as data, which another process understands that has opened the same files."""
+    return [(position.file._filename, position.offset) for position in found]
+
+
+def put_back_told(told: list[tuple[str, int]]) -> None:
+    """Have files of this process where those of another one were."""
+    here: dict[str, list[Position]] = {}
+    for position in positions():
+        here.setdefault(position.file._filename, []).append(position)
+    for name, offset in told:
+        if here.get(name):
+            here[name].pop(0).file.Seek(offset)
 
 
 class Reading:
@@ -83,6 +171,16 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
     def read(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if not living:
             return primal(self, *arguments, **keywords)
+        if _is_gone(self):
+            raise CommunicationError(
+                f"File.{operation} in a step of ampi.timeloop, which runs once more, from {self._filename}, which has "
+                "been closed since then; close it when the gradient is known"
+            )
+        if ("shared" in operation or "ordered" in operation) and is_again():
+            raise CommunicationError(
+                f"File.{operation} in a step of ampi.timeloop, which runs once more: nobody knows where the shared "
+                "pointer was; read at an offset (Read_at), or before the loop"
+            )
         buffer = parse(arguments[position] if len(arguments) > position else keywords["buf"])
         array = buffer.array
         reading = _begin_reading(self, operation, buffer)
@@ -143,14 +241,43 @@ def _warn_if_written(tape: Tape, file: Any, operation: str) -> None:
 
 
 def _write(operation: str, primal: Callable, position: int) -> Callable:
+    moves = not any(kind in operation for kind in ("_at", "_shared", "_ordered"))
+
     def write(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        tape = current()
+        tape, again = current(), is_again()
+        if tape is None and not again:
+            return primal(self, *arguments, **keywords)
+        buf = arguments[position] if len(arguments) > position else keywords["buf"]
         if tape is not None:
-            buf = arguments[position] if len(arguments) > position else keywords["buf"]
             _log_write(tape, self, operation, buf)
-        return primal(self, *arguments, **keywords)
+        if not again:
+            return primal(self, *arguments, **keywords)
+        nbytes = parse(buf).nbytes
+        if moves and nbytes and not _is_gone(self):
+            self.Seek(nbytes // self.Get_view()[1].Get_size(), mpi.SEEK_CUR)
+        if operation.endswith("_begin"):
+            self._left_out = nbytes
+            return None
+        _say_written(nbytes, arguments[position + 1] if len(arguments) > position + 1 else keywords.get("status"))
+        return Request() if operation.startswith("I") else None
 
     return write
+
+
+def _say_written(nbytes: int, status: mpi.Status | None) -> None:
+    if status is not None:
+        status.Set_elements(mpi.BYTE, nbytes)
+
+
+def _write_end(operation: str, primal: Callable, position: int) -> Callable:
+    def write_end(self: Any, buf: Any, status: mpi.Status | None = None) -> None:
+        nbytes = self.__dict__.pop("_left_out", None)
+        if nbytes is None:
+            primal(self, buf, status)
+        else:
+            _say_written(nbytes, status)
+
+    return write_end
 
 
 def _log_write(tape: Tape, file: Any, operation: str, buf: Any) -> None:
@@ -165,10 +292,6 @@ def _log_write(tape: Tape, file: Any, operation: str, buf: Any) -> None:
     tape.append_output(Output(buffer.detach(), f"File.{operation}", name, line_of(call_site()), shape, order))
 
 
-def _passing(operation: str, primal: Callable, position: int) -> Callable:
-    return primal
-
-
 def _methods() -> None:
     kinds = [f"{at}{form}" for at in ("_at", "") for form in ("", "_all")] + ["_shared"]
     for kind in (*kinds, "_ordered"):
@@ -181,17 +304,16 @@ def _methods() -> None:
         _method(f"Read{kind}_begin", _read)
         _method(f"Read{kind}_end", _read_end)
         _method(f"Write{kind}_begin", _write)
-        _method(f"Write{kind}_end", _passing)
+        _method(f"Write{kind}_end", _write_end)
 
 
 def _method(name: str, make: Callable[[str, Callable, int], Callable]) -> None:
     primal = getattr(_File, name)
     position = 1 if "_at" in name and not name.endswith("_end") else 0
     method = make(name, primal, position)
-    if method is not primal:
-        method.__name__, method.__qualname__ = name, f"File.{name}"
-        method.__doc__ = primal.__doc__
-        setattr(File, name, method)
+    method.__name__, method.__qualname__ = name, f"File.{name}"
+    method.__doc__ = primal.__doc__
+    setattr(File, name, method)
     if make is _read:
         enter(Operation("File", name, Treatment.DIFFERENTIATED, (), ("buf",), "x̄ = 0"))
     elif make is _write:
