@@ -12,6 +12,9 @@ With ``--gradient origin`` (or ``kinetic``) the run is differentiated: the final
 before the last cycles::
 
     mpiexec -n 8 python -m ampi.run lulesh.py -s 10 -i 60 --gradient origin --last 20 --check --cost --output out.h5
+
+With ``--checkpoints K`` or ``--memory SIZE`` a few states are kept in the place of all cycles: the whole run can
+be differentiated; ``--storage FOLDER --resume`` goes on with a gradient that was killed.
 """
 
 import argparse
@@ -36,7 +39,7 @@ def parse_arguments(arguments=None):
     parser.add_argument("-b", dest="balance", type=natural, default=1, help="how much the materials differ in size")
     parser.add_argument("-c", dest="cost_of_regions", type=natural, default=1, help="extra cost of the dear materials")
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
-    parser.add_argument("-p", dest="progress", action="store_true", help="print a line for each cycle")
+    parser.add_argument("-p", dest="progress", action="store_true", help="print a line for each cycle, or show bars")
     parser.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
     group = parser.add_argument_group("gradient")
     group.add_argument(
@@ -52,6 +55,8 @@ def parse_arguments(arguments=None):
     group.add_argument("--last", type=positive, metavar="K", help="differentiate the last K cycles (the whole run)")
     group.add_argument("--checkpoints", type=positive, metavar="K", help="keep K states in the place of all cycles")
     group.add_argument("--memory", metavar="SIZE", help="as many as each rank has room for in, for example, 2GiB")
+    group.add_argument("--storage", metavar="FOLDER", help="keep states in files as well, from which --resume goes on")
+    group.add_argument("--resume", action="store_true", help="go on after a kill: the same command, the same gradient")
     group.add_argument("--check", action="store_true", help="compare with finite differences in a random direction")
     group.add_argument("--cost", action="store_true", help="print what the gradient costs in time and memory")
     group.add_argument("--repeat", type=positive, default=5, metavar="N", help="times of --cost are the best of N (5)")
@@ -64,7 +69,11 @@ def parse_arguments(arguments=None):
         parser.error("--plot needs --output")
     if options.checkpoints and options.memory:
         parser.error("--checkpoints or --memory, not both")
-    for name in ("last", "checkpoints", "memory", "check", "cost", "output"):
+    if options.resume and not options.storage:
+        parser.error("--resume needs --storage")
+    if options.cost and options.storage:
+        parser.error("--cost or --storage, not both: what is in files is not computed again")
+    for name in ("last", "checkpoints", "memory", "storage", "check", "cost", "output"):
         if getattr(options, name) and not options.gradient:
             parser.error(f"--{name} needs --gradient")
     return options
@@ -198,8 +207,9 @@ def differentiate(domain, options, speaks):
 
 def kept(options):
     """What of the run the tape may keep."""
-    found = {"checkpoints": options.checkpoints, "memory": options.memory}
-    return {name: value for name, value in found.items() if value is not None}
+    names = "checkpoints", "memory", "storage", "resume"
+    found = {name: value for name in names if (value := getattr(options, name))}
+    return {**found, "progress": options.progress and not options.quiet} if found else {}
 
 
 def print_cost(domain, state, functional, options, cycles, speaks):

@@ -80,8 +80,8 @@ def gradient(domain, functional, independents, cycles, **kept):
     """Run ``cycles`` cycles and differentiate ``functional(domain)``, summed over ranks. Collective.
 
     Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from
-    :data:`INDEPENDENTS`; with ``checkpoints=K`` or ``memory=SIZE`` (see ``ampi.timeloop``) a few states are kept in the
-    place of all cycles.
+    :data:`INDEPENDENTS`; with options of ``ampi.timeloop`` (``checkpoints=K``, ``memory=SIZE``, ``storage=FOLDER`` …) a
+    few states are kept in the place of all cycles.
     """
     comm = domain.comm
     comm.Barrier()
