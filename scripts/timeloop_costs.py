@@ -1,0 +1,94 @@
+"""What gradients of time loops cost; see ``scripts/bench_timeloop``."""
+
+import sys
+import time
+
+import numpy
+from checkpoint_schedules.mixed import optimal_steps_mixed
+
+import ampi
+import ampi.numpy as np
+
+missed = []
+
+
+@ampi.kernel
+def react(u, c):
+    """One step of a reaction, in place."""
+    for i in range(u.shape[0]):
+        u[i] = u[i] + c * numpy.sin(u[i]) * numpy.exp(-u[i])
+
+
+def step(u):
+    react(u, 0.01)
+
+
+def gradient(steps: int, x0: numpy.ndarray, **kept) -> tuple:
+    """Gradient of a loop, its figures, and the seconds that it took."""
+    figures = []
+    start = time.perf_counter()
+    found = ampi.grad(lambda x: np.sum(ampi.timeloop(step, x * 1.0, steps, progress=figures.append, **kept)))(x0)
+    return found, figures[-1], time.perf_counter() - start
+
+
+def row(what: str, value: float, bar: float, unit: str) -> None:
+    fits = value <= bar
+    if not fits:
+        missed.append(what)
+    print(f"{what:66}{value:12.3f}{bar:12.3f} {unit:6}{'' if fits else 'missed'}".rstrip(), flush=True)
+
+
+def executed_steps() -> None:
+    """Against the optimum of the mixed schedule, the first run included."""
+    for steps, kept in ((100, 3), (1000, 5), (1000, 10), (1000, 20), (1000, 40)):
+        _, figures, _ = gradient(steps, numpy.ones(8), checkpoints=kept)
+        best = int(optimal_steps_mixed(steps, kept))
+        row(f"{steps} steps, {kept} checkpoints: executed for each", figures.executed / steps, best / steps, "x")
+
+
+def memory() -> None:
+    """The most that was kept, against the budget."""
+    for mib in (2, 8, 32):
+        _, figures, _ = gradient(200, numpy.ones(2**16), memory=f"{mib}MiB")
+        row(f"memory='{mib}MiB': the most that was kept", figures.memory_peak / 2**20, 1.1 * mib, "MiB")
+
+
+def times(repeat: int) -> None:
+    """Against executed steps, and one recording and sweep of all steps without a loop."""
+    x0, steps = numpy.linspace(0.1, 1.0, 2**15), 100
+
+    def plain(x):
+        u = x * 1.0
+        for _ in range(steps):
+            step(u)
+        return np.sum(u)
+
+    def timed(call) -> float:
+        found = []
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            call()
+            found.append(time.perf_counter() - start)
+        return min(found[1:])
+
+    primal, whole = timed(lambda: plain(np.array(x0))), timed(lambda: ampi.grad(plain)(x0))
+    expected = ampi.grad(plain)(x0)
+    for kept in (5, 10, 30):
+        found, figures, _ = gradient(steps, x0, checkpoints=kept)
+        assert (found == expected).all()
+        seconds = timed(lambda: gradient(steps, x0, checkpoints=kept))  # noqa: B023
+        wanted = (figures.executed - steps) / steps * primal + whole
+        row(f"{kept} checkpoints: seconds, and of executed steps and adjoints", seconds, 1.1 * wanted, "s")
+
+
+def main() -> None:
+    print(f"{'':66}{'value':>12}{'bar':>12}")
+    executed_steps()
+    memory()
+    times(3)
+    print(f"missed: {', '.join(missed)}" if missed else "all within their bars")
+    sys.exit(bool(missed) and "--strict" in sys.argv)
+
+
+if __name__ == "__main__":
+    main()
