@@ -67,10 +67,10 @@ def row(options: argparse.Namespace, name: str) -> dict:
 
 
 def line(found: dict) -> str:
-    def number(key, width, scale=1.0, places=2):
-        return f"{found[key] * scale:{width}.{places}f}" if key in found else " " * width
+    def number(key, width, scale=1.0, places=2):  # with a blank before numbers that are wider than their column
+        return f" {found[key] * scale:{width - 1}.{places}f}" if key in found else " " * width
 
-    ratio = f"{found['gradient'] / found['primal']:7.2f}" if "gradient" in found else " " * 7
+    ratio = f" {found['gradient'] / found['primal']:6.2f}" if "gradient" in found else " " * 7
     return (
         f"{found['name']:24}{number('primal', 11, 1e3)}{number('gradient', 12, 1e3)}{ratio}{number('jax', 10, 1e3)}"
         f"{number('cold primal', 8, places=1)}{number('cold gradient', 10, places=1)}  {found.get('note', '')}"
