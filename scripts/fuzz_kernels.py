@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel")]
 os.environ.setdefault("AMPI_VERIFY", "1")
 
 PATIENCE = 60  # seconds of the processor's time for one kernel
+LONG = 2  # seconds after which one run in Python is slow: a stencil is compiled anew by Numba in each call
 EVERY = 25  # kernels between two lines of news
 
 SCRIPT = '''"""A kernel whose derivatives were found wrong."""
@@ -37,7 +38,11 @@ examine_all(SOURCE, {seed})
 
 
 class TooSlow(Exception):
-    """A kernel did not end."""
+    """The examination of a kernel did not end."""
+
+
+class SlowKernel(Exception):
+    """The same of one that takes long by itself."""
 
 
 @contextlib.contextmanager
@@ -61,7 +66,9 @@ def problem(text, seed):
         with limited():
             kernel, arguments = kernel_of(text, seed)
             arguments = [a.copy() if hasattr(a, "copy") else a for a in arguments]
+            began = time.process_time()
             results = kernel(*arguments)
+            taken = time.process_time() - began
         if not all(np.all(np.isfinite(x)) for x in (*arguments, *(np.ravel(results) if results is not None else ()))):
             return None
     except Exception:
@@ -69,6 +76,8 @@ def problem(text, seed):
     try:
         with limited():
             examine_all(text, seed)
+    except TooSlow as error:
+        return SlowKernel() if taken > LONG else error
     except Exception as error:
         return error
     return None
@@ -129,6 +138,10 @@ def main():
         error = problem(text, seed)
         if isinstance(error, KernelError):  # says so, and computes nothing wrong
             refused[str(error).partition(": ")[2]] += 1
+        elif isinstance(error, SlowKernel):
+            refused[f"not examined within {PATIENCE} s, and slow in Python"] += 1
+        elif isinstance(error, TooSlow):
+            return report(text, seed, error)
         elif error is not None:
             return report(minimised(text, seed, error), seed, error)
         seed += 1

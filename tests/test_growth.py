@@ -13,7 +13,7 @@ growth = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(growth)
 
 pytestmark = pytest.mark.skipif(ampi.COMM_WORLD.size > 1, reason="the ranks would only do the same")
-SHORT, LONG = 140, 420
+SHORT, LONG = 100, 300
 TOLERANCE = 1.25  # some collections are looked through up to 64 items
 
 

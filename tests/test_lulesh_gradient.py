@@ -41,10 +41,14 @@ def quotient(domain, state, functional, cycles, direction, step):
     return (ends[0] - ends[1]) / (2 * step)
 
 
-def assert_taylor(domain, state, functional, name, cycles, symmetric):
+ALONE = [False, pytest.param(True, marks=pytest.mark.slow, id="alone")]
+"""Whether no other field is active; then other adjoints are compiled, for a minute."""
+
+
+def assert_taylor(domain, state, functional, name, cycles, symmetric, alone=False):
     """The derivative is the difference quotient's limit, and the first-order remainder falls with the step's square."""
     sensitivity.restore(domain, state)
-    found = sensitivity.gradient(domain, functional, [name], cycles)
+    found = sensitivity.gradient(domain, functional, [name] if alone else ALL, cycles)
     direction = sensitivity.random_direction(domain, [name], symmetric=symmetric)
     exact = directional(domain, found.partial, direction)
     assert exact != 0.0
@@ -59,11 +63,12 @@ def assert_taylor(domain, state, functional, name, cycles, symmetric):
     assert orders[-1] == pytest.approx(2.0, abs=0.25)
 
 
+@pytest.mark.parametrize("alone", ALONE)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
-def test_taylor_on_one_rank(name, functional):
+def test_taylor_on_one_rank(name, functional, alone):
     domain, state = state_after(ampi.COMM_SELF, 4, 40, disturbance=1e-3)
-    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
+    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False, alone=alone)
 
 
 def test_taylor_along_a_symmetric_direction():
@@ -73,13 +78,14 @@ def test_taylor_along_a_symmetric_direction():
 
 
 @pytest.mark.mpi(min_size=8)
+@pytest.mark.parametrize("alone", ALONE)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
-def test_taylor_on_eight_ranks(name, functional):
+def test_taylor_on_eight_ranks(name, functional, alone):
     if ampi.COMM_WORLD.size != 8:
         pytest.skip("8 ranks make a cube")
     domain, state = state_after(ampi.COMM_WORLD, 2, 40, disturbance=1e-3)
-    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False)
+    assert_taylor(domain, state, sensitivity.FUNCTIONALS[functional], name, 6, symmetric=False, alone=alone)
 
 
 def whole(domain, name, field):
@@ -193,12 +199,12 @@ def test_state_is_as_after_the_run_and_a_second_sweep_agrees():
     after = sensitivity.save(domain)
     sensitivity.restore(domain, state)
     with ampi.Tape() as tape:
-        energy = tape.watch(domain.energy)
+        watched = [tape.watch(getattr(domain, name)) for name in ALL]
         sensitivity.run_cycles(domain, 3)
         result = sensitivity.kinetic_energy(domain)
-    first = tape.gradient(result, energy)
-    second = tape.gradient(result, energy)
-    np.testing.assert_array_equal(first, second)
+    first, second = tape.gradient(result, watched), tape.gradient(result, watched)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
     for name in sensitivity.STATE:
         np.testing.assert_array_equal(ampi.value(getattr(domain, name)), after[name], err_msg=name)
 

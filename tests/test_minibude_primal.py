@@ -138,7 +138,7 @@ def test_shares_are_even(count, ranks):
 # The program
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_program_verifies_a_synthetic_deck(mpiexec, ranks, tmp_path):
     out = tmp_path / "energies"
     result = mpiexec(ranks, PROGRAM, "-n", 300, "--seed", 5, "-i", 2, "-t", 1, "-o", out)
@@ -149,7 +149,7 @@ def test_program_verifies_a_synthetic_deck(mpiexec, ranks, tmp_path):
     np.testing.assert_allclose(np.loadtxt(out), expected, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 4, pytest.param(2, marks=pytest.mark.slow)])
 def test_program_verifies_bm1(mpiexec, ranks, bm1):
     result = mpiexec(ranks, PROGRAM, "--deck", REFERENCE, "-i", 1)
     assert result.returncode == 0, result.stderr

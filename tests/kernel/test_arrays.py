@@ -9,7 +9,8 @@ from collections import namedtuple
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, float_arguments, kernel_ir, load, random_array
+from kernel_cases import Check, copies, float_arguments, kernel_ir, load, random_array
+from numbas import agree, anew, is_old, results_of
 
 import ampi
 from ampi.errors import ActivityError
@@ -445,17 +446,30 @@ def named(condition):
     return [n for n, (_, _, options) in CASES.items() if condition(options)]
 
 
-def flat(result):
-    return list(result) if isinstance(result, tuple) else [] if result is None else [result]
+@pytest.mark.parametrize("name", CASES)
+def test_the_loops_compute_what_the_kernel_computes(name):
+    agree(lambda numbas: require_values(numbas, name))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if k % 10 == 0 else pytest.mark.slow) for k, n in enumerate(CASES)]
+)
+def test_the_loops_compute_what_numba_computes_today(name):
+    """Each tenth case, the others are marked slow."""
+    require_values(anew, name)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_loops_compute_what_the_kernel_computes(name):
+def test_numbas_values_are_those_of_the_kernel_as_it_is_now(name):
+    assert not is_old(CASES[name][0]), "run scripts/test -n 1 --regenerate tests/kernel/test_arrays.py"
+
+
+def require_values(numbas, name):
     function, _, options = CASES[name]
     arguments = arguments_of(name, np.complex128 if "complex_only" in options else np.float64)
-    expected, found = ([a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2))
-    results = flat(numba.njit(function)(*expected))
-    same = flat(load(kernel_ir(function, arguments))(*found))
+    expected, found = copies(arguments), copies(arguments)
+    results = numbas(function)(*expected)
+    same = results_of(load(kernel_ir(function, arguments))(*found))
     for a, b in zip([*found, *same], [*expected, *results], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-14)
 
@@ -525,11 +539,15 @@ def test_small_arrays(name, size):
     active = tuple(float_arguments(function, cut))
     check = Check(function, cut, active)
     check.compare(1e-12, against_differences=name != "onto_itself")
-    expected, found = ([a.copy() if isinstance(a, np.ndarray) else a for a in cut] for _ in range(2))
-    numba.njit(function)(*expected)
-    load(kernel_ir(function, cut))(*found)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+    def compare(numbas):
+        expected, found = copies(cut), copies(cut)
+        numbas(function)(*expected)
+        load(kernel_ir(function, cut))(*found)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14)
+
+    agree(compare)
 
 
 # ------------------------------------------------------------------------------------------- on a tape

@@ -226,8 +226,14 @@ def kernel_of_all(folder, **options):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("fastmath", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype, fastmath",
+    [
+        pytest.param(dtype, fastmath, marks=[pytest.mark.slow] if (k + fastmath) % 2 else [])
+        for k, dtype in enumerate(DTYPES)
+        for fastmath in (False, True)
+    ],
+)
 def test_kernels(tmp_path, dtype, fastmath):
     kernel = kernel_of_all(tmp_path, fastmath=fastmath)
     x, y = points(dtype)

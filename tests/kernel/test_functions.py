@@ -1,9 +1,11 @@
-"""NumPy's and Python's functions in kernels: values as Numba compiles them, derivatives against differences of that."""
+"""NumPy's and Python's functions in kernels: values as Numba's, derivatives against differences of these.
+
+What Numba computes is stored (see ``numbas``); a sample of the values is compared with what it compiles now.
+"""
 
 import inspect
 import re
 import warnings
-import zlib
 
 import function_cases
 import numba
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from kernel_cases import Check, copies, float_arguments, kernel_ir, load
 from numba.experimental import jitclass
+from numbas import agree, anew, flat, is_old
 
 import ampi
 from ampi import KernelError
@@ -18,54 +21,31 @@ from ampi.kernel.frontend.array_functions import FUNCTIONS
 from ampi.kernel.frontend.parse import parse
 
 CASES = function_cases.CASES
-COMPILED = {}
 NUMBAS_OWN = ("partitions",)  # whose values depend on how Numba does it
-
-
-def compiled(function):
-    """The function as Numba compiles it, with the results in tuples as results of their own."""
-    if function not in COMPILED:
-        COMPILED[function] = numba.njit(function, error_model="numpy")
-    return COMPILED[function]
-
-
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)
-LONG = {"correlations", "covariances", "other_places", "partitions", "percentiles", "pieces", "sets", "norms"}
-"""Cases that Numba compiles for half a minute."""
-
-
-def marks(name, dtype):
-    """Two thirds of the cases in single precision are marked slow, and those that take long."""
-    sampled = name not in LONG and zlib.crc32(name.encode()) % 3 == 0
-    return [] if sampled or np.finfo(dtype).bits == 64 else [pytest.mark.slow]
-
-
-CROSSING = [
-    pytest.param(name, dtype, id=f"{name}-{np.dtype(dtype)}", marks=marks(name, dtype))
+CROSSING = {
+    f"{name}-{np.dtype(dtype)}": (name, dtype)
     for name, found in CASES.items()
     for dtype in TYPES[: 4 if found.complex_too else 2]
     if name not in function_cases.DOUBLE or np.finfo(dtype).bits == 64
-]
-
-
-def flat(values):
-    for v in values if isinstance(values, (tuple, list)) else (values,):
-        yield from flat(v) if isinstance(v, (tuple, list)) else (v,)
+}
+LONG = {"correlations", "covariances", "other_places", "partitions", "percentiles", "pieces", "sets", "norms"}
+"""Cases that Numba compiles for half a minute."""
+UNSTORED = {i for i, (name, dtype) in CROSSING.items() if name in LONG and np.finfo(dtype).bits < 64}
+SAMPLE = {name for name in list(CROSSING)[::10] if CROSSING[name][0] not in LONG}
 
 
 def digits(value):
     return np.finfo(value.dtype).eps if value.dtype.kind in "fc" else 0
 
 
-@pytest.mark.parametrize("name, dtype", CROSSING)
-def test_values(name, dtype):
-    """As Numba's, and of the same types, but for the last digits."""
+def require_values(numbas, name, dtype):
     function, arguments = CASES[name].function, function_cases.make_arguments(name, dtype)
     mine, theirs = copies(arguments), copies(arguments)
-    expected = compiled(function)(*theirs)
+    expected = numbas(function)(*theirs)
     with np.errstate(all="ignore"):
         found = load(kernel_ir(function, arguments), jit=name in NUMBAS_OWN)(*mine)
-    pairs = [*zip(flat(found), flat(() if expected is None else expected), strict=True), *zip(mine, theirs)]
+    pairs = [*zip(flat(found), expected, strict=True), *zip(mine, theirs)]
     for number, (a, b) in enumerate(pairs):
         a, b = np.asarray(a), np.asarray(b)
         if isinstance(b, np.ndarray) and b.ndim:
@@ -74,12 +54,33 @@ def test_values(name, dtype):
         np.testing.assert_allclose(a, b, rtol=eps, atol=eps, err_msg=f"result {number}")
 
 
-class Compiled(Check):
-    """A check whose differences are those of what Numba compiles."""
+def crossing(by_default):
+    return [pytest.param(*of, id=i, marks=[] if by_default(i) else pytest.mark.slow) for i, of in CROSSING.items()]
 
-    def __init__(self, function, arguments, active, **how):
+
+@pytest.mark.parametrize("name, dtype", crossing(lambda i: i not in UNSTORED))
+def test_values(name, dtype):
+    """As Numba's, and of the same types, but for the last digits."""
+    agree(lambda numbas: require_values(numbas, name, dtype))
+
+
+@pytest.mark.parametrize("name, dtype", crossing(lambda i: i in SAMPLE))
+def test_values_of_today(name, dtype):
+    """As what Numba compiles now: a tenth of all cases, the others are marked slow."""
+    require_values(anew, name, dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbas_values_are_those_of_the_kernel_as_it_is_now(name):
+    assert not is_old(CASES[name].function), "run scripts/test -n 1 --regenerate tests/kernel/test_functions.py"
+
+
+class Compared(Check):
+    """A check whose differences are those of the kernel's loops, or of what Numba compiles."""
+
+    def __init__(self, function, arguments, active, compiled, **how):
         super().__init__(function, arguments, active, **how)
-        self.function = lambda *values: tuple(flat(() if (r := compiled(function)(*values)) is None else r))
+        self.function = anew(function) if compiled else load(kernel_ir(function, arguments))
 
     def differences(self, direction, h=1e-3):
         """What is no number before stays so, and its change is what it was."""
@@ -90,15 +91,27 @@ class Compiled(Check):
         return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_derivatives(name):
+def require_derivatives(name, compiled):
     for dtype in (np.float64, np.complex128)[: 2 if CASES[name].complex_too else 1]:
         function, arguments = CASES[name].function, function_cases.make_arguments(name, dtype)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
             active = tuple(float_arguments(function, arguments))
-            check = Compiled(function, arguments, active, jit=name in NUMBAS_OWN)
-            check.compare(1e-11)
+            own = name in NUMBAS_OWN
+            Compared(function, arguments, active, compiled or own, jit=own).compare(1e-11)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives(name):
+    """Against differences of the loops, whose values are Numba's."""
+    require_derivatives(name, compiled=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives_of_today(name):
+    """Against differences of what Numba compiles."""
+    require_derivatives(name, compiled=True)
 
 
 # ------------------------------------------------------------------------------------------- while recording

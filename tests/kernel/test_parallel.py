@@ -43,7 +43,12 @@ def test_the_form_of_a_loop_and_its_reason(name):
     check.compare(1e-12)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+COMPILED = ("gather", "scatter_add", "dot", "local_array", "sparse_product")  # of each form, and of each kind of array
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in COMPILED else [pytest.mark.slow]) for name in LOOPS]
+)
 def test_threads_give_the_same(name):
     check = threaded(name)
     array_seeds, result_seeds = check.seeds()
@@ -211,13 +216,13 @@ def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, la
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("repeats", [30, pytest.param(200, marks=pytest.mark.slow)])
-def test_every_form_holds_under_eight_threads(repeats):
+@pytest.mark.parametrize("arguments", [["30"], pytest.param(["200", "all"], marks=pytest.mark.slow)])
+def test_every_form_holds_under_eight_threads(arguments):
     """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}
     here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, str(here / "hammer.py"), str(repeats)],
+        [sys.executable, str(here / "hammer.py"), *arguments],
         env=environment,
         capture_output=True,
         text=True,

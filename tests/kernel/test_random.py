@@ -13,18 +13,26 @@ from random_language import Language
 
 from ampi import KernelError
 
+LONG = {10_055, 20_017, 20_033, 30_005, 40_025, 40_027, 50_005, 50_006, 50_029, 60_034}  # three seconds and more
 
-@pytest.mark.parametrize("seed", range(10_000, 10_100))
+
+def seeds(first, count):
+    """Half of them, even and odd ones; the others, and those that take long, are marked slow."""
+    for seed in range(first, first + count):
+        yield pytest.param(seed, marks=[pytest.mark.slow] if seed & 2 or seed in LONG else [])
+
+
+@pytest.mark.parametrize("seed", seeds(10_000, 100))
 def test_random(seed):
     examine(Program(seed).source(), seed)
 
 
-@pytest.mark.parametrize("seed", range(20_000, 20_060))
+@pytest.mark.parametrize("seed", seeds(20_000, 60))
 def test_wide(seed):
     examine(Program(seed, wide=True).source(), seed)
 
 
-@pytest.mark.parametrize("seed", range(50_000, 50_030))
+@pytest.mark.parametrize("seed", seeds(50_000, 30))
 def test_functions(seed):
     """Programs in which arrays change places in a way that is refused are passed over."""
     try:
@@ -35,7 +43,7 @@ def test_functions(seed):
         pytest.skip(str(problem))
 
 
-@pytest.mark.parametrize("seed", range(60_000, 60_040))
+@pytest.mark.parametrize("seed", seeds(60_000, 40))
 def test_language(seed):
     """As above; what is refused otherwise is what a tape needs to know beforehand."""
     try:
@@ -44,12 +52,12 @@ def test_language(seed):
         pytest.skip(str(problem))
 
 
-@pytest.mark.parametrize("seed", range(30_000, 30_008))
+@pytest.mark.parametrize("seed", seeds(30_000, 8))
 def test_recorded(seed):
     examine_recorded(Program(seed).source(), seed)
 
 
-@pytest.mark.parametrize("seed", range(40_000, 40_030))
+@pytest.mark.parametrize("seed", seeds(40_000, 30))
 def test_flow(seed):
     examine(Flow(seed).source(), seed)
 

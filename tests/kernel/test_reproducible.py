@@ -13,8 +13,8 @@ FOLDER = Path(__file__).parent
 @pytest.mark.timeout(300)
 def test_programs_do_not_depend_on_the_order_of_sets():
     """The hashes of strings, and with them the order of sets of names, differ from process to process."""
-    found = [programs_with(seed) for seed in (1, 2, 3)]
-    assert len(found[0]) > 80 and found[0] == found[1] == found[2]
+    found = [programs_with(seed) for seed in (1, 2)]
+    assert len(found[0]) > 80 and found[0] == found[1]
 
 
 def programs_with(seed):
