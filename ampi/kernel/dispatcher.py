@@ -164,6 +164,7 @@ class Kernel:
         self._to_bind = self.has_rest or inspect.Parameter.KEYWORD_ONLY in kinds or self._declared is not None
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
+        self.untaped: dict[Any, Any] = {}  # what is run and written where no tape records
         self.prepared: dict[Any, Any] = {}  # and for which arrays
 
     def __repr__(self) -> str:

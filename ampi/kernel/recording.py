@@ -18,7 +18,7 @@ from ampi import blocks, handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.extents import Extent
 from ampi.indexing import is_active
-from ampi.kernel import arguments, forward
+from ampi.kernel import arguments, forward, second
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.runtime import nontemporal_copy, threads
@@ -32,6 +32,11 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     recording = tape.current()
     bound = args if kernel.has_rest else kernel.bind(args)  # these have been bound
     if recording is None:
+        kinds = tuple(map(arguments.kind, bound))
+        known = kernel.untaped.get((kinds, kernel.is_threaded()))
+        if known is not None and known[0].entry is not None and len(args) == known[0].count:
+            if all(is_free(args[k]) for k in known[1]):
+                return arguments.like(known[0].entry(*args), args)
         leaves = arguments.leaves_of(bound)
         if not any(is_watched(leaf) for leaf in leaves):
             return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
@@ -42,11 +47,16 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     prepared = prepared_call(kernel, recording, bound)
     contract = prepared.contract
     leaves = bound if prepared.flat else arguments.leaves_of(bound)
+    if recording is None and known is None and prepared.flat:
+        if not arguments.same_places(list(map(arguments.place, leaves))):  # what is the same array is written once
+            kernel.untaped[kinds, kernel.is_threaded()] = prepared.primal, contract.writes
     values: list[Any] = []
     if prepared.active:
         if contract.disagreement is not None:
             refuse_stretching(kernel, contract.disagreement(*leaves))
         values = prepared.values_for(recording, leaves)
+    if prepared.active and recording is not None and recording.tangents is not None:
+        return record_with_tangents(kernel, prepared, recording, args, leaves, values)
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
         result, kept = prepared.run(args, leaves)
@@ -63,12 +73,44 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     return arguments.like(result, args)
 
 
+def record_with_tangents(
+    kernel: Any,
+    prepared: PreparedCall,
+    recording: Any,
+    args: tuple[Any, ...],
+    leaves: Sequence[Any],
+    values: list[Any],
+) -> Any:
+    """Call a kernel in second order: its tangent program takes its place."""
+    contract = prepared.contract
+    assert contract.tangent is not None
+    assert contract.second is not None
+    contract.second()  # where there is none, that is said here
+    tangent = contract.tangent()
+    undo = tape.overwrite(*[leaves[k] for k in sorted({*contract.writes, *tangent.writes})])
+    try:
+        result, dots = forward.run(kernel, tangent, recording.tangents, args, leaves)
+    except BaseException:
+        if undo:
+            recording.append(None, undo)
+        raise
+    return finish(prepared, recording, leaves, values, result, (), undo, dots)
+
+
 def is_watched(leaf: Any) -> bool:
     """Whether a tape must hear of a write into this array even if none records now."""
     if not isinstance(leaf, np.ndarray):
         return False
     storage = memory.storage_of(leaf)
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
+
+
+def is_free(array: np.ndarray) -> bool:
+    """Whether an array can be written to, and nobody must hear of that."""
+    storage = memory.storage_of(array)
+    if storage is not None and (storage.needs or storage.tape is not None or storage.swapped_by or storage.guard):
+        return False
+    return bool(array.flags.writeable)
 
 
 class Primal:
@@ -225,6 +267,11 @@ def has_room(recording: tape.Tape) -> bool | None:
     return None if recording.walks else recording.kept_bytes < MOST_KEPT
 
 
+def _kind_of(recording: tape.Tape | None) -> Any:
+    """In what tapes differ for which calls are prepared."""
+    return None if recording is None else (has_room(recording), recording.tangents is not None)
+
+
 def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> PreparedCall:
     """A call, prepared; without a recording tape one that may overwrite what a tape needs."""
     threaded = kernel.is_threaded()
@@ -232,7 +279,7 @@ def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ..
     identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
     if identity is None:
         return prepare_call(kernel, recording, bound, threaded)
-    key = identity, threaded, None if recording is None else has_room(recording)
+    key = identity, threaded, _kind_of(recording)
     calls = kernel.prepared.get(key)
     if calls is None:
         calls = []
@@ -276,7 +323,10 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if threaded:
             threads.use_threads()
     after = recording is None or not recording.walks
-    contract = find_contract(kernel, primal, kinds, leaves, storages, frozenset(active), threaded, plain, after)
+    in_pairs = recording is not None and recording.tangents is not None  # adjoints of these run on one thread
+    contract = find_contract(
+        kernel, primal, kinds, leaves, storages, frozenset(active), threaded and not in_pairs, plain, after
+    )
     if contract.split is not None and recording is not None and has_room(recording):
         contract = contract.split
     prepared = PreparedCall(primal, contract, leaves is bound)
@@ -341,7 +391,8 @@ def find_contract(
         if contract is None:
             case = Case(primal.types, *choices, single, plain)
             tangent = cache(partial(forward.make_tangent_contract, kernel, case))
-            contract = kernel.contracts[key] = replace(make_contract(kernel, case), tangent=tangent)
+            twice = cache(partial(second.make_second_contract, kernel, case))
+            contract = kernel.contracts[key] = replace(make_contract(kernel, case), tangent=tangent, second=twice)
         return contract
 
     contract = contract_for(frozenset())
@@ -436,8 +487,9 @@ def finish(
     result: Any,
     kept: tuple[Any, ...],
     undo: list[tape.Undo],
+    dots: Iterator[Any] | None = None,
 ) -> Any:
-    """After the primal ran: activity of what it wrote, and the record."""
+    """After the primal ran: activity of what it wrote, and the record; in second order with the tangents of results."""
     contract = prepared.contract
     for storage in prepared.activated:
         storage.tape = recording.reference
@@ -462,6 +514,9 @@ def finish(
         record.seeds = seeds
         record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
         record.created = [memory.storage_of(array) for array in created]
+        for s, dot in zip(seeds, dots or ()):
+            if isinstance(s, memory.Region):
+                recording.tangents.put(s, dot)
     if recording.before_append is not None:
         recording.before_append()
     recording.append_record(record)
@@ -540,6 +595,8 @@ class _Adjoint(tape.IsRecord):
     )
     reads_memory = False  # but through `Sweep.value`
     is_local = True
+    second = "joint"
+    goes_along = True
 
     def __init__(
         self,
@@ -561,6 +618,9 @@ class _Adjoint(tape.IsRecord):
         self.kept: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
+        if sweep.halves is not None:
+            second.sweep_call(self, sweep)
+            return
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # nobody uses what the call wrote or gave
         values = [self.value(sweep, v) for v in self.values]
@@ -570,7 +630,7 @@ class _Adjoint(tape.IsRecord):
             shadows = self.special_shadows(sweep, flags)
         else:
             shadows = [sweep.shadow_again(r) for r in self.shadows]
-        seeds = [s.make() if isinstance(s, StandIn) else seed(sweep, s) for s in self.seeds]
+        seeds = [self.seed_in(sweep, s) for s in self.seeds]
         assert contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
         given = *values, *shadows, *seeds, *after, *self.kept, *flags
@@ -629,6 +689,11 @@ class _Adjoint(tape.IsRecord):
         if id(v) not in known:
             known[id(v)] = threads.distinct(array)
         return known[id(v)]
+
+    @staticmethod
+    def seed_in(sweep: tape.Sweep, s: Any) -> Any:
+        """The adjoint of a leaf of the result."""
+        return s.make() if isinstance(s, StandIn) else seed(sweep, s)
 
     def value(self, sweep: tape.Sweep, v: Any) -> Any:
         """An argument as it was before the call."""
