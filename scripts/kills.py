@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 PROGRAM = """
@@ -42,9 +43,9 @@ def start(folder: Path, seed: int, ranks: int) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def kill(folder: Path, ranks: int, draw: random.Random) -> int:
-    """Kill one rank or all of them; how many."""
-    victims = [draw.randrange(ranks)] if draw.random() < 0.5 else range(ranks)
+def kill(folder: Path, ranks: int, draw: random.Random) -> str | None:
+    """Kill one rank or all of them: when and whom, or None where none was there any more."""
+    victims = [draw.randrange(ranks)] if draw.random() < 0.5 else list(range(ranks))
     killed = 0
     for rank in victims:
         try:
@@ -52,7 +53,10 @@ def kill(folder: Path, ranks: int, draw: random.Random) -> int:
             killed += 1
         except (OSError, ValueError):
             pass
-    return killed
+    if not killed:
+        return None
+    when = "in the sweep" if any(folder.glob("s/loop-0/rank-*/final-*.h5")) else "in the steps"
+    return f"{when}, {'all ranks' if len(victims) == ranks else 'one rank'}"
 
 
 def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -> int | None:
@@ -73,8 +77,8 @@ def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -
     raise SystemExit(f"{folder}: nothing happens any more")
 
 
-def case(seed: int, top: Path) -> tuple[int, int]:
-    """One gradient; how many kills it took, and how many of them in its sweep."""
+def case(seed: int, top: Path) -> Counter[str]:
+    """One gradient; the kills that it took, by when and whom."""
     draw = random.Random(seed)
     ranks = draw.choice([1, 2, 2, 3])
     whole, killed = top / f"whole-{seed}", top / f"killed-{seed}"
@@ -83,7 +87,7 @@ def case(seed: int, top: Path) -> tuple[int, int]:
     process = start(whole, seed, ranks)
     if process.wait(120):
         raise SystemExit(process.stderr.read().decode())
-    kills = swept = failed = 0
+    kills, failed = Counter(), 0
     while True:
         for path in killed.glob("pid-*"):
             path.unlink()
@@ -91,8 +95,7 @@ def case(seed: int, top: Path) -> tuple[int, int]:
         code = wait_in_loop(process, killed, draw)
         if code is None:
             found = kill(killed, ranks, draw)
-            swept += bool(found) and any(killed.glob("s/loop-0/rank-*/final-*.h5"))
-            kills += bool(found)
+            kills[found] += found is not None
             process.wait(120)
             continue
         if not code:
@@ -103,19 +106,22 @@ def case(seed: int, top: Path) -> tuple[int, int]:
     for rank in range(ranks):
         name = f"result-{rank}.npy"
         if (whole / name).read_bytes() != (killed / name).read_bytes():
-            raise SystemExit(f"seed {seed}, rank {rank} of {ranks}: after {kills} kills the gradient is another one")
-    return kills, swept
+            raise SystemExit(
+                f"seed {seed}, rank {rank} of {ranks}: after {kills.total()} kills the gradient is another one"
+            )
+    return +kills
 
 
 def main(minutes: float, seed: int) -> None:
     end = time.monotonic() + 60 * minutes
-    kills = swept = cases = 0
+    kills, cases = Counter(), 0
     with tempfile.TemporaryDirectory() as top:
         (Path(top) / "program.py").write_text(PROGRAM)
         while time.monotonic() < end:
-            found = case(seed + cases, Path(top))
-            cases, kills, swept = cases + 1, kills + found[0], swept + found[1]
-            print(f"{cases} gradients, {kills} kills, {swept} of them when the steps had been run", flush=True)
+            kills += case(seed + cases, Path(top))
+            cases += 1
+            each = "; ".join(f"{count} {name}" for name, count in sorted(kills.items()))
+            print(f"{cases} gradients, {kills.total()} kills: {each}", flush=True)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Drawn:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) if n & 2 else n for n in range(40)])
 def test_what_is_said_and_written_is_that_of_the_plain_loop(seed, tmp_path):
     drawn = Drawn(seed, COMM_WORLD.bcast(str(tmp_path)))
     folder._opened.clear()
@@ -256,7 +256,7 @@ class Killed(Exception):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("n", range(2, 14, 2))
+@pytest.mark.parametrize("n", [2, 6, 12, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8, 10))])
 def test_after_a_kill_only_the_steps_since_the_last_state_are_done_again(n, tmp_path, monkeypatch):
     """All that a step writes is there in the end, at its place; what it says, it says again for some steps at most."""
     top = COMM_WORLD.bcast(str(tmp_path))

@@ -314,6 +314,41 @@ def test_memory():
         through(lambda u: ampi.timeloop(decayed, u, 30, memory=10_000), x)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_states_hold_what_steps_have_written(seed):
+    """Drawn: arrays that no step writes, that steps write first, that some steps write, and that the last ones do."""
+    draw = numpy.random.default_rng(seed)
+    kinds = draw.permutation(["read", "read", "first", "sometimes", "late"])
+    steps, large = 24, 1000
+    when = set(draw.choice(steps, 5, replace=False))
+
+    def step(state):
+        n, u = state["n"], state["u"]
+        for kind, a in zip(kinds, state["arrays"]):
+            if kind == "first" or (kind == "sometimes" and n in when) or (kind == "late" and n >= 20):
+                a[...] = u.sum() * 0.01
+            u *= 1.0 + 0.001 * a[: u.size]
+        state["n"] = n + 1
+
+    def final(u0, **kept):
+        arrays = [np.array(numpy.linspace(0.1 * k, 1.0, large)) for k in range(5)]
+        state = {"u": np.array(u0), "n": 0, "arrays": arrays, "plain": numpy.ones(large)}
+        if not kept:
+            for _ in range(steps):
+                step(state)
+        else:
+            state = ampi.timeloop(step, state, steps, progress=seen.append, **kept)
+        return np.sum(state["u"] ** 2) + sum(a[-1] for a in state["arrays"])
+
+    u0 = numpy.linspace(0.5, 1.0, 4)
+    expected = ampi.grad(final)(u0)
+    for kept in (1, 3):
+        seen = []
+        numpy.testing.assert_allclose(ampi.grad(final)(u0, checkpoints=kept), expected, rtol=1e-13)
+        held = seen[-1].memory_peak / (8 * large)
+        assert held <= kept * 4.3  # "first", "sometimes", "late" and what is plain, but not the others
+
+
 def test_a_schedule_of_ones_own():
     from checkpoint_schedules import MultistageCheckpointSchedule
 

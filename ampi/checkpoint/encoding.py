@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from ..errors import TapeError
 from ..extents import address_of, bounds_of
 from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
 from ..memory import tracked_copy as as_number
+from ..mpi.requests import Request
 from .states import _ATOMS, _attributes, _has_state, owner_of, spelled
 
 _GENERATORS = np.random.Generator, np.random.RandomState
@@ -138,6 +140,14 @@ class Encoder:
         return self._first_one("same", x, way)
 
     def _first_one(self, kind: str, x: Any, way: tuple, *told: Any) -> tuple:
+        if isinstance(x, MPI.Request) and x == MPI.REQUEST_NULL:
+            return ("completed",)
+        if isinstance(x, MPI.Request) and id(x) not in self._first:
+            raise TapeError(
+                f"ampi.timeloop: {spelled(way)} is a {type(x).__name__} of a message that is under way when a step is "
+                "over, or will be started again, and the state did not hold it when the loop began; complete it in the "
+                "step that starts it (a persistent one: make it before the loop)"
+            )
         if id(x) not in self._first:
             raise TapeError(
                 f"ampi.timeloop: {spelled(way)} is a {type(x).__name__}, which no file can hold, and the state did not "
@@ -249,6 +259,9 @@ class Decoder:
     def _same(self, _: int, present: Any) -> Any:
         return present
 
+    def _completed(self, _: int, present: Any) -> Any:
+        return Request() if present is None else present
+
 
 _MAKERS: dict[str, Callable[..., Any]] = {
     "outside": Decoder._outside,
@@ -262,6 +275,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "dict": Decoder._dict,
     "object": Decoder._object,
     "same": Decoder._same,
+    "completed": Decoder._completed,
 }
 
 

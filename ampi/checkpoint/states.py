@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,22 @@ def _walk(x: Any, way: tuple, met: set[int], wanted: type = np.ndarray) -> Itera
         return
     elif kind in (tuple, list, dict) or isinstance(x, (tuple, list, dict)):
         met.add(id(x))
-        for key, part in x.items() if isinstance(x, dict) else enumerate(x):
-            if type(part) not in _ATOMS:
-                yield from _walk(part, (*way, ("[", key)), met, wanted)
+        yield from _walk_parts(x.items() if isinstance(x, dict) else enumerate(x), "[", way, met, wanted)
     elif _has_state(x):
         met.add(id(x))
-        for name, part in _attributes(x).items():
-            if type(part) not in _ATOMS:
-                yield from _walk(part, (*way, (".", name)), met, wanted)
+        yield from _walk_parts(_attributes(x).items(), ".", way, met, wanted)
+
+
+def _walk_parts(
+    parts: Iterable[tuple[Any, Any]], kind: str, way: tuple, met: set[int], wanted: type
+) -> Iterator[tuple[tuple, Any]]:
+    for key, part in parts:
+        if isinstance(part, wanted):
+            if id(part) not in met:
+                met.add(id(part))
+                yield (*way, (kind, key)), part
+        elif type(part) not in _ATOMS and not isinstance(part, np.ndarray):
+            yield from _walk(part, (*way, (kind, key)), met, wanted)
 
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
