@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
     from .reports import report, tracing
+    from .second_order import hessian, hvp
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -85,6 +86,8 @@ __all__ = [
     "dependent",
     "errors",
     "grad",
+    "hessian",
+    "hvp",
     "independent",
     "jvp",
     "kernel",
@@ -114,6 +117,8 @@ _HOMES = {
     "custom_vjp": "custom",
     "dependent": "programs.declared",
     "grad": "derivatives",
+    "hessian": "second_order",
+    "hvp": "second_order",
     "independent": "programs.declared",
     "jvp": "derivatives",
     "linearize": "derivatives",

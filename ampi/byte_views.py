@@ -119,6 +119,7 @@ class _Slotted:
 
     __slots__ = ("made", "places", "result", "storage")
     reads_memory = False
+    second = "each"
 
     def __init__(self, storage: Storage, places: np.ndarray, made: np.dtype, result: Region) -> None:
         self.storage = storage

@@ -10,9 +10,18 @@ import numpy as np
 
 from .activity import is_active
 from .errors import ActivityError, TapeError
-from .memory import Region, TrackedArray, carries_derivatives, plain, region_of, storage_of, tracked_copy
+from .memory import (
+    Region,
+    TrackedArray,
+    carries_derivatives,
+    is_scalar,
+    plain,
+    region_of,
+    storage_of,
+    tracked_copy,
+)
 from .structures import leaves, mapped
-from .tape import Sweep, Tape, Undo, passive, recording, where_called
+from .tape import Push, SecondTape, Sweep, Tape, Undo, no_second_derivative, passive, recording, where_called
 
 
 class custom_vjp:
@@ -83,6 +92,8 @@ class custom_vjp:
             return self._call_forward(tape, arguments)
         if self.forward is None or self.backward is None:
             raise TypeError(f"{self.__name__} has no adjoint yet: call {self.__name__}.defvjp(forward, backward)")
+        if tape.tangents is not None:
+            return self._call_second(tape, arguments)
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
         start = len(tape)
         with passive():
@@ -103,11 +114,7 @@ class custom_vjp:
 
     def _call_forward(self, tape: Any, arguments: tuple) -> Any:
         """A call in forward mode."""
-        if self.tangent is None:
-            raise ActivityError(
-                f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
-                f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
-            )
+        self._require_tangent()
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
         active = [x for x in leaves(arguments) if is_active(tape, x)]
         with passive(), tape.noting_overwritten() as overwritten:
@@ -127,6 +134,73 @@ class custom_vjp:
                     )
                 tape.start(x, value)
         return result
+
+    def _require_tangent(self) -> None:
+        if self.tangent is None:
+            raise ActivityError(
+                f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
+                f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
+            )
+
+    def _call_second(self, tape: Any, arguments: tuple) -> Any:
+        """A call in second order: its author's tangent gives that of the result, and forward mode those of the
+        residuals, for which `forward` runs on copies."""
+        self._require_tangent()
+        sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
+        dots = mapped(lambda x: _tangent_of(tape, x), arguments)
+        with passive():
+            given = mapped(_copied, arguments)
+            _, dot = self.tangent(given, dots)  # type: ignore[misc]
+        inner = SecondTape()
+        inner.sweep_begins()  # it only pushes tangents
+        with inner:
+            copies = mapped(_copied, arguments)
+            for x, x_dot in zip(leaves(copies), leaves(dots)):
+                if x_dot is not None and isinstance(x, TrackedArray):
+                    inner.start(x, x_dot)
+            result, residuals = self.forward(*copies)  # type: ignore[misc]
+            kept = mapped(lambda x: _Pair(plain(x), inner.tangent_at(x)) if _can_be_active(x) else x, residuals)
+        for some in (given, copies):
+            for x, copy in zip(leaves(arguments), leaves(some)):
+                if isinstance(x, np.ndarray) and plain(x).tobytes() != plain(copy).tobytes():
+                    raise no_second_derivative(f"{self.__name__}, which overwrites an argument,")
+        kept = mapped(lambda x: tape.pair(x.value[()], x.tangent) if isinstance(x, _Pair) else x, kept)
+        values = list(leaves(result))
+        tangents = [None] * len(values) if dot is None else list(leaves(dot))
+        if len(values) != len(tangents):
+            raise TapeError(
+                f"the tangent of {self.__name__} returned {len(tangents)} tangents for {len(values)} results"
+            )
+        rest = iter(tangents)
+        result = mapped(lambda x: _result(tape, self.__name__, x, next(rest)), result)
+        outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
+        record = _CustomPairs(self.__name__, self.backward, sources, [], kept, outputs)  # type: ignore[arg-type]
+        tape.append(record, created=[x for x in leaves(result) if _can_be_active(x)])
+        return result
+
+
+class _Pair:
+    """A value and its tangent."""
+
+    def __init__(self, value: np.ndarray, tangent: np.ndarray) -> None:
+        self.value = value
+        self.tangent = tangent
+
+
+def _copied(x: Any) -> Any:
+    return tracked_copy(plain(x)[()] if is_scalar(x) else plain(x)) if isinstance(x, np.ndarray) else x
+
+
+def _result(tape: Any, name: str, x: Any, x_dot: Any) -> Any:
+    """A result of a call, with the tangent that its author gave."""
+    if not isinstance(x, (np.ndarray, float, complex, np.inexact)) or not carries_derivatives(np.asarray(x).dtype):
+        return x
+    value = plain(x) if isinstance(x, np.ndarray) else np.asarray(x)
+    dot = np.zeros((), value.dtype) if x_dot is None else plain(np.asarray(x_dot))
+    if x_dot is not None and dot.shape != value.shape:
+        raise TapeError(f"the tangent of {name} returned shape {dot.shape} for a result of shape {value.shape}")
+    is_number = is_scalar(x) or not isinstance(x, np.ndarray)
+    return tape.pair(value[()] if is_number else value, dot)
 
 
 def _tangent_of(tape: Any, x: Any) -> Any:
@@ -183,6 +257,16 @@ class _Custom:
                     f"{source.shape}"
                 )
             sweep.add(source, value)
+
+
+class _CustomPairs(_Custom):
+    """The record of a call in second order; what `backward` computes is differentiated."""
+
+    __slots__ = ()
+    second = "pairs"
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it is there."""
 
 
 def _taken(sweep: Sweep, region: Region) -> np.ndarray:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .activity import plain_of
+from .activity import is_active, plain_of
 from .array import value
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
 from .memory import TrackedArray, carries_derivatives, plain, tracked_copy
+from .recording import recording
 from .tape import ForwardTape, Tape
 
 OBJECTIVES = ("sum", "replicated", "root")
@@ -50,14 +51,14 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float, complex, np.number)) and not isinstance(x, np.ndarray)
 
 
-def _with_arrays(x: Any) -> Any:
+def with_arrays(x: Any) -> Any:
     """An argument with arrays for its lists of numbers."""
     if _is_list_of_numbers(x):
         return np.array(x)
     if isinstance(x, dict):
-        return {name: _with_arrays(item) for name, item in x.items()}
+        return {name: with_arrays(item) for name, item in x.items()}
     if isinstance(x, (tuple, list)):
-        items = [_with_arrays(item) for item in x]
+        items = [with_arrays(item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     return x
 
@@ -69,7 +70,7 @@ def _watch(tape: Tape, x: Any) -> Any:
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
         return tape.watch(plain_of(leaf))
 
-    return map_leaves(watched, _with_arrays(x))
+    return map_leaves(watched, with_arrays(x))
 
 
 def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = True) -> Any:
@@ -82,14 +83,14 @@ def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = Tru
             "computed from ampi.value(x), integers or other arrays? (Return None on a rank without a part; to a "
             "pullback, pass zeros for what is meant to be constant.)",
             ActivityWarning,
-            stacklevel=_frames_of_ampi() + 1,
+            stacklevel=frames_of_ampi() + 1,
         )
     pairs = [(y, s) for y, s, is_constant in zip(outputs, seeds, constant) if not is_constant]
     found = iter(tape.gradient([y for y, _ in pairs], leaves_of(x), seed=[s for _, s in pairs]))
     return map_leaves(lambda leaf: next(found)[()], x)
 
 
-def _frames_of_ampi() -> int:
+def frames_of_ampi() -> int:
     """How many frames from the caller's on are ampi's: the next one is the user's."""
     frame, count = sys._getframe(1), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ampi":
@@ -192,7 +193,7 @@ def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
     if not isinstance(primals, tuple):
         primals, tangents = (primals,), (tangents,)
     with ForwardTape() as tape:
-        arguments = _with_tangents(tape, primals, tangents, "primals")
+        arguments = with_tangents(tape, primals, tangents, "primals")
         error: BaseException | None = None
         try:
             y = f(*arguments)
@@ -249,14 +250,14 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     def push(*x_dot: Any) -> Any:
         if len(x_dot) != len(x):
             raise TapeError(f"push: {len(x)} arguments but {len(x_dot)} tangents")
-        given = [plain_of(leaf) for leaf in leaves_of(_with_arrays(x_dot))]
+        given = [plain_of(leaf) for leaf in leaves_of(with_arrays(x_dot))]
         outputs = [leaf for leaf in leaves_of(y) if _is_leaf_of(leaf, tape)]
         found = iter(tape.tangent(outputs, leaves_of(watched), given))
 
         def tangent(leaf: Any) -> Any:
             if _is_leaf_of(leaf, tape):
                 return next(found)[()]
-            return np.zeros_like(np.asarray(plain_of(leaf)))[()] if _has_tangent(leaf) else None
+            return np.zeros_like(np.asarray(plain_of(leaf)))[()] if has_tangent(leaf) else None
 
         return map_leaves(tangent, y)
 
@@ -264,15 +265,20 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
 
 
 def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
-    return _has_tangent(leaf) and tape.is_active(leaf)
+    return has_tangent(leaf) and tape.is_active(leaf)
 
 
-def _has_tangent(leaf: Any) -> bool:
+def has_tangent(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and _is_inexact(leaf)
 
 
-def _with_tangents(tape: ForwardTape, x: Any, x_dot: Any, where: str) -> Any:
-    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are."""
+def with_tangents(
+    tape: Any, x: Any, x_dot: Any, where: str, asked: str = "ampi.jvp", start: Callable | None = None
+) -> Any:
+    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are.
+
+    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None.
+    """
     if _is_list_of_numbers(x):
         x = np.array(x)
     if isinstance(x, (tuple, list, dict)):
@@ -280,29 +286,33 @@ def _with_tangents(tape: ForwardTape, x: Any, x_dot: Any, where: str) -> Any:
             x_dot = {name: None for name in x} if isinstance(x, dict) else [None] * len(x)
         kind = dict if isinstance(x, dict) else (tuple, list)
         if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
-            raise TapeError(f"ampi.jvp: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
+            raise TapeError(f"{asked}: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
         if isinstance(x, dict):
-            return {name: _with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]") for name in x}
-        items = [_with_tangents(tape, a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(x, x_dot))]
+            return {name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start) for name in x}
+        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start) for k, (a, b) in enumerate(zip(x, x_dot))]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     tape.is_active(x)  # raises if it carries derivatives on an outer tape
     plainly = plain_of(x)
     if x is None or x_dot is None:
+        if start is not None and x is not None:
+            return start(plainly, None)
         return tracked_copy(plainly) if isinstance(x, np.ndarray) else x
     if not _is_inexact(plainly):
-        raise ActivityError(f"ampi.jvp: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
+        raise ActivityError(f"{asked}: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
     given = np.asarray(plain_of(x_dot))
     if given.shape != np.shape(plainly):
-        raise TapeError(f"ampi.jvp: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}")
+        raise TapeError(f"{asked}: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}")
     if given.dtype.kind == "c" and np.asarray(plainly).dtype.kind != "c":
-        raise TapeError(f"ampi.jvp: {where} is real, its tangent complex")
+        raise TapeError(f"{asked}: {where} is real, its tangent complex")
+    if start is not None:
+        return start(plainly, given)
     copy = tracked_copy(plainly)
     tape.start(copy, given)
     return copy
 
 
 def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
-    if not _has_tangent(leaf):
+    if not has_tangent(leaf):
         return None
     if not isinstance(leaf, np.ndarray):
         return np.zeros((), np.asarray(leaf).dtype)[()]
@@ -355,6 +365,12 @@ def value_and_grad(
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
 
     def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        outer = recording()
+        if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
+            from .second_order import of_forward_mode
+
+            y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
+            return y, found if isinstance(argnums, tuple) else found[0]
         with Tape() as tape:
             watched = tuple(_watch(tape, arguments[k]) for k in numbers)
             given = list(arguments)
@@ -362,7 +378,7 @@ def value_and_grad(
                 given[k] = x
             y = f(*given, **keywords)
         try:
-            seed = seed_of(y, objective, _ranks(comm))
+            seed = seed_of(y, objective, ranks_of(comm))
         except Exception as error:
             tape.refuse(error)
             raise
@@ -409,7 +425,7 @@ def _check_scalar(y: Any) -> None:
     raise TapeError(f"the function must return one real number to have a gradient, not a {type(y).__name__}{shape}")
 
 
-def _ranks(comm: Any) -> Any:
+def ranks_of(comm: Any) -> Any:
     from mpi4py import MPI
 
     return MPI.COMM_WORLD if comm is None else comm

@@ -38,6 +38,7 @@ _set_item = np.ndarray.__setitem__
 
 class _Copy:
     __slots__ = ("result", "source")
+    second = "each"
     reads_memory = False
 
     def __init__(self, source: Region, result: Region) -> None:
@@ -140,6 +141,7 @@ class _Gather:
     """result = source[key], a copy."""
 
     __slots__ = ("key", "result", "source")
+    second = "each"
 
     def __init__(self, source: Region, key: Any, result: Region) -> None:
         self.source = source
@@ -226,6 +228,7 @@ class _Scatter:
     """target[key] = source: where elements repeat, the last one written wins."""
 
     __slots__ = ("key", "source", "target")
+    second = "each"
 
     def __init__(self, target: Region, key: Any, source: Region) -> None:
         self.target = target

@@ -474,6 +474,11 @@ def set_array_type(cls: type[TrackedArray]) -> None:
         then(cls)
 
 
+def array_type() -> type[TrackedArray]:
+    """The class of tracked arrays."""
+    return _array_type
+
+
 def set_scalar_types(scalar: type[TrackedArray], record: type[TrackedArray]) -> None:
     """Tell this floor which classes tracked scalars and structured elements have (those of `ampi.scalars`)."""
     global _scalar_type, _record_type

@@ -17,6 +17,7 @@ from .writing import assign
 
 class _Stack:
     __slots__ = ("count", "result", "sources")
+    second = "each"
 
     def __init__(self, sources: list[tuple[int, Region]], count: int, result: Region) -> None:
         self.sources = sources

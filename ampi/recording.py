@@ -191,6 +191,27 @@ def actively(scope: Scope) -> None:
         _scope.set(scope.outer)  # type: ignore[arg-type]
 
 
+@contextlib.contextmanager
+def resumed(tape: Any) -> Iterator[None]:
+    """Inside this block an open tape records again, whatever is around it."""
+    scope = Scope(tape, tape, get_ident(), scope_now())
+    _scope.set(scope)
+    try:
+        yield
+    finally:
+        actively(scope)
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """After this block what records is what recorded before it, whatever was left open inside."""
+    before = scope_now()
+    try:
+        yield
+    finally:
+        _scope.set(before)
+
+
 def is_passive() -> bool:
     """Whether this is inside `ampi.passive`."""
     scope = scope_now()

@@ -53,7 +53,7 @@ def _product_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
     moved = np.transpose(x, order)
     rows = moved.reshape((*moved.shape[: len(kept)], math.prod(moved.shape[len(kept) :])))
     others = np.ones_like(rows)
-    np.cumprod(rows[..., :-1], axis=-1, out=others[..., 1:])
+    others[..., 1:] = np.cumprod(rows[..., :-1], axis=-1)
     suffix = np.cumprod(rows[..., :0:-1], axis=-1)[..., ::-1]
     others[..., :-1] *= suffix
     back = np.transpose(others.reshape(moved.shape), np.argsort(order))
@@ -84,6 +84,7 @@ _REDUCTIONS: dict[np.ufunc, tuple[Callable, bool, bool]] = {
 
 class _Reduction:
     __slots__ = ("adjoint", "axes", "factor", "fresh", "mask", "recompute", "result", "source", "x", "z")
+    second = "pairs"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -192,7 +193,7 @@ def _cumsum_adjoint(g: Any, x: Any, z: Any) -> Any:
 def _cumprod_adjoint(g: Any, x: Any, z: Any) -> Any:
     # Horner's scheme from the end: s_k = ḡ_k + x_{k+1} s_{k+1}; no division, so zeros are right.
     before = np.ones_like(x)
-    np.cumprod(x[:-1], axis=0, out=before[1:])
+    before[1:] = np.cumprod(x[:-1], axis=0)
     before = np.conj(before)
     factors = np.conj(x)
     total = np.zeros_like(g)
@@ -241,6 +242,7 @@ _ACCUMULATIONS: dict[np.ufunc, tuple[Callable, bool]] = {
 
 class _Accumulation:
     __slots__ = ("adjoint", "axis", "keywords", "result", "source", "ufunc", "x")
+    second = "pairs"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):

@@ -15,6 +15,7 @@ import numpy as np
 
 from .derivatives import jvp, value_and_grad, vjp
 from .memory import carries_derivatives, is_scalar, plain, tracked_copy
+from .second_order import hvp
 from .structures import leaves, mapped
 
 _RATIO = 2.0
@@ -271,6 +272,99 @@ def jvp_test(
         eps = comm.allreduce(_epsilon((x, y)), op=_max())
     tolerance = (1e-11 if eps < 1e-10 else 1e-3) if tolerance is None else tolerance
     return _judged(JvpTest(tangent, adjoint, scale, tolerance), check)
+
+
+@dataclasses.dataclass(frozen=True)
+class SymmetryTest:
+    """Outcome of `symmetry_test`.
+
+    Attributes
+    ----------
+    there, back : float
+        ⟨u, H v⟩ and ⟨H u, v⟩, summed over the ranks.
+    scale : float
+        The larger one of ``|u| |H v|`` and ``|H u| |v|``.
+    tolerance : float
+        Allowed relative difference.
+    """
+
+    there: float
+    back: float
+    scale: float
+    tolerance: float
+
+    @property
+    def difference(self) -> float:
+        """Relative difference of the two."""
+        return abs(self.there - self.back) / self.scale if self.scale else abs(self.there - self.back)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the two agree."""
+        return self.difference <= self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"symmetry of the Hessian: {'passed' if self.passed else 'FAILED'}\n"
+            f"  <u, H v>  {self.there: .15e}\n"
+            f"  <H u, v>  {self.back: .15e}\n"
+            f"  relative difference {self.difference:.1e}, allowed {self.tolerance:.1e}"
+        )
+
+
+def symmetry_test(
+    f: Callable,
+    *x: Any,
+    objective: str = "sum",
+    seed: int = 0,
+    tolerance: float | None = None,
+    comm: Any = None,
+    check: bool = True,
+) -> SymmetryTest:
+    """Compare ⟨u, H v⟩ with ⟨H u, v⟩ from `ampi.hvp` for random u and v, which are the same to rounding.
+
+    Collective over ``comm``.
+
+    Parameters
+    ----------
+    f : callable
+        ``f(*x)`` on every rank; returns a real scalar, as for `ampi.grad`.
+    *x
+        This rank's arguments.
+    objective : {"sum", "replicated", "root"}
+        What is differentiated, as for `ampi.grad`.
+    seed : int
+        Of the random numbers, which differ from rank to rank.
+    tolerance : float, optional
+        Allowed relative difference; by default 1e-11 in double precision, 1e-3 in single.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that take part; by default all.
+    check : bool
+        Raise AssertionError if the test does not pass.
+
+    Raises
+    ------
+    ActivityError
+        An operation of ``f`` has no second derivative yet.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> ampi.testing.symmetry_test(lambda x: (x**3).sum() ** 2, np.array([1.0, 2.0])).passed
+    True
+    """
+    with _ranks(comm) as comm:
+        generator = np.random.default_rng((seed, comm.Get_rank()))
+        f, x, u = _varying(f, x, _directions(x, None, generator))
+        v = _directions(x, None, generator)
+        hu, hv = hvp(f, x, u, objective, comm), hvp(f, x, v, objective, comm)
+        there, back = comm.allreduce(_pairing(u, hv)), comm.allreduce(_pairing(hu, v))
+        sizes = [comm.allreduce(_pairing(a, a)) for a in (u, v, hu, hv)]
+        scale = max(math.sqrt(sizes[0] * sizes[3]), math.sqrt(sizes[1] * sizes[2]))
+        eps = comm.allreduce(_epsilon(x), op=_max())
+    tolerance = (1e-11 if eps < 1e-10 else 1e-3) if tolerance is None else tolerance
+    return _judged(SymmetryTest(there, back, scale, tolerance), check)
 
 
 def _dot_test(

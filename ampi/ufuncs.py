@@ -95,7 +95,8 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             return found
     if any(map(_computes, inputs)):
         return NotImplemented
-    inputs = tuple([from_nested(x) if isinstance(x, (list, tuple)) else x for x in inputs])
+    lists = list if method == "at" else (list, tuple)  # its key may be a tuple
+    inputs = tuple([from_nested(x) if isinstance(x, lists) else x for x in inputs])
     if method == "__call__" and ufunc in _COMPARISONS:
         return _passively(ufunc, method, inputs, keywords)
     active = tuple([k for k, x in enumerate(inputs) if isinstance(x, np.ndarray) and is_active(tape, x)])
@@ -172,6 +173,7 @@ class _Elementwise:
     """
 
     __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
+    second = "pairs"
 
     def __init__(
         self,
@@ -403,6 +405,7 @@ class _AddAt:
     """add.at and subtract.at: the target keeps its adjoint, the operand gets the elements'."""
 
     __slots__ = ("key", "sign", "source", "target")
+    second = "each"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.target):

@@ -72,6 +72,7 @@ class _Assign:
     """target[...] = source, with broadcasting."""
 
     __slots__ = ("source", "target")
+    second = "each"
     reads_memory = False
 
     def __init__(self, target: Region, source: Region) -> None:

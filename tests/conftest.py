@@ -21,7 +21,7 @@ WORLD = MPI.COMM_WORLD  # mpi4py's own, whatever a test puts in its place
 FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outcomes and logs
 PATIENCE = patience(20.0)  # seconds a rank that failed waits for the others to leave the test
 OUTCOMES = ("passed", "skipped", "failed")
-FEW = 4  # ranks: on more of them, which share the cores, each test runs with CASES cases only
+FEW = 3  # ranks: on more of them, which share the cores, tests that run on these have CASES cases only
 CASES = 8
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
@@ -51,6 +51,7 @@ else:  # every rank draws the same examples, and a slow machine is not a failure
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
+    parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
     parser.addoption("--all-cases", action="store_true", help=f"on more than {FEW} ranks all cases of each test")
 
 
@@ -118,14 +119,15 @@ def most_elements(request, monkeypatch):
 
 
 def some_cases(items):
-    """Of each test cases that are spread evenly over all, which have run on fewer ranks: the same on all ranks."""
+    """Of each test cases that are spread evenly over all, which have run on fewer ranks: the same on all ranks, others
+    on four than on more. Tests that need more ranks than `FEW` have all of theirs."""
     groups = {}
     for item in items:
-        groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        groups.setdefault(item.nodeid if least_size(item) > FEW else item.nodeid.partition("[")[0], []).append(item)
     kept = set()
     for group in groups.values():
         count = min(CASES, len(group))
-        kept.update(group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count))
+        kept.update(group[(2 * k + (WORLD.size > 4)) * len(group) // (2 * count)] for k in range(count))
     return [item for item in items if item in kept]
 
 

@@ -13,7 +13,8 @@ import ampi
 
 NAMES = """
     COMM_WORLD COMM_SELF MPI Comm Intracomm Cartcomm Request Prequest Message Win File Op
-    ndarray numpy kernel Tape grad value_and_grad vjp jvp linearize value constant passive custom_vjp testing rules
+    ndarray numpy kernel Tape grad value_and_grad vjp jvp linearize hvp hessian value constant passive custom_vjp
+    testing rules
     AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning CacheWarning PerformanceWarning
 """.split()
 
@@ -41,6 +42,8 @@ def test_all_is_true():
         ("vjp", ["f", "x"]),
         ("jvp", ["f", "primals", "tangents"]),
         ("linearize", ["f", "x"]),
+        ("hvp", ["f", "primals", "v", "objective"]),
+        ("hessian", ["f", "x", "objective"]),
     ],
 )
 def test_signature(function, names):

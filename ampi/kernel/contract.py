@@ -62,6 +62,8 @@ class Contract:
         Another one for the same case, with ``forward``.
     tangent : callable or None
         ``tangent()`` is the `forward.TangentContract` for the same case (where a tape is to know it).
+    second : callable or None
+        ``second()`` is the `second.SecondContract` for the same case (where a tape is to know it).
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -84,6 +86,7 @@ class Contract:
     forward: Callable[..., tuple] | None = None
     split: Contract | None = None
     tangent: Callable[[], Any] | None = None
+    second: Callable[[], Any] | None = None
     disagreement: Callable[..., int] | None = None
 
 

@@ -98,6 +98,19 @@ def call(
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     if undo:
         recording.append(None, undo)
+    result, dots = run(kernel, contract, push, args, leaves)
+    for k in contract.becomes_active:
+        storages[k].tape = recording.reference  # type: ignore[union-attr]
+    if not contract.result_dtypes:
+        return result
+    facts = zip(contract.result_active, contract.result_dtypes, strict=True)
+    return _wrapped(recording, result, leaves, facts, dots)
+
+
+def run(
+    kernel: Any, contract: TangentContract, push: tape.Push, args: tuple[Any, ...], leaves: Sequence[Any]
+) -> tuple[Any, Iterator[Any]]:
+    """Run a kernel and carry tangents along: its result, and the tangents of those leaves of it that are active."""
     given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
     shadows = [push.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
@@ -108,15 +121,10 @@ def call(
         result = kernel.dispatcher(*map(arguments.plain, args))
         given = before
     found = contract.tangent(*given, *shadows, *dots)
-    for k in contract.becomes_active:
-        storages[k].tape = recording.reference  # type: ignore[union-attr]
     count = len(contract.result_dtypes)
-    if not count:
-        return result
-    if not contract.twice:
+    if count and not contract.twice:
         result = _structured(contract.structure, iter(found[:count]))
-    facts = zip(contract.result_active, contract.result_dtypes, strict=True)
-    return _wrapped(recording, result, leaves, facts, iter(found[count:]))
+    return result, iter(found[count:])
 
 
 def _structured(structure: Any, found: Iterator[Any]) -> Any:

@@ -233,6 +233,38 @@ def generate_tangent(kernel: Any, case: Case) -> str:
     return "\n".join(text)
 
 
+def generate_second(kernel: Any, case: Case) -> str:
+    """The text of the file: facts and the tangent of the adjoint program, on one thread."""
+    primal, first = derive(kernel, case)
+    code = first.function
+    active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
+    derivative = pipeline.build_tangent(code, active, options_for(kernel, case))
+    constants_of = dict(primal.constants)
+    position = {a.name: k for k, a in enumerate(a for a in code.arguments if a.name not in constants_of)}
+    (program,) = emit.spelled(without_constants(derivative.function, primal))
+    facts = {
+        "arrays": tuple(position[n] for n in derivative.shadows),
+        "numbers": tuple(position[n] for n in derivative.scalars),
+        "results": tuple(derivative.result_active),
+    }
+    source = emit.source(program)
+    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    text = [
+        title("Tangent of the adjoint", kernel, primal, wanted(primal, case)),
+        emit.HEADER,
+        *constants,
+        "CONTRACT = {",
+        *(f'    "{n}": {v!r},' for n, v in facts.items()),
+        "}",
+        f"SECOND = {program.name!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        "\n",
+        source,
+    ]
+    return "\n".join(text)
+
+
 def plain_structure(result: Any) -> tuple[Any, bool]:
     """How a result is made of its leaves, and whether only the kernel itself can do so: named tuples."""
     if not isinstance(result, tuple):

@@ -107,7 +107,7 @@ def _size(region: Region) -> int:
 class Parcel:
     """An object on its way, with the list of the active arrays in it; unpickled it is the object.
 
-    In forward mode with their tangents, flat.
+    In forward mode and in second order with their tangents, flat.
     """
 
     __slots__ = ("arrays", "contents", "tangents")
@@ -213,7 +213,7 @@ def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
     if not arrays:
         return obj, EMPTY
     bundle = Bundle(memory)
-    push: Push | None = tape.forward
+    push: Push | None = tape.forward or tape.tangents
     return Parcel(obj, arrays, None if push is None else tangent_in(push, bundle)), bundle
 
 
@@ -229,8 +229,9 @@ def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
         if not carries_derivatives(array.dtype):
             storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
     bundle = Bundle(arrays) if arrays else EMPTY
-    if arrays and tape.forward is not None:
-        set_tangent(tape.forward, bundle, tangents)
+    push = tape.forward or tape.tangents
+    if arrays and push is not None:
+        set_tangent(push, bundle, tangents)
     return bundle, arrays
 
 

@@ -178,6 +178,7 @@ class Performed(IsRecord, Collective):
     depth = 5
     meets = True
     reads_memory = False  # but what `steps` has put back
+    second = "joint"
 
     def keep_values(self, tape: Tape, started: bool) -> None:
         """Before the primal: see to it that the sweep has the values that the adjoint wants.
@@ -222,8 +223,9 @@ class Performed(IsRecord, Collective):
 
     def zero(self, sweep: Sweep) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""
-        for buffer in self.call.writes:
-            buffer.zero(sweep)
+        for half in (sweep,) if sweep.halves is None else sweep.halves:
+            for buffer in self.call.writes:
+                buffer.zero(half)
 
     def steps(self, sweep: Sweep) -> Steps:
         """The adjoint's steps."""
@@ -234,6 +236,10 @@ class Performed(IsRecord, Collective):
         if self.values is not None:
             sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
             x = self.values()
+        if sweep.halves is not None:
+            from .second import steps_of_both
+
+            return steps_of_both(self, sweep, x)
         return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
 
     def waiting(self) -> str:

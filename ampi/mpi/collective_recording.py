@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 from ..memory import TrackedArray, region_of
 from ..recording import opened, recording
 from ..tape import Tape, living
-from . import forward_collectives
+from . import forward_collectives, second
 from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
@@ -259,6 +259,9 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
         call.overwrite()
         primal(comm, *arguments)
         return
+    if tape.tangents is not None:
+        second.perform(comm, operation, primal, arguments, tape)
+        return
     if tape.forward is not None:
         forward_collectives.perform(comm, operation, primal, arguments, tape)
         return
@@ -283,6 +286,8 @@ def _start(
 ) -> Started | forward_collectives.ForwardStarted | None:
     """Before a collective with a request starts, while some tape exists: check, log and record it."""
     tape = recording()
+    if tape is not None and tape.tangents is not None:
+        return second.start(name, comm, operation, arguments, keywords, tape)
     if tape is not None and tape.forward is not None:
         return forward_collectives.start(comm, operation, arguments, keywords, tape)
     call = operation.call(comm, arguments, keywords, started=True)

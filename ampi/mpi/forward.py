@@ -171,7 +171,7 @@ class ForwardLog(Log):
         if not isinstance(buffer, Buffer) or buffer.dtype is None or route.partner < 0 or route.tag < 0:
             return
         for other in self.waiting:
-            if not other.flight.is_settled() and other.may_match(route.partner, route.tag):
+            if other.may_match(route.partner, route.tag) and not other.flight.is_settled():
                 return
         flight = receive.flight
         nbytes = buffer.nbytes if buffer.packed else buffer.count * buffer.dtype.itemsize
@@ -268,7 +268,7 @@ class ForwardLog(Log):
         for other in self.waiting:
             if other is receive:
                 return
-            if other.flight.is_settled() or not other.may_match(partner, tag):
+            if not other.may_match(partner, tag) or other.flight.is_settled():
                 continue
             source, there = other.route.partner, other.route.tag
             if source < 0 or there < 0:
@@ -367,6 +367,7 @@ class ForwardReceived(Received):
     """A receive in forward mode."""
 
     __slots__ = ()
+    goes_along = True
 
     def tangent(self, push: Push) -> None:
         """Nothing: it comes when the message has come."""

@@ -21,6 +21,7 @@ from .argument_forms import is_in_place
 from .buffers import NOTHING, arrive
 from .collective_calls import Call
 from .forward_arguments import Arguments
+from .notices import stranded
 from .reduction_plans import refusal
 from .reductions import Reduction, known
 from .reductions_forward import combination, elements_with_tangents
@@ -322,7 +323,8 @@ def _combining(push: Push, handle: int, rule: Reduction, elements: np.dtype) -> 
 
         made = _Op.Create(function, False)
         found = push.state["pairs", rule, elements] = made, pair
-        push.at_end(lambda error: made.Free())  # type: ignore[attr-defined]
+        # MPI may still call it for what an error has left under way.
+        push.at_end(lambda error: made.Free() if error is None else stranded.append(made))  # type: ignore[attr-defined]
         push.at_end(lambda error: pair.Free())  # type: ignore[attr-defined]
     return found
 

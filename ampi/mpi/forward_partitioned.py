@@ -43,10 +43,6 @@ class Parts:
         self.came: dict[int, tuple[int, np.ndarray | None]] = {}
         self.total = -1
 
-    def is_settled(self) -> bool:
-        """Whether it is certain which tangents these are."""
-        return True
-
     def ready(self, sent: PartitionedSent, buffer: Buffer, part: int, active: bool) -> None:
         """Send the tangent of a partition."""
         size = buffer.count // sent.parts
@@ -112,7 +108,7 @@ class ForwardPartitionedReceived(PartitionedReceived):
     """A started partitioned receive in forward mode."""
 
     __slots__ = ()
-    flight: Parts
+    tangents: Parts
 
     def may_match(self, source: int, tag: int) -> bool:
         """Ordinary messages are not for it."""
@@ -129,7 +125,7 @@ class ForwardPartitionedReceived(PartitionedReceived):
     def resolve(self, status: mpi.Status | None) -> None:
         """The receive has completed."""
         PartitionedReceived.resolve(self, status)
-        parts = self.flight
+        parts = self.tangents
         if self not in parts.log.waiting:
             return
         parts.log.waiting.remove(self)
@@ -140,8 +136,8 @@ class ForwardPartitionedReceived(PartitionedReceived):
                 self._take(part * size, (part + 1) * size)
 
     def _take(self, start: int, stop: int) -> None:
-        self.flight.get(self, start, stop)
-        self.flight.put(self, self.buffer, start, stop)
+        self.tangents.get(self, start, stop)
+        self.tangents.put(self, self.buffer, start, stop)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
@@ -149,12 +145,12 @@ class ForwardPartitionedReceived(PartitionedReceived):
 
 
 def _start_to_send(log: ForwardLog, sent: PartitionedSent) -> None:
-    sent.flight = Parts(log, sent)
+    sent.tangents = Parts(log, sent)
 
 
 def _start_to_receive(log: ForwardLog, received: PartitionedReceived) -> None:
     received.__class__ = ForwardPartitionedReceived
-    received.flight = Parts(log, received)
+    received.tangents = Parts(log, received)
     log.waiting.append(received)
 
 

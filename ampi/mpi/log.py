@@ -44,7 +44,7 @@ _Prequest, _WORLD = mpi.Prequest, mpi.COMM_WORLD  # mpi4py's own: its names may 
 
 _KEY = "communication"  # of the tape's sweep starts
 made_of: dict[str, Any] = {}
-"""What a tape of forward mode has in the place of `Communication`, by the name ``"forward"``."""
+"""The class of what a tape has of its messages: ``"reverse"``: `Communication`, ``"forward"``, ``"second"``."""
 MOST_PENDING = 64
 """So many receives that may have ended unseen are looked at before each record."""
 
@@ -290,11 +290,15 @@ class Communication:
             spread(log, error)
 
 
+made_of["reverse"] = Communication
+
+
 def communication_of(tape: Tape) -> Communication:
     """What was said while a tape recorded."""
     communication = tape.sweep_starts.get(_KEY)
     if communication is None:
-        communication = Communication(tape) if tape.forward is None else made_of["forward"](tape)
+        kind = "second" if tape.tangents is not None else "reverse" if tape.forward is None else "forward"
+        communication = made_of[kind](tape)
         tape.at_sweep_start(_KEY, communication)
         tape.at_refusal = communication.refuse
     return communication  # type: ignore[return-value]

@@ -95,6 +95,7 @@ class LoggedMessage(IsRecord):
 
     __slots__ = ("back", "buffer", "flight", "nbytes", "request", "reverse", "route", "void", "wild")
     reads_memory = False
+    second = "joint"
     back: int | None
     buffer: Any
     flight: Any
@@ -128,6 +129,7 @@ class Sent(LoggedMessage):
     """A message in the log of its sender, and the adjoint of sending it."""
 
     __slots__ = ()
+    goes_along = True
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The send has completed."""
@@ -146,7 +148,7 @@ class Sent(LoggedMessage):
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoint may come."""
         if self.back is not None and self.flight is None:
-            adjoint = np.empty(self.buffer.count, self.buffer.dtype)
+            adjoint = np.empty(self.buffer.count * (1 if sweep.halves is None else 2), self.buffer.dtype)
             self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
@@ -158,7 +160,11 @@ class Sent(LoggedMessage):
         if not request.Test():
             wait(request, self.waiting, self.reverse, self.route.partner)
         self.flight = None
-        self.buffer.add(sweep, adjoint)
+        if sweep.halves is None:
+            self.buffer.add(sweep, adjoint)
+            return
+        for half, part in zip(sweep.halves, np.split(adjoint, 2)):
+            self.buffer.add(half, part)
 
     def tangent(self, push: Push) -> None:
         """Nothing: it went with the message.  In a walk: send it."""
@@ -190,10 +196,12 @@ class Received(LoggedMessage):
             return
         self.flight = sweep  # done in this sweep
         overwritten = self.buffer.within(self.nbytes)
+        halves = (sweep,) if sweep.halves is None else sweep.halves
         if self.back is None:
-            overwritten.zero(sweep)
+            for half in halves:
+                overwritten.zero(half)
             return
-        adjoint = overwritten.take(sweep)
+        adjoint = overwritten.take(sweep) if sweep.halves is None else _joined([overwritten.take(h) for h in halves])
         source = self.route.partner
         outbox_of(sweep).send(self.reverse, _as_real(adjoint), source, self.back, self.waiting)
 
@@ -294,6 +302,8 @@ class Completion(IsRecord, list):
 
     __slots__ = ()
     reads_memory = False  # but what a collective's has put back
+    second = "joint"
+    goes_along = True
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the wait."""
@@ -379,6 +389,10 @@ class Collective:
     def describe(self) -> str:
         """For error messages."""
         return f"{self.name} on {self.reverse.name}, {line_of(self.where)}"
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def _as_real(array: np.ndarray) -> np.ndarray:

@@ -217,6 +217,8 @@ class _Collective:
 
     __slots__ = ("adjoint", "forward", "token")
     meets = True
+    second = "joint"
+    goes_along = True  # tangents are in the parcels
 
     def __init__(
         self, token: Any, adjoint: Callable[[Sweep, Any], Steps], forward: Callable[[Push, Any], None]
@@ -232,7 +234,8 @@ class _Collective:
 
     def __call__(self, sweep: Sweep) -> None:
         if self.token.happens(sweep):
-            run_reversed(sweep, self.token, self.adjoint(sweep, self.token.reverse.comm), self.waiting)
+            for half in (sweep,) if sweep.halves is None else sweep.halves:
+                run_reversed(sweep, self.token, self.adjoint(half, self.token.reverse.comm), self.waiting)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -10,6 +10,7 @@ from mpi4py import MPI as mpi
 from ..recording import open_tapes, opened, recording
 from ..tape import Tape
 from .bundles import EMPTY, Bundle, arrived, pack, refuse_others_in, unpack
+from .forward import Flight
 from .log import log_received, log_sent
 from .messages import Received
 from .plain_buffers import mind_objects
@@ -182,7 +183,7 @@ def matched(message: Any, name: str) -> Received | None:
         return None
     message.logged = None
     receive.rename(name)
-    if receive.flight is not None and opened().forward is not None:
+    if isinstance(receive.flight, Flight):
         receive.flight.forget(receive)
     receive.dropped = recording() is None
     receive.buffer = None if receive.dropped else Bundle()

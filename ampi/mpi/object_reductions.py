@@ -127,6 +127,8 @@ class _Copied:
     """Adjoint of the copy of an object."""
 
     __slots__ = ("came", "sent")
+    second = "each"
+    goes_along = True
 
     def __init__(self, sent: Bundle, came: Bundle) -> None:
         self.sent = sent

@@ -10,6 +10,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
+from ..memory import plain
 from ..tape import Push, Sweep, current, living
 from .arguments import parse
 from .buffers import Buffer
@@ -17,6 +18,7 @@ from .datatypes import typemap_of
 from .reduction_plans import refusal, values_of
 from .reductions import PREDEFINED, Reduction, forget, known, learn
 from .reductions_forward import combination, elements_with_tangents
+from .reductions_second import is_curved, rules_of_both
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
 from .tangents import set_tangent, tangent_in
@@ -63,22 +65,37 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
 
 
 class _Local:
-    """Adjoint of b = a ∘ b."""
+    """Adjoint of b = a ∘ b; ``dots`` are the tangents of both in second order, where the adjoint depends on them."""
 
-    __slots__ = ("a", "b", "handle", "rule", "values")
+    __slots__ = ("a", "b", "dots", "handle", "rule", "values")
+    second = "joint"
 
-    def __init__(self, handle: int, rule: Reduction, a: Buffer, b: Buffer, values: Any) -> None:
+    def __init__(self, handle: int, rule: Reduction, a: Buffer, b: Buffer, values: Any, dots: Any) -> None:
         self.handle = handle
         self.rule = rule
         self.a = a
         self.b = b
         self.values = values
+        self.dots = dots
 
     def __call__(self, sweep: Sweep) -> None:
-        if self.rule.partials is None:  # a sum
+        if sweep.halves is None:
+            self._go_back(sweep, self.rule, self.values and [value() for value in self.values])
+            return
+        values = self.values and [plain(value()) for value in self.values]
+        if self.dots is None:
+            for half in sweep.halves:
+                self._go_back(half, self.rule, values)
+            return
+        both = values, [np.stack(pair) for pair in zip(values, self.dots)]
+        for half, rule, given in zip(sweep.halves, rules_of_both(self.rule), both):
+            self._go_back(half, rule, given)
+
+    def _go_back(self, sweep: Any, rule: Reduction, values: Any) -> None:
+        if rule.partials is None:  # a sum
             self.a.add(sweep, self.b.peek(sweep))
             return
-        a_bar, b_bar = self.rule.partials(*(value() for value in self.values), self.b.take(sweep))
+        a_bar, b_bar = rule.partials(*values, self.b.take(sweep))
         self.a.add(sweep, a_bar)
         self.b.add(sweep, b_bar)
 
@@ -118,10 +135,12 @@ def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
         raise ActivityError(f"Op.Reduce_local: {refused}")
     assert rule is not None
     values = [values_of(rule, x).need(tape) for x in (a, b)] if rule.partials is not None else None
+    curved = tape.tangents is not None and rule.partials is not None and is_curved(rule, b)
+    dots = [tangent_in(tape.tangents, x) for x in (a, b)] if curved else None
     undo = b.overwrite()
     _Op.Reduce_local(op, inbuf, inoutbuf)
     b.activate(tape)
-    tape.append(_Local(op.handle, rule, a.detach(), b.detach(), values), undo)
+    tape.append(_Local(op.handle, rule, a.detach(), b.detach(), values, dots), undo)
 
 
 def _combining(kernel: Kernel) -> Callable[..., Any]:

@@ -101,6 +101,7 @@ class _Moved:
 
     __slots__ = ("source", "target")
     reads_memory = False
+    second = "each"
 
     def __init__(self, source: Any, target: Any) -> None:
         self.source = source

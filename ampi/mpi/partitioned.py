@@ -9,7 +9,7 @@ another and with no others, in the order in which the requests were made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,12 @@ _TAGS = 1 << 31
 
 
 class PartitionedSent(Sent):
-    """A started partitioned send in the log.  ``flight`` has what has come of the adjoint."""
+    """A started partitioned send in the log.
 
-    __slots__ = ("parts", "parts_there", "user_tag")
+    ``flight`` has what has come of the adjoint, ``tangents`` what goes in forward mode.
+    """
+
+    __slots__ = ("parts", "parts_there", "tangents", "user_tag")
     tangent: Any = None
 
     def describe(self) -> str:
@@ -50,13 +53,13 @@ class PartitionedSent(Sent):
         if self.back is None or self.flight is not None:
             return
         size = self.buffer.count // self.parts_there
-        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (size,))])
+        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (len(halves_of(sweep)), size))])
         arrays = [np.empty(1, header) for _ in range(self.parts_there)]
         comm, dest = self.reverse.comm, self.route.partner
         self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
 
     def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
-        """The adjoint of one partition."""
+        """The adjoint of one partition, for each half of the sweep."""
         self.begin(sweep)
         flights, came = self.flight
         size, size_there = self.buffer.count // self.parts, self.buffer.count // self.parts_there
@@ -66,8 +69,8 @@ class PartitionedSent(Sent):
             while there not in came:
                 self._next(flights, came)
             offset = there * size_there
-            pieces.append(came[there][max(start - offset, 0) : start + size - offset])
-        return np.concatenate(pieces)
+            pieces.append(came[there][:, max(start - offset, 0) : start + size - offset])
+        return np.concatenate(pieces, axis=1)
 
     def _next(self, flights: list, came: dict[int, np.ndarray]) -> None:
         # Messages with one tag come in the order in which they were sent.
@@ -85,6 +88,8 @@ class _Ready:
 
     __slots__ = ("part", "sent")
     reads_memory = False
+    second = "joint"
+    goes_along = True
 
     def __init__(self, sent: PartitionedSent, part: int) -> None:
         self.sent = sent
@@ -93,17 +98,19 @@ class _Ready:
     def __call__(self, sweep: Sweep) -> None:
         sent = self.sent
         if sent.back is not None:
-            adjoint = sent.adjoint(sweep, self.part)
-            _part(sent.buffer, sent.parts, self.part).add(sweep, adjoint)
+            for half, adjoint in zip(halves_of(sweep), sent.adjoint(sweep, self.part)):
+                _part(sent.buffer, sent.parts, self.part).add(half, adjoint)
 
 
 class PartitionedReceived(Received):
     """A started partitioned receive in the log.
 
-    ``early`` are the partitions seen to arrive by themselves, ``count`` is the number of elements.
+    ``early`` are the partitions seen to arrive by themselves, ``count`` is the number of elements, ``tangents`` what
+    comes in forward mode.
     """
 
-    __slots__ = ("count", "early", "parts", "user_tag")
+    __slots__ = ("count", "early", "parts", "tangents", "user_tag")
+    goes_along = True
     tangent: Any = None
     count: int
     parts: int
@@ -138,9 +145,10 @@ class PartitionedReceived(Received):
         """x̄ of a partition goes back, and is zero here."""
         overwritten = _part(self.buffer, self.parts, part)
         if self.back is None:
-            overwritten.zero(sweep)
+            for half in halves_of(sweep):
+                overwritten.zero(half)
             return
-        adjoint = overwritten.take(sweep)
+        adjoint = np.stack([overwritten.take(half) for half in halves_of(sweep)])
         message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
         message["part"], message["adjoint"] = part, adjoint
         route = self.route
@@ -152,6 +160,8 @@ class _Arrived:
 
     __slots__ = ("part", "received")
     reads_memory = False
+    second = "joint"
+    goes_along = True
 
     def __init__(self, received: PartitionedReceived, part: int) -> None:
         self.received = received
@@ -159,6 +169,11 @@ class _Arrived:
 
     def __call__(self, sweep: Sweep) -> None:
         self.received.send(sweep, self.part)
+
+
+def halves_of(sweep: Sweep) -> Sequence[Any]:
+    """The sweeps of adjoints, and in second order of their tangents."""
+    return (sweep,) if sweep.halves is None else sweep.halves
 
 
 def _part(buffer: Buffer, parts: int, part: int) -> Buffer:
@@ -207,7 +222,7 @@ class _Sending(_Partitioned):
         """What partitions hold now is sent."""
         tape = recording()
         buffer = self.buffer()
-        if opened() is not None and opened().forward is not None:
+        if opened() is not None and goes_forward(opened()):
             self._ready_forward(buffer, parts)
         if tape is None:
             refuse_others(buffer)
@@ -235,7 +250,7 @@ class _Sending(_Partitioned):
         active = recording() is not None and buffer.active(opened())
         sent = self.message[0]
         for part in parts:
-            sent.flight.ready(sent, buffer, part, active)
+            sent.tangents.ready(sent, buffer, part, active)
 
 
 class _Receiving(_Partitioned):
@@ -273,10 +288,15 @@ class _Receiving(_Partitioned):
         received = self.message[0]
         if received.active and part not in received.early:
             received.early.add(part)
-            if tape.forward is not None:
+            if goes_forward(tape):
                 received.arrived(part)
-                return
-            tape.append(_Arrived(received, part))
+            if tape.forward is None:
+                tape.append(_Arrived(received, part))
+
+
+def goes_forward(tape: Any) -> bool:
+    """Whether tangents go beside the values."""
+    return tape.forward is not None or tape.tangents is not None
 
 
 def _key(comm: Any, name: str, partner: int, tag: int) -> int:

@@ -105,7 +105,7 @@ def _share_extremum(op: MPI.Op) -> Callable:
 def _share_combination(combine: Combination) -> Callable:
     def share(comm: MPI.Intracomm, x: np.ndarray, g: np.ndarray) -> Steps:
         before = yield from combine.prefix(comm, x)
-        after = yield from _shifted(comm, (yield from _accumulated(comm, x, combine, 1)), 1)
+        after = yield from shifted(comm, (yield from accumulated(comm, x, combine, 1)), 1)
         if after is not None:
             up_to_here = x if before is None else combine(before, x)
             g = combine.partials(up_to_here, after, g)[0]
@@ -127,8 +127,7 @@ def unscan(comm: MPI.Intracomm, rule: Reduction, x: np.ndarray | None, y_bar: np
         return (yield from suffix(comm, y_bar, np.add, exclusive))
     prefix = yield from rule.prefix(comm, x)  # type: ignore[misc]
     carry = np.zeros_like(y_bar)
-    if comm.rank + 1 < comm.size:
-        yield [comm.Irecv(carry, comm.rank + 1, COLLECTIVE_TAG)]
+    yield [comm.Irecv(carry, comm.rank + 1, COLLECTIVE_TAG)] if comm.rank + 1 < comm.size else []
     if not exclusive:
         carry += y_bar
     if comm.rank == 0:
@@ -188,6 +187,7 @@ class Combination:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self.contracts: dict[np.dtype, Any] = {}
+        self.pairs: Any = None  # of second order: `reductions_second`
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """a ∘ b."""
@@ -197,23 +197,27 @@ class Combination:
 
     def prefix(self, comm: MPI.Intracomm, x: np.ndarray) -> Steps:
         """x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
-        total = yield from _accumulated(comm, x, lambda total, came: self(came, total), -1)
-        return (yield from _shifted(comm, total, -1))
+        total = yield from accumulated(comm, x, lambda total, came: self(came, total), -1)
+        return (yield from shifted(comm, total, -1))
 
     def partials(self, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Adjoints of a and b for that of a ∘ b."""
+        contract = self.contract(a, b)
+        shadows = np.zeros_like(a), np.array(g, b.dtype)
+        if contract.adjoint is not None:
+            contract.adjoint(a.copy(), b.copy(), *(shadows[k] for k in contract.shadows))
+        return shadows
+
+    def contract(self, a: np.ndarray, b: np.ndarray) -> Any:
+        """The kernel's contract for arrays like these."""
         contract = self.contracts.get(b.dtype)
         if contract is None:
             from ..kernel.case import Case
             from ..kernel.contract import make_contract
 
             case = Case(self.kernel.types_of((a.copy(), b)), frozenset({0, 1}))
-            contract = make_contract(self.kernel, case)
-            self.contracts[b.dtype] = contract
-        shadows = np.zeros_like(a), np.array(g, b.dtype)
-        if contract.adjoint is not None:
-            contract.adjoint(a.copy(), b.copy(), *(shadows[k] for k in contract.shadows))
-        return shadows
+            contract = self.contracts[b.dtype] = make_contract(self.kernel, case)
+        return contract
 
 
 # ------------------------------------------------------------------------------------------- prefixes and suffixes
@@ -234,14 +238,14 @@ def _prefix(op: MPI.Op) -> Callable:
 
 def suffix(comm: MPI.Intracomm, x: np.ndarray, combine: np.ufunc, exclusive: bool) -> Steps:
     """x_r ∘ … ∘ x_{P-1}, or from x_{r+1} if exclusive (the identity of `combine` on the last rank)."""
-    total = yield from _accumulated(comm, x, combine, 1)
+    total = yield from accumulated(comm, x, combine, 1)
     if not exclusive:
         return total
-    came = yield from _shifted(comm, total, 1)
+    came = yield from shifted(comm, total, 1)
     return np.full_like(x, combine.identity) if came is None else came
 
 
-def _accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction: int) -> Steps:
+def accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction: int) -> Steps:
     """This rank's x and those of all ranks above (direction 1) or below (-1), put together by ``combine(total, came)``.
 
     After k rounds a rank has combined the 2^k ranks from its own on (Hillis and Steele, "Data parallel algorithms",
@@ -250,14 +254,14 @@ def _accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, directio
     total = x
     distance = 1
     while distance < comm.size:
-        came = yield from _shifted(comm, total, direction * distance)
+        came = yield from shifted(comm, total, direction * distance)
         if came is not None:
             total = combine(total, came)
         distance *= 2
     return total
 
 
-def _shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
+def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
     """The x of the rank at a distance; None where there is none."""
     source, dest = comm.rank + distance, comm.rank - distance
     came = None

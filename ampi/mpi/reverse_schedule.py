@@ -129,6 +129,7 @@ class Started:
     active = True
     meets = True
     reads_memory = False  # but what `Performed.steps` has put back
+    second = "joint"
 
     def __init__(self, performed: Any) -> None:
         self.performed = performed

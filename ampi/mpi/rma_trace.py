@@ -10,7 +10,7 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Push, Sweep, Tape, at_closing, at_opening, no_tangent
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, no_second_derivative, no_tangent
 from .forward_windows import forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
@@ -208,6 +208,8 @@ def _problems(trace: Trace) -> list[str]:
 
 def trace_of(tape: Tape, window: Window) -> Any:
     """What this rank does with a window while a tape records."""
+    if tape.tangents is not None:
+        raise no_second_derivative(f"one-sided communication on {window.reverse.name}")
     if tape.forward is not None:
         return _forward(tape, window)
     communication_of(tape)  # the ranks agree before windows are opened
@@ -241,7 +243,7 @@ def activate(storage: Storage, tape: Tape) -> None:
 
 def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
-    for window in list(windows.values()) if tape.forward is None else ():
+    for window in list(windows.values()) if tape.forward is None and tape.tangents is None else ():
         if window.thread is tape.owner and not window.reverse.broken:
             trace_of(tape, window)
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from ..memory import TrackedArray, plain
+
 _LN2 = float(np.log(2.0))
 _LN10 = float(np.log(10.0))
 _INF = float("inf")
@@ -72,13 +74,16 @@ def times(g: Any, p: Any) -> Any:
     """Adjoint times partial derivative; where one of them is exactly zero, so is the product, whatever the other is."""
     product = g * p
     if has_nan(product):
-        return np.where((g == 0) | (p == 0), product.dtype.type(0), product)
+        nothing = np.isnan(product) & ((g == 0) | (p == 0))  # a zero elsewhere may have a derivative
+        return np.where(nothing, product.dtype.type(0), product)
     return product
 
 
 def has_nan(x: Any) -> bool:
     """Whether an element is not a number, by the quickest of NumPy's reductions (which takes threads for more)."""
     total: Any
+    if isinstance(x, TrackedArray):
+        x = plain(x)
     if x.size > _SMALL:
         total = np.maximum.reduce(x, axis=None)
     elif x.ndim == 1:

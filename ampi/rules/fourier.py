@@ -21,6 +21,7 @@ class _Transform:
     """A transform along some axes of an array cropped or padded to ``lengths``."""
 
     __slots__ = ("axes", "forward", "inverse", "kind", "lengths", "norm", "result", "source")
+    second = "each"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):

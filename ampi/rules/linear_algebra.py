@@ -16,9 +16,9 @@ import numpy as np
 
 from ..activity import is_active, is_inexact, plain_of
 from ..errors import no_rule
-from ..memory import Region, looks_at, region_of, tracked, wrapped
+from ..memory import Region, looks_at, plain, region_of, tracked, wrapped
 from ..nested import from_nested
-from ..structures import bound, leaves
+from ..structures import bound, leaves, mapped
 from ..tape import Push, Sweep, Tape, current, transposed
 from ..writing import assign_as
 from .contractions import contracted
@@ -71,10 +71,12 @@ def _kept_arrays(x: Any, seen: set[int]) -> Iterator[np.ndarray]:
 
 
 class _ByAutograd:
-    __slots__ = ("function", "regions", "results", "vjp")
+    __slots__ = ("function", "make", "regions", "results", "vjp")
+    second = "pairs"
 
     def __init__(self, function: Callable, vjp: Callable, regions: list[Region], results: list[Region]) -> None:
         self.function = function
+        self.make: Callable | None = None  # in second order: makes the rule of values that carry derivatives
         self.vjp = vjp
         self.regions = regions
         self.results = results
@@ -83,7 +85,8 @@ class _ByAutograd:
         if not any(sweep.has_shadow(result) for result in self.results):
             return
         g = [np.conj(sweep.shadow(result)) for result in self.results]
-        contributions = self.vjp(g[0] if len(g) == 1 else tuple(g))
+        vjp = self.vjp if self.make is None or sweep.halves is None else self.make()
+        contributions = vjp(g[0] if len(g) == 1 else tuple(g)) if sweep.halves is None else _of_pairs(sweep, vjp, g)
         for region, contribution in zip(self.regions, contributions):
             contribution = np.asanyarray(contribution)
             if contribution.shape != region.shape:
@@ -95,6 +98,21 @@ class _ByAutograd:
     def tangent(self, push: Push) -> None:
         """The adjoint, transposed: autograd has no tangent of most of these functions."""
         transposed(push, self, self.regions, self.results)
+
+
+def _of_pairs(sweep: Any, vjp: Callable, g: list) -> Any:
+    """The rule for adjoints that have tangents.
+
+    Some rules leave out what an adjoint of zero does not reach, and would leave out its tangent: they get another one
+    besides, of which what they give is taken away again.
+    """
+    hidden = [not plain(a).any() and bool(np.any(sweep.tape.tangent_at(a))) for a in g]
+    together = lambda some: vjp(some[0] if len(some) == 1 else tuple(some))
+    if not any(hidden):
+        return together(g)
+    others = [np.full(a.shape, float(h), a.dtype) for a, h in zip(g, hidden)]
+    both, extra = together([a + b for a, b in zip(g, others)]), together(others)
+    return [a - b for a, b in zip(both, extra)]
 
 
 def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
@@ -134,7 +152,12 @@ def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
             tape.need(r)
         tape.activate(r)
     regions = [region_of(values[k]) for k in active]
-    tape.append(_ByAutograd(function, vjp, regions, [region_of(r) for r in leaves(result)]), created=results)
+    record = _ByAutograd(function, vjp, regions, [region_of(r) for r in leaves(result)])
+    if tape.tangents is not None:
+        held = tuple([tape.need(x) if isinstance(x, np.ndarray) else x for x in values])
+        answer = mapped(lambda r: tape.need(r) if isinstance(r, np.ndarray) else r, result)
+        record.make = lambda: maker(active, answer, held, keywords)
+    tape.append(record, created=results)
     return result
 
 
@@ -207,6 +230,7 @@ class _Product:
     """Adjoint of a matrix product: ā = ḡ bᴴ, b̄ = aᴴ ḡ, summed over the axes along which a stack was broadcast."""
 
     __slots__ = ("a", "b", "column", "result", "row", "values")
+    second = "pairs"
 
     def __init__(self, a: Region | None, b: Region | None, values: tuple, vectors: tuple, result: Region) -> None:
         self.a = a
@@ -313,6 +337,7 @@ class _Einsum:
     """Adjoint of a sum of products over named axes: the same with the operand and the result exchanged."""
 
     __slots__ = ("active", "operands", "result", "shapes", "subscripts", "target")
+    second = "pairs"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -345,7 +370,7 @@ class _Einsum:
         full = unbroadcast(full, tuple(1 if lengths[letter] == 1 else n for n, letter in zip(full.shape, axes)))
         if len(axes) == len(own):
             return full
-        spread = np.zeros(shape, full.dtype)
+        spread = np.zeros_like(full, shape=shape)
         np.einsum(f"{own}->{axes}", spread)[...] = full
         return spread
 
@@ -455,6 +480,7 @@ class _SingularValues:
     """Adjoint of singular values alone, which is defined where they coincide as well; that of a zero is zero."""
 
     __slots__ = ("result", "source", "x")
+    second = "pairs"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):

@@ -43,6 +43,7 @@ class _Constant:
 
 class _Movement:
     __slots__ = ("action", "arguments", "results")
+    second = "each"
 
     def __init__(self, action: Callable, arguments: dict, results: list[Region | None]) -> None:
         self.action = action
@@ -288,6 +289,7 @@ _COPIES = {
 
 class _Where:
     __slots__ = ("condition", "result", "sources")
+    second = "each"
 
     def __init__(self, condition: Any, sources: list[tuple[bool, Region]], result: Region) -> None:
         self.condition = condition
@@ -327,6 +329,7 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 class _Concatenate:
     __slots__ = ("axis", "result", "sources")
+    second = "each"
 
     def __init__(self, axis: int, sources: list[tuple[int, Region]], result: Region) -> None:
         self.axis = axis

@@ -158,6 +158,7 @@ class _Convolution:
     """Adjoint of the full convolution of two 1-d arrays: correlation with the other one."""
 
     __slots__ = ("a", "b", "result", "values")
+    second = "pairs"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -247,6 +248,7 @@ def _apply_over_axes(func: Callable, a: Any, axes: Any) -> Any:
 
 class _WeightedCount:
     __slots__ = ("bins", "result", "weights")
+    second = "each"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):

@@ -20,6 +20,7 @@ from ..handouts import where_called
 from ..recording import current, open_tapes, opened, passive, recording
 from .push import ForwardTape, Push, no_tangent, transposed, walk
 from .records import IsRecord, Output, Record, Zero
+from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep
 from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
 from .undo import Need, Undo, keep_needed, overwrite
@@ -30,8 +31,10 @@ __all__ = [
     "IsRecord",
     "Need",
     "Output",
+    "PairSweep",
     "Push",
     "Record",
+    "SecondTape",
     "Sweep",
     "Tape",
     "Undo",
@@ -42,6 +45,7 @@ __all__ = [
     "current",
     "keep_needed",
     "living",
+    "no_second_derivative",
     "no_tangent",
     "open_tapes",
     "opened",
@@ -49,6 +53,7 @@ __all__ = [
     "passive",
     "place_of",
     "recording",
+    "second_order",
     "transposed",
     "walk",
     "where_called",

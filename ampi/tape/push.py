@@ -45,6 +45,8 @@ class Push:
         Called at the very end, the last one first, with the error that has come or None.
     """
 
+    halves = None  # as of a sweep in first order
+
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.at_last: list[Callable[[], None]] = []
@@ -58,7 +60,7 @@ class Push:
     @property
     def walks(self) -> bool:
         """Whether this is a walk over the records of a closed tape."""
-        return self.tape.forward is not self
+        return self.tape.forward is not self and self.tape.tangents is not self
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
         """Have ``callback(error)`` called at the very end, with the error that has come or None; the last one first."""
@@ -170,13 +172,13 @@ class Push:
                 plain(a).copy(order="K") if any(e.overlaps(Extent(a)) for e in extents) else plain(a) for a in wanted
             ]
         for undo in reversed(undos):
-            undo.swap()
+            undo.swap_values()
         try:
             with np.errstate(all="ignore"):
                 rule(self)
         finally:
             for undo in undos:
-                undo.swap()
+                undo.swap_values()
 
 
 def tangent_of(adjoint: Any) -> Callable[[Push], None]:
@@ -423,6 +425,8 @@ def transposed(
 
 class _Recorded:
     """Takes the place of a sweep while an adjoint is recorded: ȳ are arrays that are watched."""
+
+    halves = None
 
     def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
         # Not zeros: some adjoints leave out what a ȳ of zero does not reach.

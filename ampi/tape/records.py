@@ -53,6 +53,7 @@ class Watch:
     """Where an independent begins; ``is_new``: its memory as well, so that no earlier record adds to its shadow."""
 
     __slots__ = ("is_new", "region")
+    second = "each"
     reads_memory = False
 
     def __init__(self, region: Region, is_new: bool) -> None:
@@ -72,6 +73,7 @@ class Zero:
     """Adjoint of overwriting regions (or ``region[key]``) by constants."""
 
     __slots__ = ("key", "regions")
+    second = "each"
     reads_memory = False
 
     def __init__(self, regions: list[Region], key: Any = None) -> None:

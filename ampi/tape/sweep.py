@@ -38,9 +38,13 @@ class Sweep:
         For volatile storages: called each time before their adjoint is touched.
     around : Sweep or None
         The sweep with which it shares the shadows (see `inside`).
+    halves : tuple of Sweep or None
+        In second order: the adjoints, and their tangents.
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
+
+    halves: Any = None
 
     def __init__(self, tape: Tape, around: Sweep | None = None) -> None:
         self.tape = tape

@@ -20,6 +20,7 @@ from ..handouts import where_called
 from ..memory import (
     LENT,
     Region,
+    Storage,
     TrackedArray,
     address_of,
     carries_derivatives,
@@ -106,6 +107,8 @@ class Tape(metaclass=_WithHelp):
     #     The same, as long as such statements are recorded there.
     # forward : Push or None
     #     In forward mode: the tangents, which operations push on at once.
+    # tangents : Push or None
+    #     In second order: the tangents, which are pushed on beside the recording.
     # walks : bool
     #     It is to be walked forward: calls of kernels keep what that takes.
     # observer : object or None
@@ -130,6 +133,7 @@ class Tape(metaclass=_WithHelp):
     #     Held by the sweep of the tape.
 
     forward: Any = None
+    tangents: Any = None
     walks = False
 
     def __init__(self, memory: int | str | None = None, spill: str | os.PathLike[str] | bool | None = None) -> None:
@@ -171,8 +175,15 @@ class Tape(metaclass=_WithHelp):
         self.thread, self.owner = get_ident(), this_thread()
         self.thread_name = threading.current_thread().name
         enter(self)
+        problems: list[BaseException] = []
         for callback in tuple(at_opening):  # one may take itself away
-            callback(self)
+            try:
+                callback(self)
+            except BaseException as problem:  # the others begin all the same: what is called at its closing ends them
+                problems.append(problem)
+        if problems:
+            self.__exit__()
+            raise problems[0]
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -449,6 +460,10 @@ class Tape(metaclass=_WithHelp):
                 needs = first_need(need.storage, reference)
             need.extent = listed = needs.setdefault(extent.pattern, extent)
             listed.listed = reference
+
+    def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
+        """What undoes a write that is about to be made."""
+        return Undo(storage, array, extent, key)
 
     def append(
         self,

@@ -47,15 +47,22 @@ class Undo:
         self.view[... if self.key is None else self.key] = self.saved
         self.saved = present
 
+    def swap_values(self) -> None:
+        """`swap`, of values alone where an undo has more."""
+        self.swap()
+
     def put_back(self) -> None:
         """Give the memory the saved values."""
         self.view[... if self.key is None else self.key] = self.saved
 
     def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
         """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
+        return self.part_of(self.saved, view, extent)
+
+    def part_of(self, saved: np.ndarray, view: np.ndarray, extent: Extent) -> np.ndarray | None:
+        """The same of what was saved besides, in the same layout."""
         if self.key is not None or not self.extent.covers(extent):
             return None
-        saved = self.saved
         if self.extent.pattern == extent.pattern and view.dtype == saved.dtype:
             found = saved
         elif self.extent.dense and saved.flags.c_contiguous and min(self.view.strides, default=1) > 0:
@@ -134,7 +141,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             continue
         if extent.pattern not in needs and not needs.meets(extent):
             continue
-        saved = Undo(storage, array, extent, key)
+        saved = tape.undo_of(storage, array, extent, key)
         tape.saved_bytes += saved.saved.nbytes
         if tape.budget is not None:
             tape.budget.note_undo(saved)

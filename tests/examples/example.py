@@ -42,11 +42,11 @@ def few_ranks(most=2):
         pytest.skip(f"on {most} ranks at most; gradients are compared on more of them")
 
 
-def started(mpiexec, ranks, name, folder, picture, *options):
+def started(mpiexec, ranks, name, folder, picture, *options, timeout=300):
     """What a program prints under ``python -m ampi.run``, once it has drawn its picture."""
     options = [str(option) for option in options]
     program = EXAMPLES / folder / f"{name}.py"
-    done = mpiexec(ranks, "-m", "ampi.run", program, *options, "--picture", picture, timeout=300)
+    done = mpiexec(ranks, "-m", "ampi.run", program, *options, "--picture", picture, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert picture.stat().st_size > 3000 and picture.read_bytes().startswith(b"\x89PNG")
     assert "Warning" not in done.stderr, done.stderr

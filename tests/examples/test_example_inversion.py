@@ -19,10 +19,22 @@ def test_gradient_of_the_blast_is_that_of_differences():
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("ranks, size", [(1, 3), pytest.param(8, 2, marks=pytest.mark.slow)])
-def test_energy_and_gamma_are_found(mpiexec, tmp_path, ranks, size):
+@pytest.mark.parametrize(
+    "ranks, size, method",
+    [
+        (1, 3, "L-BFGS-B"),
+        pytest.param(8, 2, "L-BFGS-B", marks=pytest.mark.slow),
+        # The second derivatives of LULESH's kernels are compiled for minutes.
+        *(
+            pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+            for case in ((1, 3, "trust-ncg"), (1, 3, "Newton-CG"), (8, 2, "trust-ncg"))
+        ),
+    ],
+)
+def test_energy_and_gamma_are_found(mpiexec, tmp_path, ranks, size, method):
     pytest.importorskip("matplotlib")
-    printed = started(mpiexec, ranks, "blast", "inversion", tmp_path / "blast.png", "-s", size, "-i", "12")
+    options = "-s", size, "-i", "12", "--method", method
+    printed = started(mpiexec, ranks, "blast", "inversion", tmp_path / "blast.png", *options, timeout=1500)
     for name in ("energy", "gamma - 1"):
         (line,) = [line for line in printed.splitlines() if line.startswith(name)]
         assert float(line.split()[-1]) < 1e-8, printed

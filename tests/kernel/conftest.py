@@ -1,6 +1,7 @@
 """Tests of kernels run on all threads, whatever the examples that other tests import have asked for."""
 
 import numba
+import numbas
 import pytest
 
 from ampi.kernel.runtime import files
@@ -22,3 +23,12 @@ def cache_folder(tmp_path, monkeypatch):
     files.folder.cache_clear()
     yield files.folder()
     files.folder.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def numbas_answers(request):
+    """What Numba makes of kernels is taken from a file, or written there."""
+    numbas.ANEW = request.config.getoption("--regenerate")
+    yield
+    if numbas.ANEW:
+        numbas.write()

@@ -25,8 +25,11 @@ def test_complex(name):
     Check(CASES[name].function, arguments, active).compare(1e-12)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 2 else []) for k, name in enumerate(CASES)]
+)
 def test_compiled(name):
+    """Every second one; those between are marked slow. As plain Python all of them run."""
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
     Check(CASES[name].function, arguments, active, jit=True).compare(1e-12)

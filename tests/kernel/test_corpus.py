@@ -267,6 +267,7 @@ def test_the_corpus_is_large_enough():
 # The tests in the files of the other kernels hold those against differences.
 HERE = [n for n in CORPUS if n.startswith(("combined", "structured"))]
 SINGLE = [n for n in CORPUS if np.float32 in CORPUS[n].dtypes]
+LONG = {"arrays: other_products"}  # to differentiate: ten seconds
 
 
 def crossing():
@@ -287,7 +288,7 @@ def test_one_argument_alone(name):
     compare(name, CORPUS[name].dtypes[0], check)
 
 
-@pytest.mark.parametrize("name", SINGLE[::2])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in SINGLE[::2]])
 def test_single_precision(name):
     compare(name, np.float32, make_check(name, np.float32))
 
@@ -313,7 +314,7 @@ def on_threads(name, dtype, pattern=0):
 PARALLEL = [n for n in CORPUS if "prange" in inspect.getsource(CORPUS[n].function)]
 
 
-@pytest.mark.parametrize("name", [n for n in PARALLEL if n.startswith(("combined", "structured"))][::8])
+@pytest.mark.parametrize("name", [n for n in PARALLEL if n.startswith(("combined", "structured"))][::16])
 def test_threads_give_the_same(name):
     on_threads(name, np.float64)
 

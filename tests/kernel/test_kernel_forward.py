@@ -78,7 +78,7 @@ def check(name, dtype=np.float64):
 SOME = [name for name in CORPUS if not name.startswith("structured")]
 
 
-@pytest.mark.parametrize("name", SOME[::12])
+@pytest.mark.parametrize("name", SOME[::24])
 def test_identity(name):
     check(name)
 

@@ -6,10 +6,14 @@ derivatives (Squire and Trapp, "Using complex variables to estimate derivatives 
 """
 
 import itertools
+import os
+import sys
+import zlib
 
 import numpy
 import pytest
 from mpi4py import MPI
+from second_check import check_second, objective_of
 
 import ampi
 import ampi.numpy
@@ -51,7 +55,7 @@ def recorded(program, comm, x0):
     return tape, x, y
 
 
-def check(program, comm, plain, n=3, dtype="float64", walk=True):
+def check(program, comm, plain, n=3, dtype="float64", walk=True, second=True):
     """Check values and gradient of a program; collective over the world.
 
     Parameters
@@ -62,6 +66,8 @@ def check(program, comm, plain, n=3, dtype="float64", walk=True):
         Size of each rank's array.
     walk : bool
         Whether a forward walk over a tape covers what the program does.
+    second : bool
+        Whether second order does.
     """
     x0 = random(n, dtype)
     tape, x, y = recorded(program, comm, x0)
@@ -83,7 +89,7 @@ def check(program, comm, plain, n=3, dtype="float64", walk=True):
         expected = slope(program, plain, wide, direction, seed)
         scale = total(abs(x_bar), abs(direction))
         assert abs(total(x_bar.conj(), direction).real - expected) <= tolerance * scale
-    check_forward(program, comm, x0, random(n, dtype, 2), seed, x_bar, walk, (tape, x, y))
+    check_forward(program, comm, x0, random(n, dtype, 2), seed, x_bar, walk, (tape, x, y), second)
     assert numpy.array_equal(x_bar, again)
     return tape
 
@@ -91,7 +97,7 @@ def check(program, comm, plain, n=3, dtype="float64", walk=True):
 ROUNDING = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
 
 
-def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True, tape=None):
+def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True, tape=None, second=True):
     """⟨ȳ, Jẋ⟩ = ⟨x̄, ẋ⟩, summed over the ranks: by `ampi.jvp`, and by several walks over one tape."""
     f = lambda x: program(ampi.numpy, comm, x)
     found = [(1, ampi.jvp(f, x0, x_dot)[1])]
@@ -107,6 +113,8 @@ def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True, tape=None):
             abs(seed) if seed is not None else None, y_dot if y_dot is None else abs(y_dot)
         )
         assert abs(forward - factor * reverse) <= ROUNDING[str(x0.dtype)] * factor * scale
+    if second and second_order_is_drawn():
+        check_second_order(program, comm, x0)
 
 
 def walked(tape, x, y, x_dot):
@@ -120,6 +128,22 @@ def walked(tape, x, y, x_dot):
     everywhere = WORLD.allgather(refused)
     assert all(everywhere) or not any(everywhere)
     return [] if refused else [(2, y_dot)]
+
+
+def second_order_is_drawn():
+    """Whether this test looks at second order as well, which takes as long as all else: one in three does, with
+    ``--all-cases`` or ``--slow`` each."""
+    if {"--all-cases", "--slow"} & set(sys.argv):
+        return True
+    return zlib.crc32(os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].encode()) % 3 == 0
+
+
+def check_second_order(program, comm, x0):
+    """Symmetry of the Hessian, and in double precision differences of gradients."""
+    double = x0.dtype.itemsize == (16 if x0.dtype.kind == "c" else 8)
+    f = objective_of(lambda x: program(ampi.numpy, comm, x))
+    options = {"rough": 1e-6} if double else {"rough": numpy.inf}
+    check_second(f, [x0], 10 * ROUNDING[str(x0.dtype)], add=lambda v: WORLD.allreduce(v), **options)
 
 
 def complex_step_slope(program, plain, x0, direction, seed):

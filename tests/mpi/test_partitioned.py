@@ -104,7 +104,23 @@ def two_pairs_with_one_tag(np, comm, x):
     return v[0] * v[0] * v[1] + w
 
 
-PROGRAMS = (ring, other_partitions_there, repeated, two_pairs_with_one_tag)
+def ordinary_beside(np, comm, x):
+    """Ordinary messages of the same sender and tag, posted and received after the partitioned one began."""
+    after, before = partners(comm)
+    u, v, w, z = x * x, np.zeros(6, x.dtype), np.zeros(6, x.dtype), np.zeros(6, x.dtype)
+    send, receive = comm.Psend_init(u, 3, after, 1), comm.Precv_init(v, 2, before, 1)
+    MPI.Prequest.Startall([receive, send])
+    late = comm.Irecv(w, before, 1)
+    comm.Send(x * x * x, after, 1)
+    send.Pready(1)
+    comm.Sendrecv(x, after, 2, recvbuf=z, source=MPI.ANY_SOURCE, recvtag=2)
+    send.Pready_list([0, 2])
+    MPI.Request.Waitall([send, late, receive])
+    free(send, receive)
+    return v * w + z * v
+
+
+PROGRAMS = (ring, other_partitions_there, repeated, two_pairs_with_one_tag, ordinary_beside)
 
 
 TWO = broken_in("Open MPI", "two partitioned messages with one tag, started in another order, never complete")

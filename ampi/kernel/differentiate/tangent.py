@@ -9,7 +9,7 @@ from numba import types
 
 from ampi.errors import KernelError
 from ampi.kernel import ir
-from ampi.kernel.analysis.activity import Activity
+from ampi.kernel.analysis.activity import Activity, analyse
 from ampi.kernel.analysis.singularities import find_singularities
 from ampi.kernel.differentiate.derivative import Derivative, arrays_read
 from ampi.kernel.ir import (
@@ -31,7 +31,9 @@ from ampi.kernel.ir.intrinsics import (
     constant,
     convert,
     is_differentiable,
+    is_nonzero,
     nonzero_only,
+    select,
     tangent_of,
     without_factors,
 )
@@ -86,6 +88,13 @@ class _Tangent(Builder):
         self.steep = find_singularities(primal.body).steep
         self.varied = activity.varied
         self.dot: dict[str, Expr] = {}
+        seeds = [a.name for a in primal.arguments if a.role and a.role[0] in ("shadow", "seed")]
+        self.adjoints = analyse(primal, seeds).varied if seeds else frozenset()  # where it is an adjoint program
+        self.conditions = {
+            s.target.name: s.value
+            for s in every(primal.body)
+            if isinstance(s, ir.Assign) and isinstance(s.value, Op) and isinstance(s.target.type, types.Boolean)
+        }
         self.level.update({a.name: 0 for a in primal.arguments})
 
     def run(self) -> Draft:
@@ -183,6 +192,8 @@ class _Tangent(Builder):
                 change = self.product(value, k, target, d, argument)
                 if change is not None:
                     total = change if total is None else arithmetic("add", total, change)
+        if value.name == "select" and total is not None:
+            total = self.masked(value) or total
         self.dot[target.name] = constant(0, target.type) if total is None else self.value(total, hint)
 
     def product(self, op: Op, k: int, target: Var, d: Expr, argument: Expr) -> Expr | None:
@@ -197,7 +208,42 @@ class _Tangent(Builder):
             return change
         return nonzero_only(without_factors(partial), change)
 
+    def masked(self, op: Op) -> Expr | None:
+        """The tangent of ``product if g != 0 else 0`` in an adjoint program, where g is an adjoint and the product its
+        with a partial derivative: zero times anything is zero, but where g has a tangent, the product has one.
+
+        None for other selections.
+        """
+        condition, product, other = op.args
+        if not (self.adjoints and isinstance(other, Const) and other.value == 0):
+            return None
+        wider = self.wider(condition)
+        if wider is None:
+            return None
+        return select(wider, convert(self.tangent(product), op.type), constant(0, op.type))
+
+    def wider(self, condition: Expr) -> Expr | None:
+        """A condition that is true besides where the tangent of an adjoint is not zero; None for one of other kinds."""
+        if isinstance(condition, Var):
+            condition = self.conditions.get(condition.name, condition)
+        match condition:
+            case Op(name="ne", args=(Var(name=name) as g, Const(value=0))) if name in self.adjoints:
+                return Op("or", (condition, is_nonzero(self.tangent(g))), types.boolean)
+            case Op(name="and" | "or" as name, args=(first, second)):
+                left, right = self.wider(first), self.wider(second)
+                if left is None and right is None:
+                    return None
+                return Op(name, (left or first, right or second), types.boolean)
+        return None
+
     def branch(self, s: Branch) -> None:
+        if self.adjoints and (wider := self.wider(s.condition)) is not None:
+            if any(is_differentiable(j.var.type) for j in s.joins):
+                raise KernelError(
+                    f"{self.primal.filename}:{s.line}: the adjoint of this line leaves out what an adjoint of zero "
+                    "does not reach, and its derivative is not known there"
+                )
+            s = replace(s, condition=self.value(wider))  # where it is zero and its tangent is not, zeros are added
         with self.nested() as then:
             self.statements(s.then)
         with self.nested() as orelse:

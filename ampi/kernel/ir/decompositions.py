@@ -82,13 +82,18 @@ def _combined(w: Writer, operation: str, a: Var, b: Var) -> Var:
 
 
 def _over_gaps(w: Writer, a: Var, d: Var) -> Var:
-    """``F o a``, zero where ``a`` is."""
+    """``F o a``, zero where ``a`` and the gap are."""
     zero = constant(0, a.type.dtype)
 
     def element(k: Index) -> Expr:
         value = w.b.load(a, k)
         gap = arithmetic("sub", w.b.load(d, k[1:]), w.b.load(d, k[:1]))
-        unused = ir.Op("or", (ir.Op("eq", k, types.boolean), ir.Op("eq", (value, zero), types.boolean)), types.boolean)
+        nothing, closed = (
+            ir.Op("eq", (value, zero), types.boolean),
+            ir.Op("eq", (gap, constant(0, gap.type)), types.boolean),
+        )
+        both = ir.Op("and", (nothing, closed), types.boolean)
+        unused = ir.Op("or", (ir.Op("eq", k, types.boolean), both), types.boolean)
         divisor = ir.Op("select", (unused, constant(1, gap.type), gap), gap.type)
         return ir.Op("select", (unused, zero, arithmetic("truediv", value, divisor)), a.type.dtype)
 

@@ -1,0 +1,100 @@
+"""Kernels in second order: the adjoint program of a call and its tangent in one, which a sweep of pairs runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampi import tape
+from ampi.errors import KernelError
+from ampi.kernel.arguments import opaque
+from ampi.kernel.case import Case
+from ampi.kernel.contract import derivative_options, load, separated
+from ampi.kernel.runtime import cache
+
+
+@dataclass(frozen=True)
+class SecondContract:
+    """What second order knows of a kernel, for one `Case`.
+
+    Attributes
+    ----------
+    program : callable
+        ``program(*given, *dots)`` is given what the adjoint is, and the tangents of the arrays and numbers among it at
+        the positions ``arrays`` and ``numbers``.  It updates shadows and their tangents, and returns the adjoints of
+        the active scalars of the kernel, and then the tangents of those in ``results``.
+    results : tuple of bool
+    """
+
+    arrays: tuple[int, ...]
+    numbers: tuple[int, ...]
+    results: tuple[bool, ...]
+    program: Callable[..., tuple]
+
+
+def make_second_contract(kernel: Any, case: Case) -> SecondContract:
+    """The contract of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    case = separated(kernel, case)
+    try:
+        module, what = load(kernel, case, "second", (case.after, case.plain), _generate)
+    except KernelError as problem:
+        raise tape.no_second_derivative(f"the kernel {kernel.__name__} ({problem})") from problem
+    options = derivative_options(kernel, case, False)
+    code = cache.key(module.PROGRAM, cache.of_options(options))
+    program = getattr(module, module.SECOND)
+    compiled = opaque(cache.compiled(program, f"{kernel.__name__}_second_{code}", options, what=what))
+    return SecondContract(**module.CONTRACT, program=compiled)
+
+
+def _generate(kernel: Any, case: Case) -> str:
+    """The text of the file; what differentiates is imported when something is differentiated."""
+    from ampi.kernel.programs import generate_second
+
+    return generate_second(kernel, case)
+
+
+def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
+    """The adjoint of a recorded call, and its tangent."""
+    if not any(map(sweep.has_shadow, call.outputs)):
+        return
+    contract, (adjoints, tangents), push = call.contract, sweep.halves, sweep.tape.tangents
+    assert contract.second is not None
+    second = contract.second()
+    values: list[Any] = []
+    dots: list[Any] = []
+    for v in call.values:
+        value, dot = sweep.values(v) if isinstance(v, np.ndarray) else (call.value(adjoints, v), None)
+        values.append(value)
+        dots.append(dot)
+    for k, region in zip(contract.scalars, call.scalars):
+        dots[k] = push.get(region)[()]
+    flags = [call.is_distinct(adjoints, k, values[k]) for k in contract.distinct] + [False for _ in contract.new]
+    shadows = [[half.shadow(region) for region in call.shadows] for half in sweep.halves]
+    seeds = [[call.seed_in(half, s) for s in call.seeds] for half in sweep.halves]
+    given: Sequence[Any] = (*values, *shadows[0], *seeds[0], *flags)
+    all_dots = (*dots, *shadows[1], *seeds[1])
+    # Compiled code is told by its types which arrays may be written.
+    arrays = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.arrays]
+    arrays = [np.array(d) if d.flags.writeable is False else d for d in arrays]
+    numbers = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.numbers]
+    found = second.program(*given, *arrays, *numbers)
+    count = len(contract.scalars)
+    rest = iter(found[count:])
+    for region, value, has_tangent in zip(call.scalars, found[:count], second.results, strict=True):
+        adjoints.add(region, value)
+        if has_tangent:
+            tangents.add(region, next(rest))
+    for k, region in zip(contract.shadows, call.shadows):
+        if k in contract.ends:
+            for half in sweep.halves:
+                half.end(region)
+
+
+def _zeros(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return type(value)(0)
+    contiguous = value.flags.c_contiguous  # whose zeros are not written
+    return np.zeros(value.shape, value.dtype) if contiguous else np.zeros_like(value)

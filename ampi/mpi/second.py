@@ -1,0 +1,230 @@
+"""Messages and collectives on buffers in second order.
+
+While the program runs, tangents go beside the values, as in forward mode, and everything is logged for the sweep, as in
+reverse mode.  In the sweep one message carries the adjoint and its tangent; reversed collectives do the same for both,
+step by step, with the messages of both under way: all ranks take the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..errors import CommunicationError
+from ..memory import plain
+from ..tape import Sweep, no_second_derivative
+from . import forward_collectives, log
+from .collective_calls import Call, Performed
+from .forward import ForwardCommunication, ForwardLog
+from .ownership import require_alone
+from .reductions import Steps, known
+from .reductions_second import is_curved, rules_of_both
+from .reverse import Reverse
+from .reverse_schedule import Started
+from .tangents import tangent_in
+
+
+class SecondCommunication(ForwardCommunication):
+    """What is said while a tape of second order records."""
+
+    __slots__ = ()
+
+    def __init__(self, tape: Any) -> None:
+        with tape.pushing():
+            super().__init__(tape)
+
+    def log(self, reverse: Reverse) -> SecondLog:  # type: ignore[override]
+        """What is said on one communicator."""
+        found = self.logs.get(reverse)
+        if found is None:
+            reverse.ready()
+            if reverse.broken:
+                raise CommunicationError(
+                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
+                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
+                )
+            require_alone(self.tape(), reverse)  # type: ignore[arg-type]
+            found = self.logs[reverse] = SecondLog(self.push, reverse)
+        return found  # type: ignore[return-value]
+
+
+class _Kept(list):
+    """A list whose items are given to somebody before they are in it."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self._give = give
+
+    def append(self, item: Any) -> None:
+        """Give and keep an item."""
+        self._give(item)
+        super().append(item)
+
+
+class SecondLog(ForwardLog):
+    """The messages of one communicator."""
+
+    __slots__ = ()
+
+    def __init__(self, push: Any, reverse: Reverse) -> None:
+        super().__init__(push, reverse)
+        self.messages = _Kept(self.said)
+        self.collectives = _Kept(self.called)
+
+    def said(self, message: Any) -> None:
+        """A message is about to be sent, or a receive to be posted."""
+        require_program(self.push.tape)
+        super().said(message)
+
+    def called(self, call: Any) -> None:
+        """A collective call."""
+        require_program(self.push.tape)
+        if type(call) is not Performed and not call.name[0].islower():  # which are of objects
+            raise no_second_derivative(f"{call.name} on {self.reverse.name}")
+
+
+def require_program(tape: Any) -> None:
+    """Raise if it is an adjoint that communicates."""
+    if tape.sweeping:
+        raise no_second_derivative("an adjoint that communicates")
+
+
+def steps_of_both(performed: Performed, sweep: Sweep, x: Any) -> Steps:
+    """The steps of a reversed collective for adjoints and their tangents."""
+    call, comm = performed.call, performed.reverse.comm
+    adjoint: Any = call.adjoint
+    if isinstance(x, WithTangent):
+        rules, values = rules_of_both(adjoint.args[0]), (x.value, np.stack([x.value, x.tangent]))
+        both = [adjoint.func(rules[k], half, comm, values[k]) for k, half in enumerate(sweep.halves)]
+    else:
+        x = plain(x) if isinstance(x, np.ndarray) else x
+        both = [adjoint(half, comm, x) for half in sweep.halves]
+    ends: list[Any] = [None, None]
+    going = [True, True]
+    while any(going):
+        requests: list[Any] = []
+        for k, steps in enumerate(both):
+            if going[k]:
+                try:
+                    requests += next(steps)
+                except StopIteration as end:
+                    ends[k], going[k] = end.value, False
+        if any(going):
+            yield requests
+
+    def finish() -> None:
+        for end in ends:
+            if end is not None:
+                end()
+
+    return finish
+
+
+class WithTangent:
+    """Contributions to a reduction that is not linear, flat, and their tangents."""
+
+    __slots__ = ("tangent", "value")
+
+    def __init__(self, value: np.ndarray, tangent: np.ndarray) -> None:
+        self.value = value
+        self.tangent = tangent
+
+
+class SecondPerformed(Performed):
+    """A collective call whose tangent goes beside it."""
+
+    __slots__ = ()
+    goes_along = True
+
+    def tangent(self, push: Any) -> None:
+        """Nothing: it went with the values."""
+
+
+class SecondStarted(Started):
+    """A collective with a request, and its tangent."""
+
+    __slots__ = ("held", "tangent_call")
+    goes_along = True
+
+    def __init__(self, performed: Performed, tangent: Any, held: Any) -> None:
+        super().__init__(performed)
+        self.tangent_call = tangent
+        self.held = held
+
+    def tangent(self, push: Any) -> None:
+        """Nothing: it comes with the values."""
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed."""
+        ends = self.request is not None
+        super().resolve(status)
+        if ends:
+            self.held = None
+            self.tangent_call.finish()
+
+
+def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any], tape: Any) -> None:
+    """Run a blocking collective."""
+    call = _prepared(comm, operation, arguments, {}, tape, False)
+    try:
+        performed, tangent = _begun(comm, operation, call, arguments, {}, tape, False)
+        primal(comm, *arguments)
+        call.activate(tape, comm, performed.reads_active)
+        tangent.finish()
+    finally:
+        call.detach()
+    tape.append_record(performed)
+
+
+def start(
+    name: str, comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Any
+) -> SecondStarted:
+    """Before a collective with a request starts."""
+    call = _prepared(comm, operation, arguments, keywords, tape, True)
+    call.name = name
+    performed, tangent = _begun(comm, operation, call, arguments, keywords, tape, True)
+    undo, performed.undo = performed.undo, ()
+    call.activate(tape, comm, performed.reads_active)
+    call.detach()
+    started = SecondStarted(performed, tangent, (arguments, keywords))
+    tape.append_start(started, undo)
+    return started
+
+
+def _prepared(
+    comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Any, started: bool
+) -> Call:
+    require_program(tape)
+    if tape.before_append is not None:
+        tape.before_append()
+    call = operation.call(comm, arguments, keywords, started=started)
+    return call
+
+
+def _begun(
+    comm: Any,
+    operation: Any,
+    call: Call,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    tape: Any,
+    started: bool,
+) -> tuple[Performed, Any]:
+    """The call in the log, with what its adjoint wants, and the tangent's part under way."""
+    performed = call.log(tape, comm)
+    performed.__class__ = SecondPerformed
+    performed.keep_values(tape, started)
+    op = operation.given(arguments, keywords).get("op")
+    rule = None if op is None or performed.values is None else known(op)
+    if rule is not None and is_curved(rule, call.needed):
+        find, dots = performed.values, tangent_in(tape.tangents, call.needed)
+        performed.values = lambda: WithTangent(plain(find()), dots)
+    performed.undo = call.overwrite()  # before a tangent comes
+    with tape.pushing():
+        tangent = forward_collectives.begin(comm, operation, call, operation.given(arguments, keywords), tape, started)
+    return performed, tangent
+
+
+log.made_of["second"] = SecondCommunication

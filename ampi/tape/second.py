@@ -1,0 +1,446 @@
+"""Second order, forward over reverse: a tape that carries tangents along, and the sweep that does so as well.
+
+While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
+mode does; its undo log saves the tangents of what is overwritten beside the values.  `PairSweep` is the sweep over it:
+every adjoint has a value and a tangent, and the tape, which only pushes tangents by then, differentiates what the
+adjoints of the operations compute.  There are three kinds of them, which an adjoint's attribute ``second`` tells:
+
+``"each"``: it is linear, and uses no values that carry derivatives.  It is run for the values, and for the tangents.
+``"pairs"``: it computes, with NumPy's functions, with the adjoints that the sweep and the values that `Tape.need` gave
+it.  These are tracked arrays, whose tangents are known.
+``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``halves`` are two sweeps.
+
+Any other one is refused when its operation is recorded.  The tangents of one with an attribute ``goes_along`` have gone
+along when its operation ran; those of others are pushed when it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..blocks import copied
+from ..errors import ActivityError
+from ..extents import Extent
+from ..handouts import where_called
+from ..memory import (
+    CHECKED,
+    SLOT,
+    Region,
+    Storage,
+    array_type,
+    as_viewed,
+    carries_derivatives,
+    plain,
+    region_of,
+    storage_of,
+    tracked,
+    tracked_copy,
+)
+from ..recording import actively, passively, resumed
+from .push import ForwardTape, Push
+from .records import Record
+from .seeds import plant
+from .sweep import Sweep
+from .tape import Tape
+from .undo import Undo
+
+KINDS = ("each", "pairs", "joint")
+
+
+def kind_of(adjoint: Any) -> str:
+    """How an adjoint is differentiated; raises where it cannot be."""
+    kind = getattr(adjoint, "second", None)
+    if kind is None:
+        name = getattr(adjoint, "name", None) or getattr(adjoint, "__qualname__", type(adjoint).__qualname__)
+        raise no_second_derivative(f"this operation ({name})")
+    return kind
+
+
+def no_second_derivative(what: str) -> ActivityError:
+    """The error for what second order does not cover."""
+    return ActivityError(
+        f"{where_called()}: {what} has no second derivative yet, so ampi.hvp cannot go through it; take differences of "
+        "ampi.grad, or ampi.value(x) if it is a constant"
+    )
+
+
+class PairUndo(Undo):
+    """Values that were overwritten, and their tangents."""
+
+    __slots__ = ("push", "region", "tangent")
+
+    def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any, push: Push) -> None:
+        super().__init__(storage, view, extent, key)
+        self.push = push
+        self.region = Region(storage, view)
+        self.tangent: Any = self._present_tangent() if push.has_block(storage) else None
+
+    def _present_tangent(self) -> np.ndarray:
+        view = self.push.shadow(self.region)
+        return copied(view) if self.key is None else np.array(view[self.key])
+
+    swap_values = Undo.swap
+
+    def holds_tangent(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
+        """The saved tangent of an array of which `holds` gives the values; None if it is zero."""
+        return None if self.tangent is None else self.part_of(self.tangent, view, extent)
+
+    def swap(self) -> None:
+        """Exchange saved and present values and tangents."""
+        Undo.swap(self)
+        if self.tangent is None and not self.push.has_block(self.storage):
+            return
+        present = self._present_tangent()
+        place = ... if self.key is None else self.key
+        self.push.shadow(self.region)[place] = 0 if self.tangent is None else self.tangent
+        self.tangent = present
+
+
+class _Kept(list):
+    """The records of a tape, which are also given to somebody."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self.append = give  # type: ignore[method-assign]
+
+
+class SecondTape(ForwardTape):
+    """What records while `ampi.hvp` runs.
+
+    Attributes
+    ----------
+    tangents : Push
+        The tangents; `forward`, too, as soon as the tape only pushes.
+    sweeping : bool
+        Nothing is recorded any more: what is computed are adjoints, with their tangents.
+    """
+
+    walks = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tangents: Push = self.forward
+        self.forward = None
+        self.sweeping = False
+        self.records = _Kept(self._take)
+        self.append_record = self._take
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Inside it looks like a tape of forward mode."""
+        outer, self.forward = self.forward, self.tangents
+        try:
+            yield
+        finally:
+            self.forward = outer
+
+    def sweep_begins(self) -> None:
+        """The program has ended: only tangents are pushed from here on."""
+        self.forward = self.tangents
+        self.sweeping = True
+
+    def finish(self, error: BaseException | None) -> None:
+        """The program has ended."""
+        self.tangents.finish(error)
+
+    watch = Tape.watch
+    append = Tape.append
+    append_start = Tape.append_start
+
+    def _take(self, record: Any) -> None:
+        adjoint = record.adjoint
+        if self.sweeping:
+            self._push(adjoint, record.undo)
+            return
+        self._noted.clear()
+        if adjoint is not None:
+            kind_of(adjoint)
+        list.append(self.records, record)
+        if adjoint is not None and not getattr(adjoint, "goes_along", False):
+            scope = passively()  # the values of rules are tracked, for the sweep
+            try:
+                self.tangents.push(adjoint, record.undo)
+            finally:
+                actively(scope)
+
+    def activate(self, array: np.ndarray) -> None:
+        """As of any tape, but nobody looks who changes the memory (``AMPI_CHECK``), as `ampi.grad` does."""
+        super().activate(array)
+        storage: Any = storage_of(array)
+        if storage.guard == CHECKED:
+            storage.guard = 0
+
+    def start(self, array: np.ndarray, tangent: Any) -> None:
+        """An array has a tangent."""
+        self.activate(array)
+        self.tangents.put(region_of(array), tangent)
+
+    def tangent_at(self, array: np.ndarray) -> np.ndarray:
+        """A copy of the tangent of an array."""
+        if not self.is_active(array):
+            return np.zeros(array.shape, array.dtype)
+        return np.array(self.tangents.get(region_of(array)))
+
+    def deactivate(self, array: np.ndarray) -> None:
+        """Nothing: a sweep puts memory back to values that carry derivatives."""
+
+    def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
+        """What undoes a write."""
+        if self.sweeping:
+            return Undo(storage, array, extent, key)
+        return PairUndo(storage, array, extent, key, self.tangents)
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """As of any tape, with tracked arrays for those that carry derivatives."""
+        if self.sweeping:
+            return ForwardTape.need(self, array)
+        found = Tape.need(self, array)
+        storage = storage_of(array)
+        if storage is None or not carries_derivatives(array.dtype):
+            return found
+        if storage_of(found) is storage:  # which may be active a moment later
+            return as_viewed(found, array_type())
+        return self.pair(np.array(found), self.tangent_at(array)) if self.is_active(array) else found
+
+    def need_again(self, need: Any) -> None:
+        """As of any tape."""
+        (ForwardTape if self.sweeping else Tape).need_again(self, need)
+
+    def pair(self, value: np.ndarray, tangent: np.ndarray) -> np.ndarray:
+        """A new array of ours of some values and tangents."""
+        made = tracked_copy(value)
+        self.start(made, tangent)
+        return made
+
+
+class Half(Sweep):
+    """The values of all adjoints, or their tangents."""
+
+    def __init__(self, pair: PairSweep) -> None:
+        super().__init__(pair.tape)
+        self.pair = pair
+        self.state["watch results"] = {}
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array had when the operation of this record ran."""
+        self.pair.put_back([storage_of(array)])
+        return plain(array)
+
+    def put_back(self, storages: Any) -> None:
+        """Memory as it was when the operation of this record ran."""
+        self.pair.put_back(storages)
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Of the pair."""
+        self.pair.at_end(callback)
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The adjoint of all of a storage, which owns its memory."""
+        block = self._shadows.get(storage)
+        if block is None:
+            if storage.volatile or storage.elsewhere:
+                raise no_second_derivative("the memory of a window")
+            size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+            block = self._shadows[storage] = np.zeros(size, np.uint8)
+        return block
+
+    def reading(self, region: Region) -> np.ndarray:
+        """The region's adjoint."""
+        return self.shadow(region)
+
+    shadow_again = reading
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
+        """No shadow is set by an adjoint."""
+
+    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
+        """`add`."""
+        self.add(region, value)
+
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """`add`."""
+        self.add(region, value)
+
+
+class PairSweep(Sweep):
+    """A sweep of adjoints with their tangents; to those who compute with pairs it gives tracked arrays.
+
+    Attributes
+    ----------
+    halves : (Half, Half)
+        The adjoints, and their tangents.
+    """
+
+    tape: SecondTape
+
+    def __init__(self, tape: SecondTape) -> None:
+        super().__init__(tape)
+        self.halves = Half(self), Half(self)
+        self._active: dict[Storage, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    # ------------------------------------------------------------------------------------------ for adjoints on pairs
+
+    def has_shadow(self, region: Region) -> bool:
+        """Whether anything has been added to the region's storage yet."""
+        return self.has_block(region.storage)
+
+    def has_block(self, storage: Storage) -> bool:
+        """The same for all of a storage."""
+        return any(half.has_block(storage) for half in self.halves)
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """Not of pairs."""
+        raise no_second_derivative("an operation that looks at the bytes of adjoints")
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's adjoint, in place, as an array that has a tangent."""
+        storage = region.storage
+        value, tangent = (half.block(storage) for half in self.halves)
+        known = self._active.get(storage)
+        if known is None or known[0] is not value or known[1] is not tangent:
+            holder = tracked(value)
+            mine: Any = storage_of(holder)
+            mine.tape, mine.guard = self.tape.reference, 0  # both halves write into it
+            self.tape.tangents.adopt(mine, tangent)
+            known = self._active[storage] = value, tangent, holder
+        return as_viewed(region.view(value), array_type())
+
+    shadow_again = reading = shadow
+
+    def take(self, region: Region) -> np.ndarray | None:
+        """The adjoint of memory that the operation overwrote: a copy; the shadow becomes zero there."""
+        if not self.has_shadow(region):
+            return None
+        value, tangent = (half.take(region) for half in self.halves)
+        zero = np.zeros(region.shape, region.dtype)
+        return self.tape.pair(zero if value is None else value, zero if tangent is None else tangent)
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the adjoint of memory that the operation read, and to its tangent."""
+        values, tangents = self.halves
+        values.add(region, plain(value) if isinstance(value, np.ndarray) else value)
+        if isinstance(value, np.ndarray) and self.tape.is_active(value):
+            tangents.add(region, self.tape.tangents.get(region_of(value)))
+        elif np.any(value):
+            raise no_second_derivative("an operation whose adjoint drops derivatives")
+
+    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
+        """`add`."""
+        self.add(region, value)
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
+        """No shadow is set by an adjoint."""
+
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """The seed of an output, which is a constant."""
+        self.halves[0].add(region, value)
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The adjoint of memory overwritten by a constant."""
+        for half in self.halves:
+            half.zero(region, key)
+
+    def forget(self, storage: Storage) -> None:
+        """Drop a storage's adjoint, which is zero from here on."""
+        for half in self.halves:
+            half.forget(storage)
+        self._active.pop(storage, None)
+
+    def values(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """The values that an array had when the operation of this record ran, and their tangent (None: zero), to be
+        read; from what was saved, where that is possible."""
+        storage = storage_of(array)
+        pending = self._pending.get(storage) if storage is not None else None
+        if pending:
+            extent = Extent(array)
+            for undo in reversed(pending):
+                if undo.extent.overlaps(extent):
+                    saved = undo.holds(array, extent)
+                    if saved is not None:
+                        return saved, undo.holds_tangent(array, extent)  # type: ignore[attr-defined]
+                    self._undo(storage)
+                    break
+        push = self.tape.tangents
+        has_tangent = storage is not None and push.has_block(storage) and carries_derivatives(array.dtype)
+        return plain(array), push.get(region_of(array)) if has_tangent else None
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array had when the operation of this record ran, with their tangents."""
+        self.put_back([storage_of(array)])
+        return array
+
+    def _values_after(self, arrays: Sequence[np.ndarray], undos: Sequence[Undo]) -> list[np.ndarray]:
+        tape = self.tape
+        self.put_back([storage_of(array) for array in arrays])
+        return [tape.pair(plain(a), tape.tangent_at(a)) if tape.is_active(a) else plain(a).copy() for a in arrays]
+
+    # ------------------------------------------------------------------------------------------------------ the walk
+
+    def run(self) -> None:
+        """Walk back over the tape, then restore the memory."""
+        tape = self.tape
+        tape.sweep_begins()
+        self._kept = {region.storage for region in self.wanted}
+        scope = passively()
+        try:
+            self._begin()
+            for callback in tape.sweep_starts.values():
+                callback(self)
+            for record in reversed(tape.records):
+                self._pass(record)
+            for callback in reversed(self._ends):
+                callback(None)
+        except BaseException as error:
+            for callback in reversed(self._ends):
+                callback(error)
+            raise
+        finally:
+            self._restore()
+            self._pending.clear()
+            actively(scope)
+            self._ends.clear()
+            self.guards.clear()
+
+    def _pass(self, record: Record) -> None:
+        adjoint = record.adjoint
+        after = getattr(adjoint, "arrays_after", None)
+        if after:
+            self.after = self._values_after(after, record.undo)
+        if record.undo:
+            self._defer(record.undo)
+        if adjoint is not None:
+            if self._pending and getattr(adjoint, "reads_memory", True):
+                self.put_back(list(self._pending))
+            kind = kind_of(adjoint)
+            if kind == "pairs":
+                with resumed(self.tape), np.errstate(all="ignore"):
+                    adjoint(self)
+            elif kind == "each":
+                for half in self.halves:
+                    adjoint(half)
+            else:
+                adjoint(self)
+        for storage in record.created:
+            if storage not in self._kept:
+                self.forget(storage)
+
+    def found(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The adjoints of what was wanted, and their tangents."""
+        gradient, product = ([half.state["watch results"][id(r)] for r in self.wanted] for half in self.halves)
+        return gradient, product
+
+
+def second_order(tape: SecondTape, y: Any, x: Sequence[Any], seed: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The gradients of outputs with respect to watched arrays, and the tangents of these gradients."""
+    sweep = PairSweep(tape)
+    try:
+        sweep.wanted = [tape.watched(leaf) for leaf in x]
+        plant(sweep, y, seed)
+    except Exception as error:
+        tape.refuse(error)
+        raise
+    sweep.run()
+    return sweep.found()

@@ -1,0 +1,74 @@
+"""Holds second order against its symmetry, ⟨u, H v⟩ = ⟨H u, v⟩ to rounding, and against differences of gradients."""
+
+import numpy as np
+from forward_check import draw, numbers, pairing, size
+
+import ampi
+
+
+def objective_of(f, seed=0):
+    """A real function that depends on all that ``f`` gives, and not linearly."""
+
+    def scalar(*x):
+        generator = np.random.default_rng(seed)
+        total = 0.0
+        found = f(*x)
+        if found is None:  # a rank without a part
+            return None
+        for y in numbers(found):
+            weights = generator.uniform(0.5, 1.5, np.shape(y))
+            if np.asarray(ampi.value(y)).dtype.kind == "c":
+                total = total + (weights * (np.square(y.real) + np.square(y.imag)) + y.imag / weights).sum()
+            else:
+                total = total + (weights * np.square(y) + y / weights).sum()
+        return total
+
+    return scalar
+
+
+def moved(x, t, v):
+    return [np.asarray(a + t * b, np.asarray(a).dtype) for a, b in zip(x, v)]
+
+
+def check_second(f, x, tolerance=1e-12, rough=2e-7, seed=0, add=lambda v: v, step=1e-4, **options):
+    """`ampi.hvp` of a real function ``f``; summed over ranks by ``add``."""
+    generator = np.random.default_rng(seed)
+    u, v = ([draw(generator, a) for a in x] for _ in range(2))
+    hu, hv = (ampi.hvp(f, tuple(x), tuple(d), **options) for d in (u, v))
+    for a, b in zip(x, hv, strict=True):
+        assert np.shape(a) == np.shape(b) and np.asarray(a).dtype == np.asarray(b).dtype
+    there, back = add(pairing(u, hv)), add(pairing(hu, v))
+    scale = max(add(size(u) * size(hv)), add(size(hu) * size(v)), 1e-300)
+    assert abs(there - back) <= tolerance * scale, (there, back, scale)
+    gradient = ampi.grad(f, tuple(range(len(x))), **options)
+    # Differences of fourth order.
+    g = {k: gradient(*moved(x, k * step, v)) for k in (-2, -1, 1, 2)}
+    differences = [(8 * (c - b) - (d - a)) / (12 * step) for a, b, c, d in zip(*(g[k] for k in (-2, -1, 1, 2)))]
+    known = [np.where(np.isnan(a), 0, 1) for a in x]  # nothing is known by differences where x is nan
+    finite = lambda arrays: size([np.where(k, a, 0) for k, a in zip(known, arrays)])
+    largest = add(finite(g[1])) + add(finite(hv))
+    error = add(finite([a - b for a, b in zip(differences, hv)]))
+    assert error <= rough * largest, (error, largest)
+    return hv
+
+
+def check_at_minimum(f, x, tolerance=1e-11, seed=0, add=lambda v: v):
+    """Where F = Σ w |f - f₀|² is zero, its Hessian is 2 Jᵀ W J: all adjoints are zero there, and have tangents."""
+    generator = np.random.default_rng(seed)
+    v = [draw(generator, a) for a in x]
+    y, y_dot = ampi.jvp(f, tuple(x), tuple(v))
+    there, dots = [np.array(a) for a in numbers(y)], numbers(y_dot)
+    weights = [generator.uniform(0.5, 1.5, a.shape) for a in there]
+    _, pullback = ampi.vjp(lambda *x: [ampi.numpy.asarray(y) for y in numbers(f(*x))], *x)
+    expected = pullback([2 * w * np.asarray(d) for w, d in zip(weights, dots)])
+
+    def objective(*x):
+        total = 0.0
+        for w, a, b in zip(weights, numbers(f(*x)), there, strict=True):
+            d = a - b
+            total = total + (w * (np.square(d.real) + np.square(d.imag) if b.dtype.kind == "c" else np.square(d))).sum()
+        return total
+
+    found = ampi.hvp(objective, tuple(x), tuple(v))
+    error, scale = (add(size(some)) for some in ([a - b for a, b in zip(found, expected)], expected))
+    assert error <= tolerance * scale, (error, scale)
