@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import itertools
 import math
 import threading
@@ -369,8 +370,13 @@ def arrays_of_blocks() -> list[np.ndarray]:
 
 def memory_at(address: int, nbytes: int) -> np.ndarray:
     """Bytes of memory of anybody's, which has to be kept alive by others."""
-    block: Any = (ctypes.c_ubyte * nbytes).from_address(address)
-    return np.frombuffer(block, np.uint8)
+    return np.frombuffer(_bytes_type(nbytes).from_address(address), np.uint8)
+
+
+@functools.lru_cache(256)
+def _bytes_type(nbytes: int) -> Any:
+    """What ctypes takes for so many bytes: a class, whose making takes as long as copying 100 KiB."""
+    return ctypes.c_ubyte * nbytes
 
 
 def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:

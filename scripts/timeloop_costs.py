@@ -1,5 +1,7 @@
 """What gradients of time loops cost; see ``scripts/bench_timeloop``."""
 
+import gc
+import pathlib
 import sys
 import time
 
@@ -10,6 +12,7 @@ import ampi
 import ampi.numpy as np
 
 missed = []
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 @ampi.kernel
@@ -81,11 +84,45 @@ def times(repeat: int) -> None:
         row(f"{kept} checkpoints: seconds, and of executed steps and adjoints", seconds, 1.1 * wanted, "s")
 
 
+def lulesh(repeat: int, size: int = 10, cycles: int = 231) -> None:
+    """The same of LULESH, all cycles, in processor seconds of one rank; each time in turn, since machines change."""
+    sys.path.insert(0, str(ROOT / "examples" / "lulesh"))
+    from sedov import sensitivity
+    from sedov.domain import Domain
+
+    names, goal = list(sensitivity.INDEPENDENTS), sensitivity.origin_energy
+    domain = Domain(ampi.COMM_WORLD, size)
+    begin = sensitivity.save(domain)
+    figures: dict[int, list] = {kept: [] for kept in (5, 10, 30)}
+
+    def gradient_of(**kept) -> None:
+        sensitivity.gradient(domain, goal, names, cycles, **kept)
+
+    work = {
+        "primal": lambda: sensitivity.run_cycles(domain, cycles),
+        "whole": gradient_of,
+        **{k: lambda k=k: gradient_of(checkpoints=k, progress=figures[k].append) for k in figures},
+    }
+    seconds: dict = {what: [] for what in work}
+    for _ in range(repeat + 1):
+        for what, call in work.items():
+            sensitivity.restore(domain, begin)
+            gc.collect()
+            start = time.process_time()
+            call()
+            seconds[what].append(time.process_time() - start)
+    best = {what: min(found[1:]) for what, found in seconds.items()}
+    for kept, seen in figures.items():
+        wanted = (seen[-1].executed - cycles) / cycles * best["primal"] + best["whole"]
+        row(f"LULESH -s {size}, {kept} checkpoints: to executed cycles and adjoints", best[kept] / wanted, 1.1, "x")
+
+
 def main() -> None:
     print(f"{'':66}{'value':>12}{'bar':>12}")
     executed_steps()
     memory()
     times(3)
+    lulesh(4)
     print(f"missed: {', '.join(missed)}" if missed else "all within their bars")
     sys.exit(bool(missed) and "--strict" in sys.argv)
 

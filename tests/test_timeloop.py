@@ -9,6 +9,9 @@ import pytest
 
 import ampi
 import ampi.numpy as np
+from ampi.checkpoint import replay
+from ampi.live_arrays import tracked_arrays
+from ampi.memory import arrays_of_blocks, storage_of
 from ampi.mpi import COMM_WORLD
 
 RANKS = COMM_WORLD.size
@@ -406,6 +409,24 @@ def test_loops_in_loops():
         through(lambda u: ampi.timeloop(outer, u, 6, checkpoints=2), X),
         through(plainly(lambda u: plainly(decayed, 3)(u * 1.01), 6), X),
     )
+
+
+def test_what_recorded_steps_save_is_memory_that_is_there(monkeypatch):
+    """The state that an outer step was given is gone when the loop is over; an inner loop had needed all memory."""
+    freeze, seen = replay.Taped.freeze, []
+
+    def looks(taped, owners):
+        freeze(taped, owners)
+        del owners
+        there = {storage_of(array) for array in (*tracked_arrays(), *arrays_of_blocks())}
+        seen.append(all(action.storage in there for action in taped.tape.records[-1].undo))
+
+    def outer(u):
+        return ampi.timeloop(decayed, u * 1.01, 3, checkpoints=2)
+
+    monkeypatch.setattr(replay.Taped, "freeze", looks)
+    through(lambda u: ampi.timeloop(outer, u, 6, checkpoints=2), X)
+    assert seen and all(seen)
 
 
 def test_without_a_tape_and_forward():

@@ -13,7 +13,7 @@ from ..extents import address_of, bounds_of
 from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
 from ..memory import tracked_copy as as_number
 from ..mpi.requests import Request
-from .states import _ATOMS, _attributes, _has_state, owner_of, spelled
+from .states import _ATOMS, _attributes, has_state, owner_of, spelled
 
 _GENERATORS = np.random.Generator, np.random.RandomState
 
@@ -91,7 +91,7 @@ def _parts(x: Any) -> dict[Any, Any]:
         return dict(enumerate(x))
     if isinstance(x, dict):
         return dict(x)
-    return dict(_attributes(x)) if _has_state(x) else {}
+    return dict(_attributes(x)) if has_state(x) else {}
 
 
 class Encoder:
@@ -135,7 +135,7 @@ class Encoder:
             return self._first_one("generator", x, way, x.get_state())
         if isinstance(x, np.random.Generator):
             return self._first_one("generator", x, way, x.bit_generator.state)
-        if _has_state(x):
+        if has_state(x):
             return "object", type(x), parts
         return self._first_one("same", x, way)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,22 +10,32 @@ import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
 from ..errors import ActivityError, TapeError
-from ..extents import Extent
-from ..handouts import checksum, describe, where_called
-from ..memory import Region, Storage, memory_at, region_of, storage_of
+from ..extents import Extent, address_of
+from ..handouts import checksum, describe, settle, where_called
+from ..memory import Region, Storage, TrackedArray, forget_node, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
 from . import progress
 from .resuming import Disk, OnDisk
 from .schedules import Commit
-from .states import Snapshot, arrays_of, differentiable, spelled, with_tracked_numbers, write
+from .states import Snapshot, View, look_at, owner_of, spelled, with_tracked_numbers, write
 
 
 def give(storage: Any, reference: Any) -> None:
     """Memory carries derivatives on a tape (None: on none) from now on, with the values that it has now."""
     storage.tape = reference
     storage.baseline = None
+
+
+def begin_anew(array: TrackedArray, reference: Any) -> None:
+    """An array is a part of the state with which a tape begins: it was on that of the step which computed it."""
+    if not array.shape:
+        forget_node(array)
+    storage = storage_of(array)
+    give(storage, reference)
+    if storage.guard:  # type: ignore[union-attr]
+        settle(storage)  # type: ignore[arg-type]
 
 
 class StepTape(Tape):
@@ -67,23 +78,41 @@ class Stored:
 
 
 class Taped:
-    """A recorded step: its tape, and where its state lay before and after it."""
+    """A recorded step: its tape, and where its state lay before and after it.
 
-    __slots__ = ("after", "before", "nbytes", "tape")
+    ``owners`` has, by weak references, the arrays which own that memory as far as it was made in the loop.
+    """
 
-    def __init__(self, tape: StepTape, before: dict[tuple, Region], after: dict[tuple, Region]) -> None:
+    __slots__ = ("after", "before", "frozen", "nbytes", "owners", "tape")
+
+    def __init__(
+        self, tape: StepTape, before: dict[tuple, Region], after: dict[tuple, Region], owners: dict[Storage, Any]
+    ) -> None:
         self.tape = tape
         self.before = before
         self.after = after
+        self.owners = owners
+        self.frozen: list[np.ndarray] = []  # memory that the sweep writes to
         self.nbytes = tape.saved_bytes + tape.kept_bytes
 
-    def freeze(self, storages: set[Storage]) -> None:
+    def alive(self, outside: dict[Storage, Any]) -> dict[Storage, np.ndarray]:
+        """The memory of its states that is still there, and arrays which own that."""
+        found = {}
+        for region in (*self.before.values(), *self.after.values()):
+            reference = self.owners.get(region.storage) or outside.get(region.storage)
+            owner = None if reference is None else reference()
+            if owner is not None:
+                found[region.storage] = owner
+        return found
+
+    def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
         """Save what its records need of some memory, into which anybody may write from now on."""
         undo = []
-        for storage in storages:
+        for storage, owner in owners.items():
             if storage.needs.pop(self.tape.reference, None) is not None:
                 block = memory_at(storage.address, storage.nbytes)
                 undo.append(Undo(storage, block, Extent(block)))
+                self.frozen.append(owner)
         self.nbytes += sum(action.saved.nbytes for action in undo)
         self.tape.records.append(Record(None, undo, ()))
 
@@ -93,12 +122,14 @@ class Loop:
 
     Attributes
     ----------
-    outside : set of Storage
-        All tracked memory that existed when the loop began.
+    outside : dict
+        All tracked memory that existed when the loop began, and weak references to arrays on all of it.
     active : set of Storage
         What of it carried derivatives on the tape.
     written : dict
         By place, views of what of it the steps have written so far: memory that lives longer than a step.
+    written_storages : dict
+        The same memory, and a view of each that keeps it alive.
     first_values : list
         Such views, and what they held when the loop began: in a sweep.
     earlier : dict
@@ -109,13 +140,13 @@ class Loop:
         Is given these after each step.
     """
 
-    def __init__(self, step: Callable[[Any], Any], tape: Tape, outside: set[Storage]) -> None:
+    def __init__(self, step: Callable[[Any], Any], tape: Tape, owners: dict[Storage, np.ndarray]) -> None:
         self.step = step
-        self.tape = tape
-        self.outside = outside
-        self.active = {s for s in outside if s.tape is tape.reference}
+        self.reference = tape.reference  # the tape has the loop's record, and is not to be kept by it
+        self.outside = {storage: weakref.ref(owner) for storage, owner in owners.items()}
+        self.active = {s for s in owners if s.tape is tape.reference}
         self.written: dict[tuple, np.ndarray] = {}
-        self.written_storages: set[Storage] = set()
+        self.written_storages: dict[Storage, np.ndarray] = {}
         self.first_values: list[tuple[np.ndarray, np.ndarray]] = []
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -125,6 +156,13 @@ class Loop:
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
 
+    @property
+    def tape(self) -> Tape:
+        """The tape on which the loop is."""
+        tape = self.reference()
+        assert tape is not None
+        return tape
+
     def is_kept(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that existed when the loop began, which is taken care of as a whole."""
         return storage_of(array) in self.outside
@@ -133,15 +171,16 @@ class Loop:
         """Steps have overwritten memory that existed before the loop."""
         for action in undo:
             self.written.setdefault(place_of(action.view), action.view)
-            self.written_storages.add(action.storage)
+            self.written_storages.setdefault(action.storage, action.view)
             give(action.storage, None)
 
     def adopt_written(self, views: list[np.ndarray]) -> None:
         """Steps that another process ran have overwritten this."""
         for view in views:
             self.written.setdefault(place_of(view), view)
-            self.written_storages.add(storage_of(view))  # type: ignore[arg-type]
-            give(storage_of(view), None)
+            storage = storage_of(view)
+            self.written_storages.setdefault(storage, view)  # type: ignore[arg-type]
+            give(storage, None)
 
     # ------------------------------------------------------------------------------------------------------ steps
 
@@ -158,20 +197,20 @@ class Loop:
         tape = StepTape(self.references)
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            for storage in self.active | self.written_storages:
+            for storage in self.active | self.written_storages.keys():
                 give(storage, tape.reference)
-            state = with_tracked_numbers(state)
-            arrays = differentiable(state)
-            for array in arrays.values():
-                give(storage_of(array), None)  # it was on the tape of the step which computed it
-                tape.activate(array)
-            before = {way: region_of(a) for way, a in arrays.items()}
+            state, view = with_tracked_numbers(state)
+            given = view.differentiable()
+            for array in given.values():
+                begin_anew(array, tape.reference)
+            before = {way: region_of(a) for way, a in given.items()}
             with StepRuns(first):
                 result = self.step(state)
             state = state if result is None else result
-            after = places_of(state)
-        for storage in self.active | self.written_storages:  # while steps run that nobody records
-            give(storage, None if storage in self.written_storages else self.tape.reference)
+            left = look_at(state).differentiable()
+            after = {way: region_of(a) for way, a in left.items()}
+        for storage in self.active | self.written_storages.keys():  # while steps run that nobody records
+            give(storage, None if storage in self.written_storages else self.reference)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
             raise ActivityError(
                 f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
@@ -179,7 +218,13 @@ class Loop:
                 "ampi.timeloop"
             )
         self.references.add(tape.reference)
-        return state, Taped(tape, before, after)
+        owners = {**self._owners(before, given), **self._owners(after, left)}
+        return state, Taped(tape, before, after, owners)
+
+    def _owners(self, regions: dict[tuple, Region], arrays: dict[tuple, Any]) -> dict[Storage, Any]:
+        """Weak references to the arrays that own the memory of some, but for memory from before the loop."""
+        made = [(region.storage, way) for way, region in regions.items() if region.storage not in self.outside]
+        return {storage: weakref.ref(owner_of(arrays[way])) for storage, way in made}
 
     def begin(self, phase: str, total: int | None) -> None:
         """Steps are run, or swept, from now on."""
@@ -202,20 +247,22 @@ class Loop:
     def note(self, state: Any, n: int) -> None:
         """Remember what a state is at the beginning of a step."""
         if n not in self.checksums:
-            written = {place: _said_of(view) for place, view in self.written.items()}
-            self.checksums[n] = {way: _said_of(a) for way, a in arrays_of(state).items()}, written
+            written = {place: _checksum(view) for place, view in self.written.items()}
+            self.checksums[n] = {way: self._said_of(a) for way, a in look_at(state).arrays.items()}, written
 
     def verify(self, state: Any, n: int) -> None:
         """Compare a state with what it was when the program came by here first."""
         if n not in self.checksums:
             return
         known, written = self.checksums[n]
-        arrays = arrays_of(state)
-        differing = [spelled(way) for way, what in known.items() if way in arrays and _said_of(arrays[way]) != what]
+        arrays = look_at(state).arrays
+        differing = [
+            spelled(way) for way, what in known.items() if way in arrays and self._said_of(arrays[way]) != what
+        ]
         for place, what in written.items():
             view = self.written[place]
-            if _said_of(view) != what:
-                differing.append(describe(storage_of(view), view))
+            if _checksum(view) != what:
+                differing.append(self._name_of(view, arrays))
         if differing:
             raise TapeError(
                 f"{self.where}: ampi.timeloop: step {n - 1} does not reproduce itself: run again from the same state, "
@@ -223,15 +270,26 @@ class Loop:
                 "of the state (random generators, too)"
             )
 
+    def _said_of(self, array: np.ndarray) -> tuple[Any, ...]:
+        """What an array of a state is, and what it holds, or where it lies in memory from before the loop: what is
+        written there is looked at once, whatever arrays see it."""
+        what = address_of(array) if self.is_kept(array) else _checksum(array)
+        return array.shape, array.dtype, what
 
-def _said_of(array: np.ndarray) -> tuple[Any, ...]:
-    """What an array is and holds: shape, dtype and a checksum."""
-    return array.shape, array.dtype, 0 if array.dtype.hasobject else checksum(array)
+    def _name_of(self, view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
+        """Written memory in words: by the ways to it in the state, or what is known of it."""
+        storage = storage_of(view)
+        ways = [spelled(way) for way, array in arrays.items() if storage_of(array) is storage]
+        return ", ".join(ways) or describe(storage, view)
 
 
-def places_of(state: Any) -> dict[tuple, Region]:
+def _checksum(array: np.ndarray) -> int:
+    return 0 if array.dtype.hasobject else checksum(array)
+
+
+def places_of(view: View) -> dict[tuple, Region]:
     """Where the arrays of a state lie that may carry derivatives."""
-    return {way: region_of(a) for way, a in differentiable(state).items()}
+    return {way: region_of(a) for way, a in view.differentiable().items()}
 
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:
@@ -362,12 +420,16 @@ class Executor:
 
     def freeze(self) -> None:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
-        storages = set(self.loop.written_storages)
-        storages.update(s for a in arrays_of(self.state).values() if (s := storage_of(a)) is not None)
+        loop = self.loop
+        known = dict(loop.written_storages)
+        for array in look_at(self.state).arrays.values():
+            storage = storage_of(array)
+            if storage is not None:
+                known[storage] = owner_of(array)
         for taped in (*self.stored.values(), *self.work.values()):
             if isinstance(taped, Taped):
                 before = taped.nbytes
-                taped.freeze(storages | {r.storage for r in (*taped.before.values(), *taped.after.values())})
+                taped.freeze({**taped.alive(loop.outside), **known})
                 self._keep(taped.nbytes - before)
 
     def _sweep(self, n: int, sweep: Sweep) -> None:

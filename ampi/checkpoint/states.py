@@ -8,29 +8,64 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..blocks import same_bytes
 from ..extents import address_of, bounds_of
 from ..handouts import LIBRARIES, settle_all
-from ..memory import TrackedArray, carries_derivatives, is_scalar, memory_at, plain, tracked, tracked_copy
+from ..memory import TrackedArray, carries_derivatives, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
+from ..recording import open_tapes
 from ..tape import overwrite
 
 
-def arrays_of(state: Any) -> dict[tuple, np.ndarray]:
-    """All arrays that a state holds, each once, by the way to them, in the order in which they are met."""
-    return dict(_walk(state, (), set()))
+class View(NamedTuple):
+    """What a state holds at some time.
+
+    Attributes
+    ----------
+    arrays : dict
+        All arrays, each once, by the way to them, in the order in which they are met.
+    has_numbers : bool
+        Whether there are floating-point or complex numbers of NumPy's.
+    """
+
+    arrays: dict[tuple, np.ndarray]
+    has_numbers: bool
+
+    def differentiable(self) -> dict[tuple, TrackedArray]:
+        """The arrays that may carry derivatives."""
+        return {w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)}
 
 
-def differentiable(state: Any) -> dict[tuple, TrackedArray]:
-    """Those that may carry derivatives."""
-    return {
-        way: a for way, a in arrays_of(state).items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
-    }
+def look_at(state: Any) -> View:
+    """Walk through a state."""
+    arrays: dict[tuple, np.ndarray] = {}
+    return View(arrays, _visit(((None, state),), (), "", arrays, set()))
+
+
+def _visit(
+    parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, arrays: dict[tuple, np.ndarray], met: set[int]
+) -> bool:
+    """Enter the arrays in the parts of something to which there is a way; whether there are numbers of NumPy's."""
+    found = False
+    for key, part in parts:
+        kind = _kind_of(type(part))
+        if kind <= _NUMBER:
+            found = found or kind == _NUMBER
+        elif id(part) not in met:
+            met.add(id(part))
+            to_part = (*way, (mark, key)) if mark else way
+            if kind == _ARRAY:
+                arrays[to_part] = part
+            else:
+                inside = "." if kind == _OBJECT else "["
+                found |= _visit(_parts_of(part, kind), to_part, inside, arrays, met)
+    return found
 
 
 def spelled(way: tuple) -> str:
@@ -38,50 +73,37 @@ def spelled(way: tuple) -> str:
     return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
 
 
-def has_numbers(state: Any) -> bool:
-    """Whether a state holds floating-point or complex numbers of NumPy's."""
-    return any(isinstance(x, np.inexact) for _, x in _walk(state, (), set(), np.inexact))
-
-
-def _walk(x: Any, way: tuple, met: set[int], wanted: type = np.ndarray) -> Iterator[tuple[tuple, Any]]:
-    kind = type(x)
-    if isinstance(x, wanted):
-        if id(x) not in met:
-            met.add(id(x))
-            yield way, x
-    elif kind in _ATOMS or id(x) in met:
-        return
-    elif kind in (tuple, list, dict) or isinstance(x, (tuple, list, dict)):
-        met.add(id(x))
-        yield from _walk_parts(x.items() if isinstance(x, dict) else enumerate(x), "[", way, met, wanted)
-    elif _has_state(x):
-        met.add(id(x))
-        yield from _walk_parts(_attributes(x).items(), ".", way, met, wanted)
-
-
-def _walk_parts(
-    parts: Iterable[tuple[Any, Any]], kind: str, way: tuple, met: set[int], wanted: type
-) -> Iterator[tuple[tuple, Any]]:
-    for key, part in parts:
-        if isinstance(part, wanted):
-            if id(part) not in met:
-                met.add(id(part))
-                yield (*way, (kind, key)), part
-        elif type(part) not in _ATOMS and not isinstance(part, np.ndarray):
-            yield from _walk(part, (*way, (kind, key)), met, wanted)
-
-
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
-def _has_state(x: Any) -> bool:
-    """Whether the attributes of an object are a part of the state: it is of a class of the program."""
-    return _is_of_program(type(x)) and not (callable(x) and not hasattr(x, "__dict__"))
+_LEAF, _NUMBER, _ARRAY, _SEQUENCE, _DICT, _OBJECT = range(6)
 
 
 @functools.cache
+def _kind_of(cls: type) -> int:
+    """What objects of a class are in a state; those with attributes are a part of it if the class is the program's."""
+    if cls in _ATOMS:
+        return _LEAF
+    for kinds, found in ((np.inexact, _NUMBER), (np.ndarray, _ARRAY), ((tuple, list), _SEQUENCE), (dict, _DICT)):
+        if issubclass(cls, kinds):  # type: ignore[arg-type]
+            return found
+    is_function = any("__call__" in vars(base) for base in cls.__mro__) and not cls.__dictoffset__
+    return _OBJECT if _is_of_program(cls) and not is_function else _LEAF
+
+
+def _parts_of(x: Any, kind: int) -> Iterable[tuple[Any, Any]]:
+    if kind == _SEQUENCE:
+        return enumerate(x)
+    return x.items() if kind == _DICT else _attributes(x).items()
+
+
+def has_state(x: Any) -> bool:
+    """Whether the attributes of an object are a part of the state."""
+    return _kind_of(type(x)) == _OBJECT
+
+
 def _is_of_program(cls: type) -> bool:
-    if issubclass(cls, (type, np.ndarray, np.generic, tuple, list, dict)):
+    if issubclass(cls, (type, np.generic)):
         return False
     package = cls.__module__.partition(".")[0]
     return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
@@ -102,8 +124,9 @@ def _listed(slots: Any) -> tuple[str, ...]:
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    found = getattr(x, "__dict__", {})
-    return {**{n: getattr(x, n) for n in _slots(x)}, **found} if _slots_of(type(x)) else found
+    if not _slots_of(type(x)):
+        return x.__dict__
+    return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
 
 
 # ----------------------------------------------------------------------------------------------------- put back
@@ -113,9 +136,14 @@ def _same(x: Any) -> Any:
     return x
 
 
-def with_tracked_numbers(state: Any) -> Any:
-    """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
-    return Snapshot(state, lambda array: True, tracked_copy).restore() if has_numbers(state) else state
+def with_tracked_numbers(state: Any) -> tuple[Any, View]:
+    """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records; and
+    what it holds."""
+    view = look_at(state)
+    if not view.has_numbers:
+        return state, view
+    state = Snapshot(state, lambda array: True, tracked_copy).restore()
+    return state, look_at(state)
 
 
 class Snapshot:
@@ -146,20 +174,24 @@ class Snapshot:
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._is_kept = is_kept
         self._made: dict[int, tuple[Any, Callable[[dict], Any]]] = {}  # by object, which is kept alive
+        self._state = state
         self._restore = self._of(state)
 
     def restore(self) -> Any:
         """The state, with everything in it as it was."""
-        return self._restore({})
+        return self._state if self._restore is None else self._restore({})
 
-    def _of(self, x: Any) -> Callable[[dict], Any]:
+    def _parts(self, parts: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[dict], Any]]]:
+        """Of the parts of something, by their names, how those are put back that are not what they are for ever."""
+        found = [(name, self._of(part)) for name, part in parts if type(part) not in _ATOMS]
+        return [(name, restore) for name, restore in found if restore is not None]
+
+    def _of(self, x: Any) -> Callable[[dict], Any] | None:
         if id(x) in self._made:
             return self._made[id(x)][1]
-        if isinstance(x, np.inexact):
-            return lambda done: self._number(x)
-        make = next((make for kinds, make in _MAKERS if isinstance(x, kinds)), Snapshot._of_object)
-        if make is Snapshot._of_object and not _has_state(x):
-            return lambda done: x
+        make = _maker_of(type(x))
+        if make is None or (make is Snapshot._of_array and self._stays(x)):
+            return None
         inside: list[Any] = [None]
 
         def restore(done: dict) -> Any:
@@ -172,12 +204,17 @@ class Snapshot:
         inside[0] = make(self, x)
         return restore
 
+    def _of_number(self, x: Any) -> Callable[[dict], Any]:
+        return lambda done: self._number(x)
+
+    def _stays(self, x: np.ndarray) -> bool:
+        """Whether there is nothing to put back of an array."""
+        return self._is_kept(x) or not (x.flags.writeable or is_scalar(x))
+
     def _of_array(self, x: np.ndarray) -> Callable[[dict], Any]:
-        if is_scalar(x) and not self._is_kept(x):
+        if is_scalar(x):
             number = plain(x)[()]
             return lambda done: tracked_copy(number)
-        if not x.flags.writeable or self._is_kept(x):
-            return lambda done: x
         if isinstance(x, TrackedArray):
             return self._of_computed(x)
         _, values = self._earlier.get(id(x), (x, None))
@@ -211,30 +248,37 @@ class Snapshot:
         return restore
 
     def _of_tuple(self, x: tuple) -> Callable[[dict], Any]:
-        parts = [self._of(item) for item in x]
+        parts = self._parts(enumerate(x))
 
         def restore(done: dict) -> tuple:
-            items = [part(done) for part in parts]
-            if all(a is b for a, b in zip(items, x)):
+            items = list(x)
+            for k, part in parts:
+                items[k] = part(done)
+            if all(map(operator.is_, items, x)):
                 return x
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
 
         return restore
 
     def _of_list(self, x: list) -> Callable[[dict], Any]:
-        parts = [self._of(item) for item in x]
+        held, parts = list(x), self._parts(enumerate(x))
 
         def restore(done: dict) -> list:
-            x[:] = [part(done) for part in parts]
+            items = list(held)
+            for k, part in parts:
+                items[k] = part(done)
+            x[:] = items
             return x
 
         return restore
 
     def _of_dict(self, x: dict) -> Callable[[dict], Any]:
-        parts = {key: self._of(item) for key, item in x.items()}
+        held, parts = dict(x), self._parts(x.items())
 
         def restore(done: dict) -> dict:
-            items = {key: part(done) for key, part in parts.items()}
+            items = dict(held)
+            for key, part in parts:
+                items[key] = part(done)
             x.clear()
             x.update(items)
             return x
@@ -242,18 +286,21 @@ class Snapshot:
         return restore
 
     def _of_object(self, x: Any) -> Callable[[dict], Any]:
-        parts = {name: self._of(item) for name, item in _attributes(x).items()}
-        slots = set(_slots(x))
+        held = dict(_attributes(x))
+        parts = self._parts(held.items())
+        slots = _slots_of(type(x))
 
         def restore(done: dict) -> Any:
-            for name in _attributes(x).keys() - parts.keys():
+            items = dict(held)
+            for name, part in parts:
+                items[name] = part(done)
+            for name in _attributes(x).keys() - items.keys():
                 object.__delattr__(x, name)
-            for name, part in parts.items():
-                item = part(done)
-                if name in slots:
-                    object.__setattr__(x, name, item)
-                else:
-                    x.__dict__[name] = item
+            for name in slots:
+                if name in items:
+                    object.__setattr__(x, name, items.pop(name))
+            if items:
+                x.__dict__.update(items)
             return x
 
         return restore
@@ -280,7 +327,17 @@ def _of_random_state(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
     return restore
 
 
+@functools.cache
+def _maker_of(cls: type) -> Callable[[Snapshot, Any], Callable[[dict], Any]] | None:
+    """How objects of a class are put back; None if they stay what they are."""
+    for kinds, make in _MAKERS:
+        if issubclass(cls, kinds):
+            return make
+    return Snapshot._of_object if _kind_of(cls) == _OBJECT else None
+
+
 _MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ...] = (
+    (np.inexact, Snapshot._of_number),
     (np.ndarray, Snapshot._of_array),
     (np.random.Generator, _of_generator),
     (np.random.RandomState, _of_random_state),
@@ -304,6 +361,10 @@ def _bytes(owner: np.ndarray) -> np.ndarray:
 
 def write(array: np.ndarray, values: np.ndarray) -> None:
     """Give an array earlier values; tapes that need the present ones keep them."""
+    storage = storage_of(array)
+    if storage is None or not (storage.needs or storage.guard or storage.swapped_by or open_tapes):
+        plain(array)[...] = values
+        return
     overwrite(array)
     plain(array)[...] = values
     settle_all([array])

@@ -23,7 +23,7 @@ from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
-from .states import Snapshot, differentiable, owner_of, with_tracked_numbers, write
+from .states import Snapshot, owner_of, with_tracked_numbers, write
 
 
 def timeloop(
@@ -221,7 +221,7 @@ class _Steps(IsRecord):
     def __init__(self, step: Callable[[Any], Any], tape: Tape, state: Any) -> None:
         self.steps = 0
         self.owners = _needed(tape)
-        self.loop = Loop(step, tape, set(self.owners))
+        self.loop = Loop(step, tape, self.owners)
         self.make: Callable[[int | None], Any] = lambda n: ()
         self.initial = Snapshot(state, self.loop.is_kept)
         self.files = positions()
@@ -323,15 +323,15 @@ class _Steps(IsRecord):
         self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
-        state = with_tracked_numbers(state)
-        finals = differentiable(state).values()
+        state, view = with_tracked_numbers(state)
+        finals = view.differentiable().values()
         self.created = tuple({s for a in finals if (s := storage_of(a)) is not None and s not in loop.outside})
         for array in finals:
             tape.activate(array)
         for storage in loop.written_storages:
             give(storage, tape.reference)
         self.roots = self.roots, state
-        self.final = places_of(state)
+        self.final = places_of(view)
         loop.note(state, self.steps)
         if tape.before_append is not None:
             tape.before_append()
@@ -341,7 +341,7 @@ class _Steps(IsRecord):
     def __call__(self, sweep: Sweep) -> None:
         loop, reference = self.loop, self.loop.tape.reference
         loop.first_values = [(view, view.copy(order="K")) for view in loop.written.values()]
-        storages = loop.written_storages | loop.active
+        storages = loop.written_storages.keys() | loop.active
         before = {s: (s.tape, s.baseline, s.swapped_by, s.needs.pop(reference, None)) for s in storages}
         for storage in storages:
             give(storage, None)
@@ -368,7 +368,7 @@ class _Steps(IsRecord):
                 loop.figures.executed = 0
                 loop.begin("forward", self.steps)
                 executor.forward(check)
-                final = places_of(with_tracked_numbers(executor.state))
+                final = places_of(with_tracked_numbers(executor.state)[1])
                 move(sweep, self.final, final)
             else:
                 final = self.final

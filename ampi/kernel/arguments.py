@@ -109,9 +109,10 @@ _LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeabl
 def kind(value: Any) -> Any:
     """What Numba's type of an argument depends on; cheaper than the type."""
     if isinstance(value, np.ndarray):
-        if is_scalar(value):
+        ndim = value.ndim
+        if not ndim and isinstance(value, memory.TrackedArray):
             return value.dtype
-        return value.dtype, value.ndim, value.flags.num & _LAYOUT
+        return value.dtype, ndim, value.flags.num & _LAYOUT
     if isinstance(value, tuple):
         return type(value), tuple(map(kind, value))
     if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:

@@ -339,8 +339,11 @@ class Kernel:
     def is_threaded(self) -> bool:
         """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
         deterministic kernel runs the same program on any number."""
-        on_threads = bool(self.options.get("parallel")) and not self.checked
-        return on_threads and (self.deterministic or counter()() > 1)
+        return self._may_be_threaded and (self.deterministic or counter()() > 1)
+
+    @functools.cached_property
+    def _may_be_threaded(self) -> bool:
+        return bool(self.options.get("parallel")) and not self.checked
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
         """The Numba types of the arguments of a call (all of them)."""

@@ -35,8 +35,12 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         kinds = tuple(map(arguments.kind, bound))
         known = kernel.untaped.get((kinds, kernel.is_threaded()))
         if known is not None and known[0].entry is not None and len(args) == known[0].count:
-            if all(is_free(args[k]) for k in known[1]):
-                return arguments.like(known[0].entry(*args), args)
+            for k in known[1]:
+                if not is_free(args[k]):
+                    break
+            else:
+                result = known[0].entry(*args)
+                return None if result is None else arguments.like(result, args)
         leaves = arguments.leaves_of(bound)
         if not any(is_watched(leaf) for leaf in leaves):
             return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
