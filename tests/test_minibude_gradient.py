@@ -15,7 +15,7 @@ PROGRAM = ROOT / "examples" / "minibude" / "minibude.py"
 
 sys.path.insert(0, str(PROGRAM.parent))
 pytest.importorskip("scipy")
-from docking import deck, energy, optimise, sensitivity  # noqa: E402
+from docking import deck, descent, energy, optimise, sensitivity  # noqa: E402
 
 numba.set_num_threads(1)  # ranks and other programs have the other cores
 
@@ -83,6 +83,52 @@ def test_poses_move_downhill(batch):
     np.testing.assert_allclose(moved, after, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("kept", [{"checkpoints": 1}, {"checkpoints": 3}, {"memory": "1MiB"}])
+def test_gradient_of_a_descent_with_few_states_is_that_of_all_steps(kept):
+    """To the last bit; and it is the one of a single rank, but for the order of additions."""
+    comm = ampi.COMM_WORLD
+    made = small(9).in_double()
+    mine = made if comm.Get_rank() == 0 else None
+    expected, whole = descent.gradient(comm, mine, ALL, 6)
+    energies, found = descent.gradient(comm, mine, ALL, 6, **kept)
+    assert energies.tobytes() == expected.tobytes()
+    if comm.Get_rank() != 0:
+        assert found is None
+        return
+    _, alone = descent.gradient(ampi.COMM_SELF, made, ALL, 6)
+    for name in ALL:
+        assert found[name].tobytes() == whole[name].tobytes(), name
+        np.testing.assert_allclose(found[name], alone[name], rtol=1e-11, atol=1e-9, err_msg=name)
+
+
+def test_gradient_of_a_descent_agrees_with_differences():
+    made = small().in_double()
+    before = np.sum(energy.pose_energies(made))
+    energies, found = descent.gradient(ampi.COMM_SELF, made, ALL, 6, checkpoints=2)
+    assert energies.sum() < before - 1.0
+    random = np.random.default_rng(0)
+    for name, adjoint in found.items():
+        field = sensitivity.INPUTS[name]
+        direction = sensitivity.random_direction(random, getattr(made, field), name)
+        ends = []
+        for step in (1e-6, -1e-6):
+            moved = sensitivity.moved(made, field, step, direction)
+            ends.append(np.sum(energy.pose_energies(dataclasses.replace(moved, poses=descent.descend(moved, 6)))))
+        assert np.vdot(adjoint, direction) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_program_tells_of_a_descent(mpiexec, ranks):
+    options = ("-n", 40, "-i", 1, "--gradient", "forcefield", "--descend", 4)
+    said = [mpiexec(ranks, PROGRAM, *options, *kept, timeout=300) for kept in ((), ("--checkpoints", 2))]
+    assert [result.returncode for result in said] == [0, 0], said[0].stderr + said[1].stderr
+    slopes = [[line for line in result.stdout.splitlines() if "Largest entry" in line] for result in said]
+    assert len(slopes[0]) == 1 and slopes[0] == slopes[1]
+    assert "Steps executed: 7," in said[1].stdout
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
     options = ("-n", 40, "-i", 1, "--gradient", "poses", "--check", "--optimise", 3)
@@ -96,6 +142,9 @@ def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
     assert float(after) < float(before)
 
 
-def test_a_check_without_a_gradient_is_refused(mpiexec):
-    result = mpiexec(1, PROGRAM, "--check")
-    assert result.returncode == 2 and "--check needs --gradient" in result.stderr
+@pytest.mark.parametrize(
+    "given, said", [(["--check"], "--check needs --gradient"), (["--memory", "1MiB"], "--memory needs --descend")]
+)
+def test_an_option_without_what_it_is_of_is_refused(mpiexec, given, said):
+    result = mpiexec(1, PROGRAM, *given)
+    assert result.returncode == 2 and said in result.stderr

@@ -3,12 +3,16 @@
 How well does a small molecule, the ligand, fit a protein? For each of many poses of the ligand the program computes an
 energy, from the distances between all atoms of the one and all atoms of the other. It reads the decks of miniBUDE, or
 makes one up, shares the poses out over the ranks, checks the energies and prints miniBUDE's figures. ``--gradient``
-differentiates all of this, and ``--optimise`` moves the poses to where the ligand fits better.
+differentiates all of this, and ``--optimise`` moves the poses to where the ligand fits better. ``--descend STEPS`` does so
+in short steps, and differentiates all of these as one time loop, of which ``--checkpoints K`` or ``--memory SIZE`` keeps a
+few states::
+
+    mpiexec -n 2 python minibude.py -n 4096 --descend 50 --checkpoints 5
 
 The problem is miniBUDE's (https://github.com/UoB-HPC/miniBUDE); the program is written from the published algorithm.
 :mod:`docking.kernels` has the local work, :mod:`docking.energy` shares it out, :mod:`docking.deck` reads decks,
-:mod:`docking.check` says whether the energies are right, :mod:`docking.sensitivity` differentiates them, and
-:mod:`docking.optimise` makes use of that.
+:mod:`docking.check` says whether the energies are right, :mod:`docking.sensitivity` differentiates them,
+:mod:`docking.optimise` makes use of that, and :mod:`docking.descent` differentiates what does.
 """
 
 import argparse
@@ -17,7 +21,7 @@ import time
 
 import numba
 import numpy
-from docking import check, energy, kernels, optimise, sensitivity
+from docking import check, descent, energy, kernels, optimise, sensitivity
 from docking.backend import COMM_WORLD, MPI, np, value
 from docking.deck import DeckError, read_deck, synthetic_deck
 
@@ -44,9 +48,21 @@ def parse_arguments(arguments=None):
         "--optimise", metavar="STEPS", type=positive, nargs="?", const=optimise.ITERATIONS,
         help=f"move the poses downhill, by so many steps of L-BFGS-B (default: {optimise.ITERATIONS})",
     )  # fmt: skip
+    parser.add_argument(
+        "--descend", metavar="STEPS", type=positive,
+        help="move the poses downhill by so many short steps; the gradient of the energies that they end with, with "
+        "respect to what --gradient says (all)",
+    )  # fmt: skip
+    parser.add_argument("--checkpoints", metavar="K", type=positive, help="of --descend: keep K states, not all steps")
+    parser.add_argument("--memory", metavar="SIZE", help="of --descend: as many as there is room for in, say, 64MiB")
     options = parser.parse_args(arguments)
     if options.check and not options.gradient:
         parser.error("--check needs --gradient")
+    if options.checkpoints and options.memory:
+        parser.error("--checkpoints or --memory, not both")
+    for name in ("checkpoints", "memory"):
+        if getattr(options, name) and not options.descend:
+            parser.error(f"--{name} needs --descend")
     return options
 
 
@@ -179,6 +195,27 @@ def report_optimum(comm, mine, energies, steps):
     print(f"- Poses that fell: {numpy.mean(after < before):.0%}", flush=True)
 
 
+def report_descent(comm, deck, options, energies):
+    """Move the poses by short steps, differentiate that, and say what came out. Collective."""
+    inputs = tuple(sensitivity.INPUTS) if options.gradient is None else wanted_inputs(options)
+    kept, figures = {name: v for name in ("checkpoints", "memory") if (v := getattr(options, name))}, []
+    if kept:
+        kept["progress"] = figures.append
+    start = time.perf_counter()
+    lowered, slopes = descent.gradient(comm, deck, inputs, options.descend, **kept)
+    seconds = comm.allreduce(time.perf_counter() - start, op=MPI.MAX)
+    before, after = (comm.allreduce(float(value(e).sum(dtype=float))) for e in (energies, lowered))
+    if comm.Get_rank() != 0:
+        return
+    print(f"\nMoved {deck.poses.shape[1]} poses downhill in {options.descend} steps, {seconds:.1f} s with the gradient:")
+    print(f"- Sum of energies: {before:12.3f} -> {after:.3f}")
+    for name in inputs:
+        print(f"- Largest entry of its gradient with respect to {name}: {numpy.abs(slopes[name]).max():.9e}")
+    if figures:
+        most = figures[-1].memory_peak / 2**10
+        print(f"- Steps executed: {figures[-1].executed}, with at most {most:.0f} KiB of states and steps", flush=True)
+
+
 def main(arguments=None):
     """Exit status: 0 if energies and gradient are right, 1 if not, 2 if there is no such deck."""
     options = parse_arguments(arguments)
@@ -214,6 +251,8 @@ def main(arguments=None):
         agrees = report_gradient(comm, deck, options, times) and agrees
     if options.optimise:
         report_optimum(comm, mine, energies, options.optimise)
+    if options.descend:
+        report_descent(comm, deck, options, energies)
     return 0 if comm.bcast(agrees) else 1
 
 
