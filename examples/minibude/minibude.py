@@ -3,9 +3,9 @@
 How well does a small molecule, the ligand, fit a protein? For each of many poses of the ligand the program computes an
 energy, from the distances between all atoms of the one and all atoms of the other. It reads the decks of miniBUDE, or
 makes one up, shares the poses out over the ranks, checks the energies and prints miniBUDE's figures. ``--gradient``
-differentiates all of this, and ``--optimise`` moves the poses to where the ligand fits better. ``--descend STEPS`` does so
-in short steps, and differentiates all of these as one time loop, of which ``--checkpoints K`` or ``--memory SIZE`` keeps a
-few states::
+differentiates all of this, and ``--optimise`` moves the poses to where the ligand fits better. ``--descend STEPS`` does
+so in short steps, and differentiates all of these as one time loop, of which ``--checkpoints K`` or ``--memory SIZE``
+keeps a few states::
 
     mpiexec -n 2 python minibude.py -n 4096 --descend 50 --checkpoints 5
 
@@ -207,7 +207,7 @@ def report_descent(comm, deck, options, energies):
     before, after = (comm.allreduce(float(value(e).sum(dtype=float))) for e in (energies, lowered))
     if comm.Get_rank() != 0:
         return
-    print(f"\nMoved {deck.poses.shape[1]} poses downhill in {options.descend} steps, {seconds:.1f} s with the gradient:")
+    print(f"\nMoved {deck.poses.shape[1]} poses downhill in {options.descend} steps, {seconds:.1f} s with gradient:")
     print(f"- Sum of energies: {before:12.3f} -> {after:.3f}")
     for name in inputs:
         print(f"- Largest entry of its gradient with respect to {name}: {numpy.abs(slopes[name]).max():.9e}")
