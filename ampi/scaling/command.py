@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from ampi.scaling import exports, fits, jobs, medians, plots, published, results
+from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
 
@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--launcher", metavar="COMMAND", help="what starts ranks, in the place of the study's launcher")
     send = add("submit", _submit, "write job scripts for what is missing, and submit them")
     send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
+    send.add_argument("--again", action="store_true", help="submit even where an earlier job may still wait or run")
     template = commands.add_parser("template", help="print the template of job scripts for a batch system")
     template.add_argument("system", choices=jobs.SYSTEMS)
     template.set_defaults(do=_template)
@@ -91,8 +92,15 @@ def _submit(options: argparse.Namespace) -> int:
     paths = jobs.write(study, options.results)
     if not paths:
         print(f"{study.name}: everything is measured")
-    for path in paths:
-        print(path if options.write_only else f"{path}: {jobs.submit(study, path)}")
+    for ranks, path in paths.items():
+        if options.write_only:
+            print(path)
+        elif not options.again and (state := queue.waiting(study, ranks)):
+            print(f"{path}: {state}, and is not submitted again")
+        else:
+            said = jobs.submit(study, path)
+            queue.note(study, ranks, said)
+            print(f"{path}: {said}")
     return 0
 
 
