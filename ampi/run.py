@@ -120,7 +120,7 @@ def fail(board, error):
     if MPI.Is_finalized():
         sys.exit(status)
     time.sleep(0.05)  # mpiexec may drop what it has not read yet when it ends the ranks
-    WORLD.Abort(status)
+    ampi.mpi.endings.abort(WORLD, status)
 
 
 def render(error):

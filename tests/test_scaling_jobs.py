@@ -187,3 +187,53 @@ def test_what_a_script_quotes_bash_reads_back(value):
     text = jobs.filled("printf %s @folder@\n@setup@\n", {"folder": shlex.quote(value), "setup": []})
     done = subprocess.run(["bash", "-c", text], capture_output=True, check=True)
     assert done.stdout.decode() == value
+
+
+# ------------------------------------------------------------------------------------------------- submitting twice
+
+SUBMITS = {"slurm": "Submitted batch job 77", "pbs": "77.server", "lsf": "Job <77> is submitted to queue <q>."}
+ASKED = {"slurm": "squeue", "pbs": "qstat", "lsf": "bjobs"}
+WAITS = {"slurm": "PENDING", "pbs": "77.server  study  me  00:00:00 Q workq", "lsf": "RUN"}
+ENDED = {"slurm": "COMPLETED", "pbs": "77.server  study  me  00:00:00 C workq", "lsf": "DONE"}
+GONE = {"slurm": "Invalid job id specified", "pbs": "qstat: Unknown Job Id 77", "lsf": "Job <77> is not found"}
+
+
+def command(folder, name, said, status=0):
+    (folder / name).write_text(
+        f"#!/bin/sh\necho 'submitted' >> {folder}/log\necho '{said}' >&{2 if status else 1}\nexit {status}\n"
+    )
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("system", COMMANDS)
+def test_jobs_that_wait_are_not_submitted_again(system, tmp_path, monkeypatch, capsys):
+    path = write(tmp_path, STUDY.replace("[1, 2, 6]", "[2]") + job(system))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    command(tmp_path, COMMANDS[system], SUBMITS[system])
+    submit = lambda *more: (main(["submit", str(path), *more]), capsys.readouterr())
+    assert SUBMITS[system] in submit()[1].out
+
+    command(tmp_path, ASKED[system], WAITS[system])
+    status, said = submit()
+    assert status == 0 and "job 77" in said.out and "is not submitted again" in said.out
+    assert SUBMITS[system] in submit("--again")[1].out
+    for answer in (ENDED, GONE):
+        command(tmp_path, ASKED[system], answer[system], status=int(answer is GONE))
+        assert SUBMITS[system] in submit()[1].out, answer
+
+    command(tmp_path, ASKED[system], "cannot reach the server", status=1)
+    status, said = submit()
+    assert status == 1 and "it may still run" in said.err and "cannot reach" in said.err and "--again" in said.err
+    (tmp_path / ASKED[system]).unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, said = submit()
+    assert status == 1 and f"{ASKED[system]}: No such file" in said.err
+
+
+def test_a_job_without_a_number_is_not_submitted_again(tmp_path, monkeypatch, capsys):
+    path = write(tmp_path, STUDY.replace("[1, 2, 6]", "[2]") + job("slurm"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    command(tmp_path, "sbatch", "thank you")
+    assert main(["submit", str(path)]) == 0
+    assert main(["submit", str(path)]) == 1
+    assert "its number is not known" in capsys.readouterr().err

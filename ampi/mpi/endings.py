@@ -31,6 +31,9 @@ TOGETHER = 1.0
 SOON, LATE = 10.0, 60.0
 """Seconds after which a rank that has ended says that another has not: after `sys.exit`, and after its last line."""
 
+UNREACHABLE = 10.0
+"""Seconds after which a process ends by itself that its launcher should have ended."""
+
 _exits: dict[int, tuple[weakref.ref[Any], int]] = {}  # exceptions of `sys.exit` that are on their way, and their status
 _ended: list[int] = []  # the status with which the interpreter has ended the program, if it was by `sys.exit`
 
@@ -64,6 +67,14 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
         )
 
 
+def abort(world: mpi.Comm, status: int) -> None:
+    """End all ranks; this one even where the launcher cannot be reached, because a link between hosts is cut."""
+    timer = threading.Timer(UNREACHABLE, os._exit, (status or 1,))
+    timer.daemon = True
+    timer.start()
+    world.Abort(status)
+
+
 def _is_interactive() -> bool:
     return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "IPython" in sys.modules
 
@@ -83,7 +94,7 @@ def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callab
         sys.stderr.flush()
         # mpiexec may drop what it has not read yet; where an error began, more is known of it.
         time.sleep(TOGETHER if hasattr(error, "notice") else 0.05)
-        world.Abort(status_of(error))
+        abort(world, status_of(error))
 
     return excepthook
 

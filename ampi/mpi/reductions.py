@@ -44,13 +44,21 @@ class Reduction:
         Whether the adjoint wants the contributions x.
     located : bool
         Whether x and prefix are arrays of pairs ``(value, location)``; adjoints are those of the values.
+    further : tuple of (str, int or None)
+        What `share` asks all ranks: operations, and bytes of each element (None: those of x).
     """
 
-    __slots__ = ("located", "needs_values", "partials", "prefix", "share")
+    __slots__ = ("further", "located", "needs_values", "partials", "prefix", "share")
 
     def __init__(
-        self, share: Callable, prefix: Callable | None = None, partials: Callable | None = None, located: bool = False
+        self,
+        share: Callable,
+        prefix: Callable | None = None,
+        partials: Callable | None = None,
+        located: bool = False,
+        further: tuple[tuple[str, int | None], ...] = (),
     ) -> None:
+        self.further = further
         self.share = share
         self.prefix = prefix
         self.partials = partials
@@ -275,20 +283,30 @@ def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
     return came
 
 
+SUFFIX = "suffix sums"
+"""Of what is sent from rank to rank in a logarithmic number of messages."""
+_HOLDER = (("Allreduce", None), ("Allreduce", np.dtype(np.intc).itemsize))  # the extremum, and which rank holds it
+_OTHERS = (("Exscan", None), (SUFFIX, None))
 _REDUCTIONS = {
     op.handle: rule
     for op, rule in (
         (MPI.SUM, Reduction(_share_sum)),
-        (MPI.PROD, Reduction(_share_product, _prefix(MPI.PROD), _partials_of_product)),
-        (MPI.MIN, Reduction(_share_extremum(MPI.MIN), _prefix(MPI.MIN), _partials_of_extremum(np.less))),
-        (MPI.MAX, Reduction(_share_extremum(MPI.MAX), _prefix(MPI.MAX), _partials_of_extremum(np.greater))),
+        (MPI.PROD, Reduction(_share_product, _prefix(MPI.PROD), _partials_of_product, False, _OTHERS)),
+        (
+            MPI.MIN,
+            Reduction(_share_extremum(MPI.MIN), _prefix(MPI.MIN), _partials_of_extremum(np.less), False, _HOLDER),
+        ),
+        (
+            MPI.MAX,
+            Reduction(_share_extremum(MPI.MAX), _prefix(MPI.MAX), _partials_of_extremum(np.greater), False, _HOLDER),
+        ),
         (
             MPI.MINLOC,
-            Reduction(_share_extremum(MPI.MINLOC), _prefix(MPI.MINLOC), _partials_of_extremum(_smaller), located=True),
+            Reduction(_share_extremum(MPI.MINLOC), _prefix(MPI.MINLOC), _partials_of_extremum(_smaller), True, _HOLDER),
         ),
         (
             MPI.MAXLOC,
-            Reduction(_share_extremum(MPI.MAXLOC), _prefix(MPI.MAXLOC), _partials_of_extremum(_greater), located=True),
+            Reduction(_share_extremum(MPI.MAXLOC), _prefix(MPI.MAXLOC), _partials_of_extremum(_greater), True, _HOLDER),
         ),
     )
 }

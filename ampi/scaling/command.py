@@ -2,14 +2,18 @@
 
 import argparse
 import dataclasses
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from ampi.scaling import exports, fits, jobs, medians, plots, published, results
+from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
 
+MANY = (64, 512, 4096, 32768, 100_000)
+NETWORK = "L=1.5e-6, o=4e-7, g=5e-7, G=8e-11"
+"""A network of 100 Gbit/s, if none is given."""
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
 
@@ -37,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--launcher", metavar="COMMAND", help="what starts ranks, in the place of the study's launcher")
     send = add("submit", _submit, "write job scripts for what is missing, and submit them")
     send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
+    send.add_argument("--again", action="store_true", help="submit even where an earlier job may still wait or run")
     template = commands.add_parser("template", help="print the template of job scripts for a batch system")
     template.add_argument("system", choices=jobs.SYSTEMS)
     template.set_defaults(do=_template)
@@ -45,6 +50,18 @@ def parser() -> argparse.ArgumentParser:
     text = "figures of the SC22 paper on Enzyme beside the ratio (may be repeated)"
     draw.add_argument("--published", action="append", default=[], choices=published.OVERHEADS, help=text)
     add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
+    text = "predict counts, bytes and times of primal and sweep on many ranks, from tapes recorded on a few"
+    model = add("model", _model, text)
+    model.add_argument("--network", metavar="FILE", help="what netbench has written, or L=..,o=..,g=..,G=.. in seconds")
+    model.add_argument("--ranks", type=int, nargs="+", metavar="N", help="record on these (those of the study)")
+    text = f"predict for these ({' '.join(map(str, MANY))})"
+    model.add_argument("--at", type=int, nargs="+", metavar="N", default=MANY, help=text)
+    model.add_argument("--run", default="", metavar="NAME", help="which [runs.NAME] (the first with a gradient)")
+    model.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all of it there")
+    text = (
+        "measure the network between the first two ranks: mpiexec -n 2 python -m ampi.scaling netbench > network.toml"
+    )
+    commands.add_parser("netbench", help=text, description=text).set_defaults(do=_netbench)
     export = add("export", _export, "write the results as CSV, or in the text format of Extra-P")
     export.add_argument("--format", choices=("csv", "extrap"), default="csv", help="which of these (csv)")
     export.add_argument("--output", type=pathlib.Path, metavar="FILE", help="where to (the terminal)")
@@ -75,9 +92,37 @@ def _submit(options: argparse.Namespace) -> int:
     paths = jobs.write(study, options.results)
     if not paths:
         print(f"{study.name}: everything is measured")
-    for path in paths:
-        print(path if options.write_only else f"{path}: {jobs.submit(study, path)}")
+    for ranks, path in paths.items():
+        if options.write_only:
+            print(path)
+        elif not options.again and (state := queue.waiting(study, ranks)):
+            print(f"{path}: {state}, and is not submitted again")
+        else:
+            said = jobs.submit(study, path)
+            queue.note(study, ranks, said)
+            print(f"{path}: {said}")
     return 0
+
+
+def _model(options: argparse.Namespace) -> int:
+    from ampi.scaling import model  # these two alone want MPI
+    from ampi.scaling.loggp import read_network
+
+    study = read_study(options.study)
+    network = read_network(options.network or NETWORK)
+    recorded = model.record(study, options.ranks or study.ranks, options.run)
+    found = model.Model(recorded, network, study.scaling)
+    print(f"{study.name}, {study.scaling} scaling, network {'; '.join(network.text().splitlines()[1:])} seconds")
+    print(*model.told(found, options.at), sep="\n")
+    if options.json:
+        options.json.write_text(json.dumps(model.as_json(found, options.at), indent=1), encoding="utf-8")
+    return 0
+
+
+def _netbench(options: argparse.Namespace) -> int:
+    from ampi.scaling import netbench
+
+    return netbench.main()
 
 
 def _template(options: argparse.Namespace) -> int:

@@ -161,17 +161,16 @@ def filled(template: str, values: dict[str, str | list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(study: Study, results_file: pathlib.Path | None = None) -> list[pathlib.Path]:
-    """Write the job scripts for what is missing, into ``STUDY-jobs/`` beside the study."""
+def write(study: Study, results_file: pathlib.Path | None = None) -> dict[int, pathlib.Path]:
+    """Write the job scripts for what is missing, into ``STUDY-jobs/`` beside the study; their paths, by ranks."""
     done = results.read(results.files_of(study, results_file), study).done()
     missing = sorted({case.ranks for case in study.cases() if case not in done})
     texts = {ranks: script(study, ranks, results_file) for ranks in missing}
     folder = study.path.with_name(f"{study.path.stem}-jobs")
     folder.mkdir(exist_ok=True)
-    paths = []
+    paths = {ranks: folder / f"{study.path.stem}-{ranks}.sh" for ranks in texts}
     for ranks, text in texts.items():
-        paths.append(folder / f"{study.path.stem}-{ranks}.sh")
-        paths[-1].write_text(text, encoding="utf-8")
+        paths[ranks].write_text(text, encoding="utf-8")
     return paths
 
 

@@ -1,0 +1,272 @@
+"""What the tapes of one rank have communicated, by source line, operation and size of the communicator.
+
+``mpiexec -n 8 python -m ampi.scaling.census FOLDER program.py ARGUMENTS...`` runs a program as Python does (or as
+``-m ampi.run`` does, if that stands there) and leaves ``rank-0.json`` and so on in the folder.  Nothing is communicated
+for it.
+
+A row of a sweep says what the adjoint of an operation is in the table of MPI operations; whether there was one is what
+the ranks have agreed upon.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import runpy
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..mpi.collective_calls import Performed
+from ..mpi.collectives import COLLECTIVES, SCANS
+from ..mpi.log import Communication, Log
+from ..mpi.messages import ALL, LoggedMessage, Sent, line_of
+from ..mpi.neighborhoods import NEIGHBORHOODS
+from ..mpi.reductions import SUFFIX
+from ..tape import Sweep, Tape, at_closing, at_opening
+
+PRIMAL, SWEEP, RECORDING = "primal", "sweep", "recording"
+
+
+class Key(NamedTuple):
+    """What is counted together.
+
+    Attributes
+    ----------
+    phase : str
+        ``"primal"`` or ``"sweep"``.
+    line : str
+        File and line of the call; of a sweep, of the call whose adjoint it is.
+    operation : str
+        mpi4py's name; ``"send"`` and ``"receive"`` for the two sides of a message.
+    size : int
+        Ranks of the communicator.
+    """
+
+    phase: str
+    line: str
+    operation: str
+    size: int
+
+
+@dataclasses.dataclass
+class Count:
+    """Calls, and bytes that go out and come in by them; of messages, the ranks on the other side as well."""
+
+    calls: int = 0
+    sent: int = 0
+    received: int = 0
+    partners: set[int] = dataclasses.field(default_factory=set)
+
+    def add(self, other: Count, sign: int = 1) -> None:
+        """Add or take away what has been counted elsewhere; partners stay."""
+        self.calls += sign * other.calls
+        self.sent += sign * other.sent
+        self.received += sign * other.received
+        self.partners |= other.partners
+
+
+Counts = dict[Key, Count]
+
+
+_OPERATIONS = {operation.name: operation for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS)}
+_FORMS = {
+    form: name[:-1] if name[:-1] in _OPERATIONS else name
+    for name in _OPERATIONS
+    for form in (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")
+}
+
+
+def plain(name: str) -> str:
+    """The blocking collective, with blocks of one length, of which this is a form.
+
+    Examples
+    --------
+    >>> from ampi.scaling.census import plain
+    >>> plain("Ialltoallv"), plain("Bcast")
+    ('Alltoall', 'Bcast')
+    """
+    return _FORMS[name]
+
+
+def adjoint_of(name: str) -> str:
+    """The collective that is the adjoint of another one, from the table of MPI operations.
+
+    Examples
+    --------
+    >>> from ampi.scaling.census import adjoint_of
+    >>> adjoint_of("Bcast"), adjoint_of("Alltoall")
+    ('Reduce', 'Alltoall')
+    """
+    names = [word for word in re.findall(r"\w+", _OPERATIONS[name].adjoint) if word in _FORMS]
+    return plain(names[0]) if names else name if name.startswith("Neighbor") else SUFFIX
+
+
+def counted(tape: Tape, phase: str) -> Counts:
+    """What a tape has recorded, or what its latest sweep has sent and received."""
+    found: Counts = {}
+    communication = tape.sweep_starts.get("communication")
+    if isinstance(communication, Communication):
+        for log in communication.logs.values():
+            if log.reverse is not None:
+                for key, count in _of_log(log, phase):
+                    found.setdefault(key, Count()).add(count)
+    return found
+
+
+def _of_log(log: Log, phase: str) -> Iterator[tuple[Key, Count]]:
+    size = log.reverse.partners
+    for message in log.messages:
+        if message.void or message.route.partner < 0 or (phase == SWEEP and message.back is None):
+            continue
+        (partner,) = log.reverse.in_world(message.route.partner)
+        going = isinstance(message, Sent) == (phase == PRIMAL)
+        nbytes = _length(message, phase)
+        key = Key(phase, line_of(message.route.where), "send" if going else "receive", size)
+        yield key, Count(1, nbytes if going else 0, 0 if going else nbytes, {partner})
+    for call in log.collectives:
+        if isinstance(call, Performed) and (phase == PRIMAL or call.happening):
+            yield from _of_collective(call, phase, size)
+
+
+def _length(message: LoggedMessage, phase: str) -> int:
+    """Bytes; of a receive whose length no sweep has asked for, those of its buffer."""
+    known = getattr(message, "nbytes", ALL)  # of a receive: not before the agreement
+    if phase == PRIMAL and known != ALL:
+        return known
+    return 0 if message.buffer is None else message.buffer.count * np.dtype(message.buffer.dtype).itemsize
+
+
+def _of_collective(call: Performed, phase: str, size: int) -> Iterator[tuple[Key, Count]]:
+    reads = sum(buffer.nbytes for buffer in call.call.reads)
+    writes = sum(buffer.nbytes for buffer in call.call.writes)
+    line, name = line_of(call.where), plain(call.name)
+    if phase == PRIMAL:
+        yield Key(phase, line, name, size), Count(1, reads, writes)
+        return
+    yield Key(phase, line, adjoint_of(name), size), Count(1, writes, reads)
+    for extra, nbytes in _further(call):
+        yield Key(phase, line, extra, size), Count(1, nbytes, nbytes)
+
+
+def _further(call: Performed) -> Iterator[tuple[str, int]]:
+    """What the adjoint of a reduction other than SUM asks all ranks besides."""
+    rule = next(iter(getattr(call.call.adjoint, "args", ())), None)
+    if rule is not None and call.name not in ("Scan", "Exscan"):
+        (x,) = call.call.reads
+        for name, itemsize in rule.further:
+            yield name, x.nbytes if itemsize is None else itemsize * x.count
+
+
+class Census:
+    """Counts what tapes of this process communicate, from `start` on.
+
+    Attributes
+    ----------
+    counts : dict
+    seconds : dict
+        Of each tape, from its opening to its closing (``"recording"``), and of each sweep, but for inner ones.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counts = {}
+        self.seconds: dict[str, list[float]] = {RECORDING: [], SWEEP: []}
+        self._depth = 0
+        self._at_closing: dict[int, Counts] = {}
+        self._opened: dict[int, float] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        at_opening.append(self._opens)
+        at_closing.append(self._closes)
+
+    def stop(self) -> None:
+        """End."""
+        at_opening.remove(self._opens)
+        at_closing.remove(self._closes)
+
+    def _opens(self, tape: Tape) -> None:
+        if tape.forward is not None or tape.tangents is not None or tape.records:
+            return
+        self._at_closing.pop(id(tape), None)
+        self._opened[id(tape)] = time.perf_counter()
+        self._depth += 1
+        tape.at_sweep_start("census", self._sweep_begins)
+
+    def _closes(self, tape: Tape) -> None:
+        opened = self._opened.pop(id(tape), None)
+        if opened is not None:
+            self._took(RECORDING, opened)
+            self._at_closing[id(tape)] = counted(tape, PRIMAL)
+            self._add(self._at_closing[id(tape)])
+
+    def _sweep_begins(self, sweep: Sweep) -> None:
+        if type(sweep) is not Sweep:
+            return
+        begun = time.perf_counter()
+        self._depth += 1
+
+        def end(error: BaseException | None) -> None:
+            self._took(SWEEP, begun)
+            if error is None:
+                known = self._at_closing.pop(id(sweep.tape), None)
+                if known is not None:  # the lengths of what was received are known now
+                    self._add(known, -1)
+                    self._add(counted(sweep.tape, PRIMAL))
+                self._add(counted(sweep.tape, SWEEP))
+
+        sweep.at_end(end)
+
+    def _took(self, what: str, begun: float) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self.seconds[what].append(time.perf_counter() - begun)
+
+    def _add(self, counts: Counts, sign: int = 1) -> None:
+        for key, count in counts.items():
+            self.counts.setdefault(key, Count()).add(count, sign)
+
+    def described(self) -> dict[str, object]:
+        """What is written: JSON's types only."""
+        rows = [
+            [*key, count.calls, count.sent, count.received, sorted(count.partners)]
+            for key, count in self.counts.items()
+            if count.calls
+        ]
+        rank, ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+        # The first ones may compile.
+        seconds = {what: statistics.median(took or [0.0]) * len(took) for what, took in self.seconds.items()}
+        return {"rank": rank, "ranks": ranks, "seconds": seconds, "rows": rows}
+
+
+def main(arguments: list[str]) -> None:
+    """Run a program, and leave what its tapes have communicated in a folder."""
+    folder, *program = arguments
+    census = Census()
+    path = pathlib.Path(folder) / f"rank-{mpi.COMM_WORLD.Get_rank()}.json"
+    census.start()
+    try:
+        if program[0] == "-m":
+            sys.argv = program[1:]
+            runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = program
+            sys.path[0] = str(pathlib.Path(program[0]).absolute().parent)
+            runpy.run_path(program[0], run_name="__main__")
+    except SystemExit as exit:
+        if exit.code not in (None, 0):
+            raise
+    path.write_text(json.dumps(census.described()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    from ampi.scaling.census import main as run  # the module by its name, of which there is one
+
+    run(sys.argv[1:])

@@ -1,0 +1,229 @@
+"""Classes of ranks (corners, edges, faces, the inside), and what each communicates on any number of ranks.
+
+Ranks of a class have as many partners and messages, and the same part in collectives with a root.  How many there are
+of each, and what one of them sends and receives at each line, follows exact forms (`forms`) which all measured rank
+counts agree with; together the classes are all ranks.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ampi.scaling.census import PRIMAL, Key
+from ampi.scaling.forms import CANDIDATES, Form, agreeing, root, summing
+from ampi.scaling.study import ScalingError
+
+QUANTITIES = ("calls", "sent", "received", "partners")
+ROOTED = ("Bcast", "Reduce", "Gather", "Scatter")
+Place = tuple[str, str, str, int]
+"""Phase, line, operation; and which of the communicators there, from the smallest on."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Row:
+    """What one rank of a class does at a line: means over the class, exact fractions."""
+
+    size: Fraction
+    calls: Fraction
+    sent: Fraction
+    received: Fraction
+    partners: Fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """A class of ranks: how many, how many partners each has, and what it does at each place."""
+
+    population: int
+    partners: Fraction
+    rows: dict[Place, Row]
+
+    def total(self, quantity: str, phase: str) -> Fraction:
+        """Calls or bytes of one rank in a phase."""
+        return sum((getattr(row, quantity) for place, row in self.rows.items() if place[0] == phase), Fraction(0))
+
+
+Classes = dict[Any, Rank]
+
+
+def classes_of(ranks: Sequence[Mapping[str, Any]]) -> Classes:
+    """The classes of a run, from what its ranks have counted (`census.Census.described`)."""
+    groups: dict[Any, list[dict[Place, tuple]]] = collections.defaultdict(list)
+    partners: dict[Any, list[int]] = collections.defaultdict(list)
+    for rank in ranks:
+        rows = [(Key(*row[:4]), *row[4:]) for row in rank["rows"]]
+        others = {partner for row in rows for partner in row[4] if partner != rank["rank"]}
+        parts = frozenset(
+            (key.line, key.operation, sent > 0, received > 0)
+            for key, _, sent, received, _ in rows
+            if key.phase == PRIMAL and key.operation in ROOTED
+        )
+        numbers = collections.Counter({"send": 0, "receive": 0})
+        for key, calls, *_ in rows:
+            numbers[key.operation] += calls if key.phase == PRIMAL else 0
+        label = len(others), numbers["send"], numbers["receive"], tuple(sorted(parts))
+        groups[label].append(_placed(rows))
+        partners[label].append(len(others))
+    return {
+        label: Rank(len(members), Fraction(sum(partners[label]), len(members)), _means(members))
+        for label, members in groups.items()
+    }
+
+
+def _placed(rows: list[tuple]) -> dict[Place, tuple]:
+    """By place: size of the communicator, calls, bytes out and in, partners."""
+    found: dict[Place, tuple] = {}
+    order: collections.Counter[tuple] = collections.Counter()
+    for key, calls, sent, received, partners in sorted(rows, key=lambda row: row[0]):
+        at = key.phase, key.line, key.operation
+        found[(*at, order[at])] = key.size, calls, sent, received, len(partners)
+        order[at] += 1
+    return found
+
+
+def _means(members: list[dict[Place, tuple]]) -> dict[Place, Row]:
+    places = {place for member in members for place in member}
+    means = {}
+    for place in sorted(places):
+        having = [member[place] for member in members if place in member]
+        size = Fraction(sum(values[0] for values in having), len(having))
+        sums = [Fraction(sum(values[k] for values in having), len(members)) for k in range(1, 5)]
+        means[place] = Row(size, *sums)
+    return means
+
+
+@dataclasses.dataclass(frozen=True)
+class Extrapolation:
+    """Classes as functions of the number of ranks; `extrapolate` makes it.
+
+    Attributes
+    ----------
+    dimension : int
+        Numbers of ranks are n^dimension.
+    first : int
+        The smallest number of ranks that it holds for.
+    populations, partners : dict
+        By class: forms.
+    rows : dict
+        By class and place: forms of the row's fields.
+    doubts : list of str
+        What no exact form has been found for: the value on most ranks is taken as it is.
+    """
+
+    dimension: int
+    first: int
+    populations: dict[Any, Form]
+    partners: dict[Any, Form]
+    rows: dict[Any, dict[Place, dict[str, Form]]]
+    doubts: list[str]
+
+    def nearest(self, ranks: int) -> int:
+        """The largest number of ranks up to this one that the decomposition has."""
+        return max(root(ranks, self.dimension) ** self.dimension, self.first)
+
+    def __call__(self, ranks: int) -> Classes:
+        """The classes on so many ranks.
+
+        Raises
+        ------
+        ScalingError
+            There is no such decomposition.
+        """
+        if self.nearest(ranks) != ranks:
+            kind = {1: "", 2: "; it takes squares", 3: "; it takes cubes"}[self.dimension]
+            raise ScalingError(f"the program does not run on {ranks} ranks as on those measured{kind}")
+        found = {}
+        for label, form in self.populations.items():
+            population = form(ranks)
+            if population:
+                rows = {
+                    place: Row(**{name: form(ranks) or Fraction(0) for name, form in forms.items()})
+                    for place, forms in self.rows[label].items()
+                }
+                found[label] = Rank(int(population), self.partners[label](ranks) or Fraction(0), rows)
+        return found
+
+
+def extrapolate(measured: Mapping[int, Classes]) -> Extrapolation:
+    """Find the forms that agree with all measured rank counts, but for small ones on which there is less than a whole
+    decomposition (one rank has no neighbours).
+
+    Raises
+    ------
+    ScalingError
+        There are no such forms, or not two rank counts to find them from.
+    """
+    counts = sorted(measured)
+    for named in (_by_messages, _by_order):
+        for dimension in (1, 2, 3):
+            for k in range(len(counts) - 1):
+                chosen = {ranks: measured[ranks] for ranks in counts[k:]}
+                if any(root(ranks, dimension) ** dimension != ranks for ranks in chosen):
+                    continue
+                renamed = named(chosen)
+                populations = None if renamed is None else _populations(renamed, dimension)
+                if renamed is not None and populations is not None:
+                    return _rows(renamed, dimension, populations)
+    raise ScalingError(
+        f"what ranks have as partners on {', '.join(map(str, counts))} ranks follows no decomposition that is known "
+        "(a ring, a chain, squares, cubes, all to all, one to all): measure on more numbers of ranks, or others"
+    )
+
+
+def _by_messages(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
+    return dict(measured)
+
+
+def _by_order(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
+    """Where the number of partners or messages grows with that of ranks."""
+    if len({len(classes) for classes in measured.values()}) > 1:
+        return None
+    return {ranks: dict(enumerate(classes[label] for label in sorted(classes))) for ranks, classes in measured.items()}
+
+
+def _populations(measured: Mapping[int, Classes], dimension: int) -> dict[Any, Form] | None:
+    labels = sorted({label for classes in measured.values() for label in classes})
+    choices = {}
+    for label in labels:
+        values = {ranks: classes[label].population if label in classes else 0 for ranks, classes in measured.items()}
+        choices[label] = agreeing(values)
+        if not choices[label]:
+            return None
+    most = root(max(measured), dimension)
+    return summing(choices, [*measured, *((most + k) ** dimension for k in (1, 2, 3, 7))])
+
+
+def _rows(measured: Mapping[int, Classes], dimension: int, populations: dict[Any, Form]) -> Extrapolation:
+    doubts: list[str] = []
+    partners: dict[Any, Form] = {}
+    rows: dict[Any, dict[Place, dict[str, Form]]] = {}
+    for label in populations:
+        having = {ranks: classes[label] for ranks, classes in measured.items() if label in classes}
+        partners[label] = _form({ranks: rank.partners for ranks, rank in having.items()}, "partners", doubts)
+        rows[label] = {}
+        for place in sorted({place for rank in having.values() for place in rank.rows}):
+            known = {ranks: rank.rows[place] for ranks, rank in having.items() if place in rank.rows}
+            rows[label][place] = {}
+            for name in ("size", *QUANTITIES):
+                values = {ranks: getattr(row, name) for ranks, row in known.items()}
+                if name != "size":
+                    values.update(dict.fromkeys(having.keys() - known.keys(), Fraction(0)))
+                rows[label][place][name] = _form(values, f"{name} of {' '.join(place[:3])}", doubts)
+    return Extrapolation(dimension, min(measured), populations, partners, rows, doubts)
+
+
+def _form(values: Mapping[int, Fraction], what: str, doubts: list[str]) -> Form:
+    """The plainest form that agrees; a communicator that has been seen once, and was of all ranks, is that always."""
+    found = agreeing(values)
+    if what.startswith("size") and values.keys() == set(values.values()):
+        return Form(1, power=1)
+    if found:
+        return found[0]
+    text = ", ".join(f"{float(value):g} on {ranks}" for ranks, value in sorted(values.items()))
+    doubts.append(f"{what}: {text} ranks")
+    last = values[max(values)]
+    return dataclasses.replace(CANDIDATES[0], factor=last)

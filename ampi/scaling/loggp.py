@@ -1,0 +1,167 @@
+"""What messages and collectives take on a network with the parameters of LogGP.
+
+The model is LogP's (Culler et al., PPoPP 1993) with a gap for each byte (Alexandrov et al., SPAA 1995).
+Collectives are costed by the algorithms of Thakur, Rabenseifner and Gropp (*Optimization of collective communication
+operations in MPICH*, 2005), of which the quicker one is taken; Bruck's (1997) is that of short Alltoalls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from ampi.scaling.study import ScalingError, tomllib
+
+PARAMETERS = ("L", "o", "g", "G")
+WORDS = {"L": "latency", "o": "overhead of messages", "g": "gap between messages", "G": "bytes"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """How often each parameter of the network is paid."""
+
+    L: float = 0.0
+    o: float = 0.0
+    g: float = 0.0
+    G: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.L + other.L, self.o + other.o, self.g + other.g, self.G + other.G)
+
+    def __mul__(self, times: float) -> Cost:
+        return Cost(self.L * times, self.o * times, self.g * times, self.G * times)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network: latency L, overhead o, gap g between messages and gap G between bytes, all in seconds.
+
+    Examples
+    --------
+    >>> from ampi.scaling.loggp import Cost, Network
+    >>> network = Network(L=1e-6, o=5e-7, g=6e-7, G=1e-10)
+    >>> f"{network.seconds(Cost(L=1, o=2, G=8000)):.2g}"
+    '2.8e-06'
+    """
+
+    L: float
+    o: float
+    g: float
+    G: float
+
+    def seconds(self, cost: Cost) -> float:
+        """What is paid in all."""
+        return sum(self.shares(cost).values())
+
+    def shares(self, cost: Cost) -> dict[str, float]:
+        """What is paid for each parameter."""
+        return {name: getattr(self, name) * getattr(cost, name) for name in PARAMETERS}
+
+    def text(self) -> str:
+        """As a file has it that `read_network` reads."""
+        return "[network]\n" + "".join(f"{name} = {getattr(self, name):.4g}\n" for name in PARAMETERS)
+
+
+def read_network(text: str) -> Network:
+    """A network from a TOML file with a table ``[network]`` (``netbench`` writes one), or from its parameters.
+
+    Raises
+    ------
+    ScalingError
+        A parameter is missing or no number of seconds.
+
+    Examples
+    --------
+    >>> from ampi.scaling.loggp import read_network
+    >>> read_network("L=1.5e-6, o=4e-7, g=5e-7, G=8e-11").L
+    1.5e-06
+    """
+    try:
+        if "=" in text:
+            found = tomllib.loads(text.replace(",", "\n"))
+        else:
+            found = tomllib.loads(pathlib.Path(text).read_text(encoding="utf-8")).get("network", {})
+    except OSError as error:
+        raise ScalingError(
+            f"{text}: {error.strerror}; the network is a file of netbench, or L=..,o=..,g=..,G=.."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScalingError(f"{text}: {error}") from None
+    for name in PARAMETERS:
+        if type(found.get(name)) not in (int, float) or not 0 <= found[name] < float("inf"):
+            raise ScalingError(f"{text}: {name} must be a number of seconds, and is {found.get(name, 'missing')}")
+    return Network(*(float(found[name]) for name in PARAMETERS))
+
+
+def messages(sent: float, received: float, nbytes: float, rounds: float, network: Network) -> Cost:
+    """Messages of one rank: it pays for each, and latency once in a round, in which it waits for all partners."""
+    gap = network.g > network.o  # the processor is ready before the network is
+    each = Cost(g=sent) if gap else Cost(o=sent)
+    return each + Cost(L=rounds, o=received, G=max(nbytes - sent, 0.0))
+
+
+def _stages(ranks: int) -> int:
+    return (ranks - 1).bit_length()
+
+
+def _tree(p: int, m: float) -> list[Cost]:
+    """A binomial tree; scatter and allgather (van de Geijn)."""
+    k, part = _stages(p), (p - 1) / p
+    return [Cost(k, 2 * k, 0, k * m), Cost(k + p - 1, 2 * (k + p - 1), 0, 2 * part * m)]
+
+
+def _to_all(p: int, m: float) -> list[Cost]:
+    """Recursive doubling; reduce-scatter and allgather (Rabenseifner)."""
+    k, part = _stages(p), (p - 1) / p
+    return [Cost(k, 2 * k, 0, k * m), Cost(2 * k, 4 * k, 0, 2 * part * m)]
+
+
+def _doubling(p: int, m: float) -> list[Cost]:
+    """Recursive doubling or halving, or a binomial tree, of blocks that are m bytes together; the ring."""
+    k, part = _stages(p), (p - 1) / p
+    return [Cost(k, 2 * k, 0, part * m), Cost(p - 1, 2 * (p - 1), 0, part * m)]
+
+
+def _pairs(p: int, m: float) -> list[Cost]:
+    """Bruck's algorithm; one partner after the other; m bytes together."""
+    k, part = _stages(p), (p - 1) / p
+    return [Cost(k, 2 * k, 0, k * m / 2), Cost(1, 2 * (p - 1), 0, part * m)]
+
+
+def _prefixes(p: int, m: float) -> list[Cost]:
+    """Recursive doubling."""
+    k = _stages(p)
+    return [Cost(k, 2 * k, 0, k * m)]
+
+
+COLLECTIVES: dict[str, Callable[[int, float], list[Cost]]] = {
+    "Bcast": _tree,
+    "Reduce": _tree,
+    "Allreduce": _to_all,
+    "Gather": _doubling,
+    "Scatter": _doubling,
+    "Allgather": _doubling,
+    "Reduce_scatter": _doubling,
+    "Reduce_scatter_block": _doubling,
+    "Alltoall": _pairs,
+    "Scan": _prefixes,
+    "Exscan": _prefixes,
+    "suffix sums": _prefixes,
+}
+"""By operation: what its algorithms cost for so many ranks and bytes, the larger of those that go out and come in."""
+
+
+def collective(operation: str, ranks: int, nbytes: float, network: Network) -> Cost:
+    """One call of a collective, by the quicker algorithm.
+
+    Examples
+    --------
+    >>> from ampi.scaling.loggp import Network, collective
+    >>> network = Network(1e-6, 0, 0, 1e-9)
+    >>> collective("Allreduce", 1024, 8, network).L, collective("Allreduce", 1024, 1e8, network).L
+    (10, 20)
+    """
+    if ranks < 2:
+        return Cost()
+    return min(COLLECTIVES.get(operation, _prefixes)(ranks, nbytes), key=network.seconds)

@@ -1,0 +1,248 @@
+"""Beyond the machine: what a program and its gradient would communicate on many ranks, and what that would take.
+
+``python -m ampi.scaling model study.toml --network network.toml`` runs the study's gradient on the ranks that it names
+(there may be many more of them than cores: no time of theirs counts but that on the fewest), has each rank write down
+what its tapes have sent and received, finds exact forms of that (`classes`), and costs them on a network (`loggp`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ampi.scaling import runner
+from ampi.scaling.census import PRIMAL, RECORDING, SWEEP
+from ampi.scaling.classes import Classes, Extrapolation, Place, Rank, classes_of, extrapolate
+from ampi.scaling.loggp import WORDS, Cost, Network, collective, messages
+from ampi.scaling.study import Case, ScalingError, Study
+
+COMPUTATION = "computation"
+AGREEMENT = "agreement of the ranks before the sweep"
+
+
+def record(study: Study, ranks: Sequence[int], run: str = "", say: Any = print) -> dict[int, list[dict[str, Any]]]:
+    """Run the gradient of a study on some numbers of ranks, and read what their tapes have counted.
+
+    What has been recorded by the same command stands in ``STUDY-traffic/``, and is not run again.
+
+    Raises
+    ------
+    ScalingError
+        A run has failed, or its program has no tape that is closed.
+    """
+    run = run or next(
+        (name for name, known in study.runs.items() if "gradient" in known.figures), next(iter(study.runs))
+    )
+    if run not in study.runs:
+        raise ScalingError(f"{study.path}: there is no [runs.{run}], but {', '.join(study.runs)}")
+    return {
+        count: _recorded(study, Case(0, run, count, min(study.threads), study.size_on(count, 1)), say)
+        for count in ranks
+    }
+
+
+def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
+    folder = study.path.with_name(f"{study.path.stem}-traffic") / str(case.ranks)
+    command = counting(runner.command(study, case), study, folder)
+    about = folder / "command.json"
+    if not about.exists() or json.loads(about.read_text()) != command:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        say(f"recording on {case.ranks} ranks", flush=True)
+        status, _, output, errors = runner.start(command, study.folder, runner.environment(study, case), study.timeout)
+        if status != 0:
+            end = "took too long" if status is None else f"exit status {status}"
+            raise ScalingError(f"on {case.ranks} ranks: {end}: {(errors or output)[-runner.SHOWN :].strip()}")
+        about.write_text(json.dumps(command))
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    if len(found) != case.ranks or found[0]["ranks"] != case.ranks:
+        shutil.rmtree(folder)
+        raise ScalingError(f"{case.ranks} ranks were to be started, and {len(found)} have written what they sent")
+    if not any(rank["seconds"][RECORDING] for rank in found):
+        raise ScalingError(f"no tape was recorded by {' '.join(command)}: let the run compute a gradient")
+    return found
+
+
+def counting(command: list[str], study: Study, folder: pathlib.Path) -> list[str]:
+    """The command of a run, with `census` before the program."""
+    k = command.index(sys.executable) + 1
+    return [*command[:k], "-m", "ampi.scaling.census", str(folder.absolute()), *command[k:]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What is predicted for a number of ranks.
+
+    Attributes
+    ----------
+    ranks : int
+    classes : dict
+        Populations and rows of the classes of ranks: counts, bytes, partners.
+    seconds : dict
+        By phase, ``"primal"`` and ``"sweep"``: of the class that takes longest.
+    shares : dict
+        By phase: seconds by what they are for, `COMPUTATION` or (line, operation).
+    parameters : dict
+        By phase: seconds of communication by parameter of the network.
+    """
+
+    ranks: int
+    classes: Classes
+    seconds: dict[str, float]
+    shares: dict[str, dict[str, float]]
+    parameters: dict[str, dict[str, float]]
+
+    def bottleneck(self) -> str:
+        """What takes longest, in words."""
+        own = max((shares[COMPUTATION], phase) for phase, shares in self.shares.items())
+        others = [
+            (value, phase, name)
+            for phase, shares in self.shares.items()
+            for name, value in shares.items()
+            if name != COMPUTATION
+        ]
+        share = lambda value: f"{value / (sum(self.seconds.values()) or 1.0):.2g} of the time"
+        text = f"computation of the {own[1]}, {share(own[0])}"
+        if not others:
+            return text
+        value, phase, name = max(others)
+        paid = self.parameters[phase]
+        longest = f"{name}, in the {phase}, {share(value)}, mostly {WORDS[max(paid, key=paid.__getitem__)]}"
+        return f"{text}; of the communication: {longest}" if value < own[0] else longest
+
+
+class Model:
+    """Predictions from what has been recorded on some numbers of ranks.
+
+    Parameters
+    ----------
+    recorded : dict
+        By number of ranks: what each rank has counted.
+    network : Network
+    scaling : str
+        ``"weak"``: each rank computes as long on any number of ranks; ``"strong"``: all together do.
+    """
+
+    def __init__(self, recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> None:
+        self.network = network
+        self.scaling = scaling
+        measured = {ranks: classes_of(found) for ranks, found in recorded.items()}
+        self.extrapolation: Extrapolation = extrapolate(measured)
+        self.fewest = min(recorded)
+        self.computation = {}
+        for phase, name in ((PRIMAL, RECORDING), (SWEEP, SWEEP)):
+            took = max(rank["seconds"][name] for rank in recorded[self.fewest])
+            talked = max(self._spent(rank, phase, self.fewest)[1] for rank in measured[self.fewest].values())
+            self.computation[phase] = max(took - talked, 0.0)
+
+    def _spent(self, rank: Rank, phase: str, ranks: int) -> tuple[dict[str, Cost], float]:
+        """What one rank pays in a phase, by line and operation, and the seconds of all."""
+        costs = dict(_costs(rank, phase, ranks, self.network))
+        return costs, sum(map(self.network.seconds, costs.values()))
+
+    def __call__(self, ranks: int) -> Prediction:
+        """The prediction for a number of ranks, which the decomposition must have."""
+        classes = self.extrapolation(ranks)
+        seconds, shares, parameters = {}, {}, {}
+        for phase in (PRIMAL, SWEEP):
+            costs, took = max(
+                (self._spent(rank, phase, ranks) for rank in classes.values()), key=lambda found: found[1]
+            )
+            own = self.computation[phase] * (1 if self.scaling == "weak" else self.fewest / ranks)
+            seconds[phase] = own + took
+            shares[phase] = {COMPUTATION: own, **{name: self.network.seconds(cost) for name, cost in costs.items()}}
+            parameters[phase] = self.network.shares(sum(costs.values(), Cost()))
+        return Prediction(ranks, classes, seconds, shares, parameters)
+
+
+def _costs(rank: Rank, phase: str, ranks: int, network: Network) -> Iterator[tuple[str, Cost]]:
+    at_lines: dict[str, Cost] = {}
+    for place, row in rank.rows.items():
+        if place[0] == phase and row.calls:
+            line = pathlib.PurePath(place[1]).name
+            name = f"{place[2]} at {line}" if phase == PRIMAL else f"the adjoint's {place[2]} at {line}"
+            at_lines[name] = at_lines.get(name, Cost()) + _cost(place, row, network)
+    yield from at_lines.items()
+    if phase == SWEEP and rank.partners:
+        n = float(rank.partners)
+        yield AGREEMENT, messages(n, n, 0, 1, network)
+
+
+def _cost(place: Place, row: Any, network: Network) -> Cost:
+    calls, sent, received = float(row.calls), float(row.sent), float(row.received)
+    if place[2] == "send":
+        return messages(calls, 0, sent, 0, network)
+    if place[2] == "receive":
+        return messages(0, calls, 0, calls / max(float(row.partners), 1.0), network)
+    return collective(place[2], round(row.size), max(sent, received) / calls, network) * calls
+
+
+def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
+    """A model for the terminal: forms, then a line for each number of ranks, and what becomes the bottleneck."""
+    found = model.extrapolation
+    yield f"Exact on {found.first} ranks and more:"
+    kinds: dict[str, list[str]] = {}
+    for label, population in found.populations.items():
+        kinds.setdefault(str(found.partners[label]), []).append(str(population))
+    for partners, populations in kinds.items():
+        yield f"   {' + '.join(populations)} ranks with {partners} partners each"
+    yield from (f"   not exact, taken as on most ranks: {doubt}" for doubt in found.doubts)
+    yield f"{'ranks':>8} {'messages':>9} {'bytes sent':>11} {'partners':>8} {'primal':>9}   in the sweep"
+    before = ""
+    for ranks in dict.fromkeys(map(found.nearest, targets)):
+        prediction = model(ranks)
+        yield _line(prediction)
+        slow = prediction.bottleneck()
+        where = slow.partition(",")[0]
+        if where != before or "; of the communication" in slow:
+            yield f"{'':8} longest: {slow}"
+        before = where
+
+
+def _line(prediction: Prediction) -> str:
+    most = lambda quantity, phase: max(float(rank.total(quantity, phase)) for rank in prediction.classes.values())
+    calls = [_sends(prediction.classes, phase) for phase in (PRIMAL, SWEEP)]
+    partners = max(float(rank.partners) for rank in prediction.classes.values())
+    return (
+        f"{prediction.ranks:8} {calls[0]:9.6g} {most('sent', PRIMAL):11.6g} {partners:8.6g} "
+        f"{prediction.seconds[PRIMAL]:8.3g}s {calls[1]:9.6g} {most('sent', SWEEP):11.6g} "
+        f"{prediction.seconds[SWEEP]:8.3g}s"
+    )
+
+
+def _sends(classes: Classes, phase: str) -> float:
+    """Messages and collectives that a rank begins, at most."""
+    return max(
+        sum(float(row.calls) for place, row in rank.rows.items() if place[0] == phase and place[2] != "receive")
+        for rank in classes.values()
+    )
+
+
+def as_json(model: Model, targets: Sequence[int]) -> dict[str, Any]:
+    """The same for other programs."""
+    return {
+        str(ranks): {
+            "seconds": (found := model(ranks)).seconds,
+            "bottleneck": found.bottleneck(),
+            "classes": [
+                {
+                    "ranks": rank.population,
+                    "partners": float(rank.partners),
+                    "rows": [
+                        [
+                            *place[:3],
+                            *(float(getattr(row, name)) for name in ("size", "calls", "sent", "received", "partners")),
+                        ]
+                        for place, row in rank.rows.items()
+                    ],
+                }
+                for rank in found.classes.values()
+            ],
+        }
+        for ranks in dict.fromkeys(map(model.extrapolation.nearest, targets))
+    }

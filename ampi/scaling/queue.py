@@ -1,0 +1,99 @@
+"""Which jobs of a study wait or run: those that were submitted are written down, and the batch system is asked.
+
+Without it a study that is submitted twice would measure everything twice: what jobs will measure is still missing.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+
+from ampi.scaling import runner
+from ampi.scaling.study import ScalingError, Study
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """How a batch system is asked for a job.
+
+    Attributes
+    ----------
+    identity : str
+        Where the job's identity is in what was said at its submission: a regular expression with one group.
+    command : tuple of str
+        Prints the job's state; the identity follows.
+    ended : str
+        States of jobs that have ended.
+    gone : str
+        What the batch system says of jobs that it has forgotten.
+    """
+
+    identity: str
+    command: tuple[str, ...]
+    ended: str
+    gone: str
+
+
+ASKING = {
+    "slurm": Asking(
+        r"job (\d+)",
+        ("squeue", "--noheader", "--format=%T", "--jobs"),
+        r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED",
+        r"Invalid job id",
+    ),
+    "pbs": Asking(r"(\S+)", ("qstat",), r"\b[CFX]\b", r"(?i)unknown job|has finished"),
+    "lsf": Asking(r"Job <(\d+)>", ("bjobs", "-noheader", "-o", "stat"), r"DONE|EXIT", r"is not found"),
+}
+
+
+def note(study: Study, ranks: int, said: str) -> None:
+    """Write down a job that was submitted."""
+    found = re.search(ASKING[study.job.system].identity, said)
+    line = {"ranks": ranks, "system": study.job.system, "job": found[1] if found else "", "submitted": runner.now()}
+    with open(_path(study), "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def waiting(study: Study, ranks: int) -> str:
+    """The latest job for so many ranks, and its state, if it has not ended; empty if there is none.
+
+    Raises
+    ------
+    ScalingError
+        There is one, and the batch system does not say what has become of it.
+    """
+    try:
+        lines = [json.loads(line) for line in _path(study).read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return ""
+    mine = [line for line in lines if line["ranks"] == ranks]
+    return _state(mine[-1]) if mine else ""
+
+
+def _path(study: Study) -> pathlib.Path:
+    return study.path.with_name(f"{study.path.stem}-jobs") / "submitted.jsonl"
+
+
+def _state(line: dict[str, str]) -> str:
+    asking = ASKING[line["system"]]
+    what = f"job {line['job'] or '(its number is not known)'} for {line['ranks']} ranks, submitted {line['submitted']}"
+    how = "submit --again submits all that is missing, whatever became of it"
+    if not line["job"]:
+        raise ScalingError(f"{what}: it may still run; {how}")
+    try:
+        done = subprocess.run(
+            [*asking.command, line["job"]], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise ScalingError(f"{what}: {asking.command[0]}: {error.strerror}: it may still run; {how}") from None
+    said = f"{done.stdout}\n{done.stderr}".strip()
+    if re.search(asking.gone, said):
+        return ""
+    if done.returncode:
+        raise ScalingError(f"{what}: it may still run, {asking.command[0]} says: {said}; {how}")
+    state = done.stdout.strip().splitlines()[-1:]  # qstat has a line for each job below its heads
+    if not state or re.search(asking.ended, state[0]):
+        return ""
+    word = state[0] if line["system"] != "pbs" else "in the queue"
+    return f"job {line['job']} is {word.lower()}"

@@ -1,0 +1,222 @@
+"""Models beyond the machine: exact forms, classes of ranks, LogGP, and predictions against what other runs measure."""
+
+import collections
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampi import scaling
+from ampi.scaling import classes, forms, loggp, model, netbench
+from ampi.scaling.command import main
+
+PROGRAM = """\
+import numpy, ampi, ampi.numpy as np
+comm = ampi.COMM_WORLD
+rank, size = comm.rank, comm.size
+with ampi.Tape() as tape:
+    x = tape.watch(numpy.ones(5))
+    y = np.zeros(5)
+    for _ in range(3):                                                   # a ring
+        comm.Sendrecv(x, (rank + 1) % size, 0, y, (rank - 1) % size, 0)
+    for other in (rank - 1, rank + 1):                                   # a halo
+        if 0 <= other < size:
+            comm.Sendrecv(x[:2].copy(), other, 1, y[:2], other, 1)
+    z, largest = np.zeros(5), np.zeros(1)
+    comm.Allreduce(x * y, z)
+    comm.Allreduce(z[:1].copy(), largest, ampi.MPI.MAX)
+    a, b = np.zeros(2 * size), np.zeros(2 * size)
+    a[:] = z[0] * x[1]
+    comm.Alltoall(a, b)
+    comm.Bcast(z, 0)
+    s = np.sum(b) + np.sum(z) + largest[0]
+tape.gradient(s, x)
+"""
+STUDY = """\
+[study]
+script = "program.py"
+scaling = "weak"
+ranks = [3, 4]
+[runs.a]
+gradient = {from = "wall"}
+"""
+NETWORK = loggp.Network(1e-6, 4e-7, 5e-7, 1e-10)
+
+
+def written(folder):
+    (folder / "program.py").write_text(PROGRAM)
+    path = folder / "study.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def fields(found):
+    """Classes without their labels, so that those predicted and measured can be compared."""
+    rows = lambda rank: [(place, row) for place, row in sorted(rank.rows.items()) if row.calls]
+    return sorted((rank.population, rank.partners, rows(rank)) for rank in found.values())
+
+
+@pytest.mark.timeout(100)
+def test_counts_and_bytes_are_those_of_another_run(tmp_path, capsys):
+    study = scaling.read_study(written(tmp_path))
+    recorded = model.record(study, (3, 4, 6), say=lambda *_, **__: None)
+    measured = classes.classes_of(recorded.pop(6))
+    found = model.Model(recorded, NETWORK, "weak")
+    assert not found.extrapolation.doubts
+    assert fields(found(6).classes) == fields(measured)
+    assert sum(rank.population for rank in found(100_000).classes.values()) == 100_000
+
+    assert main(["model", str(study.path), "--at", "100000", "--json", str(tmp_path / "model.json")]) == 0
+    said = capsys.readouterr().out
+    assert "recording" not in said, "what has been recorded is not run again"
+    assert "longest: " in said
+    (rank, *_) = json.loads((tmp_path / "model.json").read_text())["100000"]["classes"]
+    (alltoall,) = [row for row in rank["rows"] if row[0] == "primal" and row[2] == "Alltoall"]
+    assert alltoall[3:6] == [100_000, 1, 16 * 100_000]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_lulesh(tmp_path):
+    """Corners, edges, faces and the inside: fitted on 8 and 27 ranks (on one there is nobody), measured on 64."""
+    from test_lulesh_killed import PROGRAM as LULESH
+
+    path = tmp_path / "lulesh.toml"
+    arguments = "-s 2 -i 2 --gradient origin"
+    path.write_text(STUDY.replace("program.py", str(LULESH)).replace("ranks =", f'arguments = "{arguments}"\nranks ='))
+    recorded = model.record(scaling.read_study(path), (1, 8, 27, 64))
+    measured = classes.classes_of(recorded.pop(64))
+    found = model.Model(recorded, NETWORK, "weak")
+    assert not found.extrapolation.doubts
+    populations = collections.Counter()
+    for rank in measured.values():
+        populations[int(rank.partners)] += rank.population
+    assert populations == {7: 8, 11: 24, 17: 24, 26: 8}
+    assert fields(found(64).classes) == fields(measured)
+    assert found.extrapolation.nearest(100_000) == 46**3
+
+
+# ------------------------------------------------------------------------------------------ decompositions by hand
+
+
+def grid(edge, dimension):
+    """What the ranks of a grid with all its diagonals have counted: one message to each neighbour."""
+    places = [(k,) for k in range(edge)]
+    for _ in range(dimension - 1):
+        places = [(*place, k) for place in places for k in range(edge)]
+    found = []
+    for rank, place in enumerate(places):
+        others = [k for k, at in enumerate(places) if k != rank and max(abs(a - b) for a, b in zip(place, at)) == 1]
+        faces = sum(edge - 1 > k > 0 for k in place)
+        row = ["primal", "halo.py:3", "send", len(places), len(others), 8 * (1 + faces), 0, others]
+        found.append({"rank": rank, "rows": [row], "seconds": {"recording": 1.0, "sweep": 2.0}})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dimension", "edges"), [(1, (2, 3, 5)), (2, (2, 3)), (2, (3, 4)), (3, (2, 3)), (3, (1, 2, 4))]
+)
+def test_grids(dimension, edges):
+    found = model.Model({n**dimension: grid(n, dimension) for n in edges}, NETWORK, "weak")
+    for n in (5, 6):
+        assert fields(found(n**dimension).classes) == fields(classes.classes_of(grid(n, dimension)))
+
+
+def workers(ranks):
+    """Everybody sends to rank 0."""
+    row = lambda rank: ["primal", "m.py:1", "send", ranks, 1, 80, 0, [0]]
+    first = ["primal", "m.py:2", "receive", ranks, ranks - 1, 0, 80 * (ranks - 1), list(range(1, ranks))]
+    return [
+        {"rank": k, "rows": [row(k) if k else first], "seconds": {"recording": 1.0, "sweep": 0.0}} for k in range(ranks)
+    ]
+
+
+def test_one_for_all():
+    found = model.Model({n: workers(n) for n in (3, 4)}, NETWORK, "weak")
+    assert fields(found(9).classes) == fields(classes.classes_of(workers(9)))
+    slow = found(100_000).bottleneck()
+    assert "receive at m.py:2, in the primal" not in found(16).bottleneck()
+    assert slow.startswith("computation")  # 40 ms of messages, beside a second
+    quick = [{**rank, "seconds": {"recording": 1e-4, "sweep": 0.0}} for rank in workers(3)]
+    found = model.Model({3: quick, 4: workers(4)}, NETWORK, "strong")
+    assert found(100_000).bottleneck().startswith("agreement of the ranks")  # it goes both ways
+    assert found(100_000).shares["primal"]["receive at m.py:2"] == pytest.approx(99_999 * NETWORK.o, rel=0.01)
+
+
+def test_what_follows_no_decomposition_is_refused():
+    odd = {n: grid(2, 1)[:1] * n for n in (3, 7)}
+    for ranks, found in odd.items():
+        odd[ranks] = [
+            {**rank, "rank": k, "rows": [[*rank["rows"][0][:4], k % 3 + 1, 8, 0, [0]]]} for k, rank in enumerate(found)
+        ]
+    with pytest.raises(scaling.ScalingError, match="on 3, 7 ranks follows no decomposition"):
+        model.Model(odd, NETWORK, "weak")
+    with pytest.raises(scaling.ScalingError, match="measure on more numbers of ranks"):
+        model.Model({8: grid(2, 3)}, NETWORK, "weak")
+
+
+def test_a_number_of_ranks_that_is_no_cube():
+    found = model.Model({8: grid(2, 3), 27: grid(3, 3)}, NETWORK, "weak")
+    with pytest.raises(scaling.ScalingError, match="on 100 ranks as on those measured; it takes cubes"):
+        found(100)
+
+
+def test_what_is_not_exact_is_said():
+    ranks = {n: grid(n, 1) for n in (3, 5, 7)}
+    ranks[5][2]["rows"][0][5] += 1
+    found = model.Model(ranks, NETWORK, "weak")
+    assert [doubt.partition(":")[0] for doubt in found.extrapolation.doubts] == ["sent of primal halo.py"]
+    assert any("not exact" in line for line in model.told(found, [9]))
+
+
+# ------------------------------------------------------------------------------------------------- forms and networks
+
+
+@given(st.sampled_from(forms.CANDIDATES), st.fractions(1, 9, max_denominator=4), st.integers(2, 5))
+def test_forms_are_found_from_their_values(form, factor, most):
+    form = forms.dataclasses.replace(form, factor=factor)
+    values = {n**6: form(n**6) for n in range(2, most + 1)}  # squares and cubes at once
+    found = forms.agreeing(values)
+    assert any(other(7**6) == form(7**6) for other in found)
+    assert all(other(ranks) == value for other in found for ranks, value in values.items())
+
+
+def test_no_form():
+    assert forms.agreeing({2: 1, 4: Fraction(7, 3), 8: 2}) == []
+
+
+@pytest.mark.parametrize("operation", loggp.COLLECTIVES)
+def test_collectives_cost_more_on_more_ranks_and_bytes(operation):
+    cost = lambda ranks, nbytes: NETWORK.seconds(loggp.collective(operation, ranks, nbytes, NETWORK))
+    assert cost(1, 1e6) == 0 < cost(2, 8) <= cost(64, 8) <= cost(4096, 8)
+    assert cost(64, 8) < cost(64, 1e7)
+
+
+def test_network_files(tmp_path):
+    path = tmp_path / "network.toml"
+    path.write_text(NETWORK.text())
+    assert loggp.read_network(str(path)) == loggp.read_network("L=1e-6, o=4e-7, g=5e-7, G=1e-10") == NETWORK
+    for text, wrong in [
+        ("L=1, o=2, g=3", "G must be"),
+        ("L=-1, o=2, g=3, G=4", "L must be"),
+        ("there/is/none", "No such"),
+    ]:
+        with pytest.raises(scaling.ScalingError, match=wrong):
+            loggp.read_network(text)
+
+
+@pytest.mark.timeout(100)
+def test_netbench(mpiexec, tmp_path):
+    done = mpiexec(2, "-m", "ampi.scaling", "netbench")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "network.toml").write_text(done.stdout)
+    network = loggp.read_network(str(tmp_path / "network.toml"))
+    assert 0 < network.o <= network.g < 1 and 0 < network.G < 1e-6
+    assert len([line for line in done.stdout.splitlines() if " bytes " in line]) == len(netbench.SIZES)
+
+
+def test_netbench_on_one_rank(capsys):
+    assert main(["netbench"]) == 1
+    assert "mpiexec -n 2" in capsys.readouterr().err
