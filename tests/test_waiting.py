@@ -1,5 +1,6 @@
 """Sweeps that wait for other ranks: for the slow without end, and for those that cannot come not at all."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -60,11 +61,15 @@ class World:
 ampi.mpi.board._WORLD = World()
 ampi.mpi.board.board = ampi.mpi.board.make()
 """
-SEEN = [
-    pytest.param("", id="board"),
-    pytest.param(NO_BOARD, id="no board"),
-    pytest.param(TWO_NODES, id="two nodes"),
-]
+SEEN = ["", NO_BOARD, TWO_NODES]
+
+
+def alternate(first, second):
+    """All pairs, of which every other one is slow, so that each value of both is in one that is not: as on a
+    chessboard. Programs that wait cost their time whatever the machine."""
+    for (i, one), (k, other) in itertools.product(enumerate(first), enumerate(second)):
+        values = [*(one if isinstance(one, tuple) else (one,)), other]
+        yield pytest.param(*values, marks=[pytest.mark.slow] if (i + k) % 2 else [])
 
 
 @pytest.fixture
@@ -80,8 +85,7 @@ def run(mpiexec, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("board", SEEN)
-@pytest.mark.parametrize("program", ["recorded", "allreduced"])
+@pytest.mark.parametrize("program, board", alternate(["recorded", "allreduced"], SEEN))
 def test_a_slow_rank_is_waited_for(run, program, board):
     """It computes before its sweep, and in it; the others say that they wait, and no more often than they must."""
     source = f"""
@@ -166,10 +170,10 @@ MEETINGS = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(
-    "what, meeting", [(what, MEETINGS[(k + n) % len(MEETINGS)]) for k, what in enumerate(ALONE) for n in (0, 3)]
-)
+MET = [(what, MEETINGS[(k + n) % len(MEETINGS)]) for n in (0, 3) for k, what in enumerate(ALONE)]
+
+
+@pytest.mark.parametrize("what, meeting, ranks", alternate(MET, [2, 3]))
 def test_a_gradient_on_one_rank_is_an_error_once_the_others_wait_for_it(run, what, meeting, ranks):
     source = f"import contextlib\n{textwrap.dedent(ALONE[what])}\n{meeting}\ncomm.Barrier()\n"
     status, _, err = run(source, ranks=ranks, environment={"AMPI_TIMEOUT": str(patience(60))})
@@ -220,8 +224,7 @@ print(swept(tape, x, y), flush=True)
     assert status == 0 and out.split("\n")[:3] == ["[6.0, 6.0]"] * 3, err
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("what", ALONE)
+@pytest.mark.parametrize("what, ranks", alternate(ALONE, [2, 3]))
 def test_a_gradient_on_one_rank_is_named_while_the_others_wait_inside_of_mpi(run, what, ranks):
     source = f"import contextlib\n{textwrap.dedent(ALONE[what])}\nampi.mpi.namespace.BASE['Comm'].Barrier(comm)\n"
     _, _, err = run(source, ranks=ranks, environment={"AMPI_TIMEOUT": "9"})
@@ -282,8 +285,7 @@ print(swept(tape, x, y), flush=True)
     assert out.splitlines() == ["[2.0, 2.0]"] * 3
 
 
-@pytest.mark.parametrize("last", ["end", "skip"])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks, last", alternate([2, 3, 4], ["end", "skip"]))
 def test_drawn(run, ranks, last):
     """Random exchanges and collectives; ranks sleep at random places, raise at random places, and one ends.
 
