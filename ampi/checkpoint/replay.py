@@ -11,31 +11,21 @@ from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Re
 
 from ..errors import ActivityError, TapeError
 from ..extents import Extent, address_of
-from ..handouts import checksum, describe, settle, where_called
-from ..memory import Region, Storage, TrackedArray, forget_node, memory_at, region_of, storage_of
+from ..handouts import checksum, describe, where_called
+from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, passive, place_of
 from . import progress
 from .resuming import Disk, OnDisk
 from .schedules import Commit
-from .states import Snapshot, View, look_at, owner_of, spelled, with_tracked_numbers, write
+from .states import Snapshot, look_at, owner_of, spelled, with_tracked_numbers, write
 
 
 def give(storage: Any, reference: Any) -> None:
     """Memory carries derivatives on a tape (None: on none) from now on, with the values that it has now."""
     storage.tape = reference
     storage.baseline = None
-
-
-def begin_anew(array: TrackedArray, reference: Any) -> None:
-    """An array is a part of the state with which a tape begins: it was on that of the step which computed it."""
-    if not array.shape:
-        forget_node(array)
-    storage = storage_of(array)
-    give(storage, reference)
-    if storage.guard:  # type: ignore[union-attr]
-        settle(storage)  # type: ignore[arg-type]
 
 
 class StepTape(Tape):
@@ -202,13 +192,14 @@ class Loop:
             state, view = with_tracked_numbers(state)
             given = view.differentiable()
             for array in given.values():
-                begin_anew(array, tape.reference)
-            before = {way: region_of(a) for way, a in given.items()}
+                give(storage_of(array), tape.reference)  # it was on the tape of the step which computed it
+                tape.activate(array)
+            before = places_of(given)
             with StepRuns(first):
                 result = self.step(state)
             state = state if result is None else result
             left = look_at(state).differentiable()
-            after = {way: region_of(a) for way, a in left.items()}
+            after = places_of(left)
         for storage in self.active | self.written_storages.keys():  # while steps run that nobody records
             give(storage, None if storage in self.written_storages else self.reference)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
@@ -287,9 +278,9 @@ def _checksum(array: np.ndarray) -> int:
     return 0 if array.dtype.hasobject else checksum(array)
 
 
-def places_of(view: View) -> dict[tuple, Region]:
-    """Where the arrays of a state lie that may carry derivatives."""
-    return {way: region_of(a) for way, a in view.differentiable().items()}
+def places_of(arrays: dict[tuple, TrackedArray]) -> dict[tuple, Region]:
+    """Where arrays of a state lie, by the ways to them."""
+    return {way: region_of(a) for way, a in arrays.items()}
 
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:

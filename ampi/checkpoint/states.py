@@ -146,6 +146,13 @@ def with_tracked_numbers(state: Any) -> tuple[Any, View]:
     return state, look_at(state)
 
 
+def _put_back(items: Any, parts: Iterable[tuple[Any, Callable[[dict], Any]]], done: dict) -> Any:
+    """Enter into what something held the parts of it that are put back."""
+    for name, restore in parts:
+        items[name] = restore(done)
+    return items
+
+
 class Snapshot:
     """What a state was at some time.
 
@@ -251,9 +258,7 @@ class Snapshot:
         parts = self._parts(enumerate(x))
 
         def restore(done: dict) -> tuple:
-            items = list(x)
-            for k, part in parts:
-                items[k] = part(done)
+            items = _put_back(list(x), parts, done)
             if all(map(operator.is_, items, x)):
                 return x
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
@@ -264,10 +269,7 @@ class Snapshot:
         held, parts = list(x), self._parts(enumerate(x))
 
         def restore(done: dict) -> list:
-            items = list(held)
-            for k, part in parts:
-                items[k] = part(done)
-            x[:] = items
+            x[:] = _put_back(held.copy(), parts, done)
             return x
 
         return restore
@@ -276,9 +278,7 @@ class Snapshot:
         held, parts = dict(x), self._parts(x.items())
 
         def restore(done: dict) -> dict:
-            items = dict(held)
-            for key, part in parts:
-                items[key] = part(done)
+            items = _put_back(held.copy(), parts, done)
             x.clear()
             x.update(items)
             return x
@@ -291,9 +291,7 @@ class Snapshot:
         slots = _slots_of(type(x))
 
         def restore(done: dict) -> Any:
-            items = dict(held)
-            for name, part in parts:
-                items[name] = part(done)
+            items = _put_back(held.copy(), parts, done)
             for name in _attributes(x).keys() - items.keys():
                 object.__delattr__(x, name)
             for name in slots:

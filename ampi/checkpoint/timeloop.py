@@ -324,14 +324,14 @@ class _Steps(IsRecord):
         executor.freeze()
         tape.saved_bytes += executor.nbytes
         state, view = with_tracked_numbers(state)
-        finals = view.differentiable().values()
-        self.created = tuple({s for a in finals if (s := storage_of(a)) is not None and s not in loop.outside})
-        for array in finals:
+        finals = view.differentiable()
+        self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
+        for array in finals.values():
             tape.activate(array)
         for storage in loop.written_storages:
             give(storage, tape.reference)
         self.roots = self.roots, state
-        self.final = places_of(view)
+        self.final = places_of(finals)
         loop.note(state, self.steps)
         if tape.before_append is not None:
             tape.before_append()
@@ -368,7 +368,7 @@ class _Steps(IsRecord):
                 loop.figures.executed = 0
                 loop.begin("forward", self.steps)
                 executor.forward(check)
-                final = places_of(with_tracked_numbers(executor.state)[1])
+                final = places_of(with_tracked_numbers(executor.state)[1].differentiable())
                 move(sweep, self.final, final)
             else:
                 final = self.final

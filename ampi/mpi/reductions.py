@@ -285,29 +285,23 @@ def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
 
 SUFFIX = "suffix sums"
 """Of what is sent from rank to rank in a logarithmic number of messages."""
-_HOLDER = (("Allreduce", None), ("Allreduce", np.dtype(np.intc).itemsize))  # the extremum, and which rank holds it
 _OTHERS = (("Exscan", None), (SUFFIX, None))
+_HOLDER = (("Allreduce", None), ("Allreduce", np.dtype(np.intc).itemsize))  # the extremum, and which rank holds it
+
+
+def _extremum(op: MPI.Op, beats: Callable, located: bool = False) -> Reduction:
+    return Reduction(_share_extremum(op), _prefix(op), _partials_of_extremum(beats), located, _HOLDER)
+
+
 _REDUCTIONS = {
     op.handle: rule
     for op, rule in (
         (MPI.SUM, Reduction(_share_sum)),
         (MPI.PROD, Reduction(_share_product, _prefix(MPI.PROD), _partials_of_product, False, _OTHERS)),
-        (
-            MPI.MIN,
-            Reduction(_share_extremum(MPI.MIN), _prefix(MPI.MIN), _partials_of_extremum(np.less), False, _HOLDER),
-        ),
-        (
-            MPI.MAX,
-            Reduction(_share_extremum(MPI.MAX), _prefix(MPI.MAX), _partials_of_extremum(np.greater), False, _HOLDER),
-        ),
-        (
-            MPI.MINLOC,
-            Reduction(_share_extremum(MPI.MINLOC), _prefix(MPI.MINLOC), _partials_of_extremum(_smaller), True, _HOLDER),
-        ),
-        (
-            MPI.MAXLOC,
-            Reduction(_share_extremum(MPI.MAXLOC), _prefix(MPI.MAXLOC), _partials_of_extremum(_greater), True, _HOLDER),
-        ),
+        (MPI.MIN, _extremum(MPI.MIN, np.less)),
+        (MPI.MAX, _extremum(MPI.MAX, np.greater)),
+        (MPI.MINLOC, _extremum(MPI.MINLOC, _smaller, located=True)),
+        (MPI.MAXLOC, _extremum(MPI.MAXLOC, _greater, located=True)),
     )
 }
 
