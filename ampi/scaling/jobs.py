@@ -161,12 +161,17 @@ def filled(template: str, values: dict[str, str | list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def folder_of(study: Study) -> pathlib.Path:
+    """Where the job scripts of a study are: ``STUDY-jobs/`` beside it."""
+    return study.path.with_name(f"{study.path.stem}-jobs")
+
+
 def write(study: Study, results_file: pathlib.Path | None = None) -> dict[int, pathlib.Path]:
     """Write the job scripts for what is missing, into ``STUDY-jobs/`` beside the study; their paths, by ranks."""
     done = results.read(results.files_of(study, results_file), study).done()
     missing = sorted({case.ranks for case in study.cases() if case not in done})
     texts = {ranks: script(study, ranks, results_file) for ranks in missing}
-    folder = study.path.with_name(f"{study.path.stem}-jobs")
+    folder = folder_of(study)
     folder.mkdir(exist_ok=True)
     paths = {ranks: folder / f"{study.path.stem}-{ranks}.sh" for ranks in texts}
     for ranks, text in texts.items():

@@ -137,12 +137,12 @@ class Model:
         self.computation = {}
         for phase, name in ((PRIMAL, RECORDING), (SWEEP, SWEEP)):
             took = max(rank["seconds"][name] for rank in recorded[self.fewest])
-            talked = max(self._spent(rank, phase, self.fewest)[1] for rank in measured[self.fewest].values())
+            talked = max(self._spent(rank, phase)[1] for rank in measured[self.fewest].values())
             self.computation[phase] = max(took - talked, 0.0)
 
-    def _spent(self, rank: Rank, phase: str, ranks: int) -> tuple[dict[str, Cost], float]:
+    def _spent(self, rank: Rank, phase: str) -> tuple[dict[str, Cost], float]:
         """What one rank pays in a phase, by line and operation, and the seconds of all."""
-        costs = dict(_costs(rank, phase, ranks, self.network))
+        costs = _costs(rank, phase, self.network)
         return costs, sum(map(self.network.seconds, costs.values()))
 
     def __call__(self, ranks: int) -> Prediction:
@@ -150,9 +150,7 @@ class Model:
         classes = self.extrapolation(ranks)
         seconds, shares, parameters = {}, {}, {}
         for phase in (PRIMAL, SWEEP):
-            costs, took = max(
-                (self._spent(rank, phase, ranks) for rank in classes.values()), key=lambda found: found[1]
-            )
+            costs, took = max((self._spent(rank, phase) for rank in classes.values()), key=lambda found: found[1])
             own = self.computation[phase] * (1 if self.scaling == "weak" else self.fewest / ranks)
             seconds[phase] = own + took
             shares[phase] = {COMPUTATION: own, **{name: self.network.seconds(cost) for name, cost in costs.items()}}
@@ -160,17 +158,17 @@ class Model:
         return Prediction(ranks, classes, seconds, shares, parameters)
 
 
-def _costs(rank: Rank, phase: str, ranks: int, network: Network) -> Iterator[tuple[str, Cost]]:
-    at_lines: dict[str, Cost] = {}
+def _costs(rank: Rank, phase: str, network: Network) -> dict[str, Cost]:
+    costs: dict[str, Cost] = {}
     for place, row in rank.rows.items():
         if place[0] == phase and row.calls:
             line = pathlib.PurePath(place[1]).name
             name = f"{place[2]} at {line}" if phase == PRIMAL else f"the adjoint's {place[2]} at {line}"
-            at_lines[name] = at_lines.get(name, Cost()) + _cost(place, row, network)
-    yield from at_lines.items()
+            costs[name] = costs.get(name, Cost()) + _cost(place, row, network)
     if phase == SWEEP and rank.partners:
         n = float(rank.partners)
-        yield AGREEMENT, messages(n, n, 0, 1, network)
+        costs[AGREEMENT] = messages(n, n, 0, 1, network)
+    return costs
 
 
 def _cost(place: Place, row: Any, network: Network) -> Cost:

@@ -9,7 +9,7 @@ import pathlib
 import re
 import subprocess
 
-from ampi.scaling import runner
+from ampi.scaling import jobs, runner
 from ampi.scaling.study import ScalingError, Study
 
 
@@ -72,7 +72,7 @@ def waiting(study: Study, ranks: int) -> str:
 
 
 def _path(study: Study) -> pathlib.Path:
-    return study.path.with_name(f"{study.path.stem}-jobs") / "submitted.jsonl"
+    return jobs.folder_of(study) / "submitted.jsonl"
 
 
 def _state(line: dict[str, str]) -> str:
