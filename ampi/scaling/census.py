@@ -77,6 +77,7 @@ Counts = dict[Key, Count]
 
 
 _OPERATIONS = {operation.name: operation for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS)}
+_SCANS = {operation.name for operation in SCANS}
 _FORMS = {
     form: name[:-1] if name[:-1] in _OPERATIONS else name
     for name in _OPERATIONS
@@ -133,7 +134,7 @@ def _of_log(log: Log, phase: str) -> Iterator[tuple[Key, Count]]:
         yield key, Count(1, nbytes if going else 0, 0 if going else nbytes, {partner})
     for call in log.collectives:
         if isinstance(call, Performed) and (phase == PRIMAL or call.happening):
-            yield from _of_collective(call, phase, size)
+            yield from _of_collective(call, phase, log)
 
 
 def _length(message: LoggedMessage, phase: str) -> int:
@@ -144,25 +145,34 @@ def _length(message: LoggedMessage, phase: str) -> int:
     return 0 if message.buffer is None else message.buffer.count * np.dtype(message.buffer.dtype).itemsize
 
 
-def _of_collective(call: Performed, phase: str, size: int) -> Iterator[tuple[Key, Count]]:
+def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, Count]]:
+    size = log.reverse.partners
     reads = sum(buffer.nbytes for buffer in call.call.reads)
     writes = sum(buffer.nbytes for buffer in call.call.writes)
     line, name = line_of(call.where), plain(call.name)
     if phase == PRIMAL:
         yield Key(phase, line, name, size), Count(1, reads, writes)
         return
+    rule = next(iter(getattr(call.call.adjoint, "args", ())), None)  # of a reduction
+    if name in _SCANS and rule is not None and rule.partials is not None:
+        yield from ((Key(phase, line, operation, size), count) for operation, count in _chain(call, log))
+        return
     yield Key(phase, line, adjoint_of(name), size), Count(1, writes, reads)
-    for extra, nbytes in _further(call):
-        yield Key(phase, line, extra, size), Count(1, nbytes, nbytes)
-
-
-def _further(call: Performed) -> Iterator[tuple[str, int]]:
-    """What the adjoint of a reduction other than SUM asks all ranks besides."""
-    rule = next(iter(getattr(call.call.adjoint, "args", ())), None)
-    if rule is not None and call.name not in ("Scan", "Exscan"):
+    if rule is not None and name not in _SCANS:
         (x,) = call.call.reads
-        for name, itemsize in rule.further:
-            yield name, x.nbytes if itemsize is None else itemsize * x.count
+        for extra, itemsize in rule.further:
+            nbytes = x.nbytes if itemsize is None else itemsize * x.count
+            yield Key(phase, line, extra, size), Count(1, nbytes, nbytes)
+
+
+def _chain(call: Performed, log: Log) -> Iterator[tuple[str, Count]]:
+    """The adjoint of a scan other than of SUM: the prefixes once more, and a carry from each rank to the one below."""
+    rank, size, nbytes = log.reverse.comm.Get_rank(), log.reverse.partners, call.call.reads[0].nbytes
+    yield "Exscan", Count(1, nbytes, nbytes)
+    if rank + 1 < size:
+        yield "receive", Count(1, 0, nbytes, set(log.reverse.in_world(rank + 1)))
+    if rank > 0:
+        yield "send", Count(1, nbytes, 0, set(log.reverse.in_world(rank - 1)))
 
 
 class Census:

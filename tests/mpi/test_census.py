@@ -8,7 +8,7 @@ from mpi4py import MPI as mpi
 
 import ampi
 import ampi.numpy as np
-from ampi.mpi.reverse import FIRST_TAG, reverse_of
+from ampi.mpi.reverse import COLLECTIVE_TAG, FIRST_TAG, reverse_of
 from ampi.scaling.census import PRIMAL, SWEEP, Census
 
 pytestmark = [pytest.mark.mpi, pytest.mark.filterwarnings("ignore:.*carries no derivative")]
@@ -31,7 +31,7 @@ def _counted(name, plain):
     def call(self, *arguments, **keywords):
         if not plain.endswith("end") and not plain.endswith("ceive"):
             self.seen[plain, 0] += 1
-        elif arguments[2] >= FIRST_TAG:
+        elif arguments[2] >= FIRST_TAG or arguments[2] == COLLECTIVE_TAG:
             self.seen[plain, numpy.asarray(arguments[0]).nbytes] += 1
         return method(self, *arguments, **keywords)
 
@@ -125,15 +125,16 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_sweep_says_what_the_census_says(name):
+def swept(program):
+    """What the census says of the sweep of a program, by operation and (of messages) bytes; what the sweep says to MPI;
+    and all that the census has counted."""
     comm = ampi.COMM_WORLD.Dup()
     census = Census()
     census.start()
     try:
         with ampi.Tape() as tape:
             x = tape.watch(numpy.arange(1.0, 4.0))
-            loss = np.sum(PROGRAMS[name](comm, x) ** 2)
+            loss = np.sum(program(comm, x) ** 2)
     finally:
         census.stop()
     reverse = reverse_of(comm)
@@ -145,12 +146,44 @@ def test_a_sweep_says_what_the_census_says(name):
             message = key.operation in ("send", "receive")
             nbytes = (count.sent + count.received) // count.calls if message else 0
             expected[key.operation, nbytes] += count.calls
-    counting.seen = +counting.seen
-    if comm.size > 1 and name != "passive":
+    comm.Free()
+    return expected, +counting.seen, census.counts
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_sweep_says_what_the_census_says(name):
+    expected, seen, counts = swept(PROGRAMS[name])
+    if ampi.COMM_WORLD.size > 1 and name != "passive":
         assert expected
-    assert counting.seen == expected
-    sizes = {(key.line, key.phase): (count.sent, count.received) for key, count in census.counts.items()}
+    assert seen == expected
+    sizes = {(key.line, key.phase): (count.sent, count.received) for key, count in counts.items()}
     for (line, phase), (sent, received) in sizes.items():
         if phase == PRIMAL and (line, SWEEP) in sizes and name in ("bcast", "sum", "allgather", "alltoall", "gather"):
             assert sizes[line, SWEEP] == (received, sent)
-    comm.Free()
+
+
+SCANNED = {"sum": mpi.SUM, "prod": mpi.PROD, "max": mpi.MAX, "min": mpi.MIN}
+
+
+@pytest.mark.parametrize("op", SCANNED)
+@pytest.mark.parametrize("form", ["Scan", "Iscan", "Scan_init", "Exscan", "Iexscan", "Exscan_init"])
+def test_scans(form, op):
+    """Of SUM the sweep sends a logarithmic number of messages, which the census says in a word."""
+
+    def program(comm, x):
+        y = np.zeros(x.size)
+        request = getattr(comm, form)(x * (1 + comm.rank), y, SCANNED[op])
+        if form.endswith("_init"):
+            request.Start()
+        if request is not None:
+            request.Wait()
+        return y
+
+    expected, seen, _ = swept(program)
+    if ampi.COMM_WORLD.size == 1 and "xscan" in form.lower():
+        assert not expected and not seen  # nothing is received
+    elif op == "sum":
+        assert set(expected) == {("suffix sums", 0)} and {what for what, _ in seen} <= {"send", "receive"}
+        assert set(expected.values()) == {1}
+    else:
+        assert seen == expected and expected["Exscan", 0] == 1
