@@ -80,7 +80,8 @@ def _placed(rows: list[tuple]) -> dict[Place, tuple]:
     order: collections.Counter[tuple] = collections.Counter()
     for key, calls, sent, received, partners in sorted(rows, key=lambda row: row[0]):
         at = key.phase, key.line, key.operation
-        found[(*at, order[at])] = key.size, calls, sent, received, len(partners)
+        place = (*at, order[at])
+        found[place] = key.size, calls, sent, received, len(partners)
         order[at] += 1
     return found
 
