@@ -83,8 +83,8 @@ class Reverse:
         That have logged messages on it, and may be open.
     by_thread : int or None
         Whose sweep is using it.
-    world : list of list of int or None
-        What its partners are called in the world, and this group's ranks if it is another one; None: not asked yet.
+    world : dict
+        What partners are called in the world, of those that have been asked for one by one.
     broken : str
         Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
@@ -137,7 +137,7 @@ class Reverse:
         self.slots_started: list[int] | None = None
         self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
-        self.world: list[list[int]] | None = None
+        self.world: dict[int, int] = {}
         weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
 
     @property
@@ -162,12 +162,18 @@ class Reverse:
         """What a partner, or all ranks (None), are called in the world; -1 if they are not in it."""
         if self.pending:
             return list(range(_WORLD.Get_size()))  # MPI has not made it yet
-        if self.world is None:
-            between = self.comm.Is_inter()
-            partners = _Intercomm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
-            self.world = [_in_world(partners), _in_world(_Comm.Get_group(self.comm)) if between else []]
-        partners_there, own_group = self.world
-        return own_group + partners_there if partner is None else [partners_there[partner]]
+        between = self.comm.Is_inter()
+        if partner is None:  # of so many ranks as there may be, nothing is kept
+            own_group = _in_world(_Comm.Get_group(self.comm)) if between else []
+            return own_group + _in_world(self._partners(between))
+        known = self.world.get(partner)
+        if known is None:
+            (known,) = _in_world(self._partners(between), [partner])
+            self.world[partner] = known
+        return [known]
+
+    def _partners(self, between: bool) -> mpi.Group:
+        return _Intercomm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
 
     def count(self, others: Collection[int] | None) -> None:
         """A sweep begins that concerns some ranks, or all (None)."""
@@ -427,9 +433,13 @@ def set_reverse(comm: Any, reverse: Reverse | None) -> None:
     comm._reverse = reverse
 
 
-def _in_world(group: mpi.Group) -> list[int]:
-    ranks = mpi.Group.Translate_ranks(group, None, _Comm.Get_group(_WORLD))
-    return [-1 if rank == mpi.UNDEFINED else rank for rank in ranks]
+def _in_world(group: mpi.Group, ranks: list[int] | None = None) -> list[int]:
+    """What ranks of a group (None: all) are called in the world; the group is freed."""
+    world = _Comm.Get_group(_WORLD)
+    found = mpi.Group.Translate_ranks(group, ranks, world)
+    for used in (group, world):
+        used.Free()
+    return [-1 if rank == mpi.UNDEFINED else rank for rank in found]
 
 
 def name_of(comm: Any) -> str:
