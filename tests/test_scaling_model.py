@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampi import scaling
-from ampi.scaling import classes, forms, loggp, model, netbench
+from ampi.mpi.rules import TABLE
+from ampi.scaling import census, classes, forms, loggp, model, netbench, unlogged
 from ampi.scaling.command import main
 
 PROGRAM = """\
@@ -192,6 +193,55 @@ def test_collectives_cost_more_on_more_ranks_and_bytes(operation):
     cost = lambda ranks, nbytes: NETWORK.seconds(loggp.collective(operation, ranks, nbytes, NETWORK))
     assert cost(1, 1e6) == 0 < cost(2, 8) <= cost(64, 8) <= cost(4096, 8)
     assert cost(64, 8) < cost(64, 1e7)
+
+
+@pytest.mark.parametrize("operation", TABLE.values(), ids=lambda operation: f"{operation.owner}.{operation.name}")
+def test_no_operation_is_left_out_in_silence(operation):
+    """Each is costed, and so is its adjoint; or it is a message, or named as left out, or moves nothing."""
+    costed = lambda name: loggp.cost_of(name, 8, 2, 1, 80, 80, NETWORK) is not None
+    name = operation.name
+    if operation.owner == "Win":
+        assert costed(f"Win.{unlogged.plain(name)}")
+    elif operation.owner == "File" or operation.objects:
+        found = []
+        watch = unlogged.Watch(lambda *_: None, lambda what, _: found.append(what))
+        watch.start()
+        seen = {attribute for _, attribute, _ in watch._replaced}
+        watch.stop()
+        assert name in seen or operation.owner == "Message"
+    elif name in unlogged.BARRIERS:
+        assert costed("Barrier")
+    elif operation.owner in ("Datatype", "Op"):
+        assert name.startswith(("Pack", "Unpack", "Reduce_local"))
+    elif operation.owner in ("Message", "Prequest") or any(word in name.lower() for word in ("send", "recv")):
+        assert costed("send") and costed("receive")  # each is logged by itself
+    else:
+        assert costed(census.plain(name))
+        assert name.lstrip("I").lower().startswith("neighbor") or costed(census.adjoint_of(census.plain(name)))
+
+
+def test_synchronisation_is_costed_or_named():
+    assert all(loggp.cost_of(f"Win.{name}", 8, 2, 1, 0, 0, NETWORK) for name in unlogged.SYNCHRONISING)
+    assert not any(loggp.cost_of(f"Win.{name}", 8, 2, 1, 0, 0, NETWORK) for name in unlogged.NOT_COSTED)
+
+
+def test_neighbourhoods_cost_what_their_messages_cost():
+    many, few = (loggp.cost_of("Neighbor_alltoall", ranks, 4, 1, 320, 320, NETWORK) for ranks in (8, 100_000))
+    assert many == few == loggp.messages(4, 4, 320, 1, NETWORK)
+    more = loggp.cost_of("Neighbor_alltoall", 8, 26, 1, 320, 320, NETWORK)
+    assert NETWORK.seconds(more) > NETWORK.seconds(few)
+
+
+def test_what_has_no_cost_is_said():
+    ranks = {n: grid(n, 1) for n in (3, 5)}
+    for found in ranks.values():
+        for rank in found:
+            rank["rows"].append(["primal", "/p/new.py:7", "Broadcast_of_the_future", len(found), 1, 8, 8, []])
+            rank["left out"] = [["File.Write_at", "/p/new.py:9"]]
+    found = model.Model(ranks, NETWORK, "weak")
+    said = "\n".join(model.told(found, [9]))
+    assert "not in it: File.Write_at at new.py:9" in said
+    assert "not in it: the time of Broadcast_of_the_future at new.py:7" in said
 
 
 def test_network_files(tmp_path):

@@ -58,15 +58,18 @@ def go_back(comm: Any, edges: Edges, going: Sequence[np.ndarray], coming: Sequen
 
 def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
     """A neighborhood collective with a block for each edge."""
-
-    def adjoint(sweep: Sweep, comm: Any, x: None) -> Steps:
-        going = [block.take(sweep).view(np.uint8) for block in received]
-        coming = [np.zeros(nbytes_of(block), np.uint8) for block in sent]
-        yield go_back(comm, edges, going, coming)
-        return partial(_add_each, sweep, sent, coming)
-
     refused = "" if edges.known else "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
-    return Call(reads, received, adjoint, refused=refused)
+    return Call(reads, received, partial(_back_along, edges, sent, received), refused=refused)
+
+
+def _back_along(
+    edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], sweep: Sweep, comm: Any, x: None
+) -> Steps:
+    """The adjoint: of each block back along its edge."""
+    going = [block.take(sweep).view(np.uint8) for block in received]
+    coming = [np.zeros(nbytes_of(block), np.uint8) for block in sent]
+    yield go_back(comm, edges, going, coming)
+    return partial(_add_each, sweep, sent, coming)
 
 
 def _add_each(sweep: Sweep, blocks: Sequence[Buffer], came: Sequence[np.ndarray]) -> None:

@@ -183,7 +183,7 @@ class Tracer:
 
         running.append(self)
         self.turn(PRIMAL)
-        at_opening.append(self.opens)
+        at_opening.insert(0, self.opens)  # before windows put their marks on the tape
         at_closing.append(self.closes)
         hooks.install(self)
 

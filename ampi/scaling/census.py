@@ -5,7 +5,8 @@
 for it.
 
 A row of a sweep says what the adjoint of an operation is in the table of MPI operations; whether there was one is what
-the ranks have agreed upon.
+the ranks have agreed upon.  What logs of tapes do not have is counted as it is called, or named as left out
+(`unlogged`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from mpi4py import MPI as mpi
 
 from ..mpi.collective_calls import Performed
 from ..mpi.collectives import COLLECTIVES, SCANS
+from ..mpi.data_movement import nbytes_of
 from ..mpi.log import Communication, Log
 from ..mpi.messages import ALL, LoggedMessage, Sent, line_of
 from ..mpi.neighborhoods import NEIGHBORHOODS
 from ..mpi.reductions import SUFFIX
 from ..tape import Sweep, Tape, at_closing, at_opening
+from .unlogged import Watch, of_windows, shadows_of
 
 PRIMAL, SWEEP, RECORDING = "primal", "sweep", "recording"
 
@@ -45,7 +48,7 @@ class Key(NamedTuple):
     line : str
         File and line of the call; of a sweep, of the call whose adjoint it is.
     operation : str
-        mpi4py's name; ``"send"`` and ``"receive"`` for the two sides of a message.
+        mpi4py's name; ``"send"`` and ``"receive"`` for the two sides of a message, ``"Win.Put"`` for a window's Put.
     size : int
         Ranks of the communicator.
     """
@@ -107,7 +110,7 @@ def adjoint_of(name: str) -> str:
     ('Reduce', 'Alltoall')
     """
     names = [word for word in re.findall(r"\w+", _OPERATIONS[name].adjoint) if word in _FORMS]
-    return plain(names[0]) if names else name if name.startswith("Neighbor") else SUFFIX
+    return plain(names[0]) if names else SUFFIX
 
 
 def counted(tape: Tape, phase: str) -> Counts:
@@ -119,6 +122,21 @@ def counted(tape: Tape, phase: str) -> Counts:
             if log.reverse is not None:
                 for key, count in _of_log(log, phase):
                     found.setdefault(key, Count()).add(count)
+    if phase == SWEEP:
+        for row, count in of_windows(tape):
+            found.setdefault(Key(phase, *row), Count()).add(Count(*count))
+    return found
+
+
+def left_out(tape: Tape) -> set[tuple[str, str]]:
+    """What of a tape's communication is not counted, and its source line."""
+    communication = tape.sweep_starts.get("communication")
+    found = shadows_of(tape)
+    if isinstance(communication, Communication):
+        for log in communication.logs.values():
+            between = log.reverse is not None and bool(log.collectives) and log.reverse.comm.Is_inter()
+            for call in log.collectives if between else ():
+                found.add((f"the adjoint of {call.name} between two groups, message by message", line_of(call.where)))
     return found
 
 
@@ -147,12 +165,17 @@ def _length(message: LoggedMessage, phase: str) -> int:
 
 def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, Count]]:
     size = log.reverse.partners
+    if plain(call.name).startswith("Neighbor"):
+        yield from _along_edges(call, phase, log)
+        return
     reads = sum(buffer.nbytes for buffer in call.call.reads)
     writes = sum(buffer.nbytes for buffer in call.call.writes)
     line, name = line_of(call.where), plain(call.name)
     if phase == PRIMAL:
         yield Key(phase, line, name, size), Count(1, reads, writes)
         return
+    reads = sum(map(nbytes_of, call.call.reads))  # of pairs of a value and a location, the values alone
+    writes = sum(map(nbytes_of, call.call.writes))
     rule = next(iter(getattr(call.call.adjoint, "args", ())), None)  # of a reduction
     if name in _SCANS and rule is not None and rule.partials is not None:
         yield from ((Key(phase, line, operation, size), count) for operation, count in _chain(call, log))
@@ -165,10 +188,26 @@ def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key,
             yield Key(phase, line, extra, size), Count(1, nbytes, nbytes)
 
 
+def _along_edges(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, Count]]:
+    """A neighborhood collective; its adjoint is messages along the edges."""
+    edges, sent, received = call.call.adjoint.args  # type: ignore[union-attr]
+    size, line = log.reverse.partners, line_of(call.where)
+    others = {rank for _, at in (*edges.leaving, *edges.arriving) for rank in log.reverse.in_world(at)}
+    if phase == PRIMAL:
+        there, here = (sum(block.nbytes for block in blocks) for blocks in (sent, received))
+        yield Key(phase, line, plain(call.name), size), Count(1, there, here, others)
+        return
+    for (_, at), block in zip(edges.arriving, received):
+        yield Key(phase, line, "send", size), Count(1, nbytes_of(block), 0, set(log.reverse.in_world(at)))
+    for (_, at), block in zip(edges.leaving, sent):
+        yield Key(phase, line, "receive", size), Count(1, 0, nbytes_of(block), set(log.reverse.in_world(at)))
+
+
 def _chain(call: Performed, log: Log) -> Iterator[tuple[str, Count]]:
     """The adjoint of a scan other than of SUM: the prefixes once more, and a carry from each rank to the one below."""
-    rank, size, nbytes = log.reverse.comm.Get_rank(), log.reverse.partners, call.call.reads[0].nbytes
-    yield "Exscan", Count(1, nbytes, nbytes)
+    rank, size, x = log.reverse.comm.Get_rank(), log.reverse.partners, call.call.reads[0]
+    yield "Exscan", Count(1, x.nbytes, x.nbytes)
+    nbytes = nbytes_of(x)
     if rank + 1 < size:
         yield "receive", Count(1, 0, nbytes, set(log.reverse.in_world(rank + 1)))
     if rank > 0:
@@ -183,6 +222,8 @@ class Census:
     counts : dict
     seconds : dict
         Of each tape, from its opening to its closing (``"recording"``), and of each sweep, but for inner ones.
+    left_out : set
+        What was called and is not counted, and its source line.
     """
 
     def __init__(self) -> None:
@@ -191,16 +232,23 @@ class Census:
         self._depth = 0
         self._at_closing: dict[int, Counts] = {}
         self._opened: dict[int, float] = {}
+        self.left_out: set[tuple[str, str]] = set()
+        self._watch = Watch(self._saw, lambda what, line: self.left_out.add((what, line)))
 
     def start(self) -> None:
         """Begin."""
-        at_opening.append(self._opens)
+        at_opening.insert(0, self._opens)  # before windows put their marks on the tape
         at_closing.append(self._closes)
+        self._watch.start()
 
     def stop(self) -> None:
         """End."""
         at_opening.remove(self._opens)
         at_closing.remove(self._closes)
+        self._watch.stop()
+
+    def _saw(self, row: tuple[str, str, int], count: tuple[int, int, int, set[int]]) -> None:
+        self._add({Key(PRIMAL, *row): Count(*count)})
 
     def _opens(self, tape: Tape) -> None:
         if tape.forward is not None or tape.tangents is not None or tape.records:
@@ -231,6 +279,7 @@ class Census:
                     self._add(known, -1)
                     self._add(counted(sweep.tape, PRIMAL))
                 self._add(counted(sweep.tape, SWEEP))
+                self.left_out |= left_out(sweep.tape)
 
         sweep.at_end(end)
 
@@ -253,7 +302,8 @@ class Census:
         rank, ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         # The first ones may compile.
         seconds = {what: statistics.median(took or [0.0]) * len(took) for what, took in self.seconds.items()}
-        return {"rank": rank, "ranks": ranks, "seconds": seconds, "rows": rows}
+        left = sorted(map(list, self.left_out))
+        return {"rank": rank, "ranks": ranks, "seconds": seconds, "rows": rows, "left out": left}
 
 
 def main(arguments: list[str]) -> None:

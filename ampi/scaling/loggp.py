@@ -148,6 +148,8 @@ COLLECTIVES: dict[str, Callable[[int, float], list[Cost]]] = {
     "Scan": _prefixes,
     "Exscan": _prefixes,
     "suffix sums": _prefixes,
+    "Barrier": _prefixes,
+    "Win.Fence": _prefixes,
 }
 """By operation: what its algorithms cost for so many ranks and bytes, the larger of those that go out and come in."""
 
@@ -164,4 +166,63 @@ def collective(operation: str, ranks: int, nbytes: float, network: Network) -> C
     """
     if ranks < 2:
         return Cost()
-    return min(COLLECTIVES.get(operation, _prefixes)(ranks, nbytes), key=network.seconds)
+    return min(COLLECTIVES[operation](ranks, nbytes), key=network.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """What an operation between a rank and its partners is, for each of them: messages out and in, and latencies."""
+
+    out: int = 0
+    into: int = 0
+    waits: int = 0
+
+
+_AWAY, _THERE_AND_BACK = Sides(out=1), Sides(out=1, into=1, waits=2)
+PAIRWISE: dict[str, Sides] = {
+    "send": _AWAY,
+    "receive": Sides(into=1, waits=1),
+    **{f"Win.{name}": _AWAY for name in ("Put", "Accumulate")},
+    **{f"Win.{name}": _THERE_AND_BACK for name in ("Get", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")},
+    **{f"Win.{name}": _THERE_AND_BACK for name in ("Lock", "Unlock", "Flush")},
+}
+"""Operations with one partner in each call: it waits for all of its partners together."""
+AMONG_PARTNERS: dict[str, Sides] = {
+    **{f"Win.{name}": Sides(out=1) for name in ("Post", "Complete")},
+    **{f"Win.{name}": Sides(into=1, waits=1) for name in ("Start", "Wait")},
+    "Neighbor_allgather": Sides(1, 1, 1),
+    "Neighbor_alltoall": Sides(1, 1, 1),
+}
+"""Operations with all partners in each call."""
+
+
+def cost_of(
+    operation: str, ranks: int, partners: float, calls: float, sent: float, received: float, network: Network
+) -> Cost | None:
+    """Calls of an operation, with so many bytes together; None of an operation that is not known here.
+
+    Parameters
+    ----------
+    ranks : int
+        Of the communicator.
+    partners : float
+        Ranks on the other side of all calls together.
+
+    Examples
+    --------
+    >>> from ampi.scaling.loggp import Network, cost_of
+    >>> cost_of("Neighbor_alltoall", 1024, 4, 10, 320, 320, Network(1e-6, 1e-7, 0, 1e-9))
+    Cost(L=10.0, o=80.0, g=0.0, G=280.0)
+    """
+    if operation in COLLECTIVES:
+        return collective(operation, ranks, max(sent, received) / calls, network) * calls
+    sides = PAIRWISE.get(operation)
+    if sides is not None:
+        number, rounds = calls, sides.waits * calls / max(partners, 1.0)
+    else:
+        sides = AMONG_PARTNERS.get(operation)
+        if sides is None:
+            return None
+        number, rounds = calls * partners, sides.waits * calls
+    nbytes = max(sent, received) if sides.out else 0.0  # what comes is the other side's
+    return messages(sides.out * number, sides.into * number, nbytes, float(rounds), network)

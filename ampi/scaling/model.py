@@ -18,10 +18,12 @@ from typing import Any
 from ampi.scaling import runner
 from ampi.scaling.census import PRIMAL, RECORDING, SWEEP
 from ampi.scaling.classes import Classes, Extrapolation, Place, Rank, classes_of, extrapolate
-from ampi.scaling.loggp import WORDS, Cost, Network, collective, messages
+from ampi.scaling.loggp import WORDS, Cost, Network, cost_of, messages
 from ampi.scaling.study import Case, ScalingError, Study
 
 COMPUTATION = "computation"
+BEGUN_ELSEWHERE = ("receive", "Win.Start", "Win.Wait")
+"""What a rank waits for and does not begin."""
 AGREEMENT = "agreement of the ranks before the sweep"
 
 
@@ -126,6 +128,11 @@ class Model:
     network : Network
     scaling : str
         ``"weak"``: each rank computes as long on any number of ranks; ``"strong"``: all together do.
+
+    Attributes
+    ----------
+    left_out : list of str
+        What is in no count, or in no time.
     """
 
     def __init__(self, recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> None:
@@ -133,6 +140,7 @@ class Model:
         self.scaling = scaling
         measured = {ranks: classes_of(found) for ranks, found in recorded.items()}
         self.extrapolation: Extrapolation = extrapolate(measured)
+        self.left_out = _left_out(recorded, measured)
         self.fewest = min(recorded)
         self.computation = {}
         for phase, name in ((PRIMAL, RECORDING), (SWEEP, SWEEP)):
@@ -164,20 +172,30 @@ def _costs(rank: Rank, phase: str, network: Network) -> dict[str, Cost]:
         if place[0] == phase and row.calls:
             line = pathlib.PurePath(place[1]).name
             name = f"{place[2]} at {line}" if phase == PRIMAL else f"the adjoint's {place[2]} at {line}"
-            costs[name] = costs.get(name, Cost()) + _cost(place, row, network)
+            costs[name] = costs.get(name, Cost()) + (_cost(place, row, network) or Cost())
     if phase == SWEEP and rank.partners:
         n = float(rank.partners)
         costs[AGREEMENT] = messages(n, n, 0, 1, network)
     return costs
 
 
-def _cost(place: Place, row: Any, network: Network) -> Cost:
-    calls, sent, received = float(row.calls), float(row.sent), float(row.received)
-    if place[2] == "send":
-        return messages(calls, 0, sent, 0, network)
-    if place[2] == "receive":
-        return messages(0, calls, 0, calls / max(float(row.partners), 1.0), network)
-    return collective(place[2], round(row.size), max(sent, received) / calls, network) * calls
+def _cost(place: Place, row: Any, network: Network) -> Cost | None:
+    numbers = float(row.partners), float(row.calls), float(row.sent), float(row.received)
+    return cost_of(place[2], round(row.size), *numbers, network)
+
+
+def _left_out(recorded: Mapping[int, list[dict[str, Any]]], measured: Mapping[int, Classes]) -> list[str]:
+    """What was called and is not counted, and what is counted and has no cost."""
+    named = {
+        f"{what} at {pathlib.PurePath(line).name}"
+        for found in recorded.values()
+        for rank in found
+        for what, line in rank.get("left out", ())
+    }
+    places = {place for classes in measured.values() for rank in classes.values() for place in rank.rows}
+    unknown = {place for place in places if cost_of(place[2], 2, 1, 1, 0, 0, Network(0, 0, 0, 0)) is None}
+    named |= {f"the time of {operation} at {pathlib.PurePath(line).name}" for _, line, operation, _ in unknown}
+    return sorted(named)
 
 
 def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
@@ -190,6 +208,7 @@ def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
     for partners, populations in kinds.items():
         yield f"   {' + '.join(populations)} ranks with {partners} partners each"
     yield from (f"   not exact, taken as on most ranks: {doubt}" for doubt in found.doubts)
+    yield from (f"   not in it: {what}" for what in model.left_out)
     yield f"{'ranks':>8} {'messages':>9} {'bytes sent':>11} {'partners':>8} {'primal':>9}   in the sweep"
     before = ""
     for ranks in dict.fromkeys(map(found.nearest, targets)):
@@ -216,7 +235,11 @@ def _line(prediction: Prediction) -> str:
 def _sends(classes: Classes, phase: str) -> float:
     """Messages and collectives that a rank begins, at most."""
     return max(
-        sum(float(row.calls) for place, row in rank.rows.items() if place[0] == phase and place[2] != "receive")
+        sum(
+            float(row.calls)
+            for place, row in rank.rows.items()
+            if place[0] == phase and place[2] not in BEGUN_ELSEWHERE
+        )
         for rank in classes.values()
     )
 
