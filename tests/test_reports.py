@@ -1,12 +1,16 @@
 """Reports as a person sees them: the page in a browser, the options of ampi.run, and what is left out where much is."""
 
 import gzip
+import itertools
 import json
 import re
 
+import numpy
 import pytest
 from page_browser import look
 
+import ampi
+import ampi.numpy
 from ampi.reports import checked, written
 from ampi.reports import figures as shown
 from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
@@ -217,7 +221,7 @@ def many(ranks, events=40, messages=6):
                 "phases": [(0, RECORDING), (500 * events, SWEEP), (1000 * events, -1)],
                 "memory": [(1000 * k, 2, 64, 8) for k in range(events)],
                 "shadows": [(1000 * k, 100 * k) for k in range(events)],
-                "checkpoints": [(1500, 4096)],
+                "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
                 "messages": sent,
                 "tape": {"saved": 64 * events, "kept": 8 * events},
                 "host": "here",
@@ -237,12 +241,14 @@ def test_few_ranks_and_many(ranks, tmp_path):
     const texts = [...document.querySelectorAll("#lanes svg text")].filter((t) => t.textContent.startsWith("rank"));
     const heights = texts.map((t) => t.getBoundingClientRect());
     const apart = heights.slice(1).map((b, k) => b.top - heights[k].bottom);
-    return {heights: frames.map((f) => f.height), wide: document.documentElement.scrollWidth > innerWidth,
+    return {held: $("held").getAttribute("points").split(" ").length, legend: $("memory-legend").textContent,
+            heights: frames.map((f) => f.height), wide: document.documentElement.scrollWidth > innerWidth,
             apart: Math.min(0, ...apart), names: texts.length};
     """
     found, said = look(tmp_path / "index.html", script, tmp_path)
     assert not said and "error" not in found, (said, found)
     assert all(50 < height < 1000 for height in found["heights"]), found
+    assert found["held"] == 7 and "2 checkpoints, 5.0 KiB written; 1 freed" in found["legend"], found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
 
@@ -257,6 +263,23 @@ def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
     assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
     said = written.write_trace(tmp_path / "trace.json.gz", ranks)
     assert "172 are left out" in said
+
+
+def test_checkpoints_are_seen_until_they_are_freed():
+    """Of a loop of 20 steps with three states at a time."""
+    with ampi.tracing() as trace:
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(100))
+            y = ampi.timeloop(lambda u: u * u, x * 1.0, steps=20, checkpoints=3)
+            total = ampi.numpy.sum(y)
+        tape.gradient(total, x)
+        del tape, y, total
+    (rank,) = trace.gather()
+    sizes = [size for _, size in rank["checkpoints"]]
+    held = list(itertools.accumulate(sizes))
+    assert min(sizes) < 0 < max(sizes) and min(held) >= 0 and max(held) <= 4 * max(sizes)
+    assert held[-1] == 0
+    assert [size for _, size in shown._memory(rank)["held"]] == held
 
 
 def test_checks_are_shown_with_their_curve():

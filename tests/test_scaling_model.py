@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ampi import scaling
 from ampi.mpi.rules import TABLE
-from ampi.scaling import census, classes, forms, loggp, model, netbench, unlogged
+from ampi.scaling import census, classes, command, forms, loggp, model, netbench, unlogged, validation
 from ampi.scaling.command import main
 
 PROGRAM = """\
@@ -42,6 +42,11 @@ scaling = "weak"
 ranks = [3, 4]
 [runs.a]
 gradient = {from = "wall"}
+[network]
+L = 1e-6
+o = 4e-7
+g = 5e-7
+G = 1e-10
 """
 NETWORK = loggp.Network(1e-6, 4e-7, 5e-7, 1e-10)
 
@@ -73,6 +78,13 @@ def test_counts_and_bytes_are_those_of_another_run(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "recording" not in said, "what has been recorded is not run again"
     assert "longest: " in said
+    assert "network L = 1e-06; o = 4e-07; g = 5e-07; G = 1e-10 seconds" in said  # of the study
+
+    checked = list(validation.told(recorded | {6: model.record(study, (6,))[6]}, NETWORK, "weak"))
+    assert "3 not predicted: it is less than the others" in checked[1]
+    assert all(f"{ranks} counts exact; primal" in line for ranks, line in zip((4, 6), checked[2:]))
+    assert main(["model", str(study.path), "--at", "9", "--check"]) == 0
+    assert "not predicted: what ranks have as partners on 4 ranks follows no" in capsys.readouterr().out
     (rank, *_) = json.loads((tmp_path / "model.json").read_text())["100000"]["classes"]
     (alltoall,) = [row for row in rank["rows"] if row[0] == "primal" and row[2] == "Alltoall"]
     assert alltoall[3:6] == [100_000, 1, 16 * 100_000]
@@ -255,6 +267,42 @@ def test_network_files(tmp_path):
     ]:
         with pytest.raises(scaling.ScalingError, match=wrong):
             loggp.read_network(text)
+
+
+def test_network_of_a_study(tmp_path, capsys):
+    study = written(tmp_path)
+    assert loggp.network_of(scaling.read_study(study).network, tmp_path) == NETWORK
+    plain = STUDY[: STUDY.index("[network]")]
+    study.write_text(plain)
+    assert loggp.network_of(scaling.read_study(study).network, tmp_path) == loggp.DEFAULT
+    (tmp_path / "measured.toml").write_text(NETWORK.text())
+    study.write_text(plain + '[network]\nfile = "measured.toml"\n')
+    assert loggp.network_of(scaling.read_study(study).network, tmp_path) == NETWORK
+    for table, wrong in [
+        ("L = 1e-6\n", "G: is missing"),
+        ('L = "fast"\n', "L: must be a number of seconds"),
+        ('L = 1\no = 1\ng = 1\nG = 1\nfile = "x"\n', "not both"),
+        ("Latency = 1\n", "there is no such key"),
+    ]:
+        study.write_text(f"{plain}[network]\n{table}")
+        with pytest.raises(scaling.ScalingError, match=wrong):
+            scaling.read_study(study)
+
+
+def test_the_default_network_is_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["model", "--help"])
+    said = "".join(capsys.readouterr().out.split())
+    assert loggp.read_network(command.NETWORK.partition(" ")[0]) == loggp.DEFAULT
+    assert "".join(command.NETWORK.split()) in said
+
+
+def test_what_is_not_as_predicted_is_said():
+    ranks = {n: grid(n, 1) for n in (3, 5, 7)}
+    ranks[7][2]["rows"][0][5] += 1
+    ranks[7][2]["seconds"]["sweep"] = 4.0
+    line = list(validation.told(ranks, NETWORK, "weak"))[-1]
+    assert "not exact: sent of primal halo.py:3 send; primal" in line and "sweep 2 s for 4 s (-50%)" in line
 
 
 @pytest.mark.timeout(100)

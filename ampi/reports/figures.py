@@ -196,16 +196,17 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
         running[site] += saved + kept
         if not k % every or k == len(traced["memory"]) - 1:
             curve.append([_tenths(t), {site: size for site, size in running.items() if size}])
-    held = 0
-    checkpoints = []
+    checkpoints = [[_tenths(t), size] for t, size in traced["checkpoints"]]
+    held, sizes = [], 0
     for t, size in traced["checkpoints"]:
-        held += size
-        checkpoints.append([_tenths(t), size])
+        sizes += size
+        held.append((t, sizes))
     return {
         "sites": [[site, *sizes] for site, sizes in sorted(by_site.items())],
         "curve": curve,
         "shadows": [[_tenths(t), size] for t, size in _thinned(traced["shadows"])],
         "checkpoints": checkpoints,
+        "held": [[_tenths(t), size] for t, size in _thinned(held)],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns as now
@@ -14,7 +15,7 @@ from ..mpi.namespace import MPI
 from ..mpi.neighborhoods import NEIGHBORHOODS
 from ..mpi.waiting import Patience
 from ..recording import opened
-from .tracer import COMMUNICATION, KERNEL, PRIMAL, WAITING, TracedRecords, Tracer
+from .tracer import COMMUNICATION, KERNEL, PRIMAL, WAITING, TracedRecords, Tracer, running
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
@@ -183,5 +184,12 @@ def _storing(tracer: Tracer, function: Callable) -> Callable:
         function(self, *arguments)
         if get_ident() == tracer.thread:
             tracer.checkpoints.append((now(), self.nbytes))
+            weakref.finalize(self, _freed, tracer, self.nbytes).atexit = False
 
     return __init__
+
+
+def _freed(tracer: Tracer, nbytes: int) -> None:
+    """A state that has been stored is not needed any more."""
+    if tracer in running:
+        tracer.checkpoints.append((now(), -nbytes))

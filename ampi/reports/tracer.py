@@ -140,7 +140,7 @@ class Tracer:
     memory : list of tuple
         When, site, and bytes that were saved and kept then.
     shadows, checkpoints : list of tuple
-        When, and how many bytes they are.
+        When, and how many bytes they are; of checkpoints that are freed, less than zero.
     messages : list of tuple
         By tapes' records: what `harvest.of_tape` gives.
     comms : dict

@@ -12,8 +12,8 @@ from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
 
 MANY = (64, 512, 4096, 32768, 100_000)
-NETWORK = "L=1.5e-6, o=4e-7, g=5e-7, G=8e-11"
-"""A network of 100 Gbit/s, if none is given."""
+NETWORK = "L=1.5e-6,o=4e-7,g=5e-7,G=8e-11 (100 Gbit/s)"
+"""`loggp.DEFAULT`, whose module wants MPI."""
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
 
@@ -52,11 +52,14 @@ def parser() -> argparse.ArgumentParser:
     add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
     text = "predict counts, bytes and times of primal and sweep on many ranks, from tapes recorded on a few"
     model = add("model", _model, text)
-    model.add_argument("--network", metavar="FILE", help="what netbench has written, or L=..,o=..,g=..,G=.. in seconds")
+    text = f"what netbench has written, or L=..,o=..,g=..,G=.. in seconds ([network] of the study; {NETWORK})"
+    model.add_argument("--network", metavar="FILE", help=text)
     model.add_argument("--ranks", type=int, nargs="+", metavar="N", help="record on these (those of the study)")
     text = f"predict for these ({' '.join(map(str, MANY))})"
     model.add_argument("--at", type=int, nargs="+", metavar="N", default=MANY, help=text)
     model.add_argument("--run", default="", metavar="NAME", help="which [runs.NAME] (the first with a gradient)")
+    text = "predict each number of ranks from the others as well, and say what is exact and how far times are off"
+    model.add_argument("--check", action="store_true", help=text)
     model.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all of it there")
     text = (
         "measure the network between the first two ranks: mpiexec -n 2 python -m ampi.scaling netbench > network.toml"
@@ -105,15 +108,17 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _model(options: argparse.Namespace) -> int:
-    from ampi.scaling import model  # these two alone want MPI
-    from ampi.scaling.loggp import read_network
+    from ampi.scaling import model, validation  # these alone want MPI
+    from ampi.scaling.loggp import network_of, read_network
 
     study = read_study(options.study)
-    network = read_network(options.network or NETWORK)
+    network = read_network(options.network) if options.network else network_of(study.network, study.folder)
     recorded = model.record(study, options.ranks or study.ranks, options.run)
     found = model.Model(recorded, network, study.scaling)
     print(f"{study.name}, {study.scaling} scaling, network {'; '.join(network.text().splitlines()[1:])} seconds")
     print(*model.told(found, options.at), sep="\n")
+    if options.check:
+        print(*validation.told(recorded, network, study.scaling), sep="\n")
     if options.json:
         options.json.write_text(json.dumps(model.as_json(found, options.at), indent=1), encoding="utf-8")
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ampi.scaling.study import ScalingError, tomllib
 
@@ -61,6 +61,17 @@ class Network:
     def text(self) -> str:
         """As a file has it that `read_network` reads."""
         return "[network]\n" + "".join(f"{name} = {getattr(self, name):.4g}\n" for name in PARAMETERS)
+
+
+DEFAULT = Network(1.5e-6, 4e-7, 5e-7, 8e-11)
+"""If none is given: a network of 100 Gbit/s, with what messages take in MPI over one."""
+
+
+def network_of(given: Mapping[str, float] | str, folder: pathlib.Path) -> Network:
+    """The network that a study's table ``[network]`` says: parameters, or a file beside the study; else `DEFAULT`."""
+    if isinstance(given, str):
+        return read_network(str(folder / given))
+    return Network(**given) if given else DEFAULT
 
 
 def read_network(text: str) -> Network:

@@ -16,7 +16,7 @@ A study is a TOML file::
     arguments = "--gradient"
     gradient = {from = "wall"}
 
-Every key has its line in `KEYS`, `RUN_KEYS`, `FIGURE_KEYS` or `JOB_KEYS`; others are errors.
+Every key has its line in `KEYS`, `RUN_KEYS`, `FIGURE_KEYS`, `JOB_KEYS` or `NETWORK_KEYS`; others are errors.
 """
 
 import dataclasses
@@ -117,6 +117,8 @@ class Study:
         The file; programs run in its folder.
     contents : dict
         What stands in the file.
+    network : dict or str
+        Of ``model``: its parameters, or the file that has them; empty if the study does not say.
     """
 
     path: pathlib.Path
@@ -138,6 +140,7 @@ class Study:
     environment: dict[str, str]
     runs: dict[str, Run]
     job: Job
+    network: dict[str, float] | str
 
     @property
     def folder(self) -> pathlib.Path:
@@ -225,7 +228,7 @@ def read_study(path: str | pathlib.Path) -> Study:
 def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
     """The study that the contents of a file say."""
     problems = Problems(path)
-    problems.names("", contents, ("study", "runs", "environment", "job"))
+    problems.names("", contents, ("study", "runs", "environment", "job", "network"))
     values = problems.table("study", contents.get("study"), KEYS, ("script", "ranks"))
     if values is not None:
         _check_sizes(values, problems)
@@ -237,13 +240,14 @@ def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
             problems.add("[study] size", "is missing: {size} stands in the arguments")
     environment = problems.table("environment", contents.get("environment", {}), None) or {}
     job = problems.table("job", contents.get("job", {}), JOB_KEYS) or {}
+    network = _network(contents.get("network", {}), problems)
     if problems.found or values is None:
         raise problems.error()
     values["name"] = values["name"] or path.stem
     size_is = values.pop("size_is")
     study = Study(
         path=path, contents=dict(contents), per_rank=size_is == "per rank", environment=environment, runs=runs,
-        job=Job(**job), **values,
+        job=Job(**job), network=network, **values,
     )  # fmt: skip
     study.cases()
     return study
@@ -328,6 +332,20 @@ def _runs(table: Any, problems: Problems) -> dict[str, Run]:
             owner.setdefault(mode, name)
         found[name] = Run(name, values["python"], values["arguments"], figures)
     return found
+
+
+def _network(table: Any, problems: Problems) -> dict[str, float] | str:
+    """The network's parameters, or the file that has them; empty if the study says nothing of it."""
+    found = problems.table("network", table, NETWORK_KEYS)
+    if found is None:
+        return {}
+    file = found.pop("file")
+    given = {name: value for name, value in found.items() if value is not None}
+    if file and given:
+        problems.add("[network] file", "give file, or L, o, g and G, not both")
+    for name in () if file or not given else found.keys() - given.keys():
+        problems.add(f"[network] {name}", "is missing")
+    return file or given
 
 
 def _figure(where: str, values: dict[str, Any], problems: Problems) -> Figure:
@@ -437,6 +455,13 @@ def positive(value: Any) -> float:
     return float(value)
 
 
+def not_negative(value: Any) -> float:
+    """A number of seconds, which may be 0."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise ValueError("a number of seconds")
+    return float(value)
+
+
 def expression(value: Any) -> str:
     """A regular expression with one group."""
     try:
@@ -500,6 +525,13 @@ FIGURE_KEYS: dict[str, Key] = {
     "key": (text, ""),
     "file": (text, ""),
     "unit": (one_of(*UNITS), "s"),
+}
+NETWORK_KEYS: dict[str, Key] = {
+    "L": (not_negative, None),
+    "o": (not_negative, None),
+    "g": (not_negative, None),
+    "G": (not_negative, None),
+    "file": (text, ""),
 }
 JOB_KEYS: dict[str, Key] = {
     "system": (one_of(*SYSTEMS), ""),

@@ -118,7 +118,7 @@ function memory() {
     for (const [site, size] of Object.entries(sizes)) row[index.has(Number(site)) ? index.get(Number(site)) : shown.length] += size;
     return [t, row];
   });
-  const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...here.shadows.map(([, s]) => s), ...here.checkpoints.map(([, s]) => s));
+  const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...here.shadows.map(([, s]) => s), ...here.held.map(([, s]) => s));
   const unit = 1024 ** Math.floor(Math.log2(most) / 10);
   const x = (t) => left + (t / (data.end || 1)) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
   const parts = [];
@@ -138,11 +138,15 @@ function memory() {
   }
   const shadow = here.shadows.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
   if (shadow.length) parts.push(`<polyline points="${shadow.join(" ")}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
-  for (const [t, s] of here.checkpoints) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
+  const steps = here.held.flatMap(([t, s], k) => [[t, k ? here.held[k - 1][1] : 0], [t, s]]);
+  if (steps.length) steps.push([data.end, steps[steps.length - 1][1]]);
+  if (steps.length) parts.push(`<polyline id="held" points="${steps.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ")}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
+  const stored = here.checkpoints.filter(([, s]) => s > 0), freed = here.checkpoints.length - stored.length;
+  for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
   $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
     (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
-    `<i style="background:#b3261e"></i>shadows of sweeps` + (here.checkpoints.length ? ` &nbsp; ▲ ${here.checkpoints.length} checkpoints, ${bytes(sum(here.checkpoints.map(([, s]) => s)))} written` : "");
+    `<i style="background:#b3261e"></i>shadows of sweeps` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:#1d2733;height:2px;vertical-align:3px"></i>those that are held` : "");
   const total = { site: null, saved: sum(sized.map((s) => s.saved)), kept: sum(sized.map((s) => s.kept)) };
   const size = (name, f) => ({ name, text: (r) => bytes(f(r)), value: f });
   show($("memory-lines"), [
