@@ -16,6 +16,14 @@ from ampi.kernel.optimise import loop_distribution
 from ampi.kernel.options import Options
 
 
+def no_axes(x, y):
+    for i in range(len(x)):
+        t = np.zeros_like(np.asarray(x[i]))
+        for _ in range(3):
+            t[()] += x[i] * (x[i] * t[()] + 1.0)
+        y[i] = t[()]
+
+
 def vector(seed, size=12):
     return np.random.default_rng(seed).uniform(0.5, 1.5, size)
 
@@ -28,6 +36,7 @@ FURTHER = {
     "filtered": (test_passes.filtered, (vector(1), vector(2))),
     "of_pairs": (test_stages.of_pairs, test_stages.arguments("of pairs", 40)),
     "of_a_chain": (test_stages.of_a_chain, (vector(1, 300), vector(2, 300))),
+    "no_axes": (no_axes, (vector(1), vector(2))),
     "short": (test_passes.short, (vector(1),)),
     "chosen": (test_passes.chosen, (vector(1) - 1.0, vector(2))),
     "rows_of_sums": (test_passes.rows, (vector(1, (4, 5)), vector(2, 4))),
@@ -39,7 +48,7 @@ FURTHER = {
 CHANGED = {
     "simplify": "local_array",
     "unroll": "short n_body local_array",
-    "scalarise": "local_array",
+    "scalarise": "local_array no_axes",
     "private": "scratch",
     "loads": "on_both_sides",
     "activity": "exponentials axpy gather stencil strides dot own_index clamped matrix_product guarded",

@@ -81,7 +81,8 @@ class _Moving:
     def filling(self, t: ir.Alloc, index: tuple[Any, ...]) -> Stmt:
         """Loops that set all elements to the value that the array was allocated with."""
         assert t.fill is not None
+        if len(index) == len(t.shape):
+            return ir.Store(t.target, index, t.fill, line=t.line)
         i = Var(self.names.fresh("i"), INT)
-        index = (*index, i)
-        inner = ir.Store(t.target, index, t.fill, line=t.line) if len(index) == len(t.shape) else self.filling(t, index)
-        return Loop(i.name, i, ZERO, t.shape[len(index) - 1], (inner,), independent=True, line=t.line)
+        inner = self.filling(t, (*index, i))
+        return Loop(i.name, i, ZERO, t.shape[len(index)], (inner,), independent=True, line=t.line)
