@@ -73,7 +73,7 @@ ROOMS = {
     "runtime": set(),
     "ir": {"runtime"},
     "normalise": {"ir"},
-    "frontend": {"ir", "normalise"},
+    "frontend": {"ir", "normalise", "runtime"},
     "analysis": {"ir"},
     "differentiate": {"ir", "analysis"},
     "optimise": {"ir", "analysis"},

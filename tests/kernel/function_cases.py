@@ -317,6 +317,23 @@ def percentiles_without_gaps(a):
     return np.nanpercentile(a, 37.0), np.nanquantile(a, [0.2, 0.9]), np.isnan(np.percentile(a, 50))
 
 
+@case(vector(3, 5), vector(2, 2, 3), complex_too=False)
+def rows_in_order(a, b):
+    b.sort()
+    return np.sort(a), b[1, 1, 2] * b[0, 0, 0]
+
+
+@case(vector(3, 5), complex_too=False, single_too=False)
+def rows_in_parts(a):
+    place = np.argpartition(a, (1, 3))[:, 3]
+    return np.partition(a, 2)[:, 2], a[0, place[0]] + a[2, place[2]]
+
+
+@case(vector(2, 3), vector(3))
+def conjugates(a, b):
+    return a.conj(), np.sum(a * a.T.conjugate().T), (b * 2.0).conj()
+
+
 @case(vector(9), complex_too=False)
 def partitions(a):
     return np.partition(a, 3), a[np.argpartition(a, 4)[:4]].sum(), np.partition(a, (2, 5))

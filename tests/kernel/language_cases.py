@@ -6,6 +6,8 @@ from collections import namedtuple
 
 import numba
 import numpy as np
+from numba.core import types
+from numba.extending import overload, register_jitable
 
 import ampi
 
@@ -686,3 +688,37 @@ def slices_with_names(m, angle, axis):
     r[part, part] = np.array(((c, -s), (s, c)))
     back, first = slice(None, None, -1), slice(2)
     return r @ m[:3, 1], m[back, axis] * m[part.start, first][0], c * s
+
+
+# ---------------------------------------------------------------------------- plain functions that extensions know
+
+
+@register_jitable
+def scaled(a, factor=2.0):
+    return a * factor
+
+
+def combined(a, b, how="product"):
+    """In Python; compiled as `_combined` says."""
+    return a * b if how == "product" else a - b**2
+
+
+@overload(combined)
+def _combined(a, b, how="product"):
+    if not isinstance(a, types.Array):
+        return lambda a, b, how="product": scaled(a, b)
+    dtype = a.dtype
+
+    def of_arrays(a, b, how="product"):
+        out = np.zeros(a.shape, dtype)
+        for i in range(len(a)):
+            out[i] = a[i] * b[i] if how == "product" else a[i] - b[i] ** 2
+        return out
+
+    return of_arrays
+
+
+@case(x, y)
+def extended(a, b):
+    c = combined(a, b) + combined(a, b, how="difference")
+    return combined(scaled(c[0], factor=3.0), c[1]) * np.sum(scaled(c))

@@ -131,6 +131,24 @@ def with_default(value):
     return numba.njit(g)
 
 
+def registered(factor):
+    return numba.extending.register_jitable(lambda x: x * factor)
+
+
+def overloaded(factor):
+    def g(x):
+        raise NotImplementedError
+
+    @numba.extending.overload(g)
+    def of_types(x):
+        def compiled(x):
+            return x * factor
+
+        return compiled
+
+    return g
+
+
 PAIRS = {
     "number": (1.0, 2.0),
     "sign of zero": (0.0, -0.0),
@@ -143,6 +161,8 @@ PAIRS = {
     "constant of a module in a module": (module(g=module(h=1.0)), module(g=module(h=2.0))),
     "function": (callee(1.0), callee(2.0)),
     "default of a function": (with_default(1.0), with_default(2.0)),
+    "function of an extension": (registered(1.0), registered(2.0)),
+    "function with overloads": (overloaded(1.0), overloaded(2.0)),
     "enumeration": (enum.IntEnum("E", {"g": 1}), enum.IntEnum("E", {"g": 2})),
     "fields of a tuple": (Pair, Other),
     "dtype": (np.dtype("f4"), np.dtype("f8")),

@@ -21,7 +21,7 @@ from ampi.kernel.frontend.array_functions import FUNCTIONS
 from ampi.kernel.frontend.parse import parse
 
 CASES = function_cases.CASES
-NUMBAS_OWN = ("partitions",)  # whose values depend on how Numba does it
+NUMBAS_OWN = ("partitions", "rows_in_parts")  # whose values depend on how Numba does it
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)
 CROSSING = {
     f"{name}-{np.dtype(dtype)}": (name, dtype)
@@ -29,7 +29,7 @@ CROSSING = {
     for dtype in TYPES[: 4 if found.complex_too else 2]
     if name not in function_cases.DOUBLE or np.finfo(dtype).bits == 64
 }
-LONG = {"correlations", "covariances", "other_places", "partitions", "percentiles", "pieces", "sets", "norms"}
+LONG = set("correlations covariances other_places partitions percentiles pieces rows_in_parts sets norms".split())
 """Cases that Numba compiles for half a minute."""
 UNSTORED = {i for i, (name, dtype) in CROSSING.items() if name in LONG and np.finfo(dtype).bits < 64}
 SAMPLE = {name for name in list(CROSSING)[::10] if CROSSING[name][0] not in LONG}

@@ -84,7 +84,7 @@ def test_arrays_of_a_loop_are_saved_once(name):
     assert text.count("_saved = ") + text.count("_saved_1 = ") <= 2
 
 
-@pytest.mark.parametrize("name", ["functions_inside", "zipped", "tuples_are_spread", "refused_values"])
+@pytest.mark.parametrize("name", ["functions_inside", "zipped", "tuples_are_spread", "refused_values", "extended"])
 def test_compiled(name):
     function, arguments = CASES[name]
     compiled = ampi.kernel(function)

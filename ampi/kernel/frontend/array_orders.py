@@ -14,9 +14,8 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_shapes, array_values
-from ampi.kernel.frontend.array_functions import METHODS, array, filled, rule
+from ampi.kernel.frontend.array_functions import array, filled, rule
 from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
-from ampi.kernel.frontend.values import Static
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
@@ -40,19 +39,10 @@ def argsort(builder: Any, node: ast.Call, a: Any, kind: Any = None) -> ir.Var:
     return filled(builder, "argsort" if kind == "quicksort" else "stable_argsort", INT, shape_of(builder, a), a)
 
 
-@rule(np.sort)
-def sort(builder: Any, node: ast.Call, a: Any) -> Lazy:
+def sorted_vector(builder: Any, node: ast.Call, a: Any) -> Lazy:
     a = array_values.copied(builder, vector(builder, node, a), "values")
     order, axes = argsort(builder, node, a), axes_for(builder, 1)
     return Lazy(a.type, axes, shape_of(builder, a), element_at(a, (element_at(order, axes),)))
-
-
-def sort_in_place(builder: Any, node: ast.Call, a: Any) -> Any:
-    array_values.assign(builder, node, array_values.whole(builder, a), sort(builder, node, a))
-    return Static(None)
-
-
-METHODS["sort"] = sort_in_place
 
 
 def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:

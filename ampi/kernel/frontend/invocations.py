@@ -12,6 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.core.errors import LiteralTypingError, NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
@@ -24,6 +25,7 @@ from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, part_of
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
+from ampi.kernel.runtime import overloads
 
 CASTS: tuple[Any, ...] = (
     *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
@@ -106,6 +108,10 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     if handler is None and not is_known(function):
         refuse(builder, node, function)
     if inspect.isfunction(function) and intrinsics.lookup(function) is None and handler is None:
+        values, keywords = call_values(builder, node)
+        chosen = overloaded(builder, node, function, values, keywords)
+        if chosen is not None:
+            return call_function(builder, node, chosen, values, keywords, hint)
         builder.fail(node, f"'{function.__name__}' is a plain Python function", "decorate it with @ampi.kernel")
     arguments = expressions.spread(builder, node.args)
     if node.keywords:
@@ -127,6 +133,24 @@ def slice_object(builder: Any, node: ast.Call) -> Group:
         if value != nothing and not (isinstance(value, ir.Expr) and isinstance(value.type, types.Integer)):
             builder.fail(node, "the bounds of a slice must be integers")
     return Group((*values, *[nothing] * (3 - len(values))), Slice)
+
+
+def overloaded(builder: Any, node: ast.Call, function: Any, values: list[Value], keywords: dict[str, Value]) -> Any:
+    """What an extension of Numba's says is compiled for a plain function; None if there is none."""
+
+    def type_of(value: Value) -> types.Type:
+        found = builder.type_of(node, value)
+        if not isinstance(found, types.Omitted):
+            return found
+        try:
+            return types.literal(found.value)
+        except LiteralTypingError:
+            return numba.typeof(found.value)
+
+    try:
+        return overloads.implementation(function, [*map(type_of, values)], {n: type_of(v) for n, v in keywords.items()})
+    except NumbaError as problem:
+        builder.fail(node, f"'{function.__name__}': {problem}")
 
 
 SPECIAL: tuple[Any, ...] = (
@@ -198,6 +222,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
         if node.func.attr == "item" and not (node.args or node.keywords):
             return value
     if is_array(value):
+        if node.func.attr in ("conjugate", "conj") and not (node.args or node.keywords):
+            return of_elements(builder, node, np.conjugate, [value])
         handler = array_functions.METHODS.get(node.func.attr)
         if handler is None:
             builder.fail(

@@ -399,7 +399,8 @@ class _Builder:
 
     def dtype(self, node: ast.AST, value: Value) -> types.Type:
         try:
-            found = numpy_support.from_dtype(np.dtype(value.value))
+            given = value.value
+            found = given if isinstance(given, types.Type) else numpy_support.from_dtype(np.dtype(given))
             if inference.is_scalar(found):
                 return found
             return self.fail(node, "a structured local array", "make one array for each field")

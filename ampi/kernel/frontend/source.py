@@ -59,13 +59,15 @@ def read_source(function: Any) -> Source:
     text = textwrap.dedent("".join(lines))
     indent = len(lines[0]) - len(lines[0].lstrip())
     try:
-        definition = ast.parse(text).body[0]
+        definition: Any = ast.parse(text).body[0]
     except SyntaxError:
         definition = None
+    if code.co_name == "<lambda>" and definition is not None:
+        definition = _only_lambda(definition)
     if not isinstance(definition, ast.FunctionDef):
         raise KernelError(
             f"{filename}:{first_line}: in kernel '{name}': not a function definition\n    {lines[0].rstrip()}\n"
-            "  write it as `def name(...):` instead of a lambda or coroutine"
+            "  write it as `def name(...):`; a lambda must be the only one in its statement; coroutines are not known"
         )
     for node in ast.walk(definition):
         if hasattr(node, "lineno"):
@@ -74,3 +76,13 @@ def read_source(function: Any) -> Source:
             node.col_offset += indent
             node.end_col_offset += indent
     return Source(definition.name, filename, first_line, tuple(lines), definition)
+
+
+def _only_lambda(statement: ast.stmt) -> ast.FunctionDef | None:
+    """The only lambda of a statement, as a function."""
+    found = [n for n in ast.walk(statement) if isinstance(n, ast.Lambda)]
+    if len(found) != 1:
+        return None
+    (one,) = found
+    body = ast.copy_location(ast.Return(one.body), one.body)
+    return ast.copy_location(ast.FunctionDef("_lambda", one.args, [body], []), one)

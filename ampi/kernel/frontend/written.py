@@ -19,7 +19,7 @@ from numba import types
 from ampi.errors import KernelError
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_creation, array_orders, array_shapes, array_values, sequences
-from ampi.kernel.frontend.array_functions import array, binary, filled, fold, is_none, number, rule
+from ampi.kernel.frontend.array_functions import METHODS, array, binary, filled, fold, is_none, number, rule
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.values import Group, Static, Value
 from ampi.kernel.ir import index_algebra
@@ -305,22 +305,70 @@ quantiles(np.quantile, largest=1.0, factor=100.0, skip=False)
 quantiles(np.nanquantile, largest=1.0, factor=100.0, skip=True)
 
 
-@rule(np.partition)
-def partition(builder: Any, node: ast.Call, a: Any, kth: Any) -> Any:
+# --------------------------------------------------------------------------------------- orders
+
+
+def partition_vector(builder: Any, node: ast.Call, a: Any, kth: Any) -> Any:
     """In the order in which Numba leaves the elements."""
-    order = argpartition(builder, node, a, kth)
+    order = argpartition_vector(builder, node, a, kth)
     axes = array_values.axes_for(builder, 1)
     value = array_values.element_at(a, (array_values.element_at(order, axes),))
     return array_values.Lazy(a.type.copy(layout="C"), axes, array_values.shape_of(builder, a), value)
 
 
-@rule(np.argpartition)
-def argpartition(builder: Any, node: ast.Call, a: Any, kth: Any) -> ir.Var:
+def argpartition_vector(builder: Any, node: ast.Call, a: Any, kth: Any) -> ir.Var:
     a = array_values.computed(builder, array_orders.vector(builder, node, a), "values")
     if not array_values.is_array(kth):
         kth = sequences.array_of(builder, node, kth if isinstance(kth, Group) else Group((kth,)), INT)
     return filled(builder, "argpartition", INT, array_values.shape_of(builder, a), a, kth)
 
+
+def along_rows(function: Any, of_vector: Any) -> Callable[[Any], Any]:
+    """Register a function of vectors, and the kernel that calls it for all rows (the last axis) of other arrays."""
+
+    def register(of_rows: Any) -> Any:
+        @rule(function)
+        def handler(builder: Any, node: ast.Call, a: Any, *kth: Any) -> Any:
+            if array(builder, node, a).type.ndim == 1:
+                return of_vector(builder, node, a, *kth)
+            return inlined(builder, node, of_rows, [a, *kth], {})
+
+        handler.__signature__ = with_first(of_rows)  # type: ignore[attr-defined]
+        return handler
+
+    return register
+
+
+@along_rows(np.sort, array_orders.sorted_vector)
+def sort(a):
+    result = a.copy()
+    for row in np.ndindex(a.shape[:-1]):
+        result[row] = np.sort(a[row])
+    return result
+
+
+@along_rows(np.partition, partition_vector)
+def partition(a, kth):
+    result = a.copy()
+    for row in np.ndindex(a.shape[:-1]):
+        result[row] = np.partition(a[row], kth)
+    return result
+
+
+@along_rows(np.argpartition, argpartition_vector)
+def argpartition(a, kth):
+    result = np.empty(a.shape, np.intp)
+    for row in np.ndindex(a.shape[:-1]):
+        result[row] = np.argpartition(a[row], kth)
+    return result
+
+
+def sort_in_place(builder: Any, node: ast.Call, a: Any) -> Any:
+    array_values.assign(builder, node, array_values.whole(builder, a), sort(builder, node, a))
+    return Static(None)
+
+
+METHODS["sort"] = sort_in_place
 
 # --------------------------------------------------------------------------------------- statistics
 

@@ -37,6 +37,7 @@ from numba.stencils.stencil import StencilFunc
 from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
+from ampi.kernel.runtime.overloads import declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced
 
 # --------------------------------------------------------------------------------------------------- fingerprints
@@ -180,6 +181,9 @@ class _Identity:
         if isinstance(value, enum.EnumMeta):
             members: Any = value.__members__
             return value.__qualname__, [(name, repr(member.value)) for name, member in members.items()]
+        if is_plain(value):
+            overloads = [self.of_function(f, None) for f in declared_overloads(value)]
+            return value.__module__, value.__qualname__, overloads and (self.of_function(value, None), overloads)
         if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, types.Type, type(None))):
             return type(value).__qualname__, repr(value)
         if isinstance(value, type):

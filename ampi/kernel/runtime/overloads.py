@@ -1,0 +1,54 @@
+"""Plain Python functions that Numba compiles because an extension says how: ``overload`` and ``register_jitable``.
+
+For the types of a call's arguments the extension gives a function with the same parameters; calls of that are inlined.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numba import types
+from numba.core.registry import cpu_target
+
+KNOWN = ("numpy", "math", "cmath", "numba", "ampi")
+_FOUND: dict[Any, Callable[..., Any]] = {}  # keeps them alive: parsed functions are told apart by identity
+
+
+def is_plain(function: Any) -> bool:
+    """Whether it is a Python function of somebody else's."""
+    return inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in KNOWN
+
+
+def declared_overloads(function: Any) -> Iterator[Callable[..., Any]]:
+    """The functions of types that extensions have given for a function."""
+    context = cpu_target.typing_context
+    context.refresh()
+    known = context._lookup_global(function)
+    for template in getattr(known, "templates", ()):
+        overload = getattr(template, "_overload_func", None)
+        if overload is not None:
+            yield overload
+
+
+def implementation(function: Any, positional: list[types.Type], keywords: dict[str, types.Type]) -> Any:
+    """What is compiled for a call with arguments of these types; None if nothing was declared for them."""
+    key = (function, tuple(positional), tuple(sorted(keywords.items())))
+    if key not in _FOUND:
+        for overload in declared_overloads(function):
+            for literal in (False, True):
+                chosen = _chosen(overload, positional, keywords, literal)
+                if inspect.isfunction(chosen):
+                    _FOUND[key] = chosen
+                    return chosen
+    return _FOUND.get(key)
+
+
+def _chosen(overload: Any, positional: list[types.Type], keywords: dict[str, types.Type], literal: bool) -> Any:
+    as_asked = (lambda t: t) if literal else types.unliteral
+    try:
+        inspect.signature(overload).bind(*positional, **keywords)
+    except TypeError:
+        return None
+    return overload(*map(as_asked, positional), **{name: as_asked(t) for name, t in keywords.items()})
