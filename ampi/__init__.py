@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .constants import constant
     from .custom import custom_vjp
     from .derivatives import grad, jvp, linearize, value_and_grad, vjp
+    from .jacobians import jacfwd, jacrev
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
     from .reports import report, tracing
@@ -89,6 +90,8 @@ __all__ = [
     "hessian",
     "hvp",
     "independent",
+    "jacfwd",
+    "jacrev",
     "jvp",
     "kernel",
     "linearize",
@@ -120,6 +123,8 @@ _HOMES = {
     "hessian": "second_order",
     "hvp": "second_order",
     "independent": "programs.declared",
+    "jacfwd": "jacobians",
+    "jacrev": "jacobians",
     "jvp": "derivatives",
     "linearize": "derivatives",
     "ndarray": "array",

@@ -117,8 +117,17 @@ class custom_vjp:
         self._require_tangent()
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
         active = [x for x in leaves(arguments) if is_active(tape, x)]
-        with passive(), tape.noting_overwritten() as overwritten:
-            result, dot = self.tangent(arguments, dots)
+        lanes = tape.forward.lanes
+        if lanes is None:
+            with passive(), tape.noting_overwritten() as overwritten:
+                result, dot = self.tangent(arguments, dots)
+        else:
+            several = [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
+            with passive():  # the last one on the arguments themselves, which it may overwrite
+                others = [self.tangent(mapped(_copied, arguments), some)[1] for some in several[:-1]]
+            with passive(), tape.noting_overwritten() as overwritten:
+                result, dot = self.tangent(arguments, several[-1])
+            dot = _stacked([*others, dot], len(list(leaves(result))))
         written = {region.storage for region in overwritten}
         result = mapped(lambda x: _output(x, active, written), result)
         found = list(leaves(result))
@@ -128,7 +137,8 @@ class custom_vjp:
         for x, x_dot in zip(found, given):
             if _can_be_active(x):
                 value = plain(np.asarray(0.0 if x_dot is None else x_dot))
-                if x_dot is not None and value.shape != x.shape:
+                wanted = x.shape if lanes is None else (len(lanes), *x.shape)
+                if x_dot is not None and value.shape != wanted:
                     raise TapeError(
                         f"the tangent of {self.__name__} returned shape {value.shape} for a result of shape {x.shape}"
                     )
@@ -177,6 +187,17 @@ class custom_vjp:
         record = _CustomPairs(self.__name__, self.backward, sources, [], kept, outputs)  # type: ignore[arg-type]
         tape.append(record, created=[x for x in leaves(result) if _can_be_active(x)])
         return result
+
+
+def _stacked(directions: list, count: int) -> tuple[np.ndarray | None, ...]:
+    """Tangents of so many results in several directions, of which some may be None for zero."""
+    rows = [[None] * count if dot is None else list(leaves(dot)) for dot in directions]
+    found: list[np.ndarray | None] = []
+    for several in zip(*rows):
+        known = [plain(np.asarray(x)) for x in several if x is not None]
+        stacked = [np.zeros_like(known[0]) if x is None else plain(np.asarray(x)) for x in several] if known else None
+        found.append(stacked and np.stack(stacked))
+    return tuple(found)
 
 
 class _Pair:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from .array import value
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
 from .memory import TrackedArray, carries_derivatives, plain, tracked_copy
 from .recording import recording
-from .tape import ForwardTape, Tape
+from .tape import ForwardTape, Push, Tape, VectorPush
 
 OBJECTIVES = ("sum", "replicated", "root")
 
@@ -151,7 +152,7 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     return value(y), pullback
 
 
-def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp(f: Callable, primals: Any, tangents: Any, *, vectorised: bool | int = False) -> tuple[Any, Any]:
     """Run a function and carry tangents along with its values (forward mode).
 
     Collective over the ranks that communicate inside ``f``: all of them are in `jvp`.  Nothing is taped: each operation
@@ -166,6 +167,9 @@ def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
     tangents : tuple
         ẋ, of the structure, the shapes and (up to conversion) the dtypes of ``primals``; None for an argument, or a
         part of one, that is constant, as integers have to be.
+    vectorised : bool or int
+        Tangents in k directions at once (vector mode): each has a leading axis of k, the same on all ranks, and shape
+        ``(k, *x.shape)``.  A rank that has no tangent passes k itself.  ``f`` runs once.
 
     Returns
     -------
@@ -173,12 +177,14 @@ def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
         What ``f`` returned, as plain values.
     y_dot
         ∂f/∂x ẋ, summed over the ranks' x, in the structure of ``y``; None for what is no floating-point or complex
-        number or array of them.
+        number or array of them.  If vectorised, with a leading axis of k: shape ``(k, *y.shape)``.
 
     Raises
     ------
     ActivityError
         An operation has no tangent (the message names it and the line), or active values would be lost.
+    CommunicationError
+        The ranks disagree about k, or what is sent does not fit what is received.
     TapeError
         Primals and tangents do not fit, or a primal carries derivatives on a tape that records.
 
@@ -189,11 +195,23 @@ def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> y, y_dot = ampi.jvp(lambda x: x * x, np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     >>> y_dot
     array([ 2., 40.])
+    >>> ampi.jvp(lambda x: x * x, np.array([1.0, 2.0]), np.eye(2), vectorised=True)[1]
+    array([[2., 0.],
+           [0., 4.]])
     """
     if not isinstance(primals, tuple):
         primals, tangents = (primals,), (tangents,)
-    with ForwardTape() as tape:
-        arguments = with_tangents(tape, primals, tangents, "primals")
+    count = None if vectorised is False else _directions(tangents, vectorised)
+    return push_forward(f, primals, tangents, count)[:2]
+
+
+def push_forward(f: Callable, primals: tuple, tangents: tuple, count: int | None) -> tuple[Any, Any, int]:
+    """`jvp` in so many directions (None: without an axis for them); and the most bytes that tangents took, if it is
+    vectorised."""
+    make: Callable = Push if count is None else partial(VectorPush, count=count)
+    with ForwardTape(make) as tape:
+        lead = () if count is None else (count,)
+        arguments = with_tangents(tape, primals, tangents, "primals", lead=lead)
         error: BaseException | None = None
         try:
             y = f(*arguments)
@@ -203,7 +221,7 @@ def jvp(f: Callable, primals: Any, tangents: Any) -> tuple[Any, Any]:
             raise
         finally:
             tape.finish(error)
-    return value(y), y_dot
+    return value(y), y_dot, tape.forward.most
 
 
 def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
@@ -272,12 +290,32 @@ def has_tangent(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and _is_inexact(leaf)
 
 
+def _directions(tangents: Any, given: bool | int) -> int:
+    """In how many directions tangents go: as long as the leading axis of the first one is."""
+    first = next((np.shape(plain_of(leaf)) for leaf in leaves_of(with_arrays(tangents)) if leaf is not None), None)
+    if first == ():
+        raise TapeError("ampi.jvp: with vectorised=True tangents have a leading axis, and one is a number")
+    if first is None and isinstance(given, bool):
+        raise TapeError("ampi.jvp: no tangent says how many directions there are; pass their number: vectorised=k")
+    count = first[0] if isinstance(given, bool) else int(given)  # type: ignore[index]
+    if count < 1:
+        raise TapeError(f"ampi.jvp: {count} directions; pass one at least")
+    return count
+
+
 def with_tangents(
-    tape: Any, x: Any, x_dot: Any, where: str, asked: str = "ampi.jvp", start: Callable | None = None
+    tape: Any,
+    x: Any,
+    x_dot: Any,
+    where: str,
+    asked: str = "ampi.jvp",
+    start: Callable | None = None,
+    lead: tuple[int, ...] = (),
 ) -> Any:
     """Copies of the leaves of arguments that have tangents on the tape; those without one as they are.
 
-    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None.
+    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None; tangents
+    have the leading axes ``lead``.
     """
     if _is_list_of_numbers(x):
         x = np.array(x)
@@ -288,8 +326,11 @@ def with_tangents(
         if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
             raise TapeError(f"{asked}: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
         if isinstance(x, dict):
-            return {name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start) for name in x}
-        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start) for k, (a, b) in enumerate(zip(x, x_dot))]
+            return {
+                name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start, lead) for name in x
+            }
+        pairs = enumerate(zip(x, x_dot))
+        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     tape.is_active(x)  # raises if it carries derivatives on an outer tape
     plainly = plain_of(x)
@@ -300,8 +341,9 @@ def with_tangents(
     if not _is_inexact(plainly):
         raise ActivityError(f"{asked}: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
     given = np.asarray(plain_of(x_dot))
-    if given.shape != np.shape(plainly):
-        raise TapeError(f"{asked}: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}")
+    if given.shape != (*lead, *np.shape(plainly)):
+        beside = f", which has to be {(*lead, *np.shape(plainly))}" if lead else ""
+        raise TapeError(f"{asked}: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}{beside}")
     if given.dtype.kind == "c" and np.asarray(plainly).dtype.kind != "c":
         raise TapeError(f"{asked}: {where} is real, its tangent complex")
     if start is not None:
@@ -315,7 +357,8 @@ def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
     if not has_tangent(leaf):
         return None
     if not isinstance(leaf, np.ndarray):
-        return np.zeros((), np.asarray(leaf).dtype)[()]
+        lanes = tape.forward.lanes
+        return np.zeros(() if lanes is None else len(lanes), np.asarray(leaf).dtype)[()]
     return tape.tangent_at(leaf)[()]
 
 
@@ -369,6 +412,8 @@ def value_and_grad(
         if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
             from .second_order import of_forward_mode
 
+            if outer.forward.lanes is not None:
+                raise ActivityError("ampi.grad inside ampi.jvp(..., vectorised=True): take one tangent after the other")
             y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
             return y, found if isinstance(argnums, tuple) else found[0]
         with Tape() as tape:

@@ -160,11 +160,12 @@ def hvp(f: Callable, primals: Any, v: Any, objective: str = "sum", comm: Any = N
     return products(f, primals, v, objective, comm).product
 
 
-def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None) -> np.ndarray:
-    """The Hessian of a function of few parameters, row by row on the ranks that have them.
+def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None, *, pattern: Any = None) -> Any:
+    """The Hessian of a function, row by row on the ranks that have them: of few parameters, or sparse.
 
     Collective over ``comm``: all ranks call it with their own parameters, which may be none (an array of size zero).
-    The function runs once for each parameter of all ranks, with `hvp`.
+    The function runs once for each parameter of all ranks, with `hvp`; with a pattern, once for each group of
+    parameters that have no row in common, and once more.
 
     Parameters
     ----------
@@ -176,10 +177,12 @@ def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None) -> np
         What is differentiated, as for `value_and_grad`.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together; by default `ampi.COMM_WORLD`.
+    pattern : sparse array of SciPy's, optional
+        Where this rank's block of rows has entries that may not be zero; of its shape, as for `jacfwd`.
 
     Returns
     -------
-    numpy.ndarray
+    numpy.ndarray, or scipy.sparse.csr_array if there is a pattern
         This rank's block of rows: shape (n_r, Σ n_s).  A row belongs to each of this rank's parameters, and a column to
         each of all ranks', those of rank 0 first; in C order.
 
@@ -188,7 +191,7 @@ def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None) -> np
     ActivityError
         ``x`` is no array of real floating-point numbers, or an operation has no second derivative yet.
     CommunicationError, TapeError
-        As for `hvp`.
+        As for `hvp`; TapeError on all ranks if the pattern has another shape, or leaves out an entry that is not zero.
 
     Examples
     --------
@@ -202,6 +205,10 @@ def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None) -> np
     if here.dtype.kind != "f":
         raise ActivityError(f"ampi.hessian: x is of dtype {here.dtype}; pass real floating-point numbers")
     everywhere = ranks_of(comm)
+    if pattern is not None:
+        from .jacobians import sparse_hessian
+
+        return sparse_hessian(lambda v: hvp(f, (x,), (v,), objective, comm)[0], here, pattern, everywhere)
     sizes = everywhere.allgather(here.size)
     columns = []
     for rank, size in enumerate(sizes):

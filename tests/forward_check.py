@@ -1,11 +1,23 @@
-"""Holds forward mode against reverse mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ to rounding."""
+"""Holds forward mode against reverse mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ to rounding; and vector modes against single ones: to
+the last bit, where nothing depends on who comes first."""
 
+import os
+import sys
 import warnings
+import zlib
 
 import numpy as np
 
 import ampi
 from ampi.structures import leaves
+
+
+def is_drawn(which, of=3):
+    """Whether this test looks at something that takes as long as all else: one in some does, with ``--all-cases`` or
+    ``--slow`` each."""
+    if {"--all-cases", "--slow"} & set(sys.argv):
+        return True
+    return zlib.crc32(os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].encode()) % of == which
 
 
 def draw(generator, x):
@@ -62,4 +74,46 @@ def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, walk=True):
         walked = tape.tangent(outputs, watched, x_dot)
         for a, b in zip(walked, chosen, strict=True):
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(size([b]), 1e-300))
+    if is_drawn(1):
+        check_seeds(tape, outputs, watched, 2)
+        check_tangents(f, x, 2, rounding=0.0 if walk else tolerance)
     return forward
+
+
+def compare(together, single, k, rounding=0.0):
+    """What a vector mode gives, with a leading axis of k, against what ``single(j)`` gives for each direction."""
+    for j in range(k):
+        for all_of_them, one in zip(together, single(j), strict=True):
+            assert np.shape(all_of_them) == (k, *np.shape(one))
+            assert np.asarray(all_of_them).dtype == np.asarray(one).dtype
+            if rounding:
+                scale = max(np.max(np.abs(one), initial=0.0), 1e-300)
+                np.testing.assert_allclose(all_of_them[j], one, rtol=rounding, atol=rounding * scale)
+            else:
+                assert np.array_equal(all_of_them[j], one, equal_nan=True), (j, all_of_them[j], one)
+
+
+def check_seeds(tape, y, x, k=3, seed=0, rounding=0.0):
+    """`Tape.gradient` with ``seeds=`` against sweeps one after the other; y and x are lists."""
+    generator = np.random.default_rng(seed)
+    given = [np.array([draw(generator, a) for _ in range(k)]) for a in y]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ampi.ActivityWarning)
+        together = tape.gradient(y, x, seeds=given if y else k)
+        compare(together, lambda j: tape.gradient(y, x, seed=[s[j] for s in given]), k, rounding)
+
+
+def check_tangents(f, x, k=3, seed=0, rounding=0.0):
+    """`ampi.jvp` with ``vectorised=True`` against runs one after the other."""
+    generator = np.random.default_rng(seed)
+    given = [np.array([draw(generator, a) for _ in range(k)]) for a in x]
+    y, together = ampi.jvp(f, tuple(x), tuple(given), vectorised=True)
+    there = [leaf for leaf in leaves(together) if leaf is not None]
+
+    def single(j):
+        again, y_dot = ampi.jvp(f, tuple(x), tuple(t[j] for t in given))
+        for a, b in zip(numbers(y), numbers(again), strict=True):
+            np.testing.assert_allclose(a, b, rounding, rounding)
+        return [leaf for leaf in leaves(y_dot) if leaf is not None]
+
+    compare(there, single, k, rounding)

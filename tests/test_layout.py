@@ -58,6 +58,7 @@ FLOORS = {
     "kernel": 1,
     "checkpoint": 2,
     "derivatives": 2,
+    "jacobians": 2,
     "second_order": 2,
     "testing": 3,
     "reports": 3,

@@ -13,8 +13,8 @@ import ampi
 
 NAMES = """
     COMM_WORLD COMM_SELF MPI Comm Intracomm Cartcomm Request Prequest Message Win File Op
-    ndarray numpy kernel Tape grad value_and_grad vjp jvp linearize hvp hessian value constant passive custom_vjp
-    testing rules
+    ndarray numpy kernel Tape grad value_and_grad vjp jvp linearize hvp hessian jacrev jacfwd value constant passive
+    custom_vjp testing rules
     AmpiError ActivityError KernelError TapeError CommunicationError ActivityWarning CacheWarning PerformanceWarning
 """.split()
 
@@ -40,7 +40,9 @@ def test_all_is_true():
         ("grad", ["f", "argnums", "objective"]),
         ("value_and_grad", ["f", "argnums", "objective"]),
         ("vjp", ["f", "x"]),
-        ("jvp", ["f", "primals", "tangents"]),
+        ("jvp", ["f", "primals", "tangents", "vectorised"]),
+        ("jacrev", ["f", "x", "chunk", "memory", "pattern", "comm"]),
+        ("jacfwd", ["f", "x", "chunk", "memory", "pattern", "comm"]),
         ("linearize", ["f", "x"]),
         ("hvp", ["f", "primals", "v", "objective"]),
         ("hessian", ["f", "x", "objective"]),
@@ -58,8 +60,8 @@ def test_ampi_numpy_uses_no_builtin_function_that_numpy_has_another_of():
 
 
 def test_tape_methods():
-    assert list(inspect.signature(ampi.Tape.gradient).parameters)[1:4] == ["y", "x", "seed"]
-    assert list(inspect.signature(ampi.Tape.tangent).parameters)[1:4] == ["y", "x", "x_dot"]
+    assert list(inspect.signature(ampi.Tape.gradient).parameters)[1:5] == ["y", "x", "seed", "seeds"]
+    assert list(inspect.signature(ampi.Tape.tangent).parameters)[1:5] == ["y", "x", "x_dot", "vectorised"]
     assert hasattr(ampi.Tape, "watch") and hasattr(ampi.Tape, "__enter__")
 
 

@@ -217,6 +217,7 @@ class _Steps(IsRecord):
     """The record of a time loop on a tape."""
 
     reads_memory = True
+    together = True
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, state: Any) -> None:
         self.steps = 0

@@ -110,7 +110,10 @@ def call(
 def run(
     kernel: Any, contract: TangentContract, push: tape.Push, args: tuple[Any, ...], leaves: Sequence[Any]
 ) -> tuple[Any, Iterator[Any]]:
-    """Run a kernel and carry tangents along: its result, and the tangents of those leaves of it that are active."""
+    """Run a kernel and carry tangents along: its result, and the tangents of those leaves of it that are active (one
+    after the other, with a leading axis for directions in vector mode)."""
+    if push.lanes is not None:
+        return _run_lanes(kernel, contract, push, args, leaves)
     given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
     shadows = [push.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
@@ -125,6 +128,22 @@ def run(
     if count and not contract.twice:
         result = _structured(contract.structure, iter(found[:count]))
     return result, iter(found[count:])
+
+
+def _run_lanes(
+    kernel: Any, contract: TangentContract, push: tape.Push, args: tuple[Any, ...], leaves: Sequence[Any]
+) -> tuple[Any, Iterator[Any]]:
+    """The same for each direction: on copies of what the kernel writes, but for the last one."""
+    dots = []
+    for lane in push.lanes[:-1]:
+        given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
+        given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
+        given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(given)]
+        shadows = [lane.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
+        numbers = [lane.get(memory.region_of(leaves[k]))[()] for k in contract.scalars]
+        dots.append(contract.tangent(*given, *shadows, *numbers)[len(contract.result_dtypes) :])
+    result, last = run(kernel, contract, push.lanes[-1], args, leaves)
+    return result, iter([np.stack(some) for some in zip(*dots, last)])
 
 
 def _structured(structure: Any, found: Iterator[Any]) -> Any:

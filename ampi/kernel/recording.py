@@ -622,7 +622,7 @@ class _Adjoint(tape.IsRecord):
         self.kept: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
-        if sweep.halves is not None:
+        if sweep.pairs:
             second.sweep_call(self, sweep)
             return
         if not any(map(sweep.has_shadow, self.outputs)):

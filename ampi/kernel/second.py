@@ -60,7 +60,7 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
     """The adjoint of a recorded call, and its tangent."""
     if not any(map(sweep.has_shadow, call.outputs)):
         return
-    contract, (adjoints, tangents), push = call.contract, sweep.halves, sweep.tape.tangents
+    contract, (adjoints, tangents), push = call.contract, sweep.lanes, sweep.tape.tangents
     assert contract.second is not None
     second = contract.second()
     values: list[Any] = []
@@ -72,8 +72,8 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
     for k, region in zip(contract.scalars, call.scalars):
         dots[k] = push.get(region)[()]
     flags = [call.is_distinct(adjoints, k, values[k]) for k in contract.distinct] + [False for _ in contract.new]
-    shadows = [[half.shadow(region) for region in call.shadows] for half in sweep.halves]
-    seeds = [[call.seed_in(half, s) for s in call.seeds] for half in sweep.halves]
+    shadows = [[lane.shadow(region) for region in call.shadows] for lane in sweep.lanes]
+    seeds = [[call.seed_in(lane, s) for s in call.seeds] for lane in sweep.lanes]
     given: Sequence[Any] = (*values, *shadows[0], *seeds[0], *flags)
     all_dots = (*dots, *shadows[1], *seeds[1])
     # Compiled code is told by its types which arrays may be written.
@@ -89,8 +89,8 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
             tangents.add(region, next(rest))
     for k, region in zip(contract.shadows, call.shadows):
         if k in contract.ends:
-            for half in sweep.halves:
-                half.end(region)
+            for lane in sweep.lanes:
+                lane.end(region)
 
 
 def _zeros(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """Agreement: at the beginning of a sweep the ranks exchange their logs, so that all know what is reversed.
 
 Each pair of ranks that exchanged messages exchanges the lists of them, and each communicator the list of its
-collectives; all then know for each whether an adjoint travels back.
+collectives; all then know for each whether an adjoint travels back.  What has been agreed once for a tape holds for its
+later sweeps; but sweeps in vector mode say each time how many directions they have.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from .log import Log
 
 
-def agree(logs: Iterable[Log]) -> None:
-    """Exchange the logs with all partners at once, in no particular order; then compare them."""
+def agree(logs: Iterable[Log], directions: int = 0) -> None:
+    """Exchange the logs with all partners at once, in no particular order; then compare them.
+
+    ``directions`` is what a sweep in vector mode has of them; 0: it is none.
+    """
     problems: list[str] = []
     exchanges = []
     for log in logs:
@@ -37,9 +41,13 @@ def agree(logs: Iterable[Log]) -> None:
         for partner in sorted(sent_to.keys() | received_from.keys()):
             sent, got = sent_to[partner], received_from[partner]
             if log.agreed.get(partner) != (len(sent), len(got)):
-                exchanges.append(_agree_messages(log, partner, sent, got, problems))
+                exchanges.append(_agree_messages(log, partner, sent, got, directions, problems))
+            elif directions:
+                exchanges.append(_agree_messages(log, partner, [], [], directions, problems))
         if log.agreed_collectives != (len(log.collectives), log.passive):
-            exchanges.append(_agree_collectives(log, problems))
+            exchanges.append(_agree_collectives(log, log.collectives, directions, problems))
+        elif directions and (log.collectives or log.passive):
+            exchanges.append(_agree_collectives(log, [], directions, problems))
     _drive(exchanges, problems)
     if problems:
         raise CommunicationError("\n".join(problems))
@@ -90,25 +98,33 @@ def _finished(exchange: _Exchange) -> bool:
     return True
 
 
-def _agree_messages(log: Log, partner: int, sent: list[Sent], got: list[Received], problems: list[str]) -> _Exchange:
-    """Exchange with one partner the messages sent to it and received from it."""
+def _agree_messages(
+    log: Log, partner: int, sent: list[Sent], got: list[Received], directions: int, problems: list[str]
+) -> _Exchange:
+    """Exchange with one partner the messages sent to it and received from it; none of them, if these are known."""
 
     def steps() -> Generator[None]:
         reverse = log.reverse
         header = reverse.identity, len(sent), reverse.sweep_with(partner)
-        mine = np.array([header, *map(sent_row, sent), *map(received_row, got)], np.int64)
+        rows = header, (directions, 0, 0), *map(sent_row, sent), *map(received_row, got)
+        mine = np.array(rows, np.int64)
         request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
         theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
         n_sent, sweeps = theirs[0, 1:].tolist()
         if sweeps != header[2]:
             problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
-        match_sent(reverse, partner, sent, theirs[1 + n_sent :].tolist(), problems)
-        match_received(reverse, partner, got, theirs[1 : 1 + n_sent].tolist(), problems)
+        if theirs[1, 0] != directions:
+            problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
+        match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), problems)
+        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), problems)
         while not request.Test():
             yield
-        log.agreed[partner] = len(sent), len(got)
+        if sent or got:
+            log.agreed[partner] = len(sent), len(got)
 
     def describe() -> str:
+        if not (sent or got):
+            return f"the agreement with rank {partner} about a sweep in {directions} directions"
         first = (sent or got)[0].describe()
         return f"the agreement with rank {partner} about {len(sent) + len(got)} messages, the first of which is {first}"
 
@@ -134,33 +150,41 @@ def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:
     )
 
 
-def _agree_collectives(log: Log, problems: list[str]) -> _Exchange:
-    """Find out with all ranks of a communicator which of its collectives are reversed."""
-    calls = log.collectives
+def _other_directions(reverse: Reverse, directions: int, other: str, others: int) -> str:
+    def shown(count: int) -> str:
+        return f"in {count} directions" if count else "in one direction, without seeds="
 
-    def steps() -> Generator[None]:
-        facts = yield from _most(log.reverse, _facts_of(log))
-        if _compare_collectives(log, facts, problems):
-            yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
-            log.agreed_collectives = len(calls), log.passive
-
-    def last_call() -> str:
-        return calls[-1].describe() if calls else f"inside ampi.passive(), {line_of(log.passively)}"
-
-    return _Exchange(
-        steps(),
-        (log.reverse, None),
-        lambda: f"the agreement about {len(calls) + log.passive} collective calls, the last of which is {last_call()}",
+    return (
+        f"rank {reverse.rank}: on {reverse.name} this rank sweeps {shown(directions)}, {other} {shown(others)}: the "
+        "leading axis of seeds= must be as long on all ranks"
     )
 
 
-def _facts_of(log: Log) -> np.ndarray:
+def _agree_collectives(log: Log, calls: list[Collective], directions: int, problems: list[str]) -> _Exchange:
+    """Find out with all ranks of a communicator which of its collectives are reversed (of none, if that is known)."""
+
+    def steps() -> Generator[None]:
+        facts = yield from _most(log.reverse, _facts_of(log, calls, directions))
+        if _compare_collectives(log, calls, directions, facts, problems) and (calls or log.passive):
+            yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
+            log.agreed_collectives = len(log.collectives), log.passive
+
+    def describe() -> str:
+        if not calls and (directions or log.passively is None):
+            return f"the agreement on {log.reverse.name} about a sweep in {directions} directions"
+        last = calls[-1].describe() if calls else f"inside ampi.passive(), {line_of(log.passively)}"
+        return f"the agreement about {len(calls) + log.passive} collective calls, the last of which is {last}"
+
+    return _Exchange(steps(), (log.reverse, None), describe)
+
+
+def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
     """A row about this rank's calls on a communicator, and one about each; what must be equal stands with both signs,
     for the maximum over all ranks is taken."""
-    n, sweeps, passive = len(log.collectives), log.reverse.sweeps, log.passive
+    n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
     facts = np.zeros((1 + n, 11), np.int64)
-    facts[0, :7] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive
-    for k, call in enumerate(log.collectives, 1):
+    facts[0, :9] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive, directions, -directions
+    for k, call in enumerate(calls, 1):
         code = _code(call.name)
         active = call.reads_active * (1 + call.certain)
         sizes = sizes_of(call)
@@ -170,11 +194,18 @@ def _facts_of(log: Log) -> np.ndarray:
     return facts
 
 
-def _compare_collectives(log: Log, facts: np.ndarray, problems: list[str]) -> bool:
+def _compare_collectives(
+    log: Log, calls: list[Collective], directions: int, facts: np.ndarray, problems: list[str]
+) -> bool:
     """Note which of the calls are reversed; whether all ranks have made the same ones."""
-    reverse, calls, here = log.reverse, log.collectives, f"rank {log.reverse.rank}"
-    signs = (1, 1, -1, 1, -1, 1, -1)
-    _, most, least, most_sweeps, least_sweeps, most_passive, least_passive = (facts[0, :7] * signs).tolist()
+    reverse, here = log.reverse, f"rank {log.reverse.rank}"
+    signs = (1, 1, -1, 1, -1, 1, -1, 1, -1)
+    row = (facts[0, :9] * signs).tolist()
+    _, most, least, most_sweeps, least_sweeps, most_passive, least_passive, *ways = row
+    if ways[0] != ways[1]:
+        others = ways[1] if directions == ways[0] else ways[0]
+        problems.append(_other_directions(reverse, directions, "another rank", others))
+        return False
     if most_sweeps != least_sweeps:
         problems.append(_other_sweeps(reverse, reverse.sweeps, f"others {least_sweeps} to {most_sweeps}"))
         return False

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import ActivityError, CommunicationError
-from ..tape import IsRecord, Push, Sweep, Tape, Undo, where_called
+from ..memory import plain
+from ..tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, where_called
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
 from .plain_buffers import mind
 from .reductions import Steps
 from .reverse import name_of
-from .reverse_schedule import run_reversed
+from .reverse_schedule import in_step, run_reversed
 from .sizes import Sizes
 
 
@@ -179,6 +182,7 @@ class Performed(IsRecord, Collective):
     meets = True
     reads_memory = False  # but what `steps` has put back
     second = "joint"
+    together = True
 
     def keep_values(self, tape: Tape, started: bool) -> None:
         """Before the primal: see to it that the sweep has the values that the adjoint wants.
@@ -223,9 +227,9 @@ class Performed(IsRecord, Collective):
 
     def zero(self, sweep: Sweep) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""
-        for half in (sweep,) if sweep.halves is None else sweep.halves:
+        for lane in lanes_of(sweep):
             for buffer in self.call.writes:
-                buffer.zero(half)
+                buffer.zero(lane)
 
     def steps(self, sweep: Sweep) -> Steps:
         """The adjoint's steps."""
@@ -236,11 +240,14 @@ class Performed(IsRecord, Collective):
         if self.values is not None:
             sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
             x = self.values()
-        if sweep.halves is not None:
-            from .second import steps_of_both
+        if sweep.lanes is None:
+            return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
+        if sweep.pairs and not isinstance(x, np.ndarray) and x is not None:
+            from .second import steps_of_pairs
 
-            return steps_of_both(self, sweep, x)
-        return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
+            return steps_of_pairs(self, sweep, x)
+        x = plain(x) if isinstance(x, np.ndarray) else x
+        return in_step([call.adjoint(lane, self.reverse.comm, x) for lane in sweep.lanes])  # type: ignore[misc]
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -21,13 +21,14 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityWarning, CommunicationError
 from ..recording import current, opened, recording
 from ..replays import is_again
-from ..tape import Output, Push, Sweep, Tape, living
+from ..tape import Output, Push, Sweep, Tape, lanes_of, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
 from .messages import call_site, line_of
 from .plain_buffers import mind
 from .requests import AcceptsBase, Handles, Request, recorded
 from .rules import Operation, Treatment, enter
+from .tangents import set_tangent
 
 _File = mpi.File  # mpi4py's own: the name in its module is rebound later
 _open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()
@@ -138,6 +139,7 @@ class Reading:
     __slots__ = ("buffer", "push", "request")
 
     reads_memory = False
+    together = True
     active = False  # its completion starts no transfer
     wild = True  # the status says how much came
 
@@ -152,17 +154,18 @@ class Reading:
         if status is not None:
             self.buffer = self.buffer.within(status.Get_elements(mpi.BYTE))
         if self.push is not None:
-            self.buffer.zero(self.push)  # type: ignore[arg-type]
+            set_tangent(self.push, self.buffer, None)
             self.push = None
 
     def __call__(self, sweep: Sweep) -> None:
         """What was overwritten by a constant has no adjoint."""
-        self.buffer.zero(sweep)
+        for lane in lanes_of(sweep):
+            self.buffer.zero(lane)
 
     def tangent(self, push: Push) -> None:
         """Nor a tangent, as soon as it is known how much has come."""
         if push.walks:
-            self.buffer.zero(push)  # type: ignore[arg-type]
+            set_tangent(push, self.buffer, None)
         else:
             self.push = push
 

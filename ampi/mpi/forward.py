@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import Push, no_tangent
+from ..tape import Push, lanes_of, no_tangent
 from . import log
 from .buffers import Buffer
 from .bundles import Bundle
@@ -175,7 +175,8 @@ class ForwardLog(Log):
                 return
         flight = receive.flight
         nbytes = buffer.nbytes if buffer.packed else buffer.count * buffer.dtype.itemsize
-        flight.array = np.empty(max(nbytes, np.dtype(np.int64).itemsize) + 1, np.uint8)
+        nbytes = max(nbytes * len(lanes_of(self.push)), np.dtype(np.int64).itemsize)
+        flight.array = np.empty(nbytes + 1, np.uint8)
         flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
 
     def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
@@ -215,7 +216,7 @@ class ForwardLog(Log):
         if not array.size:
             set_tangent(self.push, part, None)
             return
-        size = 8
+        size, directions = 8, len(lanes_of(self.push))
         if array.size % 2:
             size, array = int(array[-1]), array[:-1]
         if part.dtype is not None and not size and not part.packed:
@@ -223,17 +224,14 @@ class ForwardLog(Log):
         if part.dtype is not None and not size:
             number = int(array.view(np.int64)[0])
             array = self.hear_aside(receive.route.partner, _SLOTS, number, 2, receive.waiting)[1].view(SLOT_DTYPE)
-        elif part.packed and array.size == part.nbytes:
+        elif part.packed and array.size == part.nbytes * directions:
             typed = array.view(f"f{size}")
-            array = np.zeros(part.count, part.dtype)
+            array = np.zeros(part.count * directions, part.dtype)
             array[::size] = typed
         elif part.dtype is not None:
             array = array.view(part.dtype) if _real_size(part.dtype) == size else _NOTHING
-        if part.dtype is None or array.size != part.count:
-            raise CommunicationError(
-                f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
-                "derivatives cannot go with them; send and receive the same kind of numbers"
-            )
+        if part.dtype is None or array.size != part.count * directions:
+            raise other_elements(receive, directions)
         set_tangent(self.push, part, array)
 
     def say_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
@@ -307,6 +305,15 @@ PARTITIONED: dict[str, Callable[[ForwardLog, Any], None]] = {}
 """What is done when a partitioned request has been started, by the name of the method that made it."""
 
 
+def other_elements(receive: Received, directions: int) -> CommunicationError:
+    """The error for tangents that do not belong to what is received."""
+    others = "" if directions == 1 else f", and jvp in the same number of directions (here: {directions})"
+    return CommunicationError(
+        f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
+        f"derivatives cannot go with them; send and receive the same kind of numbers{others}"
+    )
+
+
 def _real_size(dtype: np.dtype) -> int:
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
@@ -357,9 +364,14 @@ class Flight:
             message = self.message or self.log.probe(receive, partner, receive.route.tag, status)
             self.array = np.empty(self.size if self.message else status.Get_count(mpi.BYTE), np.uint8)
             self.request = message.Irecv(self.array)
-        with Patience(receive.waiting, lambda: [(reverse, partner)]) as patience:
-            while not self.request.Test(status):
-                patience.pause()
+        try:
+            with Patience(receive.waiting, lambda: [(reverse, partner)]) as patience:
+                while not self.request.Test(status):
+                    patience.pause()
+        except mpi.Exception as problem:
+            if problem.Get_error_class() != mpi.ERR_TRUNCATE:
+                raise
+            raise other_elements(receive, len(lanes_of(self.log.push))) from None
         return self.array[: status.Get_count(mpi.BYTE)]
 
 

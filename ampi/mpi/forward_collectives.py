@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import Push, Tape, no_tangent, where_called
+from ..tape import Push, Tape, lanes_of, no_tangent, where_called
 from . import collective_calls
 from .argument_forms import is_in_place
 from .buffers import NOTHING, arrive
@@ -167,14 +167,50 @@ def tangent_of_call(
     describe = lambda: f"the tangent of {call.name} on {reverse.name}"
     if rule is not None and _is_of_integers(call):
         return TangentCall(lambda: None)
-    if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
-        return _linear(comm, operation, call, given, push, reverse, describe, started)
-    return _by_pairs(operation, call, given, push, reverse, rule, describe, values)
+    count = None if push.lanes is None else _count(push, reverse, describe)
+    begun = []
+    for lane in lanes_of(push):
+        if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
+            begun.append(_linear(comm, operation, call, given, lane, reverse, describe, started))
+        else:
+            begun.append(_by_pairs(operation, call, given, lane, reverse, rule, describe, values))
+    if count is None:
+        return begun[0]
+
+    def finish() -> None:
+        count()
+        for tangent in begun:
+            tangent.finish()
+
+    return TangentCall(finish)
+
+
+def _count(push: Push, reverse: Reverse, describe: Callable[[], str]) -> Callable[[], None]:
+    """In vector mode, once on each communicator: begin to compare with all ranks in how many directions they go; what
+    is given back waits for that."""
+    key = "directions", reverse
+    if key in push.state:
+        return lambda: None
+    push.state[key] = True
+    here = len(push.lanes)
+    mine, most = np.array([here, -here]), np.zeros(2, np.int64)
+    inside = reverse.comm if reverse.local is None else reverse.local
+    request = inside.Iallreduce(mine, most, mpi.MAX)
+
+    def finish() -> None:
+        wait(request, describe, reverse)
+        if most[0] != -most[1]:
+            raise CommunicationError(
+                f"rank {reverse.rank}: ampi.jvp goes in {here} directions here, and on the ranks of {reverse.name} in "
+                f"{-most[1]} to {most[0]}: the leading axis of the tangents must be as long on all ranks"
+            )
+
+    return finish
 
 
 def _forget(push: Push, call: Call) -> None:
     for buffer in call.writes:
-        buffer.zero(push)
+        set_tangent(push, buffer, None)
 
 
 def _are_whole_numbers(operation: Any, given: dict[str, Any]) -> bool:

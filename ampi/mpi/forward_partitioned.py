@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..errors import ActivityError, CommunicationError
-from ..tape import Push
+from ..errors import ActivityError
+from ..tape import Push, lanes_of
 from .buffers import Buffer
-from .forward import PARTITIONED, ForwardLog
+from .forward import PARTITIONED, ForwardLog, other_elements
 from .partitioned import PartitionedReceived, PartitionedSent
 from .tangents import set_tangent, tangent_in
 
@@ -77,6 +77,7 @@ class Parts:
 
     def put(self, received: ForwardPartitionedReceived, buffer: Buffer | None, start: int, stop: int) -> None:
         """Set the tangents of some elements of a buffer."""
+        directions = len(lanes_of(self.log.push))
         for first, (size, flat) in self.came.items():
             low, high = max(first, start), min(first + size, stop)
             if low >= high:
@@ -91,14 +92,11 @@ class Parts:
                 continue
             if flat is None:
                 set_tangent(self.log.push, buffer.part(low, high), None)
-            elif buffer.dtype is None or flat.size != size * buffer.dtype.itemsize:
-                raise CommunicationError(
-                    f"{received.describe()}: the sender's elements are not those of the receiver's datatype, so that "
-                    "derivatives cannot go with them; send and receive the same kind of numbers"
-                )
+            elif buffer.dtype is None or flat.size != size * directions * buffer.dtype.itemsize:
+                raise other_elements(received, directions)
             else:
-                values = flat.view(buffer.dtype)[low - first : high - first]
-                set_tangent(self.log.push, buffer.part(low, high), values)
+                values = flat.view(buffer.dtype).reshape(directions, size)[:, low - first : high - first]
+                set_tangent(self.log.push, buffer.part(low, high), values.reshape(-1))
 
 
 _NOTHING = np.zeros(0, np.uint8)

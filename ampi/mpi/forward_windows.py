@@ -17,7 +17,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import Storage, address_of
-from ..tape import Push, Tape, no_tangent, where_called
+from ..tape import Push, Tape, lanes_of, no_tangent, where_called
 from .buffers import Buffer
 from .forward import ForwardLog
 from .log import communication_of
@@ -118,17 +118,20 @@ class ForwardShadow(Shadow):
 
 
 class ForwardTrace:
-    """What this rank does with a window in forward mode: in the place of a `rma_trace.Trace`."""
+    """What this rank does with a window in forward mode: in the place of a `rma_trace.Trace`.
+
+    It has a shadow for each direction.
+    """
 
     __slots__ = (
-        *("access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadow", "tape", "told", "token"),
+        *("access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told", "token"),
         "window",
     )
 
-    def __init__(self, tape: Tape, window: Window, shadow: ForwardShadow) -> None:
+    def __init__(self, tape: Tape, window: Window, shadows: list[ForwardShadow]) -> None:
         self.tape = tape.reference
         self.window = window
-        self.shadow = shadow
+        self.shadows = shadows
         self.token = SimpleNamespace(reads_active=False)  # what it is told is for sweeps
         self.attached: dict[Storage, Any] = {}
         self.accesses: list[Access] = []
@@ -157,11 +160,17 @@ class ForwardTrace:
 
     def note(self, access: Access, source: Buffer | None) -> None:
         """Before an operation: keep the tangent of what it reads here."""
-        access.x_dot = None if access.origin is None else tangent_in(self.shadow.push, source)
+        access.x_dot = None
+        if access.origin is not None:
+            access.x_dot = [tangent_in(shadow.push, source) for shadow in self.shadows]
 
     def push(self, access: Access) -> None:
         """Do to the target's tangents what was done to its memory."""
-        shadow, target, op, x_dot = self.shadow, access.target, access.op, access.x_dot
+        for shadow, x_dot in zip(self.shadows, access.x_dot or [None] * len(self.shadows)):
+            self._push(access, shadow, x_dot)
+
+    def _push(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> None:
+        target, op = access.target, access.op
         if x_dot is not None and shadow.place(target) is None:
             raise CommunicationError(
                 f"rank {self.window.reverse.rank}: {access.describe()}, puts an active array into memory that is not "
@@ -188,7 +197,7 @@ class ForwardTrace:
     def shake(self, name: str, partners: list[int]) -> None:
         """Post, Start, Complete or Wait: what is done to tangents happens between them as well."""
         log: Any = log_of(self.tape(), self.window)
-        self.shadow.win.Sync()
+        self.sync()
         for rank in partners:
             if name == "Start":
                 self.window.order.await_post(rank, self.window.starts[rank])
@@ -200,7 +209,12 @@ class ForwardTrace:
                 number = self.heard[rank] = self.heard.get(rank, 0) + 1
                 describe = lambda: f"the tangents of an epoch of Post in {self.window.reverse.name}"
                 log.hear_aside(rank, _COMPLETED, number, 2, describe)
-        self.shadow.win.Sync()
+        self.sync()
+
+    def sync(self) -> None:
+        """See what others have done."""
+        for shadow in self.shadows:
+            shadow.win.Sync()
 
 
 def log_of(tape: Tape, window: Window) -> ForwardLog:
@@ -217,7 +231,7 @@ def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
     traces: dict[Window, ForwardTrace] = push.state.setdefault("windows", {})
     if not traces:
         tape.forward.at_end(lambda error: _close(traces, error))  # type: ignore[attr-defined]
-    trace = traces[window] = ForwardTrace(tape, window, ForwardShadow(push, window))
+    trace = traces[window] = ForwardTrace(tape, window, [ForwardShadow(lane, window) for lane in lanes_of(push)])
     return trace
 
 
@@ -226,7 +240,8 @@ def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> N
         stranded.append(traces)
         return
     for trace in traces.values():
-        trace.shadow.free()
+        for shadow in trace.shadows:
+            shadow.free()
 
 
 def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
@@ -255,9 +270,8 @@ def fenced(tape: Tape, window: Window, assertion: int) -> None:
     """After a fence."""
     trace = forward_trace(tape, window)
     if assertion & mpi.MODE_NOPRECEDE:  # MPI may let ranks through before the others have come
-        trace.shadow.barrier(lambda: f"a fence of {window.reverse.name}")
-    else:
-        trace.shadow.win.Sync()
+        trace.shadows[0].barrier(lambda: f"a fence of {window.reverse.name}")
+    trace.sync()
 
 
 def check_lost(
@@ -272,7 +286,7 @@ def check_lost(
     if access is None:
         target = target_of(rank, window.units[rank], spec, given, sink.dtype)
         access = Access(name, window, target, None, None, None)
-    if trace.shadow.exchange(access.target, None, mpi.NO_OP, access.waiting).any():
+    if any(shadow.exchange(access.target, None, mpi.NO_OP, access.waiting).any() for shadow in trace.shadows):
         raise ActivityError(
             f"{name} at {where_called()}: what comes from rank {rank} carries derivatives, and is received into "
             "memory that is not tracked, where they would be lost; make the array with ampi.numpy"

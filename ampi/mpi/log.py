@@ -243,6 +243,8 @@ class Communication:
         claim(sweep, self.logs)
         end = running.begin(self.logs)
         sweep.at_end(lambda error: self._finish(sweep, end, error))
+        for lane in sweep.lanes or ():
+            lane.state["outbox"] = outbox_of(sweep)
         for log in self.logs.values():
             log.prepare()
             log.reverse.count(log.concerned())
@@ -254,7 +256,7 @@ class Communication:
                 )
             log.reverse.ready()
         self._check_unwatched()
-        agree(self.logs.values())
+        agree(self.logs.values(), 0 if sweep.lanes is None else len(sweep.lanes))
         if isinstance(sweep, Push):
             sweep.state["completed later"].update(self.unseen)
             sweep.at_last.extend(partial(receive.arrive, sweep) for receive in self.unseen)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import IsRecord, Push, Sweep, Undo
+from ..tape import IsRecord, Push, Sweep, Undo, lanes_of
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
 from .reverse import Reverse
@@ -96,6 +96,7 @@ class LoggedMessage(IsRecord):
     __slots__ = ("back", "buffer", "flight", "nbytes", "request", "reverse", "route", "void", "wild")
     reads_memory = False
     second = "joint"
+    together = True
     back: int | None
     buffer: Any
     flight: Any
@@ -148,7 +149,7 @@ class Sent(LoggedMessage):
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: the adjoint may come."""
         if self.back is not None and self.flight is None:
-            adjoint = np.empty(self.buffer.count * (1 if sweep.halves is None else 2), self.buffer.dtype)
+            adjoint = np.empty(self.buffer.count * len(lanes_of(sweep)), self.buffer.dtype)
             self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
@@ -160,11 +161,11 @@ class Sent(LoggedMessage):
         if not request.Test():
             wait(request, self.waiting, self.reverse, self.route.partner)
         self.flight = None
-        if sweep.halves is None:
+        if sweep.lanes is None:
             self.buffer.add(sweep, adjoint)
             return
-        for half, part in zip(sweep.halves, np.split(adjoint, 2)):
-            self.buffer.add(half, part)
+        for lane, part in zip(sweep.lanes, np.split(adjoint, len(sweep.lanes))):
+            self.buffer.add(lane, part)
 
     def tangent(self, push: Push) -> None:
         """Nothing: it went with the message.  In a walk: send it."""
@@ -196,12 +197,14 @@ class Received(LoggedMessage):
             return
         self.flight = sweep  # done in this sweep
         overwritten = self.buffer.within(self.nbytes)
-        halves = (sweep,) if sweep.halves is None else sweep.halves
+        lanes = lanes_of(sweep)
         if self.back is None:
-            for half in halves:
-                overwritten.zero(half)
+            for lane in lanes:
+                overwritten.zero(lane)
             return
-        adjoint = overwritten.take(sweep) if sweep.halves is None else _joined([overwritten.take(h) for h in halves])
+        adjoint = (
+            overwritten.take(sweep) if sweep.lanes is None else _joined([overwritten.take(lane) for lane in lanes])
+        )
         source = self.route.partner
         outbox_of(sweep).send(self.reverse, _as_real(adjoint), source, self.back, self.waiting)
 
@@ -227,7 +230,7 @@ class Received(LoggedMessage):
     def tangent(self, push: Push) -> None:
         """Zero: there are no tangents on its communicator.  In a walk: what a blocking one receives."""
         if not push.walks:
-            self.buffer.zero(push)
+            set_tangent(push, self.buffer, None)
         elif self not in push.state["completed later"]:
             self.arrive(push)
 
@@ -238,9 +241,9 @@ class Received(LoggedMessage):
         self.flight = push
         overwritten = self.buffer.within(self.nbytes)
         if self.back is None:
-            overwritten.zero(push)
+            set_tangent(push, overwritten, None)
             return
-        came = np.empty(overwritten.count, overwritten.dtype)
+        came = np.empty(overwritten.count * len(lanes_of(push)), overwritten.dtype)
         source = self.route.partner
         wait(self.reverse.comm.Irecv(_as_real(came), source, self.back), self.waiting, self.reverse, source)
         set_tangent(push, overwritten, came)
@@ -303,6 +306,7 @@ class Completion(IsRecord, list):
     __slots__ = ()
     reads_memory = False  # but what a collective's has put back
     second = "joint"
+    together = True
     goes_along = True
 
     def __call__(self, sweep: Sweep) -> None:

@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..memory import TrackedArray
 from ..recording import open_tapes, recording
-from ..tape import Push, Sweep, Tape
+from ..tape import Push, Sweep, Tape, lanes_of
 from .bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from .intercomm_p2p import exchanged, gathered, scattered, split
 from .log import count_passive, log_collective, log_for
@@ -20,7 +20,7 @@ from .neighborhoods import Edges, edges_of, go_back
 from .plain_buffers import mind_objects
 from .reductions import Steps
 from .reverse import COLLECTIVE_TAG, reverse_of
-from .reverse_schedule import run_reversed
+from .reverse_schedule import in_step, run_reversed
 from .tangents import set_tangent, tangent_in
 from .waiting import wait
 
@@ -199,7 +199,7 @@ def _among_neighbors(
 
     def forward(push: Push, comm: Any) -> None:
         going = [tangent_in(push, bundle) for bundle in sent]
-        coming = [np.empty(bundle.count, bundle.dtype) for bundle in came]
+        coming = [np.empty(bundle.count * len(lanes_of(push)), bundle.dtype) for bundle in came]
         requests = [comm.Irecv(a, source, COLLECTIVE_TAG) for (_, source), a in zip(edges.arriving, coming)]
         requests += [comm.Isend(a, dest, COLLECTIVE_TAG) for (_, dest), a in zip(edges.leaving, going)]
         for request in requests:
@@ -218,6 +218,7 @@ class _Collective:
     __slots__ = ("adjoint", "forward", "token")
     meets = True
     second = "joint"
+    together = True
     goes_along = True  # tangents are in the parcels
 
     def __init__(
@@ -234,8 +235,8 @@ class _Collective:
 
     def __call__(self, sweep: Sweep) -> None:
         if self.token.happens(sweep):
-            for half in (sweep,) if sweep.halves is None else sweep.halves:
-                run_reversed(sweep, self.token, self.adjoint(half, self.token.reverse.comm), self.waiting)
+            steps = in_step([self.adjoint(lane, self.token.reverse.comm) for lane in lanes_of(sweep)])
+            run_reversed(sweep, self.token, steps, self.waiting)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -11,7 +11,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
 from ..memory import plain
-from ..tape import Push, Sweep, current, living
+from ..tape import Push, Sweep, current, lanes_of, living
 from .arguments import parse
 from .buffers import Buffer
 from .datatypes import typemap_of
@@ -69,6 +69,7 @@ class _Local:
 
     __slots__ = ("a", "b", "dots", "handle", "rule", "values")
     second = "joint"
+    together = True
 
     def __init__(self, handle: int, rule: Reduction, a: Buffer, b: Buffer, values: Any, dots: Any) -> None:
         self.handle = handle
@@ -79,17 +80,17 @@ class _Local:
         self.dots = dots
 
     def __call__(self, sweep: Sweep) -> None:
-        if sweep.halves is None:
+        if sweep.lanes is None:
             self._go_back(sweep, self.rule, self.values and [value() for value in self.values])
             return
         values = self.values and [plain(value()) for value in self.values]
-        if self.dots is None:
-            for half in sweep.halves:
-                self._go_back(half, self.rule, values)
+        if not sweep.pairs or self.dots is None:
+            for lane in sweep.lanes:
+                self._go_back(lane, self.rule, values)
             return
         both = values, [np.stack(pair) for pair in zip(values, self.dots)]
-        for half, rule, given in zip(sweep.halves, rules_of_both(self.rule), both):
-            self._go_back(half, rule, given)
+        for lane, rule, given in zip(sweep.lanes, rules_of_both(self.rule), both):
+            self._go_back(lane, rule, given)
 
     def _go_back(self, sweep: Any, rule: Reduction, values: Any) -> None:
         if rule.partials is None:  # a sum
@@ -101,6 +102,10 @@ class _Local:
 
     def tangent(self, push: Push) -> None:
         """The tangents are combined as the values are."""
+        for lane in lanes_of(push):
+            self._go_forward(lane)
+
+    def _go_forward(self, push: Push) -> None:
         a_dot, b_dot = tangent_in(push, self.a), tangent_in(push, self.b)
         if self.rule.partials is None:
             set_tangent(push, self.b, a_dot + b_dot)

@@ -9,7 +9,7 @@ another and with no others, in the order in which the requests were made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..recording import opened, recording
-from ..tape import Sweep
+from ..tape import Sweep, lanes_of
 from .arguments import parse
 from .buffers import Buffer, arrive, as_packed, refuse_others
 from .log import log_received, log_sent
@@ -53,13 +53,13 @@ class PartitionedSent(Sent):
         if self.back is None or self.flight is not None:
             return
         size = self.buffer.count // self.parts_there
-        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (len(halves_of(sweep)), size))])
+        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (len(lanes_of(sweep)), size))])
         arrays = [np.empty(1, header) for _ in range(self.parts_there)]
         comm, dest = self.reverse.comm, self.route.partner
         self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
 
     def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
-        """The adjoint of one partition, for each half of the sweep."""
+        """The adjoint of one partition, for each lane of the sweep."""
         self.begin(sweep)
         flights, came = self.flight
         size, size_there = self.buffer.count // self.parts, self.buffer.count // self.parts_there
@@ -89,6 +89,7 @@ class _Ready:
     __slots__ = ("part", "sent")
     reads_memory = False
     second = "joint"
+    together = True
     goes_along = True
 
     def __init__(self, sent: PartitionedSent, part: int) -> None:
@@ -98,8 +99,8 @@ class _Ready:
     def __call__(self, sweep: Sweep) -> None:
         sent = self.sent
         if sent.back is not None:
-            for half, adjoint in zip(halves_of(sweep), sent.adjoint(sweep, self.part)):
-                _part(sent.buffer, sent.parts, self.part).add(half, adjoint)
+            for lane, adjoint in zip(lanes_of(sweep), sent.adjoint(sweep, self.part)):
+                _part(sent.buffer, sent.parts, self.part).add(lane, adjoint)
 
 
 class PartitionedReceived(Received):
@@ -145,10 +146,10 @@ class PartitionedReceived(Received):
         """x̄ of a partition goes back, and is zero here."""
         overwritten = _part(self.buffer, self.parts, part)
         if self.back is None:
-            for half in halves_of(sweep):
-                overwritten.zero(half)
+            for lane in lanes_of(sweep):
+                overwritten.zero(lane)
             return
-        adjoint = np.stack([overwritten.take(half) for half in halves_of(sweep)])
+        adjoint = np.stack([overwritten.take(lane) for lane in lanes_of(sweep)])
         message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
         message["part"], message["adjoint"] = part, adjoint
         route = self.route
@@ -161,6 +162,7 @@ class _Arrived:
     __slots__ = ("part", "received")
     reads_memory = False
     second = "joint"
+    together = True
     goes_along = True
 
     def __init__(self, received: PartitionedReceived, part: int) -> None:
@@ -169,11 +171,6 @@ class _Arrived:
 
     def __call__(self, sweep: Sweep) -> None:
         self.received.send(sweep, self.part)
-
-
-def halves_of(sweep: Sweep) -> Sequence[Any]:
-    """The sweeps of adjoints, and in second order of their tangents."""
-    return (sweep,) if sweep.halves is None else sweep.halves
 
 
 def _part(buffer: Buffer, parts: int, part: int) -> Buffer:

@@ -9,7 +9,7 @@ of them go on whenever the sweep waits for something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI as mpi
@@ -118,6 +118,29 @@ def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callabl
         schedule.proceed()
 
 
+def in_step(several: Sequence[Steps]) -> Steps:
+    """Reversed collectives of the same kind as one: each step of theirs is under way for all of them at once."""
+    ends: list[Any] = [None for _ in several]
+    going = dict(enumerate(several))
+    while going:
+        requests: list[mpi.Request] = []
+        for k, steps in list(going.items()):
+            try:
+                requests += next(steps)
+            except StopIteration as end:
+                ends[k] = end.value
+                del going[k]
+        if going:
+            yield requests
+
+    def finish() -> None:
+        for end in ends:
+            if end is not None:
+                end()
+
+    return finish
+
+
 class Started:
     """A collective with a request: what the request completes, and the record of the start.
 
@@ -130,6 +153,7 @@ class Started:
     meets = True
     reads_memory = False  # but what `Performed.steps` has put back
     second = "joint"
+    together = True
 
     def __init__(self, performed: Any) -> None:
         self.performed = performed

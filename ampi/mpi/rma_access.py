@@ -64,12 +64,12 @@ class Access:
         Where the target's old value arrives, if the derivative needs it or the operation has been put off.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
-    x_dot : ndarray or None
-        In forward mode: the tangent of what was read here; None: zero.
+    x_dot : list of ndarray or None
+        In forward mode: the tangent of what was read here, for each direction; None: zero.
     """
 
     __slots__ = (
-        *("_came", "_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
+        *("_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
         *("target", "where", "window", "x_dot"),
     )
 
@@ -88,8 +88,7 @@ class Access:
         self._operand: np.ndarray | None = None
         self._sink: Buffer | None = None
         self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
-        self._came: np.ndarray | None = None
-        self.x_dot: np.ndarray | None = None
+        self.x_dot: list[np.ndarray] | None = None
 
     @property
     def updates(self) -> bool:
@@ -167,21 +166,23 @@ class Access:
             shadow.exchange(target, going, mpi.SUM, self.waiting)
         elif self.op == mpi.REPLACE:
             going = np.zeros(target.count, target.dtype) if going is None else going
-            self._came = shadow.exchange(target, going, mpi.REPLACE, self.waiting)
+            shadow.came[self] = shadow.exchange(target, going, mpi.REPLACE, self.waiting)
         elif self.nonlinear:
             after = shadow.exchange(target, None, mpi.NO_OP, self.waiting)
-            before, self._came = known(self.op).partials(*self._values, after)  # type: ignore
+            before, shadow.came[self] = known(self.op).partials(*self._values, after)  # type: ignore
             if going is not None:
                 before = before + going
             shadow.exchange(target, before, mpi.REPLACE, self.waiting)
         else:
-            self._came = shadow.exchange(target, going, mpi.NO_OP if going is None else mpi.SUM, self.waiting)
+            op = mpi.NO_OP if going is None else mpi.SUM
+            shadow.came[self] = shadow.exchange(target, going, op, self.waiting)
 
     def collect(self, sweep: Sweep) -> None:
         """Mirror of the start in a lock epoch, the exchange having taken place at the mirror of the completion."""
-        if self.origin is not None and self._came is not None:
-            self.origin.add(sweep, self._came)
-        self._came = None
+        shadow = shadow_of(sweep, self.window)
+        came = None if shadow is None else shadow.came.pop(self, None)
+        if self.origin is not None and came is not None:
+            self.origin.add(sweep, came)
 
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint in an epoch of Fence or Start."""

@@ -176,7 +176,7 @@ def end_exposure(win: Any) -> None:
 def note_fence(tape: Tape, window: Window) -> None:
     """Record a fence."""
     if tape.forward is not None:
-        open_at_fence(tape, window).shadow.win.Sync()
+        open_at_fence(tape, window).sync()
     trace = trace_of(tape, window)
     trace.accesses, trace.epoch = [], True
     if tape.forward is not None:

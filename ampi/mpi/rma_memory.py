@@ -144,7 +144,8 @@ def attach(win: Any, memory: Any) -> None:
     if tape is not None:
         trace = trace_of(tape, window)
         if tape.forward is not None:
-            trace.shadow.attach(storage)
+            for shadow in trace.shadows:
+                shadow.attach(storage)
         trace.attached.setdefault(storage, array)
         activate(storage, tape)
 
@@ -175,7 +176,8 @@ def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
         window.segments[owner] = storage
         tape = opened()
         if tape is not None and tape.forward is not None:
-            forward_trace(tape, window).shadow.know(owner, storage)
+            for shadow in forward_trace(tape, window).shadows:
+                shadow.know(owner, storage)
 
 
 def _owner_of(win: Any, size: int) -> int:

@@ -33,6 +33,8 @@ class Shadow:
 
     Attributes
     ----------
+    came : dict
+        What has been fetched for the origins of accesses, until these get it.
     later : list of (Target, ndarray)
         Adjoints that are added to targets' at the end of the mirrored epoch.
     turns : Turns or None
@@ -41,7 +43,7 @@ class Shadow:
         Ranks whose shared memory's adjoint this rank works on.
     """
 
-    __slots__ = ("block", "blocks", "later", "places", "turns", "visiting", "win", "window")
+    __slots__ = ("block", "blocks", "came", "later", "places", "turns", "visiting", "win", "window")
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Shadow:
             mine = [(storage.address, storage.nbytes, address_of(block)) for storage, block in self.blocks.items()]
             self.places = comm.allgather(mine)
         self.win.Lock_all()
+        self.came: dict[Any, np.ndarray] = {}
         self.later: list[tuple[Target, np.ndarray]] = []
         self.turns: Any = None
         if tickets is not None:
@@ -222,10 +225,11 @@ def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
     return sweep.state["windows"].get(window)
 
 
-def close_all(shadows: dict[Any, Shadow], error: BaseException | None) -> None:
-    """At the end of a sweep."""
+def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None) -> None:
+    """At the end of a sweep; by lanes."""
     if error is not None:
         stranded.append(shadows)
         return
-    for shadow in shadows.values():
-        shadow.free()
+    for mine in shadows:
+        for shadow in mine.values():
+            shadow.free()

@@ -10,7 +10,7 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Push, Sweep, Tape, at_closing, at_opening, no_second_derivative, no_tangent
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_second_derivative, no_tangent
 from .forward_windows import forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
@@ -167,8 +167,10 @@ class Traces:
         """Expose the adjoints of window memory; collective over each window that was used."""
         if isinstance(sweep, Push):
             return
-        shadows: dict[Window, Shadow] = {}
-        sweep.state["windows"] = shadows
+        lanes = lanes_of(sweep)
+        shadows: list[dict[Window, Shadow]] = [{} for _ in lanes]
+        for lane, mine in zip(lanes, shadows):
+            lane.state["windows"] = mine
         sweep.at_end(lambda error: close_all(shadows, error))
         logs = communication_of(sweep.tape).logs
         happening = {}
@@ -185,8 +187,11 @@ class Traces:
         history = History(sweep.tape.records, logs.values()) if drawn else None
         for window, trace in happening.items():
             tickets = trace.tickets if facts[window][1] else None
-            shadows[window] = Shadow(sweep, window, trace.attached, tickets, self.observer.seen[window], history)
-        problems = [text for shadow in shadows.values() if shadow.turns is not None for text in shadow.turns.problems]
+            seen = self.observer.seen[window]
+            for lane, mine in zip(lanes, shadows):
+                mine[window] = Shadow(lane, window, trace.attached, tickets, seen, history)
+        turns = [shadow.turns for mine in shadows for shadow in mine.values() if shadow.turns is not None]
+        problems = list(dict.fromkeys(text for t in turns for text in t.problems))
         if problems:
             raise CommunicationError("\n".join(problems))
 

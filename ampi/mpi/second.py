@@ -23,7 +23,7 @@ from .ownership import require_alone
 from .reductions import Steps, known
 from .reductions_second import is_curved, rules_of_both
 from .reverse import Reverse
-from .reverse_schedule import Started
+from .reverse_schedule import Started, in_step
 from .tangents import tangent_in
 
 
@@ -91,35 +91,12 @@ def require_program(tape: Any) -> None:
         raise no_second_derivative("an adjoint that communicates")
 
 
-def steps_of_both(performed: Performed, sweep: Sweep, x: Any) -> Steps:
-    """The steps of a reversed collective for adjoints and their tangents."""
-    call, comm = performed.call, performed.reverse.comm
-    adjoint: Any = call.adjoint
-    if isinstance(x, WithTangent):
-        rules, values = rules_of_both(adjoint.args[0]), (x.value, np.stack([x.value, x.tangent]))
-        both = [adjoint.func(rules[k], half, comm, values[k]) for k, half in enumerate(sweep.halves)]
-    else:
-        x = plain(x) if isinstance(x, np.ndarray) else x
-        both = [adjoint(half, comm, x) for half in sweep.halves]
-    ends: list[Any] = [None, None]
-    going = [True, True]
-    while any(going):
-        requests: list[Any] = []
-        for k, steps in enumerate(both):
-            if going[k]:
-                try:
-                    requests += next(steps)
-                except StopIteration as end:
-                    ends[k], going[k] = end.value, False
-        if any(going):
-            yield requests
-
-    def finish() -> None:
-        for end in ends:
-            if end is not None:
-                end()
-
-    return finish
+def steps_of_pairs(performed: Performed, sweep: Sweep, x: WithTangent) -> Steps:
+    """The steps of a reversed reduction that is not linear, for adjoints and their tangents."""
+    adjoint: Any = performed.call.adjoint
+    rules, values = rules_of_both(adjoint.args[0]), (x.value, np.stack([x.value, x.tangent]))
+    comm = performed.reverse.comm
+    return in_step([adjoint.func(rules[k], lane, comm, values[k]) for k, lane in enumerate(sweep.lanes)])
 
 
 class WithTangent:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tape import Push
+from ..tape import Push, lanes_of
 
 
 class Reader:
@@ -32,12 +32,17 @@ class Reader:
 
 
 def tangent_in(push: Push, memory: Any) -> np.ndarray:
-    """The tangent of a message's memory, flat, as a new array."""
-    return memory.take(Reader(push))
+    """The tangent of a message's memory, flat, as a new array; in vector mode one direction after the other."""
+    if push.lanes is None:
+        return memory.take(Reader(push))
+    return np.concatenate([memory.take(Reader(lane)) for lane in push.lanes])
 
 
 def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
-    """Set the tangent of a message's memory; None: to zero."""
-    memory.zero(push)
+    """Set the tangent of a message's memory, as `tangent_in` gives it; None: to zero."""
+    lanes = lanes_of(push)
+    for lane in lanes:
+        memory.zero(lane)
     if flat is not None:
-        memory.add(push, flat)
+        for lane, part in zip(lanes, np.split(flat, len(lanes)) if len(lanes) > 1 else [flat]):
+            memory.add(lane, part)

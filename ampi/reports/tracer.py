@@ -17,7 +17,7 @@ from ..handouts import LIBRARIES
 from ..mpi.messages import Completion, line_of
 from ..programs.traffic import name_of
 from ..recording import opened
-from ..tape import Sweep, Tape, at_closing, at_opening
+from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 PRIMAL, RECORDING, SWEEP = range(3)
@@ -237,7 +237,8 @@ class Tracer:
     def sweep_begins(self, sweep: Sweep) -> None:
         """A sweep (or a walk) of a tape begins."""
         records = sweep.tape.records
-        if not isinstance(records, TracedRecords) or type(sweep) is not Sweep or get_ident() != self.thread:
+        ours = type(sweep) in (Sweep, VectorSweep)
+        if not isinstance(records, TracedRecords) or not ours or get_ident() != self.thread:
             return
         before = self.phase, self.call, self.sweeping
         begun = now()

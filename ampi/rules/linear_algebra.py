@@ -85,8 +85,8 @@ class _ByAutograd:
         if not any(sweep.has_shadow(result) for result in self.results):
             return
         g = [np.conj(sweep.shadow(result)) for result in self.results]
-        vjp = self.vjp if self.make is None or sweep.halves is None else self.make()
-        contributions = vjp(g[0] if len(g) == 1 else tuple(g)) if sweep.halves is None else _of_pairs(sweep, vjp, g)
+        vjp = self.vjp if self.make is None or not sweep.pairs else self.make()
+        contributions = vjp(g[0] if len(g) == 1 else tuple(g)) if not sweep.pairs else _of_pairs(sweep, vjp, g)
         for region, contribution in zip(self.regions, contributions):
             contribution = np.asanyarray(contribution)
             if contribution.shape != region.shape:

@@ -32,7 +32,7 @@ from ..mpi.log import Communication, Log
 from ..mpi.messages import ALL, LoggedMessage, Sent, line_of
 from ..mpi.neighborhoods import NEIGHBORHOODS
 from ..mpi.reductions import SUFFIX
-from ..tape import Sweep, Tape, at_closing, at_opening
+from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening, where_called
 from .unlogged import Watch, of_windows, shadows_of
 
 PRIMAL, SWEEP, RECORDING = "primal", "sweep", "recording"
@@ -266,6 +266,8 @@ class Census:
             self._add(self._at_closing[id(tape)])
 
     def _sweep_begins(self, sweep: Sweep) -> None:
+        if isinstance(sweep, VectorSweep):
+            self.left_out.add(("the messages of a sweep in several directions (seeds=)", where_called()))
         if type(sweep) is not Sweep:
             return
         begun = time.perf_counter()

@@ -18,12 +18,15 @@ in reverse-mode automatic differentiation" (2005), done here at run time by regi
 
 from ..handouts import where_called
 from ..recording import current, open_tapes, opened, passive, recording
+from .budget import bytes_of
 from .push import ForwardTape, Push, no_tangent, transposed, walk
 from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
-from .sweep import Sweep
+from .sweep import Sweep, lanes_of
 from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
 from .undo import Need, Undo, keep_needed, overwrite
+from .vector import VectorSweep
+from .vector_push import VectorPush
 
 __all__ = [
     "Bystander",
@@ -38,12 +41,16 @@ __all__ = [
     "Sweep",
     "Tape",
     "Undo",
+    "VectorPush",
+    "VectorSweep",
     "Zero",
     "at_closing",
     "at_first_opening",
     "at_opening",
+    "bytes_of",
     "current",
     "keep_needed",
+    "lanes_of",
     "living",
     "no_second_derivative",
     "no_tangent",

@@ -45,7 +45,9 @@ class Push:
         Called at the very end, the last one first, with the error that has come or None.
     """
 
-    halves = None  # as of a sweep in first order
+    lanes: Any = None  # in vector mode: those of each direction
+    most = 0  # bytes; in vector mode
+    pairs = False
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -175,10 +177,14 @@ class Push:
             undo.swap_values()
         try:
             with np.errstate(all="ignore"):
-                rule(self)
+                self.apply(adjoint, rule)
         finally:
             for undo in undos:
                 undo.swap_values()
+
+    def apply(self, adjoint: Any, rule: Callable[[Any], None]) -> None:
+        """Push the tangents through an operation."""
+        rule(self)
 
 
 def tangent_of(adjoint: Any) -> Callable[[Push], None]:
@@ -214,10 +220,10 @@ class ForwardTape(Tape):
         The tangents.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Tape], Push] = Push) -> None:
         super().__init__()
         self.records = _AtOnce(self._push_record)
-        self.forward = Push(self)
+        self.forward = make(self)
         self.pen = None
         self.append_record = self._push_record
         self._needed: set[Storage] = set()
@@ -240,7 +246,8 @@ class ForwardTape(Tape):
     def tangent_at(self, array: np.ndarray) -> np.ndarray:
         """A copy of the tangent of an array."""
         if not self.is_active(array):
-            return np.zeros(array.shape, array.dtype)
+            lead = () if self.forward.lanes is None else (len(self.forward.lanes),)
+            return np.zeros((*lead, *array.shape), array.dtype)
         return np.array(self.forward.get(region_of(array)))
 
     def finish(self, error: BaseException | None) -> None:
@@ -308,7 +315,12 @@ class ForwardTape(Tape):
     gradient = watch
 
 
-def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], Any]) -> Any:
+def walk(
+    tape: Tape,
+    prepare: Callable[[Push], None],
+    finish: Callable[[Push], Any],
+    make: Callable[[Tape], Push] = Push,
+) -> Any:
     """Push tangents through all records of a closed tape.
 
     ``prepare(push)`` plants those of the independents, ``finish(push)`` collects, with memory as it was at the end.
@@ -321,7 +333,7 @@ def walk(tape: Tape, prepare: Callable[[Push], None], finish: Callable[[Push], A
         )
     if not tape.sweep_lock.acquire(blocking=False):
         raise TapeError("tape.tangent: this tape is being swept already; ask for one derivative of it at a time")
-    push = Push(tape)
+    push = make(tape)
     undos: list[Undo] = []
     done = 0
     scope = passively()
@@ -375,16 +387,22 @@ def _nothing() -> None:
     pass
 
 
-def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any) -> Any:
+def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = False) -> Any:
     """`Tape.tangent`."""
     pairs = []
     places = [tape.watched(leaf, "tangent(y, x, x_dot)") for leaf in leaves(x)]
     given = list(leaves(x_dot)) if isinstance(x, (tuple, list)) else [x_dot] if places else []
     if len(given) != len(places):
         raise TapeError(f"tape.tangent: {len(places)} arrays but {len(given)} tangents")
+    lead: tuple[int, ...] = ()
+    if vectorised is not False:
+        from .vector_push import VectorPush, directions_of
+
+        like = [np.broadcast_to(0.0, region.shape) for region in places]
+        lead = (directions_of("tape.tangent", like, [np.asarray(value) for value in given], vectorised),)
     for region, value in zip(places, given):
         value = np.asarray(value)
-        if value.shape != region.shape:
+        if value.shape != (*lead, *region.shape):
             raise TapeError(f"tape.tangent: the tangent has shape {value.shape}, its x {region.shape}")
         pairs.append((region, value))
     for output in leaves(y):
@@ -399,7 +417,7 @@ def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any) -> Any:
     def finish(push: Push) -> Any:
         return in_structure_of(y, iter([np.array(push.get(region_of(output))) for output in leaves(y)]))
 
-    return walk(tape, prepare, finish)
+    return walk(tape, prepare, finish, (lambda tape: VectorPush(tape, *lead)) if lead else Push)
 
 
 def transposed(
@@ -426,7 +444,7 @@ def transposed(
 class _Recorded:
     """Takes the place of a sweep while an adjoint is recorded: ȳ are arrays that are watched."""
 
-    halves = None
+    pairs = False
 
     def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
         # Not zeros: some adjoints leave out what a ȳ of zero does not reach.

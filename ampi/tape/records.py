@@ -54,6 +54,7 @@ class Watch:
 
     __slots__ = ("is_new", "region")
     second = "each"
+    together = True
     reads_memory = False
 
     def __init__(self, region: Region, is_new: bool) -> None:
@@ -74,6 +75,7 @@ class Zero:
 
     __slots__ = ("key", "regions")
     second = "each"
+    together = True
     reads_memory = False
 
     def __init__(self, regions: list[Region], key: Any = None) -> None:

@@ -8,7 +8,7 @@ adjoints of the operations compute.  There are three kinds of them, which an adj
 ``"each"``: it is linear, and uses no values that carry derivatives.  It is run for the values, and for the tangents.
 ``"pairs"``: it computes, with NumPy's functions, with the adjoints that the sweep and the values that `Tape.need` gave
 it.  These are tracked arrays, whose tangents are known.
-``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``halves`` are two sweeps.
+``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``lanes`` are two sweeps.
 
 Any other one is refused when its operation is recorded.  The tangents of one with an attribute ``goes_along`` have gone
 along when its operation ran; those of others are pushed when it is recorded.
@@ -270,15 +270,16 @@ class PairSweep(Sweep):
 
     Attributes
     ----------
-    halves : (Half, Half)
+    lanes : (Half, Half)
         The adjoints, and their tangents.
     """
 
     tape: SecondTape
+    pairs = True
 
     def __init__(self, tape: SecondTape) -> None:
         super().__init__(tape)
-        self.halves = Half(self), Half(self)
+        self.lanes = Half(self), Half(self)
         self._active: dict[Storage, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     # ------------------------------------------------------------------------------------------ for adjoints on pairs
@@ -289,7 +290,7 @@ class PairSweep(Sweep):
 
     def has_block(self, storage: Storage) -> bool:
         """The same for all of a storage."""
-        return any(half.has_block(storage) for half in self.halves)
+        return any(lane.has_block(storage) for lane in self.lanes)
 
     def block(self, storage: Storage) -> np.ndarray:
         """Not of pairs."""
@@ -298,12 +299,12 @@ class PairSweep(Sweep):
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place, as an array that has a tangent."""
         storage = region.storage
-        value, tangent = (half.block(storage) for half in self.halves)
+        value, tangent = (lane.block(storage) for lane in self.lanes)
         known = self._active.get(storage)
         if known is None or known[0] is not value or known[1] is not tangent:
             holder = tracked(value)
             mine: Any = storage_of(holder)
-            mine.tape, mine.guard = self.tape.reference, 0  # both halves write into it
+            mine.tape, mine.guard = self.tape.reference, 0  # both lanes write into it
             self.tape.tangents.adopt(mine, tangent)
             known = self._active[storage] = value, tangent, holder
         return as_viewed(region.view(value), array_type())
@@ -314,13 +315,13 @@ class PairSweep(Sweep):
         """The adjoint of memory that the operation overwrote: a copy; the shadow becomes zero there."""
         if not self.has_shadow(region):
             return None
-        value, tangent = (half.take(region) for half in self.halves)
+        value, tangent = (lane.take(region) for lane in self.lanes)
         zero = np.zeros(region.shape, region.dtype)
         return self.tape.pair(zero if value is None else value, zero if tangent is None else tangent)
 
     def add(self, region: Region, value: Any) -> None:
         """Add to the adjoint of memory that the operation read, and to its tangent."""
-        values, tangents = self.halves
+        values, tangents = self.lanes
         values.add(region, plain(value) if isinstance(value, np.ndarray) else value)
         if isinstance(value, np.ndarray) and self.tape.is_active(value):
             tangents.add(region, self.tape.tangents.get(region_of(value)))
@@ -336,17 +337,17 @@ class PairSweep(Sweep):
 
     def begin(self, region: Region, value: np.ndarray) -> None:
         """The seed of an output, which is a constant."""
-        self.halves[0].add(region, value)
+        self.lanes[0].add(region, value)
 
     def zero(self, region: Region, key: Any = ...) -> None:
         """The adjoint of memory overwritten by a constant."""
-        for half in self.halves:
-            half.zero(region, key)
+        for lane in self.lanes:
+            lane.zero(region, key)
 
     def forget(self, storage: Storage) -> None:
         """Drop a storage's adjoint, which is zero from here on."""
-        for half in self.halves:
-            half.forget(storage)
+        for lane in self.lanes:
+            lane.forget(storage)
         self._active.pop(storage, None)
 
     def values(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -419,8 +420,8 @@ class PairSweep(Sweep):
                 with resumed(self.tape), np.errstate(all="ignore"):
                     adjoint(self)
             elif kind == "each":
-                for half in self.halves:
-                    adjoint(half)
+                for lane in self.lanes:
+                    adjoint(lane)
             else:
                 adjoint(self)
         for storage in record.created:
@@ -429,7 +430,7 @@ class PairSweep(Sweep):
 
     def found(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The adjoints of what was wanted, and their tangents."""
-        gradient, product = ([half.state["watch results"][id(r)] for r in self.wanted] for half in self.halves)
+        gradient, product = ([lane.state["watch results"][id(r)] for r in self.wanted] for lane in self.lanes)
         return gradient, product
 
 

@@ -38,13 +38,17 @@ class Sweep:
         For volatile storages: called each time before their adjoint is touched.
     around : Sweep or None
         The sweep with which it shares the shadows (see `inside`).
-    halves : tuple of Sweep or None
-        In second order: the adjoints, and their tangents.
+    lanes : tuple of Sweep or None
+        Sweeps with shadows of their own, of one walk: in second order the adjoints, and their tangents; in vector mode
+        those of each direction.
+    pairs : bool
+        It is of second order.
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
 
-    halves: Any = None
+    lanes: Any = None
+    pairs = False
 
     def __init__(self, tape: Tape, around: Sweep | None = None) -> None:
         self.tape = tape
@@ -389,6 +393,7 @@ class Sweep:
         self.state["watch results"] = results
         self._kept = {region.storage for region in self.wanted}
         self._given_away = self._last_of_all()
+        single = self.lanes is None
         position = len(records)
         notes = tape.notes
         if not tape.closed and not is_around(tape):
@@ -418,7 +423,10 @@ class Sweep:
                     if self._pending and getattr(adjoint, "reads_memory", True):
                         for storage in list(self._pending):
                             self._undo(storage)
-                    adjoint(self)
+                    if single:
+                        adjoint(self)
+                    else:
+                        self.apply(adjoint)
                 for storage in record.created:
                     if storage not in self._kept:
                         self.forget(storage)
@@ -439,9 +447,22 @@ class Sweep:
             self.guards.clear()
         self.results = [results[id(region)] for region in self.wanted]
         if self.around is None:
-            self._shadows.clear()
-            self._lent.clear()
-            self._views.clear()
+            self.clear()
+
+    def apply(self, adjoint: Callable[[Any], None]) -> None:
+        """Apply the adjoint of a record."""
+        adjoint(self)
+
+    def clear(self) -> None:
+        """The walk is over: all shadows go."""
+        self._shadows.clear()
+        self._lent.clear()
+        self._views.clear()
+
+
+def lanes_of(walk: Any) -> Sequence[Any]:
+    """What has the shadows (of a `Push`: the tangents) of a walk: itself, unless it has several lanes."""
+    return (walk,) if walk.lanes is None else walk.lanes
 
 
 _sweeping: list[Sweep] = []  # all sweeps that run, in any thread

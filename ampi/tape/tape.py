@@ -37,6 +37,7 @@ from .records import Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
+from .vector import VectorSweep, count_of, plant_all
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
 at_first_opening: list[Callable[[], None]] = []
@@ -131,10 +132,13 @@ class Tape(metaclass=_WithHelp):
     #     With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
     # sweep_lock : threading.Lock
     #     Held by the sweep of the tape.
+    # latest_shadows : int
+    #     The most bytes that the shadows of the latest sweep in vector mode took.
 
     forward: Any = None
     tangents: Any = None
     walks = False
+    latest_shadows = 0
 
     def __init__(self, memory: int | str | None = None, spill: str | os.PathLike[str] | bool | None = None) -> None:
         self.budget: Limit | Spool | None = None if memory is None and not spill else budget_for(memory, spill)
@@ -270,8 +274,8 @@ class Tape(metaclass=_WithHelp):
                 "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
             )
 
-    def gradient(self, y: Any, x: Any, seed: Any = None) -> Any:
-        """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs.
+    def gradient(self, y: Any, x: Any, seed: Any = None, *, seeds: Any = None) -> Any:
+        """One reverse sweep: the adjoint of ``x`` for a seed on ``y``, summed over all ranks' outputs; or for k seeds.
 
         Collective over the ranks that communicated while the tape recorded: each of them must sweep, even one that has
         neither output nor input.
@@ -285,15 +289,20 @@ class Tape(metaclass=_WithHelp):
             Watched arrays.
         seed : array_like, or a tuple like ``y``
             Adjoint of ``y``, of y's shape; 1.0 by default, for a ``y`` of one element.
+        seeds : array_like, or a tuple like ``y``; or int
+            Instead of ``seed``, for k sweeps in one (vector mode): k adjoints of ``y``, of shape ``(k, *y.shape)``.
+            All ranks pass the same k, a rank without output as a number.
 
         Returns
         -------
         numpy.ndarray, or the structure of ``x``
             For each ``x``: Σ over ranks ⟨seed, ∂y/∂x⟩, of x's shape and dtype; for complex data in the real inner
-            product Re⟨x̄, ẋ⟩.
+            product Re⟨x̄, ẋ⟩.  With ``seeds`` of shape ``(k, *x.shape)``: what k sweeps give, one after the other.
 
         Raises
         ------
+        CommunicationError
+            On all ranks that communicate: the ranks disagree about k, or about a message.
         TapeError
             An ``x`` was not watched, a ``y`` is not tracked memory, or a seed does not fit.
 
@@ -304,8 +313,15 @@ class Tape(metaclass=_WithHelp):
         """
         sweep = Sweep(self)
         try:
+            if seeds is not None:
+                if seed is not None:
+                    raise TapeError("tape.gradient: pass seed= or seeds=, not both")
+                sweep = VectorSweep(self, count_of(y, seeds))
             sweep.wanted = [self.watched(leaf) for leaf in leaves(x)]
-            plant(sweep, y, seed)
+            if seeds is None:
+                plant(sweep, y, seed)
+            else:
+                plant_all(sweep, y, seeds)  # type: ignore[arg-type]
             self._warn_of_constants(y)
         except Exception as error:
             self.refuse(error)
@@ -315,7 +331,7 @@ class Tape(metaclass=_WithHelp):
         found = iter(sweep.results)
         return in_structure_of(x, found)
 
-    def tangent(self, y: Any, x: Any, x_dot: Any) -> Any:
+    def tangent(self, y: Any, x: Any, x_dot: Any, *, vectorised: bool | int = False) -> Any:
         """One forward walk: the tangent of ``y`` for tangents of ``x``, with all values as they were.
 
         The tape must be closed; it can be walked and swept as often as wanted.  Collective over the ranks that
@@ -329,11 +345,14 @@ class Tape(metaclass=_WithHelp):
             Watched arrays.  The tangents of others are zero.
         x_dot : array_like, or the structure of ``x``
             Tangents of ``x``, of its shapes.
+        vectorised : bool or int
+            Tangents in k directions at once: those of ``x`` have shape ``(k, *x.shape)``, and so has the result.  A
+            rank without an ``x`` passes k itself.
 
         Returns
         -------
         numpy.ndarray, or the structure of ``y``
-            ∂y/∂x ẋ, of y's shape and dtype.
+            ∂y/∂x ẋ, of y's shape and dtype; if vectorised, of shape ``(k, *y.shape)``.
 
         Raises
         ------
@@ -352,7 +371,7 @@ class Tape(metaclass=_WithHelp):
         """
         from .push import walk_for
 
-        return walk_for(self, y, x, x_dot)
+        return walk_for(self, y, x, x_dot, vectorised)
 
     def refuse(self, error: BaseException) -> None:
         """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""

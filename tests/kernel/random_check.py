@@ -4,6 +4,7 @@ import linecache
 
 import numba
 import numpy as np
+from forward_check import check_seeds
 from hostile_names import draw, require_the_same
 from kernel_cases import Check, kernel_ir
 from random_kernels import SIZE
@@ -152,7 +153,9 @@ def recorded(kernel, arguments, seed):
     values = [np.array(x) for x in (*arrays, *results)]
     if not outputs:
         return values, [], tape.kept_bytes
-    return values, tape.gradient(tuple(outputs), watched, seed=tuple(seeds)), tape.kept_bytes
+    gradients = tape.gradient(tuple(outputs), watched, seed=tuple(seeds))
+    check_seeds(tape, outputs, watched, 2)
+    return values, gradients, tape.kept_bytes
 
 
 def rounding(kernel, arguments, code, direction, tangents):

@@ -170,6 +170,7 @@ def check(program, narrow=False):
     try:
         x_bar = tape.gradient(y, x, seed=seed)
         again = tape.gradient(y, x, seed=seed)
+        several = tape.gradient(y, x, seeds=[numpy.stack([2 * s, s]) for s in seed] if seed else 2)
     except Exception as error:
         problems.append(f"{type(error).__name__} in the sweep: {error}")
     after = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
@@ -177,6 +178,9 @@ def check(program, narrow=False):
         problems += compared("the values with a tape", values, expected, ROUNDING[single])
         problems += [] if same_bits(values, after) else ["the outputs are not the same after the sweep"]
         problems += [] if same_bits(x_bar, again) else ["a second sweep gives another gradient"]
+        for k, factor in enumerate((2, 1)):
+            mine = [bar[k] for bar in several]
+            problems += compared("vector mode", mine, [factor * bar for bar in x_bar], ROUNDING[single])
         problems += against_differences(program, x0, x_bar, seed, expected, single)
     del tape, x, y, arrays
     free([*leftover, ours])

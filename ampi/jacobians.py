@@ -1,0 +1,361 @@
+"""Jacobians of functions of all ranks, in blocks: `jacrev` and `jacfwd`, in vector mode.
+
+A program of several ranks is one function of all ranks' x together to all ranks' y together, and its Jacobian has a row
+for each element of every rank's y and a column for each of every rank's x.  What comes out of a sweep is a row of it,
+of which each rank has its own columns; out of forward mode a column, of which each rank has its own rows.  So these are
+the blocks that ranks get, and nothing of a Jacobian is sent anywhere.
+
+Where the places of the entries that are not zero are known, several columns (rows) that share no row (column) go in one
+direction, as Curtis, Powell and Reid have it ("On the estimation of sparse Jacobian matrices", 1974).  They are grouped
+by SciPy's function for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .activity import plain_of
+from .derivatives import has_tangent, leaves_of, push_forward, ranks_of
+from .errors import ActivityError, CommunicationError, TapeError
+from .tape import Tape, bytes_of
+
+CHUNK = 16
+"""Directions at once, if nobody says how many."""
+
+
+def jacrev(
+    f: Callable,
+    x: Any,
+    *,
+    chunk: int | None = None,
+    memory: int | str | None = None,
+    pattern: Any = None,
+    comm: Any = None,
+) -> Any:
+    """The Jacobian of a function by reverse mode, with this rank's columns on each rank.
+
+    Collective over ``comm``: all ranks call it with their own x, which may be empty.  The function runs once, and is
+    swept in one direction for each element of all ranks' y, ``chunk`` of them at a time: take it where y is shorter
+    than x.
+
+    Parameters
+    ----------
+    f : callable
+        Function of one array (or number) that returns an array, or tuples, lists and dictionaries of arrays and
+        numbers; None on a rank without output.
+    x : array_like of float
+        This rank's x: n_r elements, of any shape.
+    chunk : int, optional
+        Most directions in one sweep; 16, unless ``memory`` is given.
+    memory : int or str, optional
+        Instead: as many as the adjoints of which fit in so many bytes of each rank (``"1GiB"``).  A first sweep has one
+        direction, and tells what one takes.  The Jacobian itself is not counted.
+    pattern : sparse array of SciPy's, optional
+        Where this rank's block has entries that may not be zero; of its shape.  Then rows without a column in common
+        share a direction, and the result is sparse.  Rank 0 gets all blocks of the pattern, to find these rows.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that call together; by default `ampi.COMM_WORLD`.
+
+    Returns
+    -------
+    numpy.ndarray, or scipy.sparse.csr_array if there is a pattern
+        This rank's block of columns: shape (Σ m_s, n_r), of x's dtype.  A row belongs to each element of all ranks'
+        outputs, of m_s elements, those of rank 0 first, and a column to each of this rank's x; both in C order.
+
+    Raises
+    ------
+    ActivityError
+        ``x``, or a part of y, is complex or no array of floating-point numbers.
+    CommunicationError
+        As for `Tape.gradient`.
+    TapeError
+        On all ranks: the pattern has another shape, or leaves out an entry that is not zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> ampi.jacrev(lambda x: x[0] * x, np.array([2.0, 3.0]), comm=ampi.COMM_SELF)
+    array([[4., 0.],
+           [3., 2.]])
+    """
+    comm, here = ranks_of(comm), _independent(x, "ampi.jacrev")
+    with Tape() as tape:
+        watched = tape.watch(here)
+        outputs = _outputs(f(watched), "ampi.jacrev")
+    sizes = [int(np.size(leaf)) for leaf in outputs]
+    rows = _Share(comm, sum(sizes))
+    active = [tape.is_active(leaf) for leaf in outputs]
+    of_outputs = [leaf for leaf, is_active in zip(outputs, active) if is_active]
+
+    def swept(seeds: np.ndarray) -> tuple[np.ndarray, int]:
+        parts = np.split(seeds, np.cumsum(sizes)[:-1], axis=1) if sizes else []
+        given = [
+            part.reshape(len(seeds), *np.shape(leaf)).astype(leaf.dtype)
+            for part, leaf, is_active in zip(parts, outputs, active)
+            if is_active
+        ]
+        found = tape.gradient(of_outputs, watched, seeds=given or len(seeds))
+        return found.reshape(len(seeds), -1), tape.latest_shadows
+
+    if pattern is None:
+        block = np.zeros((rows.total, here.size), here.dtype)
+        for first, found in _rows(rows.units, rows.total, swept, comm, chunk, memory, "ampi.jacrev"):
+            block[first : first + len(found)] = found
+        return block
+    pattern = _checked(pattern, (rows.total, here.size), comm, "ampi.jacrev").T.tocsr()
+    return _compressed(pattern, _colours(pattern, comm), rows, swept, comm, chunk, memory, "ampi.jacrev").T.tocsr()
+
+
+def jacfwd(
+    f: Callable,
+    x: Any,
+    *,
+    chunk: int | None = None,
+    memory: int | str | None = None,
+    pattern: Any = None,
+    comm: Any = None,
+) -> Any:
+    """The Jacobian of a function by forward mode, with this rank's rows on each rank.
+
+    Collective over ``comm``: all ranks call it with their own x, which may be empty.  The function runs once for each
+    ``chunk`` elements of all ranks' x, and nothing is taped: take it where x is shorter than y.
+
+    Parameters
+    ----------
+    f : callable
+        Function of one array (or number) that returns an array, or tuples, lists and dictionaries of arrays and
+        numbers; None on a rank without output.
+    x : array_like of float
+        This rank's x: n_r elements, of any shape.
+    chunk : int, optional
+        Most directions in one run; 16, unless ``memory`` is given.
+    memory : int or str, optional
+        Instead: as many as the tangents of which fit in so many bytes of each rank (``"1GiB"``).  A first run has one
+        direction, and tells what one takes.  The Jacobian itself is not counted.
+    pattern : sparse array of SciPy's, optional
+        Where this rank's block has entries that may not be zero; of its shape.  Then columns without a row in common
+        share a direction, and the result is sparse.  Rank 0 gets all blocks of the pattern, to find these columns.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that call together; by default `ampi.COMM_WORLD`.
+
+    Returns
+    -------
+    numpy.ndarray, or scipy.sparse.csr_array if there is a pattern
+        This rank's block of rows: shape (m_r, Σ n_s), of y's dtype.  A row belongs to each element of this rank's
+        outputs, and a column to each of all ranks' x, those of rank 0 first; both in C order.
+
+    Raises
+    ------
+    ActivityError
+        ``x``, or a part of y, is complex or no array of floating-point numbers; an operation has no tangent.
+    CommunicationError
+        As for `jvp`.
+    TapeError
+        On all ranks: the pattern has another shape, or leaves out an entry that is not zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> ampi.jacfwd(lambda x: x[0] * x, np.array([2.0, 3.0]), comm=ampi.COMM_SELF)
+    array([[4., 0.],
+           [3., 2.]])
+    """
+    comm, here = ranks_of(comm), _independent(x, "ampi.jacfwd")
+    columns = _Share(comm, here.size)
+
+    def pushed(tangents: np.ndarray) -> tuple[np.ndarray, int]:
+        count = len(tangents)
+        y, y_dot, nbytes = push_forward(f, (here,), (tangents.reshape(count, *here.shape),), count)
+        _outputs(y, "ampi.jacfwd")
+        parts = [np.reshape(leaf, (count, -1)) for leaf in leaves_of(y_dot) if leaf is not None]
+        return np.concatenate([np.zeros((count, 0), parts[0].dtype if parts else here.dtype), *parts], axis=1), nbytes
+
+    if pattern is None:
+        block: np.ndarray | None = None
+        for first, found in _rows(columns.units, max(columns.total, 1), pushed, comm, chunk, memory, "ampi.jacfwd"):
+            if block is None:
+                block = np.zeros((found.shape[1], columns.total), found.dtype)
+            block[:, first : first + len(found)] = found[: columns.total].T
+        return block
+    pattern = _checked(pattern, (None, columns.total), comm, "ampi.jacfwd")
+    return _compressed(pattern, _colours(pattern, comm), columns, pushed, comm, chunk, memory, "ampi.jacfwd")
+
+
+def sparse_hessian(product: Callable[[np.ndarray], np.ndarray], here: np.ndarray, pattern: Any, comm: Any) -> Any:
+    """This rank's rows of a sparse Hessian, of which ``product(v)`` gives the product with a vector."""
+    columns = _Share(comm, here.size)
+    pattern = _checked(pattern, (here.size, columns.total), comm, "ampi.hessian")
+
+    def multiplied(v: np.ndarray) -> tuple[np.ndarray, int]:
+        return np.reshape(product(v[0].reshape(here.shape)), (1, -1)), 1
+
+    return _compressed(pattern, _colours(pattern, comm), columns, multiplied, comm, 1, None, "ampi.hessian")
+
+
+def _independent(x: Any, asked: str) -> np.ndarray:
+    here = np.array(plain_of(x))
+    if here.dtype.kind != "f":
+        raise ActivityError(f"{asked}: x is of dtype {here.dtype}; pass real floating-point numbers")
+    return here
+
+
+def _outputs(y: Any, asked: str) -> list[Any]:
+    """The arrays and numbers of a result that have derivatives, which are real."""
+    found = [leaf for leaf in leaves_of(y) if has_tangent(leaf)]
+    for leaf in found:
+        if np.asarray(plain_of(leaf)).dtype.kind != "f":
+            dtype = np.asarray(plain_of(leaf)).dtype
+            raise ActivityError(f"{asked}: the function returned numbers of dtype {dtype}; return real ones")
+    return found
+
+
+class _Share:
+    """This rank's share of the elements of all ranks, which are numbered one rank after the other.
+
+    Attributes
+    ----------
+    first, count, total : int
+        Its first one, how many it has, and how many all ranks have.
+    """
+
+    def __init__(self, comm: Any, count: int) -> None:
+        counts = comm.allgather(count)
+        self.first = sum(counts[: comm.Get_rank()])
+        self.count = count
+        self.total = sum(counts)
+
+    def units(self, start: int, stop: int) -> np.ndarray:
+        """This rank's part of unit vectors in the directions ``start`` to ``stop``."""
+        found = np.zeros((stop - start, self.count))
+        for k in range(max(start, self.first), min(stop, self.first + self.count)):
+            found[k - start, k - self.first] = 1
+        return found
+
+
+def _rows(
+    vectors: Callable[[int, int], np.ndarray],
+    total: int,
+    carried: Callable[[np.ndarray], tuple[np.ndarray, int]],
+    comm: Any,
+    chunk: int | None,
+    memory: int | str | None,
+    asked: str,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Carry so many vectors through a sweep, or forward, in chunks: the number of the first one, and what they give."""
+    if chunk is not None and memory is not None:
+        raise TapeError(f"{asked}: pass chunk= or memory=, not both")
+    size = CHUNK if chunk is None else int(chunk)
+    if size < 1:
+        raise TapeError(f"{asked}: chunk is {chunk}; pass one direction at least")
+    budget = None if memory is None else bytes_of(memory, asked)
+    if _most(comm, size) != (size, size) or len({*_most(comm, budget or 0)}) > 1:
+        raise CommunicationError(f"{asked}: the ranks pass different chunk= or memory=")
+    done = 0
+    while done < total:
+        stop = min(done + (1 if budget is not None and not done else size), total)
+        found, nbytes = carried(vectors(done, stop))
+        if budget is not None and not done:
+            size = max(_most(comm, budget // max(nbytes, 1))[0], 1)
+        yield done, found
+        done = stop
+
+
+def _most(comm: Any, here: int) -> tuple[int, int]:
+    """The least and the most that a rank has."""
+    everywhere = comm.allgather(here)
+    return min(everywhere), max(everywhere)
+
+
+# ---------------------------------------------------------------------------------------------------- sparse ones
+
+
+def _checked(pattern: Any, shape: tuple[int | None, int], comm: Any, asked: str) -> Any:
+    """A pattern as a sparse array of SciPy's, of ones; raises on all ranks if one of them has another shape."""
+    from scipy import sparse
+
+    problem = ""
+    if not sparse.issparse(pattern):
+        problem = f"pattern is a {type(pattern).__name__}; pass a sparse array of SciPy's"
+    elif pattern.shape != tuple(n if s is None else s for s, n in zip(shape, pattern.shape)):
+        wanted = ", ".join("m" if n is None else str(n) for n in shape)
+        problem = f"pattern has shape {pattern.shape}; this rank's block has shape ({wanted})"
+    _raise_on_all(problem, comm, asked)
+    found = sparse.csr_array(pattern)
+    found.sum_duplicates()
+    return sparse.csr_array((np.ones(found.nnz), found.indices, found.indptr), found.shape)
+
+
+def _raise_on_all(problem: str, comm: Any, asked: str) -> None:
+    for rank, text in enumerate(comm.allgather(problem)):
+        if text:
+            raise TapeError(f"{asked}: rank {rank}: {text}")
+
+
+def _colours(pattern: Any, comm: Any) -> np.ndarray:
+    """Groups of columns that have no row in common, on any rank; each rank has rows of all of them.
+
+    They are found on rank 0, which alone sees the whole pattern, so that all ranks have the same.
+    """
+    from scipy import sparse
+    from scipy.optimize._numdiff import group_columns  # the kept implementation; no public name leads to it
+
+    blocks = comm.gather(sparse.csr_array(pattern), root=0)
+    colours = None
+    if blocks is not None:
+        whole = sparse.vstack(blocks, format="csc")
+        degrees = np.diff(whole.indptr)
+        orders = np.arange(whole.shape[1]), np.argsort(-degrees, kind="stable")  # bands; largest first
+        whole = sparse.csr_matrix(whole)
+        found = [group_columns(whole, order) if whole.shape[1] else np.zeros(0, int) for order in orders]
+        colours = min(found, key=lambda groups: groups.max(initial=-1))
+    return comm.bcast(colours, root=0)
+
+
+def _compressed(
+    pattern: Any,
+    colours: np.ndarray,
+    share: _Share,
+    carried: Callable[[np.ndarray], tuple[np.ndarray, int]],
+    comm: Any,
+    chunk: int | None,
+    memory: int | str | None,
+    asked: str,
+) -> Any:
+    """This rank's rows of a matrix of which columns that have one colour are found together.
+
+    A last direction has random numbers for all columns: what it gives is compared with the matrix.
+    """
+    from scipy import sparse
+
+    groups = int(colours.max(initial=-1)) + 1
+    random = np.random.default_rng(0).uniform(0.5, 1.5, share.total)
+    mine = slice(share.first, share.first + share.count)
+
+    def vectors(start: int, stop: int) -> np.ndarray:
+        found = np.zeros((stop - start, share.count))
+        for k in range(start, min(stop, groups)):
+            found[k - start] = colours[mine] == k
+        if stop > groups:
+            found[-1] = random[mine]
+        return found
+
+    found = np.concatenate([part for _, part in _rows(vectors, groups + 1, carried, comm, chunk, memory, asked)])
+    here = found.shape[1]
+    problem = "" if here == pattern.shape[0] else f"pattern has {pattern.shape[0]} rows, and there are {here} outputs"
+    _raise_on_all(problem, comm, asked)
+    rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
+    data = found[colours[pattern.indices], rows]
+    result = sparse.csr_array((data, pattern.indices.copy(), pattern.indptr.copy()), pattern.shape)
+    expected, size = result @ random, abs(result) @ random + np.abs(found[-1])
+    with np.errstate(invalid="ignore"):
+        wrong = np.flatnonzero(np.abs(expected - found[-1]) > 64 * np.sqrt(np.finfo(found.dtype).eps) * size)
+    which = "rows" if asked != "ampi.jacrev" else "columns"
+    shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
+    problem = f"the pattern leaves out entries that are not zero in {which} {shown} of its block" if len(wrong) else ""
+    _raise_on_all(problem, comm, asked)
+    return result

@@ -1,0 +1,280 @@
+"""Vector mode: one walk back over a tape for k seeds at once.
+
+A `VectorSweep` is a sweep with k *lanes*, which are sweeps themselves, each with the shadows of one direction.  It
+walks: old values are put back once, the ranks agree once, and what a record does beside its arithmetic is done once.
+Its shadows are those of all lanes in one block of memory, k rows of a storage's bytes; a lane's are views of a row.
+
+An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
+go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
+at once; and what asks for shadows as a whole, of which the first axis is that of the directions.  Any other adjoint is
+written for one direction, as all of them can be, and is run for each lane.  So every operation has a vector mode as
+soon as it has an adjoint, and the same results to the last bit; one that is worth more work gets the attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..memory import SLOT, Region, Storage
+from .records import Output
+from .seeds import leaves, plant
+from .sweep import Sweep
+
+if TYPE_CHECKING:
+    from .tape import Tape
+
+_ALIGNED = 16  # bytes, to whose multiples the rows of a block begin
+
+
+class Lane(Sweep):
+    """One direction of a vector sweep: its shadows.  It walks nowhere."""
+
+    def __init__(self, vector: VectorSweep, around: Lane | None = None) -> None:
+        super().__init__(vector.tape, around)
+        self.vector = vector
+
+    def value(self, array: np.ndarray) -> np.ndarray:
+        """The values that an array had when the operation of this record ran."""
+        return self.vector.value(array)
+
+    def put_back(self, storages: Any) -> None:
+        """Memory as it was when the operation of this record ran."""
+        self.vector.put_back(storages)
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Of the walk."""
+        self.vector.at_end(callback)
+
+    def inside(self, tape: Tape) -> Sweep:
+        """Not of one direction."""
+        raise TapeError("a sweep inside of another one is one of all directions")
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The adjoint of all of a storage, as bytes in place; zeros at first use."""
+        if storage.volatile and storage in self.guards:
+            self.guards[storage]()
+        block = self._shadows.get(storage)
+        if block is None:
+            self.vector.make(storage)
+            block = self._shadows[storage]
+        return block
+
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """Have this direction's adjoint of a storage in bytes elsewhere."""
+        self.vector.part(storage)
+        super().adopt(storage, block)
+
+    def forget(self, storage: Storage) -> None:
+        """The adjoint is zero from here on."""
+        block = self._shadows.get(storage)
+        if block is not None:
+            block[:] = 0
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
+        """No shadow is set by an adjoint: there is one for all directions, or none."""
+
+    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
+        """`add`."""
+        self.add(region, value)
+
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """`add`."""
+        self.add(region, value)
+
+    def hold(self, storage: Storage, row: np.ndarray) -> None:
+        """This direction's adjoint of a storage is in a row of the block."""
+        Sweep.adopt(self, storage, row)
+
+    def let_go(self, storage: Storage) -> None:
+        """It is there no more."""
+        Sweep.forget(self, storage)
+
+
+class VectorSweep(Sweep):
+    """A sweep for several directions at once.  What it gives and takes has a leading axis for them.
+
+    Attributes
+    ----------
+    lanes : tuple of Lane
+        One for each direction.
+    """
+
+    lanes: tuple[Lane, ...]
+
+    def __init__(self, tape: Tape, count: int, around: VectorSweep | None = None) -> None:
+        super().__init__(tape)
+        self.around = around
+        self.lanes = tuple(Lane(self, None if around is None else around.lanes[j]) for j in range(count))
+        self._blocks: dict[Storage, np.ndarray] = {} if around is None else around._blocks  # rows for the lanes
+        self._held: list[int] = [0, 0] if around is None else around._held  # bytes now, and at most
+
+    def inside(self, tape: Tape) -> VectorSweep:
+        """A sweep of another tape, to be run by an adjoint of this one."""
+        return VectorSweep(tape, len(self.lanes), self)
+
+    # --------------------------------------------------------------------------------------------------- memory
+
+    def make(self, storage: Storage) -> np.ndarray:
+        """Zeros for a storage, in all lanes."""
+        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+        block = np.zeros((len(self.lanes), -(-size // _ALIGNED) * _ALIGNED), np.uint8)
+        self.adopt(storage, block)
+        return block
+
+    def part(self, storage: Storage) -> None:
+        """The lanes have their adjoints of a storage in different places from here on."""
+        block = self._blocks.pop(storage, None)
+        if block is not None:
+            self._held[0] -= block.nbytes
+
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """Have the adjoints of a storage in the rows of a given block of bytes."""
+        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+        self.part(storage)
+        self._blocks[storage] = block
+        self._held[0] += block.nbytes
+        self._held[1] = max(self._held)
+        for lane, row in zip(self.lanes, block):
+            lane.hold(storage, row[:size])
+
+    def forget(self, storage: Storage) -> None:
+        """Drop a storage's shadow, which is zero from here on."""
+        self.part(storage)
+        for lane in self.lanes:
+            lane.let_go(storage)
+
+    def has_block(self, storage: Storage) -> bool:
+        """Whether anything has been added to a storage's adjoint in any direction."""
+        return any(lane.has_block(storage) for lane in self.lanes)
+
+    def has_shadow(self, region: Region) -> bool:
+        """The same of a region's storage."""
+        return self.has_block(region.storage)
+
+    def nbytes(self) -> int:
+        """Size of all shadows."""
+        return sum(lane.nbytes() for lane in self.lanes)
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The adjoints of all of a storage, as rows of bytes."""
+        rows = [lane.block(storage) for lane in self.lanes]  # with what guards it
+        block = self._blocks.get(storage)
+        return np.stack(rows) if block is None else block
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's adjoints: in place where all are in one block, which ordinary memory's are."""
+        rows = [lane.shadow(region) for lane in self.lanes]
+        block = self._blocks.get(region.storage)
+        if block is None or region.storage.packed or not rows[0].size:
+            return np.stack(rows)
+        strides = (block.strides[0], *region.strides)
+        return np.ndarray((len(rows), *region.shape), region.dtype, block, region.offset, strides)
+
+    shadow_again = reading = shadow
+
+    def result(self, region: Region) -> np.ndarray:
+        """The adjoints of an independent at its place on the tape."""
+        return self.shadow(region).copy()
+
+    def take(self, region: Region) -> np.ndarray | None:
+        """The adjoints of memory that the operation overwrote: a copy; the shadow becomes zero there."""
+        if not self.has_shadow(region):
+            return None
+        taken = self.shadow(region).copy()
+        self.zero(region)
+        return taken
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the adjoints of memory that the operation read."""
+        for lane, part in zip(self.lanes, value):
+            lane.add(region, part)
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The adjoints of memory overwritten by a constant."""
+        for lane in self.lanes:
+            lane.zero(region, key)
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
+        """No shadow is set by an adjoint."""
+
+    # ------------------------------------------------------------------------------------------------- the walk
+
+    def apply(self, adjoint: Any) -> None:
+        """Apply the adjoint of a record."""
+        if getattr(adjoint, "together", False):
+            adjoint(self)
+            return
+        for lane in self.lanes:
+            lane.after = self.after
+            adjoint(lane)
+
+    def clear(self) -> None:
+        """The walk is over."""
+        self.tape.latest_shadows = self._held[1]
+        self._blocks.clear()
+        for lane in self.lanes:
+            lane.clear()
+
+
+def count_of(y: Any, seeds: Any) -> int:
+    """The number of directions that seeds of outputs have."""
+    outputs = list(leaves(y))
+    if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
+        if outputs:
+            raise TapeError(
+                "tape.gradient: seeds= is a number, which only a rank without output passes; pass one array for each "
+                "output, with an axis for the directions before those of the output"
+            )
+        return _not_none(int(seeds))
+    if not outputs:
+        raise TapeError(
+            "tape.gradient: on a rank without output pass the number of directions, which the others have: seeds=k"
+        )
+    given = _in_order(y, seeds)
+    if len(given) != len(outputs):
+        raise TapeError(f"tape.gradient: {len(outputs)} outputs but {len(given)} seeds")
+    count = None
+    for number, (output, seed) in enumerate(zip(outputs, given)):
+        shape, wanted = np.shape(seed), output.shape
+        if wanted is None:  # an output that cannot carry a seed, of which `plant` says why
+            continue
+        if shape[1:] != wanted or not shape:
+            raise TapeError(
+                f"tape.gradient: seed {number} has shape {shape}; its output has shape {wanted}, so that with k "
+                f"directions it must have shape {_shown(wanted)}"
+            )
+        if count is not None and shape[0] != count:
+            raise TapeError(
+                f"tape.gradient: seed {number} has shape {shape}, of {shape[0]} directions, and those before it have "
+                f"{count}"
+            )
+        count = shape[0]
+    return _not_none(count or 0)
+
+
+def _not_none(count: int) -> int:
+    if count < 1:
+        raise TapeError(f"tape.gradient: seeds= of {count} directions; pass one at least")
+    return count
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"(k, {', '.join(map(str, shape))})" if shape else "(k,)"
+
+
+def _in_order(y: Any, seeds: Any) -> list[Any]:
+    return list(leaves(seeds)) if isinstance(y, (tuple, list)) else [seeds]
+
+
+def plant_all(sweep: VectorSweep, y: Any, seeds: Any) -> None:
+    """Give the outputs their seeds, each lane its own."""
+    given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
+    for output, seed in zip(leaves(y), given):
+        if not isinstance(output, (np.ndarray, Output)):
+            plant(sweep, output, seed)  # which says what is wrong
+        for lane, part in zip(sweep.lanes, seed):
+            plant(lane, output, part)

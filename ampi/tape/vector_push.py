@@ -1,0 +1,141 @@
+"""Vector mode, forward: tangents in k directions at once.
+
+As a `VectorSweep` has lanes, a `VectorPush` has: each is a `Push` of its own, and they go through each operation
+together, with old values put back once.  An adjoint's ``tangent`` is given the `VectorPush` if it has ``together =
+True``, and each of the lanes else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..memory import Region, Storage
+from .push import Push
+from .tape import Tape
+
+
+class PushLane(Push):
+    """The tangents in one direction."""
+
+    def __init__(self, vector: VectorPush) -> None:
+        super().__init__(vector.tape)
+        self.vector = vector
+
+    @property
+    def walks(self) -> bool:
+        """Whether this is a walk over the records of a closed tape."""
+        return self.vector.walks
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Have ``callback(error)`` called at the very end."""
+        self.vector.at_end(callback)
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """The tangent of all of a storage, as bytes in place; zeros at first use."""
+        is_new = not self.has_block(storage)
+        block = super().block(storage)
+        if is_new:
+            self.vector.hold(storage, block.nbytes)
+        return block
+
+
+class VectorPush(Push):
+    """Tangents of memory in several directions.  What it gives and takes has a leading axis for them.
+
+    Attributes
+    ----------
+    lanes : tuple of PushLane
+        One for each direction.
+    most : int
+        Bytes that the tangents took at most.
+    """
+
+    lanes: tuple[PushLane, ...]
+
+    def __init__(self, tape: Tape, count: int) -> None:
+        super().__init__(tape)
+        self.lanes = tuple(PushLane(self) for _ in range(count))
+        self.most = 0
+        self._held = [0]
+
+    def has_shadow(self, region: Region) -> bool:
+        """Whether the region's storage has a tangent in any direction."""
+        return self.has_block(region.storage)
+
+    def has_block(self, storage: Storage) -> bool:
+        """The same for all of a storage."""
+        return any(lane.has_block(storage) for lane in self.lanes)
+
+    def hold(self, storage: Storage, nbytes: int) -> None:
+        """So many bytes are kept as long as a storage is there."""
+        held = self._held
+        held[0] += nbytes
+        self.most = max(self.most, held[0])
+        weakref.finalize(storage, _let_go, held, nbytes).atexit = False
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """Not of several directions."""
+        raise TapeError("the tangents of a storage are asked for in one place, and are in several")
+
+    shadow = shadow_again = reading = block  # type: ignore[assignment]
+
+    def get(self, region: Region) -> np.ndarray:
+        """The region's tangents: a copy."""
+        return np.stack([lane.get(region) for lane in self.lanes])
+
+    def put(self, region: Region, value: Any, mask: Any = True) -> None:
+        """Set the tangents of memory that was overwritten: a number, or one array for each direction."""
+        for lane, part in zip(self.lanes, value if np.ndim(value) else [value] * len(self.lanes)):
+            lane.put(region, part, mask)
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The tangents of memory overwritten by a constant."""
+        for lane in self.lanes:
+            lane.zero(region, key)
+
+    def add(self, region: Region, value: Any) -> None:
+        """Add to the tangents."""
+        for lane, part in zip(self.lanes, value):
+            lane.add(region, part)
+
+    def apply(self, adjoint: Any, rule: Callable[[Any], None]) -> None:
+        """Push the tangents through an operation."""
+        if getattr(adjoint, "together", False):
+            rule(self)
+            return
+        for lane in self.lanes:
+            lane.after = self.after
+            rule(lane)
+
+
+def _let_go(held: list[int], nbytes: int) -> None:
+    held[0] -= nbytes
+
+
+def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: bool | int) -> int:
+    """In how many directions tangents go, of which the first axis is that of the directions; ``given`` says so where
+    there are none."""
+    count = None if isinstance(given, bool) else int(given)
+    for number, (leaf, tangent) in enumerate(zip(leaves, tangents)):
+        if tangent is None:
+            continue
+        shape, wanted = np.shape(tangent), np.shape(leaf)
+        if not shape or shape[1:] != wanted:
+            expected = f"(k, {', '.join(map(str, wanted))})" if wanted else "(k,)"
+            raise TapeError(
+                f"{where}: tangent {number} has shape {shape}; its primal has shape {wanted}, so that with k "
+                f"directions it must have shape {expected}"
+            )
+        if count is not None and count != shape[0]:
+            raise TapeError(f"{where}: tangent {number} has {shape[0]} directions, and not {count}")
+        count = shape[0]
+    if count is None:
+        raise TapeError(f"{where}: no tangent says how many directions there are; pass their number: vectorised=k")
+    if count < 1:
+        raise TapeError(f"{where}: {count} directions; pass one at least")
+    return count
