@@ -59,6 +59,15 @@ class Interception:
         """A tape ends to record."""
         self._count(users=-1)
 
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Around tapes that open and close one after the other: between them the places stay redirected."""
+        self._count(users=1)
+        try:
+            yield
+        finally:
+            self._count(users=-1)
+
     def extend(self, signature: str, hook: Hook, addresses: tuple[int, ...], original: int) -> None:
         """Redirect further pointers to a function, as those are with this hook; before the first tape it is found."""
         with self._lock:

@@ -15,11 +15,11 @@ from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..replays import StepRuns
-from ..tape import Record, Sweep, Tape, Undo, passive, place_of
+from ..tape import Record, Sweep, Tape, Undo, may_change, passive, place_of
 from . import progress
 from .resuming import Disk, OnDisk
 from .schedules import Commit
-from .states import Snapshot, look_at, owner_of, spelled, with_tracked_numbers, write
+from .states import Snapshot, View, owner_of, spelled, with_tracked_numbers, write
 
 
 def give(storage: Any, reference: Any) -> None:
@@ -145,6 +145,8 @@ class Loop:
         self.disk: Disk | None = None
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
+        self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and checksums, by identity
+        self._latest: View | None = None  # of a state all of whose arrays with derivatives are of before the loop
 
     @property
     def tape(self) -> Tape:
@@ -181,26 +183,36 @@ class Loop:
             result = self.step(state)
         return state if result is None else result
 
+    def look(self, state: Any) -> View:
+        """What a state holds now."""
+        view = self._latest
+        if view is None or view.state is not state or not view.still_holds():
+            view = View(state)
+            self._latest = view if all(map(self.is_kept, view.differentiable.values())) else None
+        return view
+
     def record(self, state: Any, first: bool) -> tuple[Any, Taped]:
         """Run a step and record it."""
         self.figures.executed += 1
         tape = StepTape(self.references)
+        lasting = self.active | self.written_storages.keys()
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            for storage in self.active | self.written_storages.keys():
+            for storage in lasting:
                 give(storage, tape.reference)
-            state, view = with_tracked_numbers(state)
-            given = view.differentiable()
-            for array in given.values():
+            given = with_tracked_numbers(self.look(state))
+            for array in given.differentiable.values():
                 give(storage_of(array), tape.reference)  # it was on the tape of the step which computed it
-                tape.activate(array)
-            before = places_of(given)
+                if not array.ndim or storage_of(array).guard:  # type: ignore[union-attr]
+                    tape.activate(array)
+            before = places_of(given.differentiable)
+            state = given.state
             with StepRuns(first):
                 result = self.step(state)
             state = state if result is None else result
-            left = look_at(state).differentiable()
-            after = places_of(left)
-        for storage in self.active | self.written_storages.keys():  # while steps run that nobody records
+            left = self.look(state)
+            after = places_of(left.differentiable)
+        for storage in lasting | self.written_storages.keys():  # while steps run that nobody records
             give(storage, None if storage in self.written_storages else self.reference)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
             raise ActivityError(
@@ -209,7 +221,7 @@ class Loop:
                 "ampi.timeloop"
             )
         self.references.add(tape.reference)
-        owners = {**self._owners(before, given), **self._owners(after, left)}
+        owners = {**self._owners(before, given.differentiable), **self._owners(after, left.differentiable)}
         return state, Taped(tape, before, after, owners)
 
     def _owners(self, regions: dict[tuple, Region], arrays: dict[tuple, Any]) -> dict[Storage, Any]:
@@ -239,14 +251,14 @@ class Loop:
         """Remember what a state is at the beginning of a step."""
         if n not in self.checksums:
             written = {place: _checksum(view) for place, view in self.written.items()}
-            self.checksums[n] = {way: self._said_of(a) for way, a in look_at(state).arrays.items()}, written
+            self.checksums[n] = {way: self._said_of(a) for way, a in self.look(state).arrays.items()}, written
 
     def verify(self, state: Any, n: int) -> None:
         """Compare a state with what it was when the program came by here first."""
         if n not in self.checksums:
             return
         known, written = self.checksums[n]
-        arrays = look_at(state).arrays
+        arrays = self.look(state).arrays
         differing = [
             spelled(way) for way, what in known.items() if way in arrays and self._said_of(arrays[way]) != what
         ]
@@ -264,8 +276,18 @@ class Loop:
     def _said_of(self, array: np.ndarray) -> tuple[Any, ...]:
         """What an array of a state is, and what it holds, or where it lies in memory from before the loop: what is
         written there is looked at once, whatever arrays see it."""
-        what = address_of(array) if self.is_kept(array) else _checksum(array)
+        what = address_of(array) if self.is_kept(array) else self._sum_of(array)
         return array.shape, array.dtype, what
+
+    def _sum_of(self, array: np.ndarray) -> int:
+        """The checksum of an array of a state; that of one which nobody can write to is computed once."""
+        if may_change(array):
+            return _checksum(array)
+        alive, found = self._constant.get(id(array), (None, 0))
+        if alive is None or alive() is not array:
+            found = _checksum(array)
+            self._constant[id(array)] = weakref.ref(array), found
+        return found
 
     def _name_of(self, view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
         """Written memory in words: by the ways to it in the state, or what is known of it."""
@@ -294,6 +316,8 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
     moved = []
     for way, source in sources.items():
         target = targets.get(way)
+        if target is source:
+            continue
         if target is None:  # a number that the step has not computed
             sweep.take(source)
         elif source.place != target.place:
@@ -413,7 +437,7 @@ class Executor:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
         loop = self.loop
         known = dict(loop.written_storages)
-        for array in look_at(self.state).arrays.values():
+        for array in View(self.state).arrays.values():
             storage = storage_of(array)
             if storage is not None:
                 known[storage] = owner_of(array)
@@ -426,9 +450,11 @@ class Executor:
     def _sweep(self, n: int, sweep: Sweep) -> None:
         """Sweep a recorded step; ``later`` is where its result went."""
         taped = self.work.pop(n)
+        inside = sweep.inside(taped.tape)
         if self.stored.get(n) is not taped:
             self.nbytes -= taped.nbytes
+            inside.left = self.loop.written_storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
-        sweep.inside(taped.tape).run()
+        inside.run()
         self.later = taped.before
         self.loop.tell()

@@ -11,7 +11,7 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,33 +23,101 @@ from ..recording import open_tapes
 from ..tape import overwrite
 
 
-class View(NamedTuple):
+class View:
     """What a state holds at some time.
 
     Attributes
     ----------
+    state : object
     arrays : dict
         All arrays, each once, by the way to them, in the order in which they are met.
     has_numbers : bool
         Whether there are floating-point or complex numbers of NumPy's.
+    differentiable : dict
+        The arrays that may carry derivatives.
     """
 
-    arrays: dict[tuple, np.ndarray]
-    has_numbers: bool
+    __slots__ = ("_inside", "arrays", "differentiable", "has_numbers", "state")
 
-    def differentiable(self) -> dict[tuple, TrackedArray]:
-        """The arrays that may carry derivatives."""
-        return {w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)}
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.arrays: dict[tuple, np.ndarray] = {}
+        self._inside: list[_Inside] = []
+        self.has_numbers = _visit(((None, state),), (), "", self.arrays, self._inside, set())
+        self.differentiable: dict[tuple, TrackedArray] = {
+            w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
+        }
+
+    def still_holds(self) -> bool:
+        """Whether the state holds the same arrays at the same places as then."""
+        return not self.has_numbers and all(inside.is_same(self._inside) for inside in self._inside.copy())
 
 
-def look_at(state: Any) -> View:
-    """Walk through a state."""
-    arrays: dict[tuple, np.ndarray] = {}
-    return View(arrays, _visit(((None, state),), (), "", arrays, set()))
+class _Inside:
+    """The parts of a list, dictionary or object, to see whether it still has them."""
+
+    __slots__ = ("_ids", "_kind", "_parts", "_x")
+
+    def __init__(self, x: Any, kind: int) -> None:
+        self._x = x
+        self._kind = kind
+        self._parts = _told(x, kind)  # keeps alive what is told by its identity
+        self._ids = list(map(id, self._parts))
+
+    def is_same(self, known: list[_Inside]) -> bool:
+        """Whether it has the same parts, but for numbers and text, and for lists and the like of such; of these the
+        new ones become known."""
+        parts = _told(self._x, self._kind)
+        ids = list(map(id, parts))
+        if ids == self._ids:
+            return True
+        first = 0 if self._kind == _SEQUENCE else len(ids) // 2  # after the names
+        if len(ids) != len(self._ids) or ids[:first] != self._ids[:first]:
+            return False
+        for part, before in zip(parts[first:], self._parts[first:]):
+            if part is before:
+                continue
+            kind, kind_before = _kind_of(type(part)), _kind_of(type(before))
+            if kind < _SEQUENCE or kind_before < _SEQUENCE:
+                if kind != _LEAF or kind_before != _LEAF:
+                    return False
+            elif not _is_flat(_told(part, kind)) or not _forget_flat(before, kind_before, known):
+                return False
+            elif type(part) is not tuple:
+                known.append(_Inside(part, kind))
+        self._parts, self._ids = parts, ids
+        return True
+
+
+def _is_flat(parts: list[Any]) -> bool:
+    return all(_kind_of(type(part)) == _LEAF for part in parts)
+
+
+def _forget_flat(x: Any, kind: int, known: list[_Inside]) -> bool:
+    """Drop something from what is known if there were no more than leaves in it."""
+    if type(x) is tuple:
+        return _is_flat(list(x))
+    for n, inside in enumerate(known):
+        if inside._x is x:
+            del known[n]
+            return _is_flat(inside._parts)
+    return False
+
+
+def _told(x: Any, kind: int) -> list[Any]:
+    if kind == _SEQUENCE:
+        return list(x)
+    named = x if kind == _DICT else _attributes(x)
+    return [*named, *named.values()]
 
 
 def _visit(
-    parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, arrays: dict[tuple, np.ndarray], met: set[int]
+    parts: Iterable[tuple[Any, Any]],
+    way: tuple,
+    mark: str,
+    arrays: dict[tuple, np.ndarray],
+    inside: list[_Inside],
+    met: set[int],
 ) -> bool:
     """Enter the arrays in the parts of something to which there is a way; whether there are numbers of NumPy's."""
     found = False
@@ -63,8 +131,10 @@ def _visit(
             if kind == _ARRAY:
                 arrays[to_part] = part
             else:
-                inside = "." if kind == _OBJECT else "["
-                found |= _visit(_parts_of(part, kind), to_part, inside, arrays, met)
+                if type(part) is not tuple:
+                    inside.append(_Inside(part, kind))
+                next_mark = "." if kind == _OBJECT else "["
+                found |= _visit(_parts_of(part, kind), to_part, next_mark, arrays, inside, met)
     return found
 
 
@@ -136,14 +206,11 @@ def _same(x: Any) -> Any:
     return x
 
 
-def with_tracked_numbers(state: Any) -> tuple[Any, View]:
-    """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records; and
-    what it holds."""
-    view = look_at(state)
+def with_tracked_numbers(view: View) -> View:
+    """Of a state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
     if not view.has_numbers:
-        return state, view
-    state = Snapshot(state, lambda array: True, tracked_copy).restore()
-    return state, look_at(state)
+        return view
+    return View(Snapshot(view.state, lambda array: True, tracked_copy).restore())
 
 
 def _put_back(items: Any, parts: Iterable[tuple[Any, Callable[[dict], Any]]], done: dict) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommunicationError, TapeError
+from ..foreign import seen as intercepted
 from ..handouts import describe
 from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
@@ -23,7 +24,7 @@ from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
-from .states import Snapshot, owner_of, with_tracked_numbers, write
+from .states import Snapshot, View, owner_of, with_tracked_numbers, write
 
 
 def timeloop(
@@ -323,8 +324,8 @@ class _Steps(IsRecord):
         self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
-        state, view = with_tracked_numbers(state)
-        finals = view.differentiable()
+        view = with_tracked_numbers(View(state))
+        state, finals = view.state, view.differentiable
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
         for array in finals.values():
             tape.activate(array)
@@ -362,19 +363,8 @@ class _Steps(IsRecord):
             loop.disk.begin_sweep(sweep, self.final)
         present, files = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray)), positions()
         try:
-            if executor is None:
-                state = self._begin_anew()
-                executor = Executor(loop, self.make(self.steps), state, again=True)
-                loop.figures.executed = 0
-                loop.begin("forward", self.steps)
-                executor.forward(check)
-                final = places_of(with_tracked_numbers(executor.state)[1].differentiable())
-                move(sweep, self.final, final)
-            else:
-                final = self.final
-                if self.swept_to is not None:
-                    final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
-            executor.reverse(sweep, final, check)
+            with intercepted.on():
+                self._sweep_steps(sweep, executor, check)
         finally:
             for view, values in loop.first_values:
                 write(view, values)
@@ -386,6 +376,20 @@ class _Steps(IsRecord):
                 storage.tape, storage.baseline, storage.swapped_by = tape, baseline, swapped_by
                 if needs is not None:
                     storage.needs[reference] = needs
+
+    def _sweep_steps(self, sweep: Sweep, executor: Executor | None, check: Callable[[], None]) -> None:
+        """Sweep all steps, as the executor left them that ran them first, or once more (None)."""
+        loop, final = self.loop, self.final
+        if executor is None:
+            executor = Executor(loop, self.make(self.steps), self._begin_anew(), again=True)
+            loop.figures.executed = 0
+            loop.begin("forward", self.steps)
+            executor.forward(check)
+            final = places_of(with_tracked_numbers(View(executor.state)).differentiable)
+            move(sweep, self.final, final)
+        elif self.swept_to is not None:
+            final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
+        executor.reverse(sweep, final, check)
 
 
 def _needed(tape: Tape) -> dict[Storage, np.ndarray]:

@@ -22,7 +22,7 @@ from .push import ForwardTape, Push, no_tangent, transposed, walk
 from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep
-from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
+from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, may_change, place_of
 from .undo import Need, Undo, keep_needed, overwrite
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "current",
     "keep_needed",
     "living",
+    "may_change",
     "no_second_derivative",
     "no_tangent",
     "open_tapes",

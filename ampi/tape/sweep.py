@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class Sweep:
         The sweep with which it shares the shadows (see `inside`).
     halves : tuple of Sweep or None
         In second order: the adjoints, and their tangents.
+    left : collection of Storage
+        Of which whoever sweeps takes care: what they hold after the sweep does not matter.
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
@@ -52,6 +54,7 @@ class Sweep:
         self.thread = get_ident()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
+        self.left: Collection[Storage] = ()
         self.after: list[np.ndarray] = []
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
@@ -274,7 +277,9 @@ class Sweep:
     def _restore(self) -> None:
         """Put all memory back to what it was before the sweep."""
         while self._swapped:
-            self._swapped.pop().swap()
+            undo = self._swapped.pop()
+            if undo.storage not in self.left:
+                undo.swap()
         self._patterns.clear()
         with _swap_lock:
             while self._claimed:
