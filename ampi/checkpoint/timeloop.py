@@ -24,7 +24,9 @@ from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
-from .states import Snapshot, View, owner_of, with_tracked_numbers, write
+from .states import Snapshot, owner_of, with_tracked_numbers, write
+from .views import View
+from .written import Values
 
 
 def timeloop(
@@ -246,7 +248,7 @@ class _Steps(IsRecord):
         self.start = len(self.loop.tape)
         state, taped = self.loop.record(self.roots, first=False)
         self._absorb()
-        taped.freeze(self.loop.written_storages)
+        taped.freeze(self.loop.written.storages)
         kept = sum(action.saved.nbytes for action in self.undo)
         unit = max(taped.nbytes, Stored(self.loop, state).nbytes, 1)
         for action in reversed(self.undo):
@@ -329,7 +331,7 @@ class _Steps(IsRecord):
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
         for array in finals.values():
             tape.activate(array)
-        for storage in loop.written_storages:
+        for storage in loop.written.storages:
             give(storage, tape.reference)
         self.roots = self.roots, state
         self.final = places_of(finals)
@@ -341,8 +343,8 @@ class _Steps(IsRecord):
 
     def __call__(self, sweep: Sweep) -> None:
         loop, reference = self.loop, self.loop.tape.reference
-        loop.first_values = [(view, view.copy(order="K")) for view in loop.written.values()]
-        storages = loop.written_storages.keys() | loop.active
+        loop.first_values = Values(loop.written)
+        storages = loop.written.storages.keys() | loop.active
         before = {s: (s.tape, s.baseline, s.swapped_by, s.needs.pop(reference, None)) for s in storages}
         for storage in storages:
             give(storage, None)
@@ -352,7 +354,7 @@ class _Steps(IsRecord):
         def check() -> None:
             for record in loop.tape.records[count:]:
                 for action in record.undo:
-                    if action.storage in loop.outside and action.storage not in loop.written_storages:
+                    if action.storage in loop.outside and action.storage not in loop.written.storages:
                         raise TapeError(
                             f"{loop.where}: ampi.timeloop: a step that is run again writes to "
                             f"{describe(action.storage, action.view)}, to which it did not write at first"
@@ -366,12 +368,11 @@ class _Steps(IsRecord):
             with intercepted.on():
                 self._sweep_steps(sweep, executor, check)
         finally:
-            for view, values in loop.first_values:
-                write(view, values)
+            loop.first_values.put_back()
             present.restore()
             for position in files:
                 position.put_back()
-            loop.first_values = []
+            loop.first_values = None
             for storage, (tape, baseline, swapped_by, needs) in before.items():
                 storage.tape, storage.baseline, storage.swapped_by = tape, baseline, swapped_by
                 if needs is not None:
