@@ -106,6 +106,27 @@ class Taped:
         self.tape.records.append(Record(None, undo, ()))
 
 
+class InPlaceView:
+    """What is found once of a state whose arrays of ampi's are all in memory from before the loop.
+
+    Attributes
+    ----------
+    view : View
+    lasting, others : dict
+        See `Loop._sort`.
+    places : dict
+        Where the arrays with derivatives lie.
+    """
+
+    __slots__ = ("lasting", "others", "places", "view")
+
+    def __init__(self, view: View, lasting: dict, others: dict) -> None:
+        self.view = view
+        self.lasting = lasting
+        self.others = others
+        self.places = places_of(view.differentiable)
+
+
 class Loop:
     """A time loop on a tape.
 
@@ -142,9 +163,8 @@ class Loop:
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
         self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and checksums, by identity
-        self._latest: View | None = None  # of a state whose arrays of ampi's are all in memory from before the loop
+        self._latest: InPlaceView | None = None
         self._is_fresh = False  # whether nothing has happened since somebody looked
-        self._sorted: tuple[dict, dict] = {}, {}  # what `_sort` makes of it
 
     @property
     def tape(self) -> Tape:
@@ -179,14 +199,14 @@ class Loop:
 
     def look(self, state: Any) -> View:
         """What a state holds now."""
-        view = self._latest
-        if view is None or view.state is not state or not (self._is_fresh or view.still_holds()):
+        latest = self._latest
+        if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
             view = View(state)
-            is_in_place = not view.has_numbers and all(
-                self.is_kept(a) for a in view.arrays.values() if isinstance(a, TrackedArray)
-            )
-            self._latest = view if is_in_place else None
-            self._sorted = self._sort(view) if is_in_place else ({}, {})
+            self._latest = None
+            if not view.has_numbers and all(map(self.is_kept, view.tracked())):
+                self._latest = InPlaceView(view, *self._sort(view))
+        else:
+            view = latest.view
         self._is_fresh = True
         return view
 
@@ -196,49 +216,65 @@ class Loop:
 
     def snapshot(self, state: Any) -> Snapshot | InPlace:
         """The state, but for memory from before the loop."""
-        view = self.look(state)
-        return (
-            InPlace(view, self.earlier) if view is self._latest else Snapshot(state, self.is_kept, earlier=self.earlier)
-        )
+        view, latest = self.look(state), self._latest
+        if latest is None:
+            return Snapshot(state, self.is_kept, earlier=self.earlier)
+        return InPlace(view, self.earlier)
+
+    def _places_of(self, view: View) -> dict[tuple, Region]:
+        latest = self._latest
+        return places_of(view.differentiable) if latest is None else latest.places
 
     def record(self, state: Any, first: bool) -> tuple[Any, Taped]:
         """Run a step and record it."""
         self.figures.executed += 1
         tape = StepTape(self.references)
-        lasting = self.active | self.written.storages.keys()
+        reference = tape.reference
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            for storage in lasting:
-                give(storage, tape.reference)
             given = with_tracked_numbers(self.look(state))
-            for array in given.differentiable.values():
-                give(storage_of(array), tape.reference)  # it was on the tape of the step which computed it
-                if not array.ndim or storage_of(array).guard:  # type: ignore[union-attr]
-                    tape.activate(array)
-            before = places_of(given.differentiable)
+            self._enter(tape, given)
+            before = self._places_of(given)
             state = given.state
             self._is_fresh = False
             with StepRuns(first):
                 result = self.step(state)
             state = state if result is None else result
             left = self.look(state)
-            after = places_of(left.differentiable)
-        for storage in lasting | self.written.storages.keys():  # while steps run that nobody records
-            give(storage, None if storage in self.written.storages else self.reference)
+            after = self._places_of(left)
+        for storage in self.active:  # while steps run that nobody records
+            give(storage, self.reference)
+        for storage in self.written.storages:
+            give(storage, None)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
             raise ActivityError(
                 f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
                 "that was made before the loop; make the window inside of the step, or write the loop without "
                 "ampi.timeloop"
             )
-        self.references.add(tape.reference)
-        owners = {**self._owners(before, given.differentiable), **self._owners(after, left.differentiable)}
+        self.references.add(reference)
+        owners = {**self._owners(before, given), **self._owners(after, left)}
         return state, Taped(tape, before, after, owners)
 
-    def _owners(self, regions: dict[tuple, Region], arrays: dict[tuple, Any]) -> dict[Storage, Any]:
+    def _enter(self, tape: StepTape, given: View) -> None:
+        """What a step takes carries derivatives on its tape."""
+        for storage in self.active:
+            give(storage, tape.reference)
+        for storage in self.written.storages:
+            give(storage, tape.reference)
+        for array in given.differentiable.values():
+            storage = storage_of(array)
+            if storage.tape is not tape.reference:  # type: ignore[union-attr]
+                give(storage, tape.reference)  # it was on the tape of the step which computed it
+            if not array.ndim or storage.guard:  # type: ignore[union-attr]
+                tape.activate(array)
+
+    def _owners(self, regions: dict[tuple, Region], view: View) -> dict[Storage, Any]:
         """Weak references to the arrays that own the memory of some, but for memory from before the loop."""
+        if self._latest is not None and view is self._latest.view:
+            return {}
         made = [(region.storage, way) for way, region in regions.items() if region.storage not in self.outside]
-        return {storage: weakref.ref(owner_of(arrays[way])) for storage, way in made}
+        return {storage: weakref.ref(owner_of(view.differentiable[way])) for storage, way in made}
 
     def begin(self, phase: str, total: int | None) -> None:
         """Steps are run, or swept, from now on."""
@@ -290,8 +326,8 @@ class Loop:
     def _checksums_of(self, state: Any) -> tuple[dict, dict, list[int]]:
         """Of a state, what the arrays are that stay what they are, and all others, by the ways to them; and the
         checksums of the memory from before the loop that steps have written, whatever arrays see it."""
-        view = self.look(state)
-        lasting, others = self._sorted if view is self._latest else self._sort(view)
+        view, latest = self.look(state), self._latest
+        lasting, others = self._sort(view) if latest is None else (latest.lasting, latest.others)
         return lasting, {way: (a.shape, a.dtype, _checksum(a)) for way, a in others.items()}, self.written.checksums()
 
     def _sort(self, view: View) -> tuple[dict, dict]:
@@ -339,11 +375,11 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
             f"ampi.timeloop: {', '.join(map(spelled, missing))} is an array or a number of ampi's after a recorded "
             "step, and none where the step was only run; keep the structure of the state, and its arrays, the same"
         )
+    if sources is targets:
+        return
     moved = []
     for way, source in sources.items():
         target = targets.get(way)
-        if target is source:
-            continue
         if target is None:  # a number that the step has not computed
             sweep.take(source)
         elif source.place != target.place:

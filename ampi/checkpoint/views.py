@@ -46,6 +46,10 @@ class View:
             w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
         }
 
+    def tracked(self) -> list[TrackedArray]:
+        """The arrays of ampi's."""
+        return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
+
     def still_holds(self) -> bool:
         """Whether the state holds the same arrays at the same places as then."""
         return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())

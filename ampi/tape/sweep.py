@@ -393,7 +393,8 @@ class Sweep:
         results: dict[int, np.ndarray] = {}
         self.state["watch results"] = results
         self._kept = {region.storage for region in self.wanted}
-        self._given_away = self._last_of_all()
+        if self.around is None:
+            self._given_away = self._last_of_all()
         position = len(records)
         notes = tape.notes
         if not tape.closed and not is_around(tape):
