@@ -180,12 +180,15 @@ class Loop:
     def note_written(self, undo: list[Undo]) -> None:
         """Steps have overwritten memory that existed before the loop."""
         for action in undo:
-            give(self.written.add(action.view), None)
+            self.written.add(action.storage, action.view)
+            give(action.storage, None)
 
     def adopt_written(self, views: list[np.ndarray]) -> None:
         """Steps that another process ran have overwritten this."""
         for view in views:
-            give(self.written.add(view), None)
+            storage = storage_of(view)
+            self.written.add(storage, view)  # type: ignore[arg-type]
+            give(storage, None)
 
     # ------------------------------------------------------------------------------------------------------ steps
 

@@ -265,6 +265,7 @@ class _Steps(IsRecord):
 
     def _begin_anew(self) -> Any:
         """The state with which the loop begins, and files as they were."""
+        self.loop.forget_view()
         for position in self.files:
             position.put_back()
         return self.initial.restore()
@@ -361,6 +362,7 @@ class _Steps(IsRecord):
                         )
 
         executor, self.executor = self.executor, None
+        loop.forget_view()
         if loop.disk is not None:
             loop.disk.begin_sweep(sweep, self.final)
         present, files = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray)), positions()

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..extents import address_of
 from ..handouts import checksum, checksum_of_bytes
-from ..memory import Storage, memory_at, plain, storage_of
+from ..memory import Storage, memory_at, plain
 from ..recording import open_tapes
 from ..tape import place_of
 from .states import write
@@ -61,15 +61,13 @@ class Written:
         self.storages: dict[Storage, np.ndarray] = {}
         self.nbytes = 0
 
-    def add(self, view: np.ndarray) -> Storage:
+    def add(self, storage: Storage, view: np.ndarray) -> None:
         """Steps have overwritten this."""
-        place, storage = place_of(view), storage_of(view)
-        assert storage is not None
+        place = place_of(view)
         if place not in self._parts:
             self._parts[place] = _Part(view, storage, self.nbytes)
             self.nbytes += -(-view.nbytes // _ALIGNED) * _ALIGNED
         self.storages.setdefault(storage, view)
-        return storage
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return (part.view for part in self._parts.values())
