@@ -94,6 +94,11 @@ class Taped:
                 found[region.storage] = owner
         return found
 
+    def forget_needs(self, storages: Iterable[Storage]) -> None:
+        """It has been swept: nobody must ask for it when this memory is overwritten."""
+        for storage in storages:
+            storage.needs.pop(self.tape.reference, None)
+
     def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
         """Save what its records need of some memory, into which anybody may write from now on."""
         undo = []
@@ -519,10 +524,13 @@ class Executor:
         """Sweep a recorded step; ``later`` is where its result went."""
         taped = self.work.pop(n)
         inside = sweep.inside(taped.tape)
-        if self.stored.get(n) is not taped:
+        is_last = self.stored.get(n) is not taped
+        if is_last:
             self.nbytes -= taped.nbytes
             inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
         inside.run()
+        if is_last:
+            taped.forget_needs(self.loop.written.storages)
         self.later = taped.before
         self.loop.tell()
