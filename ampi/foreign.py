@@ -357,7 +357,7 @@ seen = interception.start(_places, ndarray)
 
 def _look_for_classes(tape: Tape) -> None:
     """Classes that were derived since the last tape."""
-    if _stored[0] and (slots := _slots_of_derived_classes()):
+    if _stored[0] and not seen.is_held and (slots := _slots_of_derived_classes()):
         seen.extend("store", _store, slots, _stored[0])
 
 

@@ -33,7 +33,22 @@ def checksum(array: np.ndarray) -> int:
 
 
 def _checksum_at(address: int, nbytes: int) -> int:
-    return zlib.crc32(memory_at(address, nbytes)) if nbytes else 0  # type: ignore[arg-type]
+    return checksum_of_bytes(memory_at(address, nbytes)) if nbytes else 0
+
+
+def checksum_of_bytes(flat: np.ndarray) -> int:
+    """A CRC; of many bytes that of the sums of all rows and all columns of a table of them, in words, which is several
+    times as fast, and differs wherever words of a single row, or of a single column, do; and where all numbers of a row
+    have the other sign, for these are no even number."""
+    rows = len(flat) // _ROW
+    if rows < _FEW:
+        return zlib.crc32(flat)  # type: ignore[arg-type]
+    table = flat[: rows * _ROW].view(np.uint64).reshape(rows, -1)
+    left = zlib.crc32(flat[rows * _ROW :])  # type: ignore[arg-type]
+    return zlib.crc32(np.add.reduce(table, 0), zlib.crc32(np.add.reduce(table, 1), left))  # type: ignore[arg-type]
+
+
+_ROW, _FEW = 2040, 8
 
 
 # ------------------------------------------------------------------------------------------------ announced writes

@@ -40,6 +40,7 @@ class Interception:
         self._compiling = 0
         self._lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
         self.problem = ""
+        self.is_held = False
 
     def begin(self, tape: Tape) -> None:
         """A tape begins to record."""
@@ -58,6 +59,18 @@ class Interception:
     def end(self, tape: Tape) -> None:
         """A tape ends to record."""
         self._count(users=-1)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Around tapes that open and close one after the other: between them the places stay redirected, and no further
+        ones are looked for."""
+        outer, self.is_held = self.is_held, True
+        self._count(users=1)
+        try:
+            yield
+        finally:
+            self._count(users=-1)
+            self.is_held = outer
 
     def extend(self, signature: str, hook: Hook, addresses: tuple[int, ...], original: int) -> None:
         """Redirect further pointers to a function, as those are with this hook; before the first tape it is found."""

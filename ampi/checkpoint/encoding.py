@@ -13,9 +13,8 @@ from ..extents import address_of, bounds_of
 from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
 from ..memory import tracked_copy as as_number
 from ..mpi.requests import Request
-from .states import _ATOMS, _attributes, has_state, owner_of, spelled
-
-_GENERATORS = np.random.Generator, np.random.RandomState
+from .states import owner_of
+from .views import ATOMS, GENERATORS, attributes, has_state, spelled
 
 
 class Outside:
@@ -74,7 +73,7 @@ def objects_of(state: Any) -> list[Any]:
     found: dict[int, Any] = {}
 
     def visit(x: Any) -> None:
-        if type(x) in _ATOMS or isinstance(x, np.generic) or id(x) in found:
+        if type(x) in ATOMS or isinstance(x, np.generic) or id(x) in found:
             return
         found[id(x)] = x
         for part in _parts(x).values():
@@ -85,13 +84,13 @@ def objects_of(state: Any) -> list[Any]:
 
 
 def _parts(x: Any) -> dict[Any, Any]:
-    if isinstance(x, (np.ndarray, *_GENERATORS)):
+    if isinstance(x, (np.ndarray, *GENERATORS)):
         return {}
     if isinstance(x, (tuple, list)):
         return dict(enumerate(x))
     if isinstance(x, dict):
         return dict(x)
-    return dict(_attributes(x)) if has_state(x) else {}
+    return dict(attributes(x)) if has_state(x) else {}
 
 
 class Encoder:
@@ -114,7 +113,7 @@ class Encoder:
 
     def encode(self, x: Any, way: tuple = ()) -> tuple:
         """The data of a part of the state, to which there is a way."""
-        if type(x) in _ATOMS or isinstance(x, np.generic):
+        if type(x) in ATOMS or isinstance(x, np.generic):
             return "value", x
         if id(x) in self._met:
             return "again", self._met[id(x)][0]
@@ -250,7 +249,7 @@ class Decoder:
 
     def _object(self, number: int, present: Any, cls: Any, parts: dict) -> Any:
         made = self._made[number] = cls.__new__(cls) if present is None else present
-        for name in _attributes(made).keys() - parts.keys():
+        for name in attributes(made).keys() - parts.keys():
             object.__delattr__(made, name)
         for name, part in parts.items():
             object.__setattr__(made, name, self.decode(part))

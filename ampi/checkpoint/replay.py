@@ -15,11 +15,13 @@ from ..handouts import checksum, describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..replays import StepRuns
-from ..tape import Record, Sweep, Tape, Undo, passive, place_of
+from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
 from .resuming import Disk, OnDisk
 from .schedules import Commit
-from .states import Snapshot, look_at, owner_of, spelled, with_tracked_numbers, write
+from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
+from .views import View, spelled
+from .written import Values, Written
 
 
 def give(storage: Any, reference: Any) -> None:
@@ -50,18 +52,15 @@ class Stored:
     """A state at the beginning of a step, to begin anew from."""
 
     def __init__(self, loop: Loop, state: Any) -> None:
-        self.snapshot = Snapshot(state, loop.is_kept, earlier=loop.earlier)
+        self.snapshot = loop.snapshot(state)
         self.files = positions()
-        self.written = [(view, view.copy(order="K")) for view in loop.written.values()]
-        self.nbytes = self.snapshot.nbytes + sum(values.nbytes for _, values in self.written)
+        self.values = Values(loop.written)
+        self.nbytes = self.snapshot.nbytes + self.values.nbytes
 
     def restore(self, loop: Loop) -> Any:
-        there = {place_of(view) for view, _ in self.written}
-        for view, values in loop.first_values:  # of what was written for the first time by a later step
-            if place_of(view) not in there:
-                write(view, values)
-        for view, values in self.written:
-            write(view, values)
+        if loop.first_values is not None:
+            loop.first_values.put_back(len(self.values))  # of what was written for the first time by a later step
+        self.values.put_back()
         for position in self.files:
             position.put_back()
         return self.snapshot.restore()
@@ -95,6 +94,11 @@ class Taped:
                 found[region.storage] = owner
         return found
 
+    def forget_needs(self, storages: Iterable[Storage]) -> None:
+        """It has been swept: nobody must ask for it when this memory is overwritten."""
+        for storage in storages:
+            storage.needs.pop(self.tape.reference, None)
+
     def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
         """Save what its records need of some memory, into which anybody may write from now on."""
         undo = []
@@ -107,6 +111,27 @@ class Taped:
         self.tape.records.append(Record(None, undo, ()))
 
 
+class InPlaceView:
+    """What is found once of a state whose arrays of ampi's are all in memory from before the loop.
+
+    Attributes
+    ----------
+    view : View
+    lasting, others : dict
+        See `Loop._sort`.
+    places : dict
+        Where the arrays with derivatives lie.
+    """
+
+    __slots__ = ("lasting", "others", "places", "view")
+
+    def __init__(self, view: View, lasting: dict, others: dict) -> None:
+        self.view = view
+        self.lasting = lasting
+        self.others = others
+        self.places = places_of(view.differentiable)
+
+
 class Loop:
     """A time loop on a tape.
 
@@ -116,12 +141,10 @@ class Loop:
         All tracked memory that existed when the loop began, and weak references to arrays on all of it.
     active : set of Storage
         What of it carried derivatives on the tape.
-    written : dict
-        By place, views of what of it the steps have written so far: memory that lives longer than a step.
-    written_storages : dict
-        The same memory, and a view of each that keeps it alive.
-    first_values : list
-        Such views, and what they held when the loop began: in a sweep.
+    written : Written
+        What of it the steps have written so far: memory that lives longer than a step.
+    first_values : Values or None
+        What that held when the loop began: in a sweep.
     earlier : dict
         See `Snapshot`.
     figures : Figures
@@ -135,16 +158,18 @@ class Loop:
         self.reference = tape.reference  # the tape has the loop's record, and is not to be kept by it
         self.outside = {storage: weakref.ref(owner) for storage, owner in owners.items()}
         self.active = {s for s in owners if s.tape is tape.reference}
-        self.written: dict[tuple, np.ndarray] = {}
-        self.written_storages: dict[Storage, np.ndarray] = {}
-        self.first_values: list[tuple[np.ndarray, np.ndarray]] = []
+        self.written = Written()
+        self.first_values: Values | None = None
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.checksums: dict[int, tuple[dict, dict]] = {}
+        self.checksums: dict[int, tuple[dict, list[int]]] = {}
         self.where = where_called()
         self.disk: Disk | None = None
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
+        self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and checksums, by identity
+        self._latest: InPlaceView | None = None
+        self._is_fresh = False  # whether nothing has happened since somebody looked
 
     @property
     def tape(self) -> Tape:
@@ -160,16 +185,14 @@ class Loop:
     def note_written(self, undo: list[Undo]) -> None:
         """Steps have overwritten memory that existed before the loop."""
         for action in undo:
-            self.written.setdefault(place_of(action.view), action.view)
-            self.written_storages.setdefault(action.storage, action.view)
+            self.written.add(action.storage, action.view)
             give(action.storage, None)
 
     def adopt_written(self, views: list[np.ndarray]) -> None:
         """Steps that another process ran have overwritten this."""
         for view in views:
-            self.written.setdefault(place_of(view), view)
             storage = storage_of(view)
-            self.written_storages.setdefault(storage, view)  # type: ignore[arg-type]
+            self.written.add(storage, view)  # type: ignore[arg-type]
             give(storage, None)
 
     # ------------------------------------------------------------------------------------------------------ steps
@@ -177,45 +200,89 @@ class Loop:
     def run(self, state: Any, first: bool) -> Any:
         """Run a step without recording it; ``first``: nobody has run it before."""
         self.figures.executed += 1
+        self._is_fresh = False
         with StepRuns(first), passive():
             result = self.step(state)
         return state if result is None else result
+
+    def look(self, state: Any) -> View:
+        """What a state holds now."""
+        latest = self._latest
+        if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
+            view = View(state)
+            self._latest = None
+            if not view.has_numbers and all(map(self.is_kept, view.tracked())):
+                self._latest = InPlaceView(view, *self._sort(view))
+        else:
+            view = latest.view
+        self._is_fresh = True
+        return view
+
+    def forget_view(self) -> None:
+        """The state may hold something else than before."""
+        self._is_fresh = False
+
+    def snapshot(self, state: Any) -> Snapshot | InPlace:
+        """The state, but for memory from before the loop."""
+        view, latest = self.look(state), self._latest
+        if latest is None:
+            return Snapshot(state, self.is_kept, earlier=self.earlier)
+        return InPlace(view, self.earlier)
+
+    def _places_of(self, view: View) -> dict[tuple, Region]:
+        latest = self._latest
+        return places_of(view.differentiable) if latest is None else latest.places
 
     def record(self, state: Any, first: bool) -> tuple[Any, Taped]:
         """Run a step and record it."""
         self.figures.executed += 1
         tape = StepTape(self.references)
+        reference = tape.reference
         with tape:
             tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            for storage in self.active | self.written_storages.keys():
-                give(storage, tape.reference)
-            state, view = with_tracked_numbers(state)
-            given = view.differentiable()
-            for array in given.values():
-                give(storage_of(array), tape.reference)  # it was on the tape of the step which computed it
-                tape.activate(array)
-            before = places_of(given)
+            given = with_tracked_numbers(self.look(state))
+            self._enter(tape, given)
+            before = self._places_of(given)
+            state = given.state
+            self._is_fresh = False
             with StepRuns(first):
                 result = self.step(state)
             state = state if result is None else result
-            left = look_at(state).differentiable()
-            after = places_of(left)
-        for storage in self.active | self.written_storages.keys():  # while steps run that nobody records
-            give(storage, None if storage in self.written_storages else self.reference)
+            left = self.look(state)
+            after = self._places_of(left)
+        for storage in self.active:  # while steps run that nobody records
+            give(storage, self.reference)
+        for storage in self.written.storages:
+            give(storage, None)
         if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
             raise ActivityError(
                 f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
                 "that was made before the loop; make the window inside of the step, or write the loop without "
                 "ampi.timeloop"
             )
-        self.references.add(tape.reference)
+        self.references.add(reference)
         owners = {**self._owners(before, given), **self._owners(after, left)}
         return state, Taped(tape, before, after, owners)
 
-    def _owners(self, regions: dict[tuple, Region], arrays: dict[tuple, Any]) -> dict[Storage, Any]:
+    def _enter(self, tape: StepTape, given: View) -> None:
+        """What a step takes carries derivatives on its tape."""
+        for storage in self.active:
+            give(storage, tape.reference)
+        for storage in self.written.storages:
+            give(storage, tape.reference)
+        for array in given.differentiable.values():
+            storage = storage_of(array)
+            if storage.tape is not tape.reference:  # type: ignore[union-attr]
+                give(storage, tape.reference)  # it was on the tape of the step which computed it
+            if not array.ndim or storage.guard:  # type: ignore[union-attr]
+                tape.activate(array)
+
+    def _owners(self, regions: dict[tuple, Region], view: View) -> dict[Storage, Any]:
         """Weak references to the arrays that own the memory of some, but for memory from before the loop."""
+        if self._latest is not None and view is self._latest.view:
+            return {}
         made = [(region.storage, way) for way, region in regions.items() if region.storage not in self.outside]
-        return {storage: weakref.ref(owner_of(arrays[way])) for storage, way in made}
+        return {storage: weakref.ref(owner_of(view.differentiable[way])) for storage, way in made}
 
     def begin(self, phase: str, total: int | None) -> None:
         """Steps are run, or swept, from now on."""
@@ -238,21 +305,24 @@ class Loop:
     def note(self, state: Any, n: int) -> None:
         """Remember what a state is at the beginning of a step."""
         if n not in self.checksums:
-            written = {place: _checksum(view) for place, view in self.written.items()}
-            self.checksums[n] = {way: self._said_of(a) for way, a in look_at(state).arrays.items()}, written
+            self.checksums[n] = self._checksums_of(state)
 
     def verify(self, state: Any, n: int) -> None:
         """Compare a state with what it was when the program came by here first."""
         if n not in self.checksums:
             return
-        known, written = self.checksums[n]
-        arrays = look_at(state).arrays
+        before, now = self.checksums[n], self._checksums_of(state)
+        if before == now:
+            return
+        arrays = self.look(state).arrays
         differing = [
-            spelled(way) for way, what in known.items() if way in arrays and self._said_of(arrays[way]) != what
+            spelled(way)
+            for known, found in zip(before[:2], now[:2])
+            for way, what in known.items()
+            if way in found and found[way] != what
         ]
-        for place, what in written.items():
-            view = self.written[place]
-            if _checksum(view) != what:
+        for view, what, found in zip(self.written, before[2], now[2]):
+            if what != found:
                 differing.append(self._name_of(view, arrays))
         if differing:
             raise TapeError(
@@ -261,11 +331,33 @@ class Loop:
                 "of the state (random generators, too)"
             )
 
-    def _said_of(self, array: np.ndarray) -> tuple[Any, ...]:
-        """What an array of a state is, and what it holds, or where it lies in memory from before the loop: what is
-        written there is looked at once, whatever arrays see it."""
-        what = address_of(array) if self.is_kept(array) else _checksum(array)
-        return array.shape, array.dtype, what
+    def _checksums_of(self, state: Any) -> tuple[dict, dict, list[int]]:
+        """Of a state, what the arrays are that stay what they are, and all others, by the ways to them; and the
+        checksums of the memory from before the loop that steps have written, whatever arrays see it."""
+        view, latest = self.look(state), self._latest
+        lasting, others = self._sort(view) if latest is None else (latest.lasting, latest.others)
+        return lasting, {way: (a.shape, a.dtype, _checksum(a)) for way, a in others.items()}, self.written.checksums()
+
+    def _sort(self, view: View) -> tuple[dict, dict]:
+        """Of memory from before the loop, where arrays of a state lie, and what those hold that nobody can write to;
+        and the other arrays."""
+        lasting, others = {}, {}
+        for way, array in view.arrays.items():
+            if self.is_kept(array):
+                lasting[way] = array.shape, array.dtype, address_of(array)
+            elif may_change(array):
+                others[way] = array
+            else:
+                lasting[way] = array.shape, array.dtype, self._sum_of(array)
+        return lasting, others
+
+    def _sum_of(self, array: np.ndarray) -> int:
+        """The checksum of an array that nobody can write to, which is computed once."""
+        alive, found = self._constant.get(id(array), (None, 0))
+        if alive is None or alive() is not array:
+            found = _checksum(array)
+            self._constant[id(array)] = weakref.ref(array), found
+        return found
 
     def _name_of(self, view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
         """Written memory in words: by the ways to it in the state, or what is known of it."""
@@ -291,6 +383,8 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
             f"ampi.timeloop: {', '.join(map(spelled, missing))} is an array or a number of ampi's after a recorded "
             "step, and none where the step was only run; keep the structure of the state, and its arrays, the same"
         )
+    if sources is targets:
+        return
     moved = []
     for way, source in sources.items():
         target = targets.get(way)
@@ -328,8 +422,10 @@ class Executor:
             for action in self.schedule:
                 if isinstance(action, EndForward):
                     return self.state
-                if is_last is not None and isinstance(action, Forward) and is_last(self.state, int(action.n0)):
-                    continue
+                if is_last is not None and isinstance(action, Forward):
+                    self.loop.forget_view()
+                    if is_last(self.state, int(action.n0)):
+                        continue
                 self._perform(action, after_step, None)
         finally:
             progress.close(self.loop.shown)
@@ -372,6 +468,7 @@ class Executor:
                 self.work[action.n] = found
             elif action.to_storage is not StorageType.NONE:
                 self.state = found.restore(loop)
+                loop.forget_view()
             if isinstance(action, Move) and not isinstance(found, Taped):
                 self.nbytes -= found.nbytes
 
@@ -412,8 +509,8 @@ class Executor:
     def freeze(self) -> None:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
         loop = self.loop
-        known = dict(loop.written_storages)
-        for array in look_at(self.state).arrays.values():
+        known = dict(loop.written.storages)
+        for array in View(self.state).arrays.values():
             storage = storage_of(array)
             if storage is not None:
                 known[storage] = owner_of(array)
@@ -426,9 +523,14 @@ class Executor:
     def _sweep(self, n: int, sweep: Sweep) -> None:
         """Sweep a recorded step; ``later`` is where its result went."""
         taped = self.work.pop(n)
-        if self.stored.get(n) is not taped:
+        inside = sweep.inside(taped.tape)
+        is_last = self.stored.get(n) is not taped
+        if is_last:
             self.nbytes -= taped.nbytes
+            inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
-        sweep.inside(taped.tape).run()
+        inside.run()
+        if is_last:
+            taped.forget_needs(self.loop.written.storages)
         self.later = taped.before
         self.loop.tell()

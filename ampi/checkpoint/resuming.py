@@ -15,7 +15,7 @@ from ..errors import TapeError
 from ..handouts import LIBRARIES
 from ..memory import Region, Storage, memory_at
 from ..mpi.files import positions, put_back_told, told_positions
-from ..tape import Sweep, place_of
+from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
 from .states import write
@@ -74,8 +74,7 @@ class Disk:
         """A state, and what the steps have written beside it."""
         encoder = Encoder(self.outside, self.first)
         data = encoder.encode(state)
-        views = self._loop.written.values()
-        written = [(self.outside.told(view), encoder.add(view)) for view in views]
+        written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
         self.folder.save(name, (data, written, told_positions(positions())), encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
@@ -107,7 +106,7 @@ class Disk:
         """The adjoint of the state before step n, and of all that the loop uses; later states go."""
         if self.sweeps > 1:
             return
-        storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written_storages]
+        storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written.storages]
         storages += [s for s in {r.storage: None for r in later.values()} if s not in storages]
         arrays: list[np.ndarray] = []
         told = []
@@ -152,10 +151,8 @@ class OnDisk:
     def restore(self, loop: Loop) -> Any:
         """The state, with memory as it was."""
         state, written = self.disk.load_state(f"state-{self.n}")
-        there = {place_of(view) for view, _ in written}
-        for view, values in loop.first_values:  # of what was written for the first time by a later step
-            if place_of(view) not in there:
-                write(view, values)
+        if loop.first_values is not None:
+            loop.first_values.put_back()
         for view, values in written:
             write(view, values)
         return state

@@ -1,149 +1,33 @@
-"""Checkpoints of a simulation's state: what it holds, and how it is put back to what it was.
-
-A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
-object may be met in several places.
-"""
+"""Checkpoints of a simulation's state: how it is put back to what it was."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import operator
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..blocks import same_bytes
 from ..extents import address_of, bounds_of
-from ..handouts import LIBRARIES, settle_all
-from ..memory import TrackedArray, carries_derivatives, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
+from ..handouts import settle_all
+from ..memory import TrackedArray, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
 from ..recording import open_tapes
 from ..tape import overwrite
-
-
-class View(NamedTuple):
-    """What a state holds at some time.
-
-    Attributes
-    ----------
-    arrays : dict
-        All arrays, each once, by the way to them, in the order in which they are met.
-    has_numbers : bool
-        Whether there are floating-point or complex numbers of NumPy's.
-    """
-
-    arrays: dict[tuple, np.ndarray]
-    has_numbers: bool
-
-    def differentiable(self) -> dict[tuple, TrackedArray]:
-        """The arrays that may carry derivatives."""
-        return {w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)}
-
-
-def look_at(state: Any) -> View:
-    """Walk through a state."""
-    arrays: dict[tuple, np.ndarray] = {}
-    return View(arrays, _visit(((None, state),), (), "", arrays, set()))
-
-
-def _visit(
-    parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, arrays: dict[tuple, np.ndarray], met: set[int]
-) -> bool:
-    """Enter the arrays in the parts of something to which there is a way; whether there are numbers of NumPy's."""
-    found = False
-    for key, part in parts:
-        kind = _kind_of(type(part))
-        if kind <= _NUMBER:
-            found = found or kind == _NUMBER
-        elif id(part) not in met:
-            met.add(id(part))
-            to_part = (*way, (mark, key)) if mark else way
-            if kind == _ARRAY:
-                arrays[to_part] = part
-            else:
-                inside = "." if kind == _OBJECT else "["
-                found |= _visit(_parts_of(part, kind), to_part, inside, arrays, met)
-    return found
-
-
-def spelled(way: tuple) -> str:
-    """A way to an array, as the program would write it."""
-    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
-
-
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
-
-
-_LEAF, _NUMBER, _ARRAY, _SEQUENCE, _DICT, _OBJECT = range(6)
-
-
-@functools.cache
-def _kind_of(cls: type) -> int:
-    """What objects of a class are in a state; those with attributes are a part of it if the class is the program's."""
-    if cls in _ATOMS:
-        return _LEAF
-    for kinds, found in ((np.inexact, _NUMBER), (np.ndarray, _ARRAY), ((tuple, list), _SEQUENCE), (dict, _DICT)):
-        if issubclass(cls, kinds):  # type: ignore[arg-type]
-            return found
-    is_function = any("__call__" in vars(base) for base in cls.__mro__) and not cls.__dictoffset__
-    return _OBJECT if _is_of_program(cls) and not is_function else _LEAF
-
-
-def _parts_of(x: Any, kind: int) -> Iterable[tuple[Any, Any]]:
-    if kind == _SEQUENCE:
-        return enumerate(x)
-    return x.items() if kind == _DICT else _attributes(x).items()
-
-
-def has_state(x: Any) -> bool:
-    """Whether the attributes of an object are a part of the state."""
-    return _kind_of(type(x)) == _OBJECT
-
-
-def _is_of_program(cls: type) -> bool:
-    if issubclass(cls, (type, np.generic)):
-        return False
-    package = cls.__module__.partition(".")[0]
-    return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
-
-
-def _slots(x: Any) -> list[str]:
-    return [n for n in _slots_of(type(x)) if hasattr(x, n)]
-
-
-@functools.cache
-def _slots_of(cls: type) -> tuple[str, ...]:
-    names = [n for base in cls.__mro__ for n in _listed(vars(base).get("__slots__", ()))]
-    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
-
-
-def _listed(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _attributes(x: Any) -> dict[str, Any]:
-    if not _slots_of(type(x)):
-        return x.__dict__
-    return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
-
-
-# ----------------------------------------------------------------------------------------------------- put back
+from .views import ATOMS, OBJECT, View, attributes, kind_of, set_attributes
 
 
 def _same(x: Any) -> Any:
     return x
 
 
-def with_tracked_numbers(state: Any) -> tuple[Any, View]:
-    """A state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records; and
-    what it holds."""
-    view = look_at(state)
+def with_tracked_numbers(view: View) -> View:
+    """Of a state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
     if not view.has_numbers:
-        return state, view
-    state = Snapshot(state, lambda array: True, tracked_copy).restore()
-    return state, look_at(state)
+        return view
+    return View(Snapshot(view.state, lambda array: True, tracked_copy).restore())
 
 
 def _put_back(items: Any, parts: Iterable[tuple[Any, Callable[[dict], Any]]], done: dict) -> Any:
@@ -190,7 +74,7 @@ class Snapshot:
 
     def _parts(self, parts: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[dict], Any]]]:
         """Of the parts of something, by their names, how those are put back that are not what they are for ever."""
-        found = [(name, self._of(part)) for name, part in parts if type(part) not in _ATOMS]
+        found = [(name, self._of(part)) for name, part in parts if type(part) not in ATOMS]
         return [(name, restore) for name, restore in found if restore is not None]
 
     def _of(self, x: Any) -> Callable[[dict], Any] | None:
@@ -224,11 +108,8 @@ class Snapshot:
             return lambda done: tracked_copy(number)
         if isinstance(x, TrackedArray):
             return self._of_computed(x)
-        _, values = self._earlier.get(id(x), (x, None))
-        if values is None or x.dtype.hasobject or not same_bytes(values, x if x.flags.forc else x.copy(order="K")):
-            values = x.copy(order="K")
-            self.nbytes += values.nbytes
-            self._earlier[id(x)] = x, values
+        values, nbytes = kept_values(x, self._earlier)
+        self.nbytes += nbytes
 
         def restore(done: dict) -> np.ndarray:
             x[...] = values
@@ -286,25 +167,62 @@ class Snapshot:
         return restore
 
     def _of_object(self, x: Any) -> Callable[[dict], Any]:
-        held = dict(_attributes(x))
+        held = dict(attributes(x))
         parts = self._parts(held.items())
-        slots = _slots_of(type(x))
 
         def restore(done: dict) -> Any:
-            items = _put_back(held.copy(), parts, done)
-            for name in _attributes(x).keys() - items.keys():
-                object.__delattr__(x, name)
-            for name in slots:
-                if name in items:
-                    object.__setattr__(x, name, items.pop(name))
-            if items:
-                x.__dict__.update(items)
+            set_attributes(x, _put_back(held.copy(), parts, done))
             return x
 
         return restore
 
 
-def _of_generator(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
+class InPlace:
+    """The same of a state whose arrays of ampi's are all in memory that somebody else takes care of: what such a one
+    holds is changed, and nothing in it is another object then.
+
+    Parameters
+    ----------
+    view : View
+        Of the state now.
+    earlier : dict
+        As above.
+    """
+
+    def __init__(self, view: View, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
+        self.nbytes = 0
+        self._state = view.state
+        self._inside = [(inside, inside.parts) for inside in view.inside]
+        self._generators = [_maker_of(type(g))(None, g) for g in view.generators]  # type: ignore[misc, arg-type]
+        self._plain = []
+        for x in view.arrays.values():
+            if not isinstance(x, TrackedArray) and x.flags.writeable and storage_of(x) is None:
+                values, nbytes = kept_values(x, earlier)
+                self._plain.append((x, values))
+                self.nbytes += nbytes
+
+    def restore(self) -> Any:
+        for inside, parts in self._inside:
+            inside.put_back(parts)
+        for x, values in self._plain:
+            x[...] = values
+        for put_back in self._generators:
+            put_back({})
+        return self._state
+
+
+def kept_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
+    """What a plain array holds, and how many bytes that takes beside what has been kept of it before."""
+    _, values = earlier.get(id(x), (x, None))
+    if values is not None and not x.dtype.hasobject:
+        if same_bytes(values, x if x.flags.forc else x.copy(order="K")):
+            return values, 0
+    values = x.copy(order="K")
+    earlier[id(x)] = x, values
+    return values, values.nbytes
+
+
+def _of_generator(_: Any, generator: Any) -> Callable[[dict], Any]:
     bits = generator.bit_generator
     state = copy.deepcopy(bits.state)
 
@@ -315,7 +233,7 @@ def _of_generator(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
     return restore
 
 
-def _of_random_state(_: Snapshot, generator: Any) -> Callable[[dict], Any]:
+def _of_random_state(_: Any, generator: Any) -> Callable[[dict], Any]:
     state = generator.get_state()
 
     def restore(done: dict) -> Any:
@@ -331,7 +249,7 @@ def _maker_of(cls: type) -> Callable[[Snapshot, Any], Callable[[dict], Any]] | N
     for kinds, make in _MAKERS:
         if issubclass(cls, kinds):
             return make
-    return Snapshot._of_object if _kind_of(cls) == _OBJECT else None
+    return Snapshot._of_object if kind_of(cls) == OBJECT else None
 
 
 _MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ...] = (

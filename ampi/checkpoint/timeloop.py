@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommunicationError, TapeError
+from ..foreign import seen as intercepted
 from ..handouts import describe
 from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
@@ -24,6 +25,8 @@ from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
+from .views import View
+from .written import Values
 
 
 def timeloop(
@@ -246,7 +249,7 @@ class _Steps(IsRecord):
         self.start = len(self.loop.tape)
         state, taped = self.loop.record(self.roots, first=False)
         self._absorb()
-        taped.freeze(self.loop.written_storages)
+        taped.freeze(self.loop.written.storages)
         kept = sum(action.saved.nbytes for action in self.undo)
         unit = max(taped.nbytes, Stored(self.loop, state).nbytes, 1)
         for action in reversed(self.undo):
@@ -263,6 +266,7 @@ class _Steps(IsRecord):
 
     def _begin_anew(self) -> Any:
         """The state with which the loop begins, and files as they were."""
+        self.loop.forget_view()
         for position in self.files:
             position.put_back()
         return self.initial.restore()
@@ -324,12 +328,12 @@ class _Steps(IsRecord):
         self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
-        state, view = with_tracked_numbers(state)
-        finals = view.differentiable()
+        view = with_tracked_numbers(View(state))
+        state, finals = view.state, view.differentiable
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
         for array in finals.values():
             tape.activate(array)
-        for storage in loop.written_storages:
+        for storage in loop.written.storages:
             give(storage, tape.reference)
         self.roots = self.roots, state
         self.final = places_of(finals)
@@ -341,8 +345,8 @@ class _Steps(IsRecord):
 
     def __call__(self, sweep: Sweep) -> None:
         loop, reference = self.loop, self.loop.tape.reference
-        loop.first_values = [(view, view.copy(order="K")) for view in loop.written.values()]
-        storages = loop.written_storages.keys() | loop.active
+        loop.first_values = Values(loop.written)
+        storages = loop.written.storages.keys() | loop.active
         before = {s: (s.tape, s.baseline, s.swapped_by, s.needs.pop(reference, None)) for s in storages}
         for storage in storages:
             give(storage, None)
@@ -352,41 +356,44 @@ class _Steps(IsRecord):
         def check() -> None:
             for record in loop.tape.records[count:]:
                 for action in record.undo:
-                    if action.storage in loop.outside and action.storage not in loop.written_storages:
+                    if action.storage in loop.outside and action.storage not in loop.written.storages:
                         raise TapeError(
                             f"{loop.where}: ampi.timeloop: a step that is run again writes to "
                             f"{describe(action.storage, action.view)}, to which it did not write at first"
                         )
 
         executor, self.executor = self.executor, None
+        loop.forget_view()
         if loop.disk is not None:
             loop.disk.begin_sweep(sweep, self.final)
         present, files = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray)), positions()
         try:
-            if executor is None:
-                state = self._begin_anew()
-                executor = Executor(loop, self.make(self.steps), state, again=True)
-                loop.figures.executed = 0
-                loop.begin("forward", self.steps)
-                executor.forward(check)
-                final = places_of(with_tracked_numbers(executor.state)[1].differentiable())
-                move(sweep, self.final, final)
-            else:
-                final = self.final
-                if self.swept_to is not None:
-                    final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
-            executor.reverse(sweep, final, check)
+            with intercepted.on():
+                self._sweep_steps(sweep, executor, check)
         finally:
-            for view, values in loop.first_values:
-                write(view, values)
+            loop.first_values.put_back()
             present.restore()
             for position in files:
                 position.put_back()
-            loop.first_values = []
+            loop.first_values = None
             for storage, (tape, baseline, swapped_by, needs) in before.items():
                 storage.tape, storage.baseline, storage.swapped_by = tape, baseline, swapped_by
                 if needs is not None:
                     storage.needs[reference] = needs
+
+    def _sweep_steps(self, sweep: Sweep, executor: Executor | None, check: Callable[[], None]) -> None:
+        """Sweep all steps, as the executor left them that ran them first, or once more (None)."""
+        loop, final = self.loop, self.final
+        if executor is None:
+            executor = Executor(loop, self.make(self.steps), self._begin_anew(), again=True)
+            loop.figures.executed = 0
+            loop.begin("forward", self.steps)
+            executor.forward(check)
+            final = places_of(with_tracked_numbers(View(executor.state)).differentiable)
+            move(sweep, self.final, final)
+        elif self.swept_to is not None:
+            final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
+        executor.reverse(sweep, final, check)
 
 
 def _needed(tape: Tape) -> dict[Storage, np.ndarray]:

@@ -165,7 +165,8 @@ class Kernel:
         self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
         self.contracts: dict[Any, Any] = {}  # for which of them active
         self.untaped: dict[Any, Any] = {}  # what is run and written where no tape records
-        self.prepared: dict[Any, Any] = {}  # and for which arrays
+        self.untaped_again: dict[Any, Any] = {}  # and for which arrays
+        self.prepared: dict[Any, Any] = {}  # what a tape records, for which arrays
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"

@@ -7,7 +7,7 @@ arguments of the same types, a contract for those of which the same are active a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -30,15 +30,23 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
+    key = None
+    if recording is None:
+        key = untaped_key(kernel, args)
+        again = None if key is None else kernel.untaped_again.get(key)
+        if again is not None and again.is_free(args):
+            result = again.entry(*args)
+            return None if result is None else arguments.like(result, args)
     bound = args if kernel.has_rest else kernel.bind(args)  # these have been bound
     if recording is None:
         kinds = tuple(map(arguments.kind, bound))
         known = kernel.untaped.get((kinds, kernel.is_threaded()))
         if known is not None and known[0].entry is not None and len(args) == known[0].count:
-            for k in known[1]:
-                if not is_free(args[k]):
-                    break
-            else:
+            if all(is_free(args[k]) for k in known[1]):
+                if key is not None:
+                    if len(kernel.untaped_again) >= MOST_PREPARED:
+                        kernel.untaped_again.clear()
+                    kernel.untaped_again[key] = Again(known[0].entry, known[1], args)
                 result = known[0].entry(*args)
                 return None if result is None else arguments.like(result, args)
         leaves = arguments.leaves_of(bound)
@@ -115,6 +123,46 @@ def is_free(array: np.ndarray) -> bool:
     if storage is not None and (storage.needs or storage.tape is not None or storage.swapped_by or storage.guard):
         return False
     return bool(array.flags.writeable)
+
+
+class Again:
+    """A call that no tape records, of compiled code with arrays that lie where they lay.
+
+    Attributes
+    ----------
+    entry : callable
+        The compiled code.
+    """
+
+    __slots__ = ("_others", "_tracked", "entry")
+
+    def __init__(self, entry: Any, writes: Iterable[int], args: Sequence[Any]) -> None:
+        self.entry = entry
+        self._tracked = [(k, args[k]._storage) for k in writes if isinstance(args[k], memory.TrackedArray)]
+        self._others = [k for k in writes if not isinstance(args[k], memory.TrackedArray)]
+
+    def is_free(self, args: Sequence[Any]) -> bool:
+        """`is_free`, of all that is written."""
+        for k, storage in self._tracked:
+            if storage.needs or storage.tape is not None or storage.swapped_by or storage.guard:
+                return False
+            if not args[k].flags.writeable:
+                return False
+        return all(is_free(args[k]) for k in self._others)
+
+
+def untaped_key(kernel: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What tells that a call is like an earlier one, with the same arrays of ours; None if one of them is new."""
+    parts: list[Any] = [kernel.is_threaded()]
+    for value in args:
+        if isinstance(value, memory.TrackedArray):
+            part = getattr(value, "_region", None)
+            if part is None:
+                return None
+            parts.append(part)
+        else:
+            parts.append(arguments.kind(value))
+    return tuple(parts)
 
 
 class Primal:

@@ -23,7 +23,7 @@ from .push import ForwardTape, Push, no_tangent, transposed, walk
 from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
-from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, place_of
+from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, may_change, place_of
 from .undo import Need, Undo, keep_needed, overwrite
 from .vector import VectorSweep
 from .vector_push import VectorPush
@@ -52,6 +52,7 @@ __all__ = [
     "keep_needed",
     "lanes_of",
     "living",
+    "may_change",
     "no_second_derivative",
     "no_tangent",
     "open_tapes",

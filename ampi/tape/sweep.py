@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,8 @@ class Sweep:
         those of each direction.
     pairs : bool
         It is of second order.
+    left : collection of Storage
+        Of which whoever sweeps takes care: what they hold after the sweep does not matter.
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
@@ -56,6 +58,7 @@ class Sweep:
         self.thread = get_ident()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
+        self.left: Collection[Storage] = ()
         self.after: list[np.ndarray] = []
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
@@ -278,7 +281,9 @@ class Sweep:
     def _restore(self) -> None:
         """Put all memory back to what it was before the sweep."""
         while self._swapped:
-            self._swapped.pop().swap()
+            undo = self._swapped.pop()
+            if undo.storage not in self.left:
+                undo.swap()
         self._patterns.clear()
         with _swap_lock:
             while self._claimed:
@@ -392,7 +397,8 @@ class Sweep:
         results: dict[int, np.ndarray] = {}
         self.state["watch results"] = results
         self._kept = {region.storage for region in self.wanted}
-        self._given_away = self._last_of_all()
+        if self.around is None:
+            self._given_away = self._last_of_all()
         single = self.lanes is None
         position = len(records)
         notes = tape.notes

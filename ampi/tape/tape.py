@@ -448,7 +448,7 @@ class Tape(metaclass=_WithHelp):
         storage = storage_of(array)
         if storage is None or storage.volatile or storage.guard:
             if storage is None or storage.volatile or storage.guard == LENT:
-                return self.constant(view, place_of(view)) if _may_change(view) else view
+                return self.constant(view, place_of(view)) if may_change(view) else view
             self._noted.append(handouts.Note(view))
         if storage.swapped_by:
             refuse_swapped(storage, view)
@@ -627,7 +627,8 @@ def place_of(view: np.ndarray) -> tuple[Any, ...]:
     return address_of(view), view.shape, view.strides, view.dtype
 
 
-def _may_change(view: np.ndarray) -> bool:
+def may_change(view: np.ndarray) -> bool:
+    """Whether somebody can write to a plain array, or to what it looks at."""
     array: Any = view
     while isinstance(array, np.ndarray):
         if array.flags.writeable:

@@ -1,0 +1,242 @@
+"""What a simulation's state holds: the arrays in it, by the ways to them.
+
+A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
+object may be met in several places.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..handouts import LIBRARIES
+from ..memory import TrackedArray, carries_derivatives
+
+
+class View:
+    """What a state holds at some time.
+
+    Attributes
+    ----------
+    state : object
+    arrays : dict
+        All arrays, each once, by the way to them, in the order in which they are met.
+    has_numbers : bool
+        Whether there are floating-point or complex numbers of NumPy's.
+    generators : list
+        Random generators.
+    differentiable : dict
+        The arrays that may carry derivatives.
+    """
+
+    __slots__ = ("arrays", "differentiable", "generators", "has_numbers", "inside", "state")
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.arrays: dict[tuple, np.ndarray] = {}
+        self.generators: list[Any] = []
+        self.has_numbers = False
+        self.inside: list[Inside] = []
+        self._visit(((None, state),), (), "", set())
+        self.differentiable: dict[tuple, TrackedArray] = {
+            w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
+        }
+
+    def tracked(self) -> list[TrackedArray]:
+        """The arrays of ampi's."""
+        return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
+
+    def still_holds(self) -> bool:
+        """Whether the state holds the same arrays at the same places as then."""
+        return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
+
+    def _visit(self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int]) -> None:
+        """Enter the parts of something to which there is a way."""
+        for key, part in parts:
+            kind = kind_of(type(part))
+            if kind == LEAF:
+                continue
+            if kind == NUMBER:
+                self.has_numbers = True
+            elif id(part) not in met:
+                met.add(id(part))
+                to_part = (*way, (mark, key)) if mark else way
+                if kind == ARRAY:
+                    self.arrays[to_part] = part
+                elif kind == GENERATOR:
+                    self.generators.append(part)
+                else:
+                    if type(part) is not tuple:
+                        self.inside.append(Inside(part, kind))
+                    self._visit(_parts_of(part, kind), to_part, "." if kind == OBJECT else "[", met)
+
+
+class Inside:
+    """The parts of a list, dictionary or object, to see whether it still has them.
+
+    Attributes
+    ----------
+    x : object
+    kind : int
+    parts : list
+        What it held; of all but lists, their names come first.
+    """
+
+    __slots__ = ("_ids", "kind", "parts", "x")
+
+    def __init__(self, x: Any, kind: int) -> None:
+        self.x = x
+        self.kind = kind
+        self.parts = told(x, kind)  # keeps alive what is told by its identity
+        self._ids = list(map(id, self.parts))
+
+    def is_same(self, known: list[Inside]) -> bool:
+        """Whether it has the same parts, but for numbers and text, and for lists and the like of such; of these the
+        new ones become known."""
+        parts = told(self.x, self.kind)
+        ids = list(map(id, parts))
+        if ids == self._ids:
+            return True
+        first = 0 if self.kind == SEQUENCE else len(ids) // 2  # after the names
+        if len(ids) != len(self._ids):
+            if not (self.kind == SEQUENCE and _is_flat(parts) and _is_flat(self.parts)):
+                return False
+        elif ids[:first] != self._ids[:first]:
+            return False
+        for part, before in zip(parts[first:], self.parts[first:]):
+            if part is before:
+                continue
+            kind, kind_before = kind_of(type(part)), kind_of(type(before))
+            if kind < SEQUENCE or kind_before < SEQUENCE:
+                if kind != LEAF or kind_before != LEAF:
+                    return False
+            elif not _is_flat(told(part, kind)) or not _forget_flat(before, known):
+                return False
+            elif type(part) is not tuple:
+                known.append(Inside(part, kind))
+        self.parts, self._ids = parts, ids
+        return True
+
+    def put_back(self, parts: list[Any]) -> None:
+        """Have it hold what it held some time."""
+        x = self.x
+        if list(map(id, told(x, self.kind))) == list(map(id, parts)):
+            return
+        if self.kind == SEQUENCE:
+            x[:] = parts
+            return
+        count = len(parts) // 2
+        held = dict(zip(parts[:count], parts[count:]))
+        if self.kind == DICT:
+            x.clear()
+            x.update(held)
+        else:
+            set_attributes(x, held)
+
+
+def _is_flat(parts: list[Any]) -> bool:
+    return all(kind_of(type(part)) == LEAF for part in parts)
+
+
+def _forget_flat(x: Any, known: list[Inside]) -> bool:
+    """Drop something from what is known if there were no more than leaves in it."""
+    if type(x) is tuple:
+        return _is_flat(list(x))
+    for n, inside in enumerate(known):
+        if inside.x is x:
+            del known[n]
+            return _is_flat(inside.parts)
+    return False
+
+
+def told(x: Any, kind: int) -> list[Any]:
+    if kind == SEQUENCE:
+        return list(x)
+    named = x if kind == DICT else attributes(x)
+    return [*named, *named.values()]
+
+
+def spelled(way: tuple) -> str:
+    """A way to an array, as the program would write it."""
+    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
+
+
+ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
+
+
+LEAF, NUMBER, ARRAY, GENERATOR, SEQUENCE, DICT, OBJECT = range(7)
+GENERATORS = np.random.Generator, np.random.RandomState
+
+
+@functools.cache
+def kind_of(cls: type) -> int:
+    """What objects of a class are in a state; those with attributes are a part of it if the class is the program's."""
+    if cls in ATOMS:
+        return LEAF
+    for kinds, found in _KINDS:
+        if issubclass(cls, kinds):
+            return found
+    is_function = any("__call__" in vars(base) for base in cls.__mro__) and not cls.__dictoffset__
+    return OBJECT if _is_of_program(cls) and not is_function else LEAF
+
+
+_KINDS: tuple[tuple[Any, int], ...] = (
+    (np.inexact, NUMBER),
+    (np.ndarray, ARRAY),
+    (GENERATORS, GENERATOR),
+    ((tuple, list), SEQUENCE),
+    (dict, DICT),
+)
+
+
+def _parts_of(x: Any, kind: int) -> Iterable[tuple[Any, Any]]:
+    if kind == SEQUENCE:
+        return enumerate(x)
+    return x.items() if kind == DICT else attributes(x).items()
+
+
+def has_state(x: Any) -> bool:
+    """Whether the attributes of an object are a part of the state."""
+    return kind_of(type(x)) == OBJECT
+
+
+def _is_of_program(cls: type) -> bool:
+    if issubclass(cls, (type, np.generic)):
+        return False
+    package = cls.__module__.partition(".")[0]
+    return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
+
+
+def _slots(x: Any) -> list[str]:
+    return [n for n in slots_of(type(x)) if hasattr(x, n)]
+
+
+@functools.cache
+def slots_of(cls: type) -> tuple[str, ...]:
+    names = [n for base in cls.__mro__ for n in _listed(vars(base).get("__slots__", ()))]
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+def _listed(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def attributes(x: Any) -> dict[str, Any]:
+    if not slots_of(type(x)):
+        return x.__dict__
+    return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
+
+
+def set_attributes(x: Any, held: dict[str, Any]) -> None:
+    """Give an object these attributes, and no others; the dictionary is used up."""
+    for name in attributes(x).keys() - held.keys():
+        object.__delattr__(x, name)
+    for name in slots_of(type(x)):
+        if name in held:
+            object.__setattr__(x, name, held.pop(name))
+    if held:
+        x.__dict__.update(held)

@@ -1,0 +1,125 @@
+"""Memory from before a time loop that its steps have written so far: copies of it, and checksums."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..extents import address_of
+from ..handouts import checksum, checksum_of_bytes
+from ..memory import Storage, memory_at, plain
+from ..recording import open_tapes
+from ..tape import place_of
+from .states import write
+
+
+class _Part:
+    """One view of such memory; ``flat`` has the bytes of one without gaps, of plain numbers."""
+
+    __slots__ = ("address", "flat", "nbytes", "offset", "storage", "view")
+
+    def __init__(self, view: np.ndarray, storage: Storage, offset: int) -> None:
+        self.view = view
+        self.storage = storage
+        self.offset = offset
+        self.nbytes = view.nbytes
+        self.flat: np.ndarray | None = None
+        if view.flags.forc and not view.dtype.hasobject:
+            self.flat = memory_at(address_of(view), view.nbytes)
+        self.address = address_of(view)
+
+    def is_free(self) -> bool:
+        """Whether nobody must hear of what is written there."""
+        storage = self.storage
+        return not (storage.needs or storage.guard or storage.swapped_by)
+
+    def checksum(self) -> int:
+        if self.flat is not None:
+            return checksum_of_bytes(self.flat)
+        return 0 if self.view.dtype.hasobject else checksum(self.view)
+
+
+_ALIGNED = 16
+
+
+class Written:
+    """Views of all memory that existed when a loop began and that steps have overwritten, in the order of that.
+
+    Attributes
+    ----------
+    storages : dict
+        The same memory, and a view of each that keeps it alive.
+    nbytes : int
+        Of a copy.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple, _Part] = {}
+        self.storages: dict[Storage, np.ndarray] = {}
+        self.nbytes = 0
+
+    def add(self, storage: Storage, view: np.ndarray) -> None:
+        """Steps have overwritten this."""
+        place = place_of(view)
+        if place not in self._parts:
+            self._parts[place] = _Part(view, storage, self.nbytes)
+            self.nbytes += -(-view.nbytes // _ALIGNED) * _ALIGNED
+        self.storages.setdefault(storage, view)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (part.view for part in self._parts.values())
+
+    def parts(self) -> list[_Part]:
+        """All of them."""
+        return list(self._parts.values())
+
+    def checksums(self) -> list[int]:
+        """Of each view, in their order."""
+        return [part.checksum() for part in self._parts.values()]
+
+
+class Values:
+    """What all that was written by now holds.
+
+    Attributes
+    ----------
+    nbytes : int
+    """
+
+    def __init__(self, written: Written) -> None:
+        self._parts = written.parts()
+        self.nbytes = written.nbytes
+        self._block = np.empty(self.nbytes, np.uint8)
+        self._others: dict[_Part, np.ndarray] = {}
+        to = address_of(self._block)
+        for part in self._parts:
+            if part.flat is None:
+                self._others[part] = plain(part.view).copy(order="K")
+            else:
+                _copy(to + part.offset, part.address, part.nbytes)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def put_back(self, begin: int = 0) -> None:
+        """Have memory hold that again; tapes that need what it holds now keep it."""
+        block = address_of(self._block)
+        for part in self._parts[begin:]:
+            if part.flat is not None and part.is_free() and not open_tapes:
+                _copy(part.address, block + part.offset, part.nbytes)
+            else:
+                write(part.view, self._of(part))
+
+    def _of(self, part: _Part) -> np.ndarray:
+        if part.flat is None:
+            return self._others[part]
+        view = part.view
+        return np.ndarray(view.shape, view.dtype, self._block, part.offset, view.strides)
+
+
+_copy: Any = ctypes.CDLL(None).memcpy
+_copy.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+_copy.restype = None
