@@ -640,7 +640,7 @@ def types_are_called(a, n):
     s = number(0)
     for i in range(n):
         s += number(0.5) * a[i] if a[i] > number(0) else a[i]
-    return s * a[1] * whole(2.9)
+    return s * a[1] * whole(2.9) * types.float64(a[0]) + numba.int64(a[2])
 
 
 # ------------------------------------------------------------------------------------------------ assignments inside

@@ -85,6 +85,8 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     if not isinstance(called, Static):
         builder.fail(node, "this cannot be called")
     function = called.value
+    if isinstance(function, (types.Number, types.Boolean)):  # Numba's types convert, as NumPy's do
+        function = numpy_support.as_dtype(function).type
     call_rule = next((AUTHORED[c] for c in type(function).__mro__ if c in AUTHORED), None)
     if call_rule is not None:
         value = call_rule(builder, function, node, hint)
