@@ -5,6 +5,7 @@ so times are those of the cores, shared by all records of all ranks.
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -14,7 +15,17 @@ import sys
 import time
 import tracemalloc
 
+import preloaded_ranks
+
 TURNS = 20
+LEAN = {
+    "MPIR_CVAR_CH4_NETMOD": "ofi",  # UCX takes 5 MB more on each rank
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # ranks that wait sleep
+}
+"""What MPICH is told where ranks are many and cores few."""
+LEAST = 2 << 30
+"""Bytes of memory that the machine keeps: before there are less, ranks are ended."""
 
 
 def neighbours(name, rank, size):
@@ -100,35 +111,90 @@ def own_memory():
     return 0
 
 
+def imported():
+    """Modules other than ampi's that a measurement imports."""
+    before = set(sys.modules)
+    measure("ring")
+    return [name for name in sys.modules if name not in before and name.partition(".")[0] not in ("ampi", "mpi4py")]
+
+
+def started(mpiexec, ranks, command, spared):
+    """Run a command on ranks, as long as there is memory; its status, what it printed, and its errors."""
+    hosts = ["-launcher", "fork", "-hosts", "localhost,127.0.0.1", "-ppn", str(-(-ranks // 2))] if ranks > 256 else []
+    environment = {**LEAN, **os.environ}
+    process = subprocess.Popen(
+        [str(mpiexec), *hosts, "-n", str(ranks), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    while True:
+        try:
+            printed, said = process.communicate(timeout=0.2)
+            return process.returncode, printed, said
+        except subprocess.TimeoutExpired:
+            free = available()
+            spared.append(free)
+            if free < LEAST:
+                process.terminate()
+                return 1, "", f"ended: {free / 2**20:.0f} MiB of memory were left"
+
+
+def available():
+    """Bytes of memory that programs can still have."""
+    (line,) = (
+        line for line in pathlib.Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")
+    )
+    return 1024 * int(line.split()[1])
+
+
 def main():
     """Start as many ranks as are asked for, one number after the other; print a line for each."""
     parser = argparse.ArgumentParser(prog="scripts/bench_mpi --set-up")
     parser.add_argument("ranks", type=int, nargs="+")
+    parser.add_argument("--preload", action="store_true", help="ranks are forks of one process (preloaded_ranks.py)")
+    parser.add_argument("--programs", nargs="+", default=["ring", "grid"], choices=["ring", "grid"], metavar="NAME")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path)
     options = parser.parse_args()
     mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
-    print(f"{'':6}  ranks partners  records      tape  + tables  a record us/record     MB")
-    lines = []
-    for name in ("ring", "grid"):
-        for ranks in options.ranks:
-            command = [str(mpiexec), "-n", str(ranks), sys.executable, __file__, "--on-ranks", name]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"{name:6} {ranks:6}: {done.stderr[-300:]}")
-                continue
-            line = json.loads(done.stdout.splitlines()[-1])
-            lines.append({"program": name, "ranks": ranks, **line})
-            print(
-                f"{name:6} {ranks:6} {line['partners']:8} {line['records']:8} {line['tape']:9} {line['swept']:9} "
-                f"{line['swept'] / line['records']:9.0f} {line['us']:9.1f} {line['resident'] / 1e6:6.0f}",
-                flush=True,
-            )
+    with contextlib.ExitStack() as stack:
+        command = [sys.executable, __file__, "--on-ranks"]
+        if options.preload:
+            names = subprocess.run([sys.executable, __file__, "--imported"], capture_output=True, text=True, check=True)
+            imported = ["mpi4py.MPI", *names.stdout.split(), "ampi.*", "set_up_costs"]
+            command = [*stack.enter_context(preloaded_ranks.server(*imported)), "set_up_costs:on_ranks"]
+        lines = list(measured(mpiexec, command, options.programs, options.ranks))
     if options.json:
         options.json.write_text(json.dumps(lines, indent=1))
+
+
+def measured(mpiexec, command, names, numbers):
+    """What the ranks say, program by program and for one number of ranks after the other."""
+    print(f"{'':6}  ranks partners  records      tape  + tables  a record us/record  MB each  MB in all  seconds")
+    for name in names:
+        for ranks in numbers:
+            spared = [available()]
+            begun = time.perf_counter()
+            status, printed, said = started(mpiexec, ranks, [*command, name], spared)
+            if status:
+                print(f"{name:6} {ranks:6}: {said[-300:]}", flush=True)
+                continue
+            line = json.loads(printed.splitlines()[-1])
+            line["all"], line["took"] = spared[0] - min(spared), time.perf_counter() - begun
+            yield {"program": name, "ranks": ranks, **line}
+            print(
+                f"{name:6} {ranks:6} {line['partners']:8} {line['records']:8} {line['tape']:9} {line['swept']:9} "
+                f"{line['swept'] / line['records']:9.0f} {line['us']:9.1f} {line['resident'] / 1e6:8.0f} "
+                f"{line['all'] / 1e6:10.0f} {line['took']:8.0f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--on-ranks"]:
         on_ranks(sys.argv[2])
+    elif sys.argv[1:2] == ["--imported"]:
+        print(*imported())
     else:
         main()

@@ -118,7 +118,9 @@ def test_trace_is_json_of_trace_events(ring):
     with gzip.open(folder / "out" / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1, 2}
-    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 6
+    assert (
+        sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 9
+    )  # primal, recorded, back
 
 
 def test_page_in_a_browser(ring, tmp_path):
@@ -147,10 +149,10 @@ def test_page_in_a_browser(ring, tmp_path):
     data = data_of(folder / "out")
     sites = [[lane[k] for k in range(2, len(lane), 5)] for lane in data["events"]]
     named = lambda name: sum(data["sites"][site]["name"] == name for lane in sites for site in lane)
-    assert found["all"] == [sum(map(len, sites)), 6] and found["bars"] > 10
-    assert found["sends"] == [named("Sendrecv"), 6] and found["kernels"] == [named("square"), 0]
-    assert found["world"][0] == named("Sendrecv") + named("Allreduce") and found["world"][1] == 6
-    assert found["without"] == [found["all"][0], 3]
+    assert found["all"] == [sum(map(len, sites)), 9] and found["bars"] > 10
+    assert found["sends"] == [named("Sendrecv"), 9] and found["kernels"] == [named("square"), 0]
+    assert found["world"][0] == named("Sendrecv") + named("Allreduce") and found["world"][1] == 9
+    assert found["without"] == [found["all"][0], 6]
     assert 0 < found["swept"][0] < found["all"][0] and found["swept"][1] >= 3
     assert (found["cells"], found["partners"], found["rows"]) == (3, 1, len(data["table"]) + 2)
     assert found["title"] == "ring.py" and "3 messages of 72 B" in found["summary"]
@@ -223,6 +225,7 @@ def many(ranks, events=40, messages=6):
                 "shadows": [(1000 * k, 100 * k) for k in range(events)],
                 "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
                 "messages": sent,
+                "plain": [],
                 "tape": {"saved": 64 * events, "kept": 8 * events},
                 "host": "here",
                 "process": rank,
@@ -248,7 +251,7 @@ def test_few_ranks_and_many(ranks, tmp_path):
     found, said = look(tmp_path / "index.html", script, tmp_path)
     assert not said and "error" not in found, (said, found)
     assert all(50 < height < 1000 for height in found["heights"]), found
-    assert found["held"] == 7 and "2 checkpoints, 5.0 KiB written; 1 freed" in found["legend"], found
+    assert found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"], found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .harvest import COLLECTIVE, RECEIVED, SENT
+from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
 from .tracer import PRIMAL, RECORDING, SWEEP, WAITING
 
 MOST_SHOWN = 60_000
@@ -105,27 +105,45 @@ def arrows(ranks: Ranks) -> list[list[Any]]:
     """Messages with both ends: source, destination, when it left and came, bytes, site, communicator, phase.
 
     A receive gets the first message from its source that has its tag and that no earlier receive has got (MPI's order).
+    One-sided operations go from one rank to another while their call lasts; so do their adjoints.
     """
+    found = []
+    for sent, received in _pairs(ranks, "messages"):
+        source, dest = received[2], sent[2]
+        _, comm, _, _, nbytes, site, left, _, _, back_came, back = sent
+        _, _, _, _, _, site_there, _, came, back_left, _, _ = received
+        if left and came:
+            found.append([source, dest, *_apart(left, came), nbytes, site, comm, RECORDING])
+        if back >= 0 and back_left and back_came:
+            found.append([dest, source, *_apart(back_left, back_came), back, site_there, comm, SWEEP])
+    for sent, received in _pairs(ranks, "plain"):
+        found.append([received[2], sent[2], *_apart(sent[6], received[7]), sent[4], sent[5], sent[1], PRIMAL])
+    for name, phase in (("messages", RECORDING), ("plain", PRIMAL)):
+        for rank, traced in enumerate(ranks):
+            for kind, comm, partner, _, nbytes, site, begin, end, *swept in traced[name]:
+                if kind not in (WRITTEN, FETCHED) or partner < 0:
+                    continue
+                there = (rank, partner) if kind == WRITTEN else (partner, rank)
+                if begin:
+                    found.append([*there, *_apart(begin, end), nbytes, site, comm, phase])
+                if swept and swept[0] and swept[2] >= 0:
+                    found.append([*reversed(there), *_apart(*swept[:2]), swept[2], site, comm, SWEEP])
+    return found
+
+
+def _pairs(ranks: Ranks, name: str) -> Iterable[tuple[tuple, tuple]]:
+    """Messages as they were sent, and as they were received."""
     waiting: defaultdict[tuple[int, int, int], deque[tuple]] = defaultdict(deque)
     for rank, traced in enumerate(ranks):
-        for message in traced["messages"]:
+        for message in traced[name]:
             if message[0] == SENT:
                 waiting[message[1], rank, message[2]].append(message)
-    found = []
     for rank, traced in enumerate(ranks):
-        for message in traced["messages"]:
-            if message[0] != RECEIVED:
-                continue
-            sent = _taken(waiting[message[1], message[2], rank], message[3])
-            if sent is None:
-                continue
-            _, comm, _, _, nbytes, site, left, _, _, back_came, back = sent
-            _, _, _, _, _, site_there, _, came, back_left, _, _ = message
-            if left and came:
-                found.append([message[2], rank, *_apart(left, came), nbytes, site, comm, RECORDING])
-            if back >= 0 and back_left and back_came:
-                found.append([rank, message[2], *_apart(back_left, back_came), back, site_there, comm, SWEEP])
-    return found
+        for message in traced[name]:
+            if message[0] == RECEIVED:
+                sent = _taken(waiting[message[1], message[2], rank], message[3])
+                if sent is not None:
+                    yield sent, message
 
 
 def _taken(messages: deque[tuple], tag: int) -> tuple | None:
@@ -144,7 +162,7 @@ def _apart(left: int, came: int) -> tuple[int, int]:
 def _comms_of_sites(ranks: Ranks) -> dict[int, list[int]]:
     found: defaultdict[int, set[int]] = defaultdict(set)
     for rank in ranks:
-        for message in rank["messages"]:
+        for message in (*rank["messages"], *rank["plain"]):
             found[message[5]].add(message[1])
     return {site: sorted(comms) for site, comms in sorted(found.items())}
 
@@ -153,14 +171,20 @@ def _comms_of_sites(ranks: Ranks) -> dict[int, list[int]]:
 
 
 def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
-    """Source, destination, site, number and bytes of messages that were sent; ``back``: of their adjoints."""
+    """Source, destination, site, number and bytes of messages that were sent; ``back``: of their adjoints.
+
+    They are those of tapes, and those of the program itself where there is no tape.
+    """
     found: dict[tuple[int, int, int], list[int]] = {}
+    name = "messages" if any(rank["messages"] for rank in ranks) else "plain"
     for rank, traced in enumerate(ranks):
-        for kind, _, partner, _, nbytes, site, *_, adjoint in traced["messages"]:
-            if kind != SENT or (back and adjoint < 0):
+        for message in traced[name]:
+            kind, _, partner, _, nbytes, site = message[:6]
+            adjoint = message[-1] if name == "messages" else -1
+            if kind not in (SENT, WRITTEN, FETCHED) or partner < 0 or (back and adjoint < 0):
                 continue
-            key = (partner, rank, site) if back else (rank, partner, site)
-            entry = found.setdefault(key, [0, 0])
+            forward = (kind != FETCHED) != back
+            entry = found.setdefault((rank, partner, site) if forward else (partner, rank, site), [0, 0])
             entry[0] += 1
             entry[1] += adjoint if back else max(nbytes, 0)
     return [[*key, *entry] for key, entry in sorted(found.items())]

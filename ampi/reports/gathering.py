@@ -68,7 +68,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     comm = clocks.comm
     time, ahead, drift = clocks.aligned()
     most = MOST_IN_ALL // comm.Get_size()
-    events = tracer.events
+    events = tracer.events + tracer.passed
     if len(events) > most:
         events = sorted(sorted(events, key=lambda e: e[0] - e[1])[:most])
 
@@ -78,7 +78,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     mine = {
         "sites": tracer.sites,
         "events": [(at(begin), at(end), *rest) for begin, end, *rest in events],
-        "dropped": tracer.dropped + len(tracer.events) - len(events),
+        "dropped": tracer.dropped + len(tracer.events) + len(tracer.passed) - len(events),
         "totals": tracer.totals,
         "adjoints": tracer.adjoints,
         "phases": [(at(t), phase) for t, phase in tracer.phases],
@@ -86,8 +86,10 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         "shadows": [(at(t), size) for t, size in tracer.shadows],
         "checkpoints": [(at(t), size) for t, size in tracer.checkpoints],
         "messages": [
-            (*found[:6], *map(at, found[6:10]), found[10]) for _, messages in tracer.messages for found in messages
+            *((*found[:6], *map(at, found[6:10]), found[10]) for _, messages in tracer.messages for found in messages),
+            *((*found[:6], *map(at, found[6:]), 0, 0, -1) for found in tracer.plain.messages(tracer.comms, True)),
         ],
+        "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
         "comms": tracer.comms,
         "tape": tape,
         "host": mpi.Get_processor_name(),
@@ -110,6 +112,7 @@ def _from_zero(ranks: list[dict[str, Any]]) -> None:
         for name in ("phases", "memory", "shadows", "checkpoints"):
             rank[name] = [(t - first, *rest) for t, *rest in rank[name]]
         rank["messages"] = [(*found[:6], *map(move, found[6:10]), found[10]) for found in rank["messages"]]
+        rank["plain"] = [(*found[:6], *map(move, found[6:])) for found in rank["plain"]]
 
 
 def _number_alike(ranks: list[dict[str, Any]]) -> None:
@@ -121,7 +124,8 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
         rank["totals"] = {(number[site], phase): value for (site, phase), value in rank["totals"].items()}
         rank["adjoints"] = {number[site]: count for site, count in rank["adjoints"].items()}
         rank["memory"] = [(t, number[site], *rest) for t, site, *rest in rank["memory"]]
-        rank["messages"] = [(*found[:5], number[found[5]], *found[6:]) for found in rank["messages"]]
+        for name in ("messages", "plain"):
+            rank[name] = [(*found[:5], number[found[5]], *found[6:]) for found in rank[name]]
     names: dict[int, str] = {}
     for rank in ranks:
         names.update(rank["comms"])
@@ -132,4 +136,5 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         rank["sites"] = list(sites)
         rank["comms"] = texts
-        rank["messages"] = [(found[0], comms[found[1]], *found[2:]) for found in rank["messages"]]
+        for name in ("messages", "plain"):
+            rank[name] = [(found[0], comms[found[1]], *found[2:]) for found in rank[name]]

@@ -10,9 +10,8 @@ from ..mpi.collective_calls import Performed
 from ..mpi.log import Communication, Log
 from ..mpi.messages import ALL, Received, Sent
 from ..tape import Tape
-from .tracer import COMMUNICATION, TracedRecords, Tracer
-
-SENT, RECEIVED, COLLECTIVE = range(3)
+from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
+from .tracer import COMMUNICATION, TracedRecords, Tracer, access_of
 
 
 def harvest(tracer: Tracer, tape: Tape) -> None:
@@ -36,9 +35,9 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
     Yields
     ------
     tuple
-        `SENT`, `RECEIVED` or `COLLECTIVE`; identity of the communicator; this rank's partner in the world (-1: all);
-        tag; bytes; site; begin and end of the call (0: not known), the same in the sweep; bytes of the adjoint (-1:
-        there is none, or no sweep has run).
+        `SENT`, `RECEIVED`, `COLLECTIVE`, `WRITTEN` or `FETCHED`; identity of the communicator; this rank's partner in
+        the world (-1: all); tag; bytes; site; begin and end of the call (0: not known), the same in the sweep; bytes of
+        the adjoint (-1: there is none, or no sweep has run).
     """
     communication = tape.sweep_starts.get("communication")
     if not isinstance(communication, Communication):
@@ -53,6 +52,7 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
         for call in log.collectives:
             if isinstance(call, Performed):
                 yield _collective(tracer, log, call, traced)
+    yield from _of_windows(tracer, tape, traced)
 
 
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
@@ -65,11 +65,9 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
         if partner < 0:
             continue  # of a program that was spawned
         begin = end = 0
-        site = -1
-        if k < len(stamps):
+        site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
+        if k < len(stamps) and tracer.sites[stamps[k][2]][0] == tracer.sites[site][0]:  # a call that is traced
             begin, end, site = stamps[k]
-        if site < 0:
-            site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
         back = -1
         swept = (0, 0)
         if message.back is not None and message.buffer is not None:
@@ -91,3 +89,29 @@ def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords
     swept = (0, 0) if traced is None else traced.swept.get(id(call), (0, 0))
     back = sum(buffer.nbytes for buffer in call.call.writes) if call.happening else -1
     return COLLECTIVE, log.reverse.identity, -1, 0, nbytes, site, 0, 0, *swept, back
+
+
+def _of_windows(tracer: Tracer, tape: Tape, traced: TracedRecords | None) -> Iterable[tuple]:
+    """One-sided operations: what went to the target, and what came from there."""
+    traces = getattr(tape.sweep_starts.get("windows"), "of", None)
+    for access in filter(None, map(access_of, tape.records)) if traces else ():
+        reverse, target = access.window.reverse, access.target
+        tracer.comms[reverse.identity] = reverse.name
+        site, begin, end = -1, 0, 0
+        swept = (0, 0)
+        if traced is not None:
+            site, begin, end = traced.accesses.get(id(access), (-1, 0, 0))
+            swept = traced.swept.get(id(access), (0, 0))
+        if site < 0:
+            site = tracer.number(*access.where, access.name, COMMUNICATION)
+        nbytes = target.count * target.dtype.itemsize
+        happens = traces[access.window].token.happening
+        (partner,) = reverse.in_world(target.rank)
+        fetches = access.op is None or access.name.startswith(("Get_", "Rget_", "Fetch_"))
+        for kind, takes_part, has_adjoint in (
+            (WRITTEN, access.updates, access.origin is not None),
+            (FETCHED, fetches, access.result is not None),
+        ):
+            if takes_part:
+                back = nbytes if has_adjoint and happens else -1
+                yield kind, reverse.identity, partner, 0, nbytes, site, begin, end, *swept, back

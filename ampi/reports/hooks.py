@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from sys import _getframe
 from time import perf_counter_ns as now
 from typing import Any
 
 from ..checkpoint.replay import Stored
 from ..kernel.dispatcher import Kernel
 from ..mpi.collectives import COLLECTIVES, SCANS
-from ..mpi.namespace import MPI
+from ..mpi.namespace import BASE, MPI
 from ..mpi.neighborhoods import NEIGHBORHOODS
+from ..mpi.pkl5 import Pkl5Intercomm, Pkl5Intracomm
 from ..mpi.waiting import Patience
 from ..recording import opened
-from .tracer import COMMUNICATION, KERNEL, PRIMAL, WAITING, TracedRecords, Tracer, running
+from ..tape import Tape
+from . import plain
+from .tracer import COMMUNICATION, KERNEL, WAITING, TracedRecords, Tracer, running
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
 _OBJECTS = tuple("bcast gather scatter allgather alltoall reduce allreduce scan exscan barrier".split())
 _WAITS = {
-    **dict.fromkeys(
-        _COMMUNICATORS,
-        (
-            *_BUFFERED,
-            *_OBJECTS,
-            *"neighbor_allgather neighbor_alltoall Barrier Recv recv Sendrecv sendrecv Sendrecv_replace".split(),
-            *"Probe probe Mprobe mprobe Ssend ssend".split(),
-        ),
+    "Comm": (
+        *_BUFFERED,
+        *_OBJECTS,
+        *"neighbor_allgather neighbor_alltoall Barrier Recv recv Sendrecv sendrecv Sendrecv_replace".split(),
+        *"Probe probe Mprobe mprobe Ssend ssend".split(),
     ),
     **dict.fromkeys(("Request", "Prequest"), tuple("Wait wait Waitall waitall Waitany waitany Waitsome".split())),
     "Message": ("Recv", "recv"),
@@ -36,13 +37,10 @@ _WAITS = {
     "File": tuple("Read_all Write_all Read_at_all Write_at_all Read_ordered Write_ordered".split()),
 }
 _OTHERS = {
-    **dict.fromkeys(
-        _COMMUNICATORS,
-        (
-            *(f"I{name[0].lower()}{name[1:]}" for name in _BUFFERED),
-            *"Send send Bsend bsend Rsend Isend isend Issend issend Ibsend ibsend Irsend Irecv irecv".split(),
-            *"Isendrecv Isendrecv_replace Iprobe iprobe Improbe improbe".split(),
-        ),
+    "Comm": (
+        *(f"I{name[0].lower()}{name[1:]}" for name in _BUFFERED),
+        *"Send send Bsend bsend Rsend Isend isend Issend issend Ibsend ibsend Irsend Irecv irecv".split(),
+        *"Isendrecv Isendrecv_replace Iprobe iprobe Improbe improbe".split(),
     ),
     "Request": tuple("Test test Testall testall Testany testany Testsome testsome waitsome".split()),
     "Prequest": tuple("Test Testall Start Startall Pready Pready_range Pready_list".split()),
@@ -50,6 +48,7 @@ _OTHERS = {
     "Win": tuple("Put Get Accumulate Get_accumulate Fetch_and_op Compare_and_swap Rput Rget Raccumulate".split()),
     "File": tuple("Read Write Read_at Write_at Read_shared Write_shared".split()),
 }
+_Request = BASE["Request"]
 _MISSING = object()
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -71,88 +70,181 @@ def remove() -> None:
 
 def install(tracer: Tracer) -> None:
     """Wrap what a tracer is to see."""
+    communicators = [getattr(MPI, name) for name in _COMMUNICATORS] + [Pkl5Intracomm, Pkl5Intercomm]
+    wrapped: list[tuple[Any, str, Any]] = []
     for kind, table in ((WAITING, _WAITS), (COMMUNICATION, _OTHERS)):
         for cls_name, names in table.items():
-            cls = getattr(MPI, cls_name)
-            completes = cls_name in ("Request", "Prequest")
-            for name in names:
-                found = getattr(cls, name, None)
-                if found is None:
-                    continue
-                bound = getattr(found, "__self__", None) is cls
-                wrapped = _traced(tracer, found, name, kind, completes)
-                _put(cls, name, staticmethod(wrapped) if bound else wrapped)
-    _put(Kernel, "__call__", _traced_kernel(tracer, Kernel.__call__))
+            for cls in communicators if cls_name == "Comm" else (getattr(MPI, cls_name),):
+                for name, found, bound in _found(cls, names):
+                    method = _traced(tracer, found, name, kind, *_around(tracer, cls_name, name))
+                    wrapped.append((cls, name, staticmethod(method) if bound else method))
+    for cls in communicators:
+        for name, found, _ in _found(cls, plain.PERSISTENT):
+            wrapped.append((cls, name, plain.make_persistent(tracer.plain, name, found)))
+    for method in wrapped:
+        _put(*method)
+    _put(Kernel, "__call__", _traced(tracer, Kernel.__call__, "", KERNEL))
     _put(Patience, "__enter__", _entering(tracer, Patience.__enter__))
     _put(Patience, "__exit__", _leaving(tracer, Patience.__exit__))
     _put(Stored, "__init__", _storing(tracer, Stored.__init__))
 
 
-def _traced(tracer: Tracer, function: Callable, name: str, kind: int, completes: bool) -> Callable:
-    """A method of MPI's that looks at the clock."""
+def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
+    """Methods of a class that it has not from another one of ours, and whether they are class methods."""
+    for name in names:
+        method = getattr(cls, name, None)
+        inherited = any(
+            getattr(base, name, None) is method for base in cls.__mro__[1:] if base.__module__ == "ampi.MPI"
+        )
+        if method is not None and not inherited:
+            yield name, method, getattr(method, "__self__", None) is cls
+
+
+def _traced(
+    tracer: Tracer,
+    function: Callable,
+    name: str,
+    kind: int,
+    before: Callable | None = None,
+    after: Callable | None = None,
+) -> Callable:
+    """A method that looks at the clock.
+
+    Parameters
+    ----------
+    name : str
+        Empty: the object's own.
+    before, after : callable
+        What else is to be done: ``before(arguments, keywords)``, and ``after((site, begin, end), arguments, keywords,
+        result, before)``, which gives the result.
+    """
     thread = tracer.thread
+    known: dict[tuple[int, int], int] = {}
 
     def method(*arguments: Any, **keywords: Any) -> Any:
         if tracer.call >= 0 or get_ident() != thread:
             return function(*arguments, **keywords)
-        site = tracer.call = tracer.site(1, name, kind)
-        parts = _parts(arguments) if completes and tracer.phase != PRIMAL else None
+        frame = _getframe(1)
+        key = id(frame.f_code), frame.f_lasti
+        site = known.get(key, -1)
+        if site < 0 or not name:
+            site, itself = tracer.site(2, name or arguments[0].__name__, kind)
+            if itself:
+                known[key] = site  # the tracer keeps the code alive
+        tracer.call = site
+        noted = None if before is None else before(arguments, keywords)
         begin = now()
         try:
-            return function(*arguments, **keywords)
+            result = function(*arguments, **keywords)
         finally:
             end = now()
             tracer.call = -1
             tracer.event(begin, end, site)
-            if tracer.phase != PRIMAL:
-                _stamp(begin, end, site, parts)
+        if after is not None:
+            return after((site, begin, end), arguments, keywords, result, noted)
+        return result
 
-    method.__name__ = method.__qualname__ = name
+    method.__name__ = method.__qualname__ = name or "__call__"
     method.__doc__ = getattr(function, "__doc__", None)
     return method
 
 
-def _parts(arguments: tuple) -> list[tuple[Any, Any]]:
-    """Requests, and the messages that they will complete."""
-    first = arguments[0] if arguments else ()
-    requests = first if isinstance(first, (list, tuple)) else [first]
-    return [(request, getattr(request, "parts", None)) for request in requests]
+def _around(tracer: Tracer, cls_name: str, name: str) -> tuple[Callable | None, Callable | None]:
+    """What is done before and after a method of a class besides looking at the clock."""
+    if cls_name in ("Request", "Prequest") and not name.startswith(("Start", "Pready")):
+        return _around_completion(tracer, name)
+    if cls_name == "Win":
+        return None, _after_access(tracer, name) if name in plain.PARTS else None
+    if name in plain.PARAMETERS and cls_name == "Comm":
+        return _around_message(tracer, name)
+    if name in _BUFFERED or (name[0] == "I" and cls_name == "Comm") or cls_name == "File":
+        return None, None  # collective, or a probe
+    return None, _after_others(tracer, name)
 
 
-def _stamp(begin: int, end: int, site: int, parts: list[tuple[Any, Any]] | None) -> None:
-    """Remember when messages were begun, and when they had come."""
-    tape = opened()
-    if tape is None or not isinstance(tape.records, TracedRecords):
-        return
+def _around_message(tracer: Tracer, name: str) -> tuple[Callable | None, Callable]:
+    first, then = plain.send_or_receive(tracer.plain, name)
+
+    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+        return first(arguments, keywords) if opened() is None else None
+
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        tape = opened()
+        if tape is None:
+            if type(result) is _Request:
+                result = MPI.Request(result)  # whose waits are seen
+            then(found, arguments, keywords, result, noted)
+        else:
+            _stamp(tape, found)
+        return result
+
+    return (before if first else None), after
+
+
+def _after_others(tracer: Tracer, name: str) -> Callable:
+    """After what may log messages in other ways."""
+    several = name == "Startall"
+
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        tape = opened()
+        if tape is not None:
+            _stamp(tape, found)
+        elif name.startswith("Start"):
+            plain.start(tracer.plain, found, arguments[0] if several else arguments)
+        return result
+
+    return after
+
+
+def _stamp(tape: Tape, found: tuple[int, int, int]) -> None:
+    """Remember when messages were begun."""
+    records = tape.records
     communication = tape.sweep_starts.get("communication")
-    for log in () if communication is None else communication.logs.values():  # a call may use several
-        stamps = tape.records.stamps.get(id(log))
-        if stamps is None:
-            stamps = tape.records.stamps[id(log)] = []
-        missing = len(log.messages) - len(stamps)
-        if missing:
-            stamps.extend([(begin, end, site)] * missing)
-    for request, messages in parts or ():
-        if messages and (not request or getattr(request, "parts", None) is not messages):
-            for message in messages:
-                tape.records.completed[id(message)] = end
+    if communication is not None and isinstance(records, TracedRecords):
+        site, begin, end = found
+        records.stamp(communication, begin, end, site)
 
 
-def _traced_kernel(tracer: Tracer, function: Callable) -> Callable:
-    thread = tracer.thread
+def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
+    """Remember when messages had come."""
+    several = name.lower().endswith(("all", "any", "some"))
 
-    def __call__(self: Kernel, *arguments: Any, **keywords: Any) -> Any:
-        if tracer.call >= 0 or get_ident() != thread:
-            return function(self, *arguments, **keywords)
-        site = tracer.call = tracer.site(1, self.__name__, KERNEL)
-        begin = now()
-        try:
-            return function(self, *arguments, **keywords)
-        finally:
-            tracer.call = -1
-            tracer.event(begin, now(), site)
+    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+        requests = arguments[0] if several and arguments else arguments[:1]
+        if opened() is not None:
+            return [(request, getattr(request, "parts", None)) for request in requests]
+        if not tracer.plain.pending:
+            return None
+        return plain.completing(tracer.plain, name, requests, arguments, keywords)
 
-    return __call__
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        if not noted:
+            return result
+        tape, end = opened(), found[2]
+        if tape is None:
+            plain.completed(tracer.plain, noted, end, result)
+        elif isinstance(tape.records, TracedRecords):
+            completed = tape.records.completed
+            for request, messages in noted:
+                if messages and (not request or getattr(request, "parts", None) is not messages):
+                    for message in messages:
+                        completed[id(message)] = end
+        return result
+
+    return before, after
+
+
+def _after_access(tracer: Tracer, name: str) -> Callable:
+    """Remember when a one-sided operation was begun."""
+
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        tape = opened()
+        recorded = tape is not None and isinstance(tape.records, TracedRecords)
+        if not (recorded and tape.records.note_access(found)):  # type: ignore[union-attr]
+            plain.access(tracer.plain, name, arguments, keywords, found, recorded)
+        return result
+
+    return after
 
 
 _entered: list[int] = []
@@ -170,10 +262,7 @@ def _entering(tracer: Tracer, function: Callable) -> Callable:
 def _leaving(tracer: Tracer, function: Callable) -> Callable:
     def __exit__(self: Patience, *error: Any) -> Any:
         if get_ident() == tracer.thread and _entered:
-            latest = tracer.latest
-            site = tracer.sweeping if tracer.call < 0 else tracer.call
-            tracer.event(_entered.pop(), now(), site, tracer.phase, WAITING)
-            tracer.latest = latest
+            tracer.wait(_entered.pop(), now())
         return function(self, *error)
 
     return __exit__

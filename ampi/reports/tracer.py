@@ -10,14 +10,18 @@ import os
 import sys
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
+from itertools import islice
 from time import perf_counter_ns as now
 from typing import Any
 
 from ..handouts import LIBRARIES
-from ..mpi.messages import Completion, line_of
+from ..mpi.messages import Collective, Completion, Received, Sent, line_of
+from ..mpi.rma_access import Access, Completed
 from ..programs.traffic import name_of
 from ..recording import opened
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
+from .plain import Plain
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 PRIMAL, RECORDING, SWEEP = range(3)
@@ -28,8 +32,10 @@ AGREEMENT = 1
 """The site of what the ranks do before a sweep."""
 MOST_EVENTS = 1_000_000
 """Events of a rank that are kept one by one; all of them are counted."""
+MOST_UNSETTLED = 100_000
+"""Events that are not counted yet."""
 SAMPLES = 256
-"""How often a sweep is asked for the size of its shadows."""
+"""So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
 
 running: list[Tracer] = []
 """The tracer that is installed, if there is one."""
@@ -44,11 +50,12 @@ class TracedRecords(list):
     sites : dict
     stamps : dict
         By the ids of logs: begin, end and site of the calls that logged their messages, in the same order.
+    accesses : dict
+        By the ids of one-sided operations: site, begin and end of the call.
     completed : dict
         By the ids of received messages: when they had come.
     swept : dict
-        By the ids of records' adjoints, and of the messages that a wait has completed: when the latest sweep passed
-        them.
+        By the ids of messages, collective calls and one-sided operations: when the latest sweep passed them.
     agreed : int
         When the latest sweep came to its first record.
     saved, kept : int
@@ -61,14 +68,13 @@ class TracedRecords(list):
         self.tape = weakref.ref(tape)
         self.sites: dict[int, int] = {}
         self.stamps: dict[int, list[tuple[int, int, int]]] = {}
+        self.logs: list[tuple[list[Any], list[tuple[int, int, int]]]] = []  # messages and stamps of each
+        self.accesses: dict[int, tuple[int, int, int]] = {}
         self.completed: dict[int, int] = {}
         self.swept: dict[int, tuple[int, int]] = {}
         self.saved = self.kept = 0
         self.harvested = False
-        self.sweep: Sweep | None = None
-        self.current: Any = None
-        self.began = self.inside = self.agreed = 0
-        self.every = 1
+        self.agreed = 0
 
     def append(self, record: Any) -> None:
         """Append a record, and remember the line that it is of."""
@@ -79,47 +85,149 @@ class TracedRecords(list):
         site = tracer.call
         if site < 0:
             site = tracer.site_of(record)
-            time = now()
-            tracer.event(max(tracer.latest, tracer.changed), time, site)
+            tracer.event(max(tracer.latest, tracer.changed), now(), site)
         self.sites[id(record)] = site
-        self.ascribe(site)
-
-    def ascribe(self, site: int) -> None:
-        """What the tape has saved since the last record is of this line."""
         tape = self.tape()
         if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
-            saved, kept = tape.saved_bytes - self.saved, tape.kept_bytes - self.kept
-            self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
+            self.ascribe(tape, site)
+
+    def ascribe(self, tape: Tape, site: int) -> None:
+        """What the tape has saved since the last record is of this line."""
+        saved, kept = tape.saved_bytes - self.saved, tape.kept_bytes - self.kept
+        self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
+        if saved or kept:
             self.tracer.memory.append((now(), site, saved, kept))
+
+    def stamp(self, communication: Any, begin: int, end: int, site: int) -> None:
+        """The messages that have been logged since the last call are of this one."""
+        logs = self.logs
+        if len(logs) != len(communication.logs):
+            known = communication.logs.values()
+            logs = self.logs = [(log.messages, self.stamps.setdefault(id(log), [])) for log in known]
+        for messages, stamps in logs:  # a call may use several
+            if len(messages) != len(stamps):
+                stamps.extend([(begin, end, site)] * (len(messages) - len(stamps)))
+
+    def note_access(self, found: tuple[int, int, int]) -> bool:
+        """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
+        for record in islice(reversed(self), 4):  # its completion, in the epoch of a shared lock, may have followed
+            access = access_of(record)
+            if access is not None:
+                if id(access) in self.accesses:
+                    return False
+                self.accesses[id(access)] = found
+                return True
+        return False
+
+
+def access_of(record: Any) -> Access | None:
+    """The one-sided operation whose start a record is of."""
+    adjoint = getattr(record.adjoint, "__self__", record.adjoint)
+    return adjoint if isinstance(adjoint, Access) else None
 
 
 class SweptRecords(TracedRecords):
-    """The same while a sweep asks for one record after the other."""
+    """The same while a sweep asks for one record after the other.
+
+    Attributes
+    ----------
+    sweep : Sweep
+    turns : list of tuple
+        When it came to a record, how much of the time before it had been counted then, and the record.
+    counted : int
+        Nanoseconds of records that are not in `Tracer.inside` yet.
+    """
+
+    sweep: Sweep
+    turns: list[tuple[int, int, Any]]
+    counted: int
+    next_sample: int
+
+    def begin(self, sweep: Sweep) -> None:
+        """A sweep begins."""
+        self.sweep, self.turns, self.counted, self.next_sample = sweep, [], 0, 0
+        self.agreed = 0
+        self.swept.clear()
 
     def __getitem__(self, k: Any) -> Any:
         record = list.__getitem__(self, k)
         if type(k) is int:
-            self.turn(record)
-            if not k % self.every and self.sweep is not None:
-                self.tracer.shadows.append((now(), self.sweep.nbytes()))
+            time = now()
+            self.turns.append((time, self.tracer.inside, record))
+            if time > self.next_sample:
+                self.sample()
+            if len(self.turns) > _MOST_TURNS:
+                self.settle()
         return record
 
-    def turn(self, record: Any) -> None:
-        """The sweep has left one record, and comes to the next."""
-        time = now()
-        tracer = self.tracer
-        if self.current is None:
-            self.agreed = time
-        else:
-            site = self.sites.get(id(self.current), 0)
-            tracer.event(self.began, time, site, SWEEP, without=tracer.inside - self.inside)
-            tracer.count_adjoint(site)
-            adjoint = self.current.adjoint  # itself, unless it undoes something besides
-            self.swept[id(adjoint)] = span = (self.began, time)
-            if isinstance(adjoint, Completion):
-                self.swept.update((id(part), span) for part in adjoint)
-        self.current, self.began, self.inside = record, time, tracer.inside
-        tracer.sweeping = self.sites.get(id(record), 0)
+    def sample(self) -> None:
+        """How large the shadows are: asked for so often that it takes a hundredth of the time, or less."""
+        begin = now()
+        self.tracer.shadows.append((begin, self.sweep.nbytes()))
+        end = now()
+        first = self.agreed or self.turns[0][0]
+        self.next_sample = end + max(100 * (end - begin), (end - first) // SAMPLES)
+
+    def current(self) -> int:
+        """The site of the record that the sweep has come to."""
+        return self.sites.get(id(self.turns[-1][2]), 0) if self.turns else AGREEMENT
+
+    def settle(self) -> None:
+        """Count the records that the sweep has passed, and note when it did those that send or receive."""
+        turns, tracer = self.turns, self.tracer
+        if not turns:
+            return
+        self.agreed = self.agreed or turns[0][0]
+        site_of, swept, notes, kinds = self.sites.get, self.swept, _notes, tracer.sites
+        found: list[tuple[int, int, int, int, int]] = []
+        totals: dict[int, list[int]] = {}
+        begin, inside, record = turns[0]
+        for time, then, following in turns[1:]:
+            site = site_of(id(record), 0)
+            total = totals.get(site)
+            if total is None:
+                total = totals[site] = [0, 0]
+            total[0] += 1
+            total[1] += time - begin - then + inside
+            found.append((begin, time, site, SWEEP, kinds[site][2]))
+            adjoint = record.adjoint  # itself, unless it undoes something besides
+            cls = type(adjoint)
+            note = notes[cls] if cls in notes else notes.setdefault(cls, _note_of(cls))
+            if note is not None:
+                note(swept, adjoint, (begin, time))
+            begin, inside, record = time, then, following
+        for site, (count, nanoseconds) in totals.items():
+            total = tracer.totals.setdefault((site, SWEEP), [0, 0])
+            total[0] += count
+            total[1] += nanoseconds
+            self.counted += nanoseconds
+            tracer.adjoints[site] = tracer.adjoints.get(site, 0) + count
+        tracer.keep(found)
+        self.turns = turns[-1:]
+
+    def end(self) -> None:
+        """The sweep has passed all records, or stops."""
+        self.turns.append((now(), self.tracer.inside, None))
+        self.settle()
+        self.turns = []
+        self.tracer.inside += self.counted
+
+
+def _note_of(cls: type) -> Callable[[dict, Any, tuple[int, int]], Any] | None:
+    """What is to be noted of the turn of an adjoint of a class, if anything is."""
+    if issubclass(cls, Completion):
+        return lambda swept, adjoint, span: swept.update(dict.fromkeys(map(id, adjoint), span))
+    if issubclass(cls, Completed):
+        return lambda swept, adjoint, span: swept.update(dict.fromkeys(map(id, adjoint.accesses), span))
+    if issubclass(cls, Received):  # it goes back at the mirror of the wait
+        return lambda swept, adjoint, span: swept.setdefault(id(adjoint), span)
+    if issubclass(cls, (Sent, Collective, Access)):
+        return lambda swept, adjoint, span: swept.__setitem__(id(adjoint), span)
+    return None
+
+
+_notes: dict[type, Any] = {}
+_MOST_TURNS = 1 << 14
 
 
 class Tracer:
@@ -130,9 +238,11 @@ class Tracer:
     sites : list of tuple
         Text of the line, name of what is called there, and what it is.  The first one stands for no line.
     events : list of tuple
-        Begin and end in nanoseconds, site, phase, and what it is (`WAITING` may lie inside of another one).
+        Begin and end in nanoseconds, site, phase, and what it is.
+    passed : list of tuple
+        The same of what is not to be counted any more: records that sweeps have passed, and waits inside of others.
     totals : dict
-        By site and phase: number and nanoseconds.
+        By site and phase: number and nanoseconds of what has been counted (`settle`).
     adjoints : dict
         By site: number of records that sweeps have passed.
     phases : list of tuple
@@ -143,6 +253,8 @@ class Tracer:
         When, and how many bytes they are; of checkpoints that are freed, less than zero.
     messages : list of tuple
         By tapes' records: what `harvest.of_tape` gives.
+    plain : Plain
+        Messages of which no tape knows.
     comms : dict
         Names of communicators, by their identities.
     inside : int
@@ -156,6 +268,7 @@ class Tracer:
             ("", "agreement of the ranks", WAITING),
         ]
         self.events: list[tuple[int, int, int, int, int]] = []
+        self.passed: list[tuple[int, int, int, int, int]] = []
         self.totals: dict[tuple[int, int], list[int]] = {}
         self.adjoints: dict[int, int] = {}
         self.phases: list[tuple[int, int]] = []
@@ -164,13 +277,16 @@ class Tracer:
         self.checkpoints: list[tuple[int, int]] = []
         self.messages: list[tuple[int, list[tuple]]] = []
         self.comms: dict[int, str] = {}
+        self.plain = Plain()
         self.inside = 0
         self.tapes: list[weakref.ref] = []
         self.dropped = 0
         self.phase = PRIMAL
         self.depth = 0  # of sweeps
         self.call = -1  # the site of the traced call that runs
-        self.sweeping = 0
+        self.swept: SweptRecords | None = None  # of the sweep that runs
+        self.full = MOST_UNSETTLED
+        self.settled = 0
         self.latest = self.changed = 0
         self._numbers: dict[Any, int] = {}
         self._own: dict[int, tuple[Any, bool]] = {}
@@ -193,6 +309,7 @@ class Tracer:
         from .harvest import harvest
 
         hooks.remove()
+        self.settle()
         at_opening.remove(self.opens)
         at_closing.remove(self.closes)
         self.phases.append((now(), -1))
@@ -229,7 +346,7 @@ class Tracer:
         records = tape.records
         if not isinstance(records, TracedRecords) or get_ident() != self.thread:
             return
-        records.ascribe(self.call if self.call >= 0 else 0)
+        records.ascribe(tape, max(self.call, 0))
         outer = opened()
         around = outer is not None and outer is not tape and isinstance(outer.records, TracedRecords)
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
@@ -240,29 +357,27 @@ class Tracer:
         ours = type(sweep) in (Sweep, VectorSweep)
         if not isinstance(records, TracedRecords) or not ours or get_ident() != self.thread:
             return
-        before = self.phase, self.call, self.sweeping
+        before = self.phase, self.call, self.swept
         begun = now()
         self.depth += 1
         self.turn(SWEEP)
         self.call = -1
-        self.sweeping = AGREEMENT
         records.__class__ = SweptRecords
-        records.current, records.sweep = None, sweep
-        records.every = max(len(records) // SAMPLES, 1)
+        self.swept = records  # type: ignore[assignment]
+        records.begin(sweep)  # type: ignore[attr-defined]
 
         def end(error: BaseException | None) -> None:
             from .harvest import harvest, unseen_receives
 
-            records.turn(None)  # type: ignore[attr-defined]
+            records.end()  # type: ignore[attr-defined]
             for receive in unseen_receives(sweep.tape):
                 records.swept[id(receive)] = begun, records.agreed
             self.shadows.append((now(), sweep.nbytes()))
             records.__class__ = TracedRecords
-            records.current = records.sweep = None
             self.depth -= 1
             if error is None:
                 harvest(self, sweep.tape)
-            phase, self.call, self.sweeping = before
+            phase, self.call, self.swept = before
             self.shadows.append((now(), 0))
             self.turn(phase)
 
@@ -270,29 +385,43 @@ class Tracer:
 
     # --------------------------------------------------------------------------------------------------------- events
 
-    def event(
-        self, begin: int, end: int, site: int, phase: int | None = None, kind: int | None = None, without: int = 0
-    ) -> None:
-        """Something has happened; ``without``: nanoseconds of it that have been counted."""
-        phase = self.phase if phase is None else phase
-        if kind is None:
-            kind = self.sites[site][2]
-            total = self.totals.get((site, phase))
-            if total is None:
-                total = self.totals[site, phase] = [0, 0]
-            total[0] += 1
-            total[1] += end - begin - without
-            if phase == SWEEP:
-                self.inside += end - begin - without
+    def event(self, begin: int, end: int, site: int) -> None:
+        """Something has happened."""
+        phase = self.phase
+        if phase == SWEEP:
+            self.inside += end - begin
         self.latest = end
-        if len(self.events) < MOST_EVENTS:
-            self.events.append((begin, end, site, phase, kind))
-        else:
-            self.dropped += 1
+        self.events.append((begin, end, site, phase, self.sites[site][2]))
+        if len(self.events) >= self.full:
+            self.settle()
 
-    def count_adjoint(self, site: int) -> None:
-        """A sweep has passed a record."""
-        self.adjoints[site] = self.adjoints.get(site, 0) + 1
+    def wait(self, begin: int, end: int) -> None:
+        """A wait inside of what happens."""
+        site = self.call
+        if site < 0:
+            site = 0 if self.swept is None else self.swept.current()
+        self.keep([(begin, end, site, self.phase, WAITING)])
+
+    def keep(self, passed: list[tuple[int, int, int, int, int]]) -> None:
+        """Keep events that are not to be counted, as long as there is room."""
+        room = max(MOST_EVENTS - len(self.events) - len(self.passed), 0)
+        self.passed += passed[:room]
+        self.dropped += max(len(passed) - room, 0)
+
+    def settle(self) -> None:
+        """Count the events that have not been counted yet."""
+        totals, events = self.totals, self.events
+        for begin, end, site, phase, _ in islice(events, self.settled, None):
+            total = totals.get((site, phase))
+            if total is None:
+                total = totals[site, phase] = [0, 0]
+            total[0] += 1
+            total[1] += end - begin
+        most = max(MOST_EVENTS - len(self.passed), 0)
+        self.dropped += max(len(events) - most, 0)
+        del events[most:]
+        self.settled = len(events)
+        self.full = len(events) + MOST_UNSETTLED
 
     def place(self, depth: int) -> tuple[Any, int]:
         """Code and instruction of the innermost line of the program."""
@@ -308,14 +437,17 @@ class Tracer:
                 return code, frame.f_lasti
             frame = frame.f_back
 
-    def site(self, depth: int, name: str, kind: int) -> int:
-        """The number of a call at the innermost line of the program."""
+    def site(self, depth: int, name: str, kind: int) -> tuple[int, bool]:
+        """The number of a call at the innermost line of the program, and whether that line itself has called."""
         code, instruction = self.place(depth + 1)
-        number = self._numbers.get((id(code), instruction, name))
-        return self.number(code, instruction, name, kind) if number is None else number
+        number = self.number(code, instruction, name, kind)
+        return number, code is sys._getframe(depth).f_code
 
     def number(self, code: Any, instruction: int, name: str, kind: int) -> int:
         """The number of what is called at a line: the same for all instructions of the line."""
+        number = self._numbers.get((id(code), instruction, name))
+        if number is not None:
+            return number
         self._own.setdefault(id(code), (code, False))  # keeps it alive
         own = self._own[id(code)][1]
         where = "" if own else line_of((code, instruction))

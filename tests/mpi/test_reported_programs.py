@@ -1,6 +1,7 @@
 """Reports of generated programs: the numbers are those of the tapes, and the trace is one that viewers take."""
 
 import collections
+import contextlib
 import gzip
 import json
 import pathlib
@@ -28,35 +29,81 @@ def folder():
         WORLD.Barrier()
 
 
-def run(program):
-    """Trace a program and its gradient; what the tapes of all ranks say themselves, on rank 0."""
+ONE_SIDED = {
+    **dict.fromkeys(("Put", "Rput", "Accumulate", "Raccumulate"), (True,)),
+    **dict.fromkeys(("Get", "Rget"), (False,)),
+    **dict.fromkeys(("Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap"), (True, False)),
+}
+"""Operations on windows, and whether data go to the target; each part of one that both brings and fetches."""
+
+
+@contextlib.contextmanager
+def watched_windows():
+    """Count what goes from rank to rank of the world through windows, by ends."""
+    found = collections.Counter()
+    originals = {name: getattr(ampi.MPI.Win, name) for name in ONE_SIDED}
+
+    def counting(name):
+        def method(win, *arguments, **keywords):
+            values = [*arguments, *keywords.values()]
+            target = next(value for value in values if isinstance(value, int))
+            if target != ampi.MPI.PROC_NULL:
+                group = win.Get_group()
+                (there,) = ampi.MPI.Group.Translate_ranks(group, [target], WORLD.Get_group())
+                parts = (False,) if any(value is ampi.MPI.NO_OP for value in values) else ONE_SIDED[name]
+                for brings in parts:
+                    found[(WORLD.rank, there) if brings else (there, WORLD.rank)] += 1
+            return originals[name](win, *arguments, **keywords)
+
+        return method
+
+    for name in ONE_SIDED:
+        setattr(ampi.MPI.Win, name, counting(name))
+    try:
+        yield found
+    finally:
+        for name, method in originals.items():
+            setattr(ampi.MPI.Win, name, method)
+
+
+def run(program, plainly=False):
+    """Trace a program and its gradient; what the tapes of all ranks say themselves, on rank 0.
+
+    ``plainly``: once before, without a tape.
+    """
     ours = ampi.COMM_WORLD.Dup()
     x0 = inputs(NARROW if program.narrow else WIDE, 0)
-    with ampi.tracing():
+    call = function(source(program))
+    leftover = []
+    with watched_windows() as windows, ampi.tracing():
+        if plainly:
+            leftover += call(ampi.numpy, ampi.MPI, ours, [ampi.numpy.array(leaf) for leaf in x0])[2]
+            windows.clear()
         with ampi.Tape() as tape:
             x = [tape.watch(leaf) for leaf in x0]
-            arrays, written, leftover = function(source(program))(ampi.numpy, ampi.MPI, ours, x)
+            arrays, written, later = call(ampi.numpy, ampi.MPI, ours, x)
+        recorded = collections.Counter(windows)
         values = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
         seed = inputs([leaf.dtype for leaf in values], 1, [leaf.shape for leaf in values])
         tape.gradient([*arrays, *tape.outputs], x, seed=seed)
-    said = WORLD.gather(expected(tape))
-    return tape, said, [*leftover, ours]
+    said = WORLD.gather((*expected(tape), recorded))
+    return tape, said, [*leftover, *later, ours]
 
 
 def expected(tape):
-    """Messages by destination with bytes, their adjoints, collective calls, bytes of memory, and records."""
-    sent, back = collections.Counter(), collections.Counter()
+    """Messages by ends and their bytes, their adjoints, collective calls, bytes of memory, and records."""
+    sent, nbytes, back = collections.Counter(), collections.Counter(), collections.Counter()
     calls = 0
     communication = tape.sweep_starts.get("communication")
     for log in communication.logs.values() if communication else ():
         for message in log.messages:
             if isinstance(message, Sent) and not message.void and log.reverse is not None:
                 (dest,) = log.reverse.in_world(message.route.partner)
-                sent[dest, "count"] += 1
-                sent[dest, "bytes"] += message.nbytes
-                back[dest, "count"] += message.back is not None
+                sent[WORLD.rank, dest] += 1
+                nbytes[WORLD.rank, dest] += message.nbytes
+                back[dest, WORLD.rank] += message.back is not None
         calls += sum(isinstance(call, Performed) for call in log.collectives)
-    return dict(+sent), dict(+back), calls, (tape.saved_bytes, tape.kept_bytes), len(tape.records)
+    return sent, nbytes, back, calls, (tape.saved_bytes, tape.kept_bytes), len(tape.records)
 
 
 def read(folder):
@@ -66,16 +113,18 @@ def read(folder):
         return data, json.load(file)["traceEvents"]
 
 
-def by_partner(entries, rank, back):
-    """A rank's entries of a matrix, as `expected` has them."""
-    found = collections.Counter()
-    for source_, dest, _, count, nbytes in entries:
-        here, there = (dest, source_) if back else (source_, dest)
-        if here == rank:
-            found[there, "count"] += count
-            if not back:
-                found[there, "bytes"] += nbytes
-    return dict(+found)
+def edges(data, name, one_sided):
+    """Numbers and bytes of a matrix by ends, of messages or of one-sided operations."""
+    number, nbytes = collections.Counter(), collections.Counter()
+    for source_, dest, site, count, size in data[name]:
+        if (data["sites"][site]["name"] in ONE_SIDED) == one_sided:
+            number[source_, dest] += count
+            nbytes[source_, dest] += size
+    return number, nbytes
+
+
+def added(parts):
+    return sum(parts, collections.Counter())
 
 
 def check_trace(events, ranks):
@@ -116,19 +165,45 @@ def test_numbers_are_those_of_the_tape(number, buffered_sends, folder):
         return
     data, events = read(folder)
     assert data["ranks"] == WORLD.size
-    for rank, (sent, back, _, memory, records) in enumerate(said):
-        assert by_partner(data["matrix"], rank, False) == sent
-        assert by_partner(data["reverse"], rank, True) == back
+    sent, nbytes, back, _, _, _, windows = map(list, zip(*said))
+    assert edges(data, "matrix", False) == (added(sent), added(nbytes))
+    assert edges(data, "reverse", False)[0] == +added(back)
+    assert edges(data, "matrix", True)[0] == added(windows)
+    for rank, (_, _, _, _, memory, records, _) in enumerate(said):
         sites = data["memory"][rank]["sites"]
         assert (sum(s[1] for s in sites), sum(s[2] for s in sites)) == memory
         assert sum(row["tape"][rank] for row in data["table"]) == sum(memory)
         assert sum(row["calls"][2][rank] for row in data["table"]) == records
-    assert sum(entry[2] for entry in data["collectives"]) == sum(calls for _, _, calls, _, _ in said)
+    assert sum(entry[2] for entry in data["collectives"]) == sum(calls for _, _, _, calls, *_ in said)
     arrows = check_trace(events, WORLD.size)
     assert arrows == len(data["arrows"])
-    forward = [arrow for arrow in data["arrows"] if arrow[7] == 1]
-    assert len(forward) == sum(sent.get((rank, "count"), 0) for sent, *_ in said for rank in range(WORLD.size))
-    assert len(data["arrows"]) - len(forward) == sum(n for _, back, *_ in said for n in back.values())
+    forward = collections.Counter((source_, dest) for source_, dest, *_, phase in data["arrows"] if phase == 1)
+    backward = collections.Counter((source_, dest) for source_, dest, *_, phase in data["arrows"] if phase == 2)
+    assert forward == added(sent) + added(windows)
+    assert backward == edges(data, "reverse", False)[0] + edges(data, "reverse", True)[0]
+    assert not any(phase == 0 for *_, phase in data["arrows"])
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
+@pytest.mark.parametrize("number", range(100, 100 + NUMBER))
+def test_messages_before_a_tape_records_are_those_that_it_records(number, buffered_sends, folder):
+    """The same program without a tape, and with one; what Mprobe has matched is seen by a tape alone."""
+    program = drawn(number, least=12, most=25)
+    probed = [number for number, line in enumerate(source(program).splitlines()) if "probe(" in line]
+    tape, _, leftover = run(program, plainly=True)
+    ampi.report(tape, folder)
+    del tape
+    free(leftover)
+    if WORLD.rank:
+        return
+    data, _ = read(folder)
+    found = [collections.Counter(), collections.Counter()]
+    for source_, dest, left, came, _, site, _, phase in data["arrows"]:
+        if phase < 2 and not data["sites"][site]["name"].islower():  # objects: what has no active array is not shown
+            assert left <= came
+            found[phase][source_, dest, data["sites"][site]["name"]] += 1
+    assert not found[0] - found[1] and (probed or found[0] == found[1])
 
 
 @pytest.mark.mpi

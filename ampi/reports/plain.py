@@ -1,0 +1,264 @@
+"""Messages and one-sided operations of which no tape knows: those of a program before it records, or without a tape.
+
+A call says where its message goes to, and a receive where it comes from; if that may be any rank, the status at its end
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..mpi.arguments import parse_bytes
+from ..mpi.namespace import BASE
+from ..mpi.reverse import reverse_of
+from ..mpi.rma_window import window_of
+
+SENT, RECEIVED, COLLECTIVE, WRITTEN, FETCHED = range(5)
+"""What a message is; the last two are the parts of one-sided operations, to their target and from it."""
+MOST = 200_000
+"""Messages of a rank that are kept."""
+_ANY_SOURCE, _ANY_TAG, _PROC_NULL, _Status = mpi.ANY_SOURCE, mpi.ANY_TAG, mpi.PROC_NULL, mpi.Status
+_Op, _Request = BASE["Op"], BASE["Request"]  # mpi4py's own: these names are rebound
+
+_SEND, _RECEIVE = ("buf", "dest", "tag"), ("buf", "source", "tag", "status")
+_EXCHANGE = ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status")
+_REPLACE = ("buf", "dest", "sendtag", "source", "recvtag", "status")
+PARAMETERS = {
+    **dict.fromkeys("Send Bsend Rsend Ssend Isend Ibsend Irsend Issend".split(), _SEND),
+    **dict.fromkeys("send bsend ssend isend ibsend issend".split(), ("obj", *_SEND[1:])),
+    **dict.fromkeys("Recv recv Irecv irecv".split(), _RECEIVE),
+    **dict.fromkeys(("Sendrecv", "Isendrecv"), _EXCHANGE),
+    "sendrecv": ("sendobj", *_EXCHANGE[1:]),
+    **dict.fromkeys(("Sendrecv_replace", "Isendrecv_replace"), _REPLACE),
+}
+"""Parameters of the methods that send and receive, after the communicator."""
+PERSISTENT = {
+    **dict.fromkeys("Send_init Bsend_init Rsend_init Ssend_init".split(), _SEND),
+    "Recv_init": _RECEIVE[:3],
+    "Psend_init": ("buf", "partitions", "dest", "tag", "info"),
+    "Precv_init": ("buf", "partitions", "source", "tag", "info"),
+}
+"""The same of those that make persistent requests."""
+PARTS = {
+    **dict.fromkeys(("Put", "Rput", "Accumulate", "Raccumulate"), (WRITTEN,)),
+    **dict.fromkeys(("Get", "Rget"), (FETCHED,)),
+    **dict.fromkeys("Get_accumulate Rget_accumulate Fetch_and_op Compare_and_swap".split(), (WRITTEN, FETCHED)),
+}
+"""What one-sided operations do."""
+_STATUSES = {
+    **dict.fromkeys("Wait wait Waitany Test Testany".split(), "status"),
+    **dict.fromkeys("Waitall Waitsome Testall Testsome".split(), "statuses"),
+}
+"""What those that complete requests fill, which says from whom a message came."""
+_DEFAULTS = {"dest": None, "source": _ANY_SOURCE, "tag": _ANY_TAG, "recvtag": _ANY_TAG, "sendtag": 0}
+
+
+class Plain:
+    """Messages of which no tape knows, of one rank.
+
+    Attributes
+    ----------
+    begun : list of tuple
+        In the order of the calls: kind, reverse side of the communicator, partner, tag, bytes, site, begin and end.
+    ended : dict
+        Of receives, by their numbers among these: when the message had come, and its status if it was asked for.
+    pending : dict
+        Numbers of receives that have not ended, by the handles of their requests.
+    persistent : dict
+        By the handles of persistent requests: the method that made it, and its arguments.
+    recorded : set
+        Numbers of those that a tape has not recorded while it did record: no derivative goes that way.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[tuple] = []
+        self.ended: dict[int, tuple[int, int, int]] = {}
+        self.pending: dict[int, int] = {}
+        self.persistent: dict[int, tuple[Call, list[Any]]] = {}
+        self.recorded: set[int] = set()
+
+    def end(self, number: int, end: int, status: Any) -> None:
+        """A receive has ended."""
+        self.ended[number] = end, *((-1, -1) if status is None else (status.Get_source(), status.Get_tag()))
+
+    def messages(self, comms: dict[int, str], recorded: bool) -> Iterable[tuple]:
+        """Kind, identity of the communicator, partner in the world, tag, bytes, site, begin and end of each.
+
+        Parameters
+        ----------
+        comms : dict
+            Gets the names of the communicators.
+        recorded : bool
+            Whether those are asked for that a tape might have recorded.
+        """
+        for number, (kind, reverse, partner, tag, nbytes, site, begin, end) in enumerate(self.begun):
+            if reverse is None or partner == _PROC_NULL or (number in self.recorded) != recorded:
+                continue
+            if number in self.ended:
+                end, source, came = self.ended[number]
+                if partner == _ANY_SOURCE and source >= 0:  # it was not cancelled
+                    partner, tag = source, came
+            comms[reverse.identity] = reverse.name
+            world = -1 if partner < 0 else reverse.in_world(partner)[0]
+            yield kind, reverse.identity, world, tag, nbytes, site, begin, end
+
+
+def _size(data: Any) -> int:
+    nbytes = getattr(data, "nbytes", None)
+    if nbytes is None and data is not None:
+        nbytes = parse_bytes(data).nbytes
+    return -1 if nbytes is None else nbytes
+
+
+class Call:
+    """A method that sends or receives: where partners, tags and data stand among its arguments.
+
+    Attributes
+    ----------
+    sides : list of tuple
+        Of each message that it begins: kind, and the places of partner, tag and data (0: an object).
+    status : int
+        Place of the status of a receive that has ended when the method returns; 0 if there is none.
+    """
+
+    def __init__(self, name: str, parameters: tuple[str, ...]) -> None:
+        self.places = {parameter: k + 1 for k, parameter in enumerate(parameters)}  # after the communicator
+        self.defaults = [None, *(_DEFAULTS.get(parameter) for parameter in parameters)]
+        if "dest" in parameters and "tag" in parameters:
+            self.defaults[self.places["tag"]] = 0
+        self.status = 0 if name.lower().startswith("i") else self.places.get("status", 0)
+        self.sides: list[tuple[int, int, int, int]] = []
+        for kind, partner, own in ((SENT, "dest", "send"), (RECEIVED, "source", "recv")):
+            if partner in parameters:
+                tag = self.places[f"{own}tag" if f"{own}tag" in parameters else "tag"]
+                data = self.places.get(f"{own}buf", self.places.get("buf", 0)) if name[0].isupper() else 0
+                self.sides.append((kind, self.places[partner], tag, data))
+        self.last = max(place for _, *places in self.sides for place in places)
+
+    def bound(self, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        """All arguments by their places."""
+        found = self.defaults.copy()
+        found[: len(arguments)] = arguments
+        for name, value in keywords.items():
+            found[self.places[name]] = value
+        return found
+
+    def with_status(self, arguments: tuple, keywords: dict[str, Any]) -> Any:
+        """The status of a receive from any rank; one of ours is put into the keywords if there is none."""
+        if not self.status:
+            return None
+        found = self.bound(arguments, keywords)
+        if found[self.places["source"]] != _ANY_SOURCE:
+            return None
+        if found[self.status] is None and len(arguments) <= self.status:
+            found[self.status] = keywords["status"] = _Status()
+        return found[self.status]
+
+    def enter(self, plain: Plain, arguments: Any, keywords: dict[str, Any], found: tuple[int, int, int]) -> bool:
+        """Enter the messages of a call (site, begin and end); whether the last one is a receive."""
+        if keywords or len(arguments) <= self.last:
+            arguments = self.bound(arguments, keywords)
+        begun = plain.begun
+        if len(begun) > MOST:
+            return False
+        reverse = reverse_of(arguments[0])
+        for kind, partner, tag, data in self.sides:
+            begun.append(
+                (kind, reverse, arguments[partner], arguments[tag], _size(arguments[data]) if data else -1, *found)
+            )
+        return kind == RECEIVED
+
+
+# What follows is called around the methods of MPI: before, which gives what it wants to know afterwards, and after.
+
+
+def send_or_receive(plain: Plain, name: str) -> tuple[Any, Any]:
+    """Around a method that sends, receives, or begins to."""
+    call = Call(name, PARAMETERS[name])
+
+    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+        return call.with_status(arguments, keywords)
+
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, status: Any) -> None:
+        if call.enter(plain, arguments, keywords, found):
+            number = len(plain.begun) - 1
+            if status is not None:
+                plain.end(number, found[2], status)
+            elif isinstance(result, _Request):
+                plain.pending[result.handle] = number
+
+    return (before if call.status else None), after
+
+
+def make_persistent(plain: Plain, name: str, function: Any) -> Any:
+    """A method that makes a persistent request, which is remembered."""
+    call = Call(name, PERSISTENT[name])
+
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        request = function(*arguments, **keywords)
+        plain.persistent[request.handle] = call, call.bound(arguments, keywords)
+        return request
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) -> None:
+    """Persistent requests have been started."""
+    for request in requests:
+        call, arguments = plain.persistent.get(request.handle, (None, []))
+        if call is not None and call.enter(plain, arguments, {}, found):
+            plain.pending[request.handle] = len(plain.begun) - 1
+
+
+def completing(plain: Plain, name: str, requests: Sequence[Any], arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """Before requests are completed: those among them that are receives, and what will say from whom they came."""
+    pending = plain.pending
+    found = [(request, request.handle, k) for k, request in enumerate(requests) if request.handle in pending]
+    if not found:
+        return None
+    parameter = _STATUSES.get(name)
+    told = arguments[1] if len(arguments) > 1 else keywords.get(parameter or "")
+    wild = any(plain.begun[pending[handle]][2] == _ANY_SOURCE for _, handle, _ in found)
+    if told is None and parameter is not None and wild:
+        told = keywords[parameter] = [] if parameter == "statuses" else _Status()
+    return found, told
+
+
+def completed(plain: Plain, noted: Any, end: int, result: Any) -> None:
+    """Some of these requests have been completed."""
+    found, told = noted
+    if isinstance(told, list) and isinstance(result, list):  # of some of them
+        told = dict(zip(result, told))
+    for request, handle, k in found:
+        if not request or handle in plain.persistent:
+            number = plain.pending.pop(handle, -1)
+            if number >= 0:
+                plain.end(number, end, told[k] if isinstance(told, (dict, list)) else told)
+
+
+def access(
+    plain: Plain,
+    name: str,
+    arguments: tuple,
+    keywords: dict[str, Any],
+    found: tuple[int, int, int],
+    recorded: bool,
+) -> None:
+    """Enter a one-sided operation."""
+    window = window_of(arguments[0])
+    if window is None:
+        return
+    given = (*arguments[1:], *keywords.values())
+    target = keywords.get("target_rank")
+    if target is None:
+        target = next(value for value in given if isinstance(value, int))  # what stands before it are buffers
+    fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in given)
+    for kind in (FETCHED,) if fetches else PARTS[name]:
+        if len(plain.begun) <= MOST:
+            if recorded:
+                plain.recorded.add(len(plain.begun))
+            plain.begun.append((kind, window.reverse, target, 0, _size(given[0]), *found))

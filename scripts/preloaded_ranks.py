@@ -1,0 +1,159 @@
+"""Many ranks on one machine that share the memory of what they import: forks of one process that has imported it.
+
+mpiexec starts a small program for each rank. That hands environment, folder and descriptors to a server of ours, which
+forks; the fork is the rank. Pages that no rank writes to exist once.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+
+LARGEST = 1 << 18
+"""Bytes of what a rank is told: above all its environment."""
+
+
+# ----------------------------------------------------------------------------------------------- what mpiexec starts
+
+
+def stand_in(address, function, *arguments):
+    """Have the server fork a rank, and wait for its end; no import but what is needed, and no Python while it waits."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(address)
+    manager = int(os.environ["PMI_FD"])
+    told = {"environment": dict(os.environ), "folder": os.getcwd(), "function": function, "arguments": arguments}
+    told["ranks"] = int(os.environ["PMI_SIZE"])
+    socket.send_fds(server, [json.dumps(told).encode()], [0, 1, 2, manager])
+    os.set_inheritable(manager, False)
+    os.dup2(server.fileno(), 9)
+    os.execv("/bin/sh", ["sh", "-c", "read status <&9; read end <&9; exit ${status:-1}"])  # its end: it closes
+
+
+# ------------------------------------------------------------------------------------------------------- the server
+
+
+def serve(address, *imported):
+    """Import modules, and the code of packages (``ampi.*``: it is run by each rank); then fork whenever one asks."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # MPI begins in the forks
+    codes = {}
+    for name in imported:
+        if name.endswith(".*"):
+            codes.update(_codes_of(name[:-2]))
+        else:
+            importlib.import_module(name)
+    compiled = importlib.machinery.SourceFileLoader.get_code
+    importlib.machinery.SourceFileLoader.get_code = lambda self, name: codes.get(name) or compiled(self, name)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(address)
+    listening.listen(1024)
+    print("ready", flush=True)
+    while True:
+        asking = [_asked(listening)]
+        asking += [_asked(listening) for _ in range(1, asking[0][1]["ranks"])]
+        gate, keeper = os.pipe()
+        for rank in asking:
+            if not os.fork():
+                os.close(keeper)
+                listening.close()
+                _let_go(other for other in asking if other is not rank)
+                os.read(gate, 1)  # until all are there: who waits in MPI keeps the cores from those who are to come
+                _be_a_rank(*rank)
+        os.close(gate)
+        os.close(keeper)
+        _let_go(asking)
+
+
+def _let_go(asked):
+    """Close what belongs to other ranks."""
+    for connection, _, descriptors in asked:
+        for descriptor in (connection.detach(), *descriptors):
+            os.close(descriptor)
+
+
+def _asked(listening):
+    """A connection with a stand-in, what it tells, and the descriptors that it hands over."""
+    connection, _ = listening.accept()
+    message, descriptors, _, _ = socket.recv_fds(connection, LARGEST, 4)
+    return connection, json.loads(message), descriptors
+
+
+def _codes_of(package):
+    """Code of all modules of a package, which is not imported."""
+    folder = pathlib.Path(importlib.util.find_spec(package).origin).parent
+    found = {}
+    for path in folder.rglob("*.py"):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
+    return found
+
+
+def _be_a_rank(asking, told, descriptors):
+    """Run a function as what mpiexec has started would, and end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    fcntl.fcntl(asking, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(asking, fcntl.F_SETFL, os.O_ASYNC)  # SIGIO ends this process when its stand-in is killed
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    os.environ.clear()
+    os.environ.update(told["environment"], PMI_FD=str(descriptors[3]))
+    os.chdir(told["folder"])
+    status = 1
+    try:
+        from mpi4py import MPI
+
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(MPI.Finalize)  # called last
+        module, _, name = told["function"].partition(":")
+        getattr(importlib.import_module(module), name)(*told["arguments"])
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    fcntl.fcntl(asking, fcntl.F_SETFL, 0)
+    with contextlib.suppress(OSError):
+        asking.send(f"{status}\n".encode())
+    asking.detach()  # closed when the process has ended
+    sys.exit(status)  # MPICH says goodbye to its launcher when the process ends
+
+
+# ------------------------------------------------------------------------------------------------ what others call
+
+
+@contextlib.contextmanager
+def server(*imported):
+    """A server that has imported these modules; gives the beginning of the command that mpiexec is to start.
+
+    After it stand ``module:function`` and texts as its arguments.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        address = os.path.join(folder, "server")
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # threads are not there after a fork
+        command = [sys.executable, *(["-OO"] if sys.flags.optimize > 1 else []), __file__, "serve", address, *imported]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        try:
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError("the server of ranks did not start")
+            yield [sys.executable, "-I", "-S", __file__, "stand_in", address]
+        finally:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
