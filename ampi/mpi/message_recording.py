@@ -69,7 +69,7 @@ def send_again(
         or route.place is not log.place
         or route.name != name
     ):
-        route = buffer.sent = Route(name, log.place, dest, tag, False, call_site(3))
+        route = buffer.sent = _route(route, name, log.place, dest, tag, False)
     sent = Sent()
     sent.route = route
     sent.buffer = buffer
@@ -118,7 +118,7 @@ def receive_again(
         or route.place is not log.place
         or route.name != name
     ):
-        route = buffer.received = Route(name, log.place, source, tag, source == _ANY_SOURCE, call_site(3))
+        route = buffer.received = _route(route, name, log.place, source, tag, source == _ANY_SOURCE)
     receive = Received()
     receive.route = route
     receive.buffer = buffer
@@ -147,6 +147,19 @@ def receive_again(
     if tape.before_append is None:
         tape.before_append = communication.look
     return ours
+
+
+def _route(route: Route | None, name: str, place: object, partner: int, tag: int, wild: bool) -> Route:
+    """The route of a call that seems to be another one than the latest: a tracer may stand between it and its line."""
+    where = call_site(4)
+    if (
+        route is not None
+        and (route.code, route.instruction) == where
+        and (route.name, route.partner, route.tag) == (name, partner, tag)
+        and route.place is place
+    ):
+        return route
+    return Route(name, place, partner, tag, wild, where)
 
 
 def record_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..mpi.collective_calls import Performed
 from ..mpi.log import Communication, Log
-from ..mpi.messages import ALL, Received, Sent
+from ..mpi.messages import ALL, Received, Route, Sent
 from ..tape import Tape
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
 from .tracer import COMMUNICATION, TracedRecords, Tracer, access_of
@@ -56,29 +56,35 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
 
 
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
-    stamps = traced.stamps.get(id(log), ()) if traced is not None else ()
+    stamps = traced.stamps.get(id(log), []) if traced is not None else []
+    swept, completed = ({}, {}) if traced is None else (traced.swept, traced.completed)
+    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps)
+    routes: dict[int, tuple[int, int, int, str]] = {}  # the messages of a loop have theirs in common
     for k, message in enumerate(log.messages):
-        if message.void or message.route.partner < 0:
+        known = routes.get(id(message.route))
+        if known is None:
+            known = routes[id(message.route)] = _of_route(tracer, log, message.route)
+        partner, tag, site, line = known
+        if partner < 0 or message.void:
             continue
-        route = message.route
-        (partner,) = log.reverse.in_world(route.partner)
-        if partner < 0:
-            continue  # of a program that was spawned
-        begin = end = 0
-        site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
-        if k < len(stamps) and tracer.sites[stamps[k][2]][0] == tracer.sites[site][0]:  # a call that is traced
-            begin, end, site = stamps[k]
-        back = -1
-        swept = (0, 0)
-        if message.back is not None and message.buffer is not None:
-            back = message.buffer.count * np.dtype(message.buffer.dtype).itemsize
-        if traced is not None:
-            swept = traced.swept.get(id(message), (0, 0))
-            end = traced.completed.get(id(message), end)
-        sent = isinstance(message, Sent)
+        begin, end = 0, 0
+        if k < many and sites[stamps[k][0]][0] == line:  # a call that is traced
+            site, begin, end = stamps[k]
+        back, buffer = -1, message.buffer
+        if message.back is not None and buffer is not None:
+            back = buffer.count * np.dtype(buffer.dtype).itemsize
+        number = id(message)
+        left, came = swept.get(number, (0, 0))
         nbytes = -1 if message.nbytes == ALL else message.nbytes
-        kind = SENT if sent else RECEIVED
-        yield kind, log.reverse.identity, partner, route.tag, nbytes, site, begin, end, *swept, back
+        kind = SENT if isinstance(message, Sent) else RECEIVED
+        yield kind, identity, partner, tag, nbytes, site, begin, completed.get(number, end), left, came, back
+
+
+def _of_route(tracer: Tracer, log: Log, route: Route) -> tuple[int, int, int, str]:
+    """Partner in the world (less than 0: none, or of a program that was spawned), tag, site, and its line."""
+    partner = log.reverse.in_world(route.partner)[0] if route.partner >= 0 else -1
+    site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
+    return partner, route.tag, site, tracer.sites[site][0]
 
 
 def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords | None) -> tuple:

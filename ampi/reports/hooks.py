@@ -17,9 +17,8 @@ from ..mpi.neighborhoods import NEIGHBORHOODS
 from ..mpi.pkl5 import Pkl5Intercomm, Pkl5Intracomm
 from ..mpi.waiting import Patience
 from ..recording import opened
-from ..tape import Tape
 from . import plain
-from .tracer import COMMUNICATION, KERNEL, WAITING, TracedRecords, Tracer, running
+from .tracer import COMMUNICATION, KERNEL, SWEEP, WAITING, TracedRecords, Tracer, running
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
@@ -118,7 +117,7 @@ def _traced(
         What else is to be done: ``before(arguments, keywords)``, and ``after((site, begin, end), arguments, keywords,
         result, before)``, which gives the result.
     """
-    thread = tracer.thread
+    thread, events, append = tracer.thread, tracer.events, tracer.events.append
     known: dict[tuple[int, int], int] = {}
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -137,9 +136,14 @@ def _traced(
         try:
             result = function(*arguments, **keywords)
         finally:
-            end = now()
+            tracer.latest = end = now()
             tracer.call = -1
-            tracer.event(begin, end, site)
+            phase = tracer.phase
+            if phase == SWEEP:
+                tracer.inside += end - begin
+            append((begin, end, site, phase, kind))
+            if len(events) > tracer.full:
+                tracer.settle()
         if after is not None:
             return after((site, begin, end), arguments, keywords, result, noted)
         return result
@@ -170,12 +174,14 @@ def _around_message(tracer: Tracer, name: str) -> tuple[Callable | None, Callabl
 
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         tape = opened()
-        if tape is None:
-            if type(result) is _Request:
-                result = MPI.Request(result)  # whose waits are seen
-            then(found, arguments, keywords, result, noted)
-        else:
-            _stamp(tape, found)
+        if tape is not None:
+            records = tape.records
+            if type(records) is TracedRecords:
+                records.stamp(tape, found)
+            return result
+        if type(result) is _Request:
+            result = MPI.Request(result)  # whose waits are seen
+        then(found, arguments, keywords, result, noted)
         return result
 
     return (before if first else None), after
@@ -188,21 +194,13 @@ def _after_others(tracer: Tracer, name: str) -> Callable:
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         tape = opened()
         if tape is not None:
-            _stamp(tape, found)
+            if isinstance(tape.records, TracedRecords):
+                tape.records.stamp(tape, found)
         elif name.startswith("Start"):
             plain.start(tracer.plain, found, arguments[0] if several else arguments)
         return result
 
     return after
-
-
-def _stamp(tape: Tape, found: tuple[int, int, int]) -> None:
-    """Remember when messages were begun."""
-    records = tape.records
-    communication = tape.sweep_starts.get("communication")
-    if communication is not None and isinstance(records, TracedRecords):
-        site, begin, end = found
-        records.stamp(communication, begin, end, site)
 
 
 def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:

@@ -37,6 +37,7 @@ MOST_UNSETTLED = 100_000
 SAMPLES = 256
 """So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
 
+_append = list.append
 running: list[Tracer] = []
 """The tracer that is installed, if there is one."""
 
@@ -49,7 +50,7 @@ class TracedRecords(list):
     tracer : Tracer
     sites : dict
     stamps : dict
-        By the ids of logs: begin, end and site of the calls that logged their messages, in the same order.
+        By the ids of logs: site, begin and end of the calls that logged their messages, in the same order.
     accesses : dict
         By the ids of one-sided operations: site, begin and end of the call.
     completed : dict
@@ -78,14 +79,10 @@ class TracedRecords(list):
 
     def append(self, record: Any) -> None:
         """Append a record, and remember the line that it is of."""
-        list.append(self, record)
-        tracer = self.tracer
-        if get_ident() != tracer.thread:
-            return
-        site = tracer.call
+        _append(self, record)
+        site = self.tracer.call
         if site < 0:
-            site = tracer.site_of(record)
-            tracer.event(max(tracer.latest, tracer.changed), now(), site)
+            site = self.tracer.outside(record)
         self.sites[id(record)] = site
         tape = self.tape()
         if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
@@ -98,15 +95,21 @@ class TracedRecords(list):
         if saved or kept:
             self.tracer.memory.append((now(), site, saved, kept))
 
-    def stamp(self, communication: Any, begin: int, end: int, site: int) -> None:
-        """The messages that have been logged since the last call are of this one."""
+    def stamp(self, tape: Tape, found: tuple[int, int, int]) -> None:
+        """The messages that have been logged since the last call are of this one (site, begin, end)."""
+        communication = tape.sweep_starts.get("communication")
+        if communication is None:
+            return
         logs = self.logs
-        if len(logs) != len(communication.logs):
-            known = communication.logs.values()
+        if len(logs) != len(communication.logs):  # type: ignore[attr-defined]
+            known = communication.logs.values()  # type: ignore[attr-defined]
             logs = self.logs = [(log.messages, self.stamps.setdefault(id(log), [])) for log in known]
         for messages, stamps in logs:  # a call may use several
-            if len(messages) != len(stamps):
-                stamps.extend([(begin, end, site)] * (len(messages) - len(stamps)))
+            missing = len(messages) - len(stamps)
+            if missing == 1:
+                stamps.append(found)
+            elif missing:
+                stamps.extend([found] * missing)
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
         """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
@@ -458,9 +461,15 @@ class Tracer:
         self._numbers[id(code), instruction, name] = number
         return number
 
+    def outside(self, record: Any) -> int:
+        """Something has been computed outside of all traced calls, since the last one; the number of its line."""
+        site = self.site_of(record)
+        self.event(max(self.latest, self.changed), now(), site)
+        return site
+
     def site_of(self, record: Any) -> int:
         """The number of what a record is of, that was made outside of all traced calls."""
-        code, instruction = self.place(3)
+        code, instruction = self.place(4)
         kind = getattr(record.adjoint, "__code__", None) or type(record.adjoint)
         number = self._numbers.get((id(code), instruction, kind))
         if number is None:
