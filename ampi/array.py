@@ -31,6 +31,12 @@ class ndarray(TrackedArray):
 
     Made by the functions of `ampi.numpy`, by `Tape.watch`, and by every NumPy function that is given one.  A plain
     array becomes one, sharing its memory, by ``ampi.numpy.asarray(a)``.
+
+    Examples
+    --------
+    >>> x = np.zeros(3)
+    >>> type(x) is ampi.ndarray, isinstance(x, numpy.ndarray)
+    (True, True)
     """
 
     __slots__ = ()
@@ -444,6 +450,12 @@ def value(x: Any) -> Any:
     -------
     numpy.ndarray, scalar, or the structure of ``x``
         Plain copies; a 0-d array gives a NumPy scalar.
+
+    Examples
+    --------
+    >>> x = np.arange(3.0)
+    >>> ampi.value(x * x), type(ampi.value(x)) is numpy.ndarray
+    (array([0., 1., 4.]), True)
     """
     if isinstance(x, TrackedArray):
         return marked(np.array(plain(x)))[()]

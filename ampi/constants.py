@@ -30,6 +30,14 @@ def constant(buf: Any) -> np.ndarray:
     -------
     numpy.ndarray
         The array itself; of an `ampi.ndarray` a plain copy (`value`).
+
+    Examples
+    --------
+    >>> weights = ampi.constant(numpy.ones(2))
+    >>> with ampi.Tape() as tape:  # no warning that a plain array is sent
+    ...     request = ampi.COMM_SELF.Isend(weights, 0)
+    ...     ampi.COMM_SELF.Recv(np.zeros(2), 0)
+    ...     done = request.Wait()
     """
     if isinstance(buf, TrackedArray):
         return marked(np.array(plain(buf)))

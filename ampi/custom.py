@@ -47,6 +47,19 @@ class custom_vjp:
     returned is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when
     `forward` returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs
     in every sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
+
+    Examples
+    --------
+    >>> @ampi.custom_vjp
+    ... def square(x):
+    ...     return x * x
+    >>> def forward(x):
+    ...     return x * x, x
+    >>> def backward(x, result_bar):
+    ...     return (2.0 * x * result_bar,)
+    >>> square.defvjp(forward, backward)
+    >>> ampi.grad(lambda x: np.sum(square(x)))(numpy.array([1.0, 2.0]))
+    array([2., 4.])
     """
 
     def __init__(self, f: Callable) -> None:

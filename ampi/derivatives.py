@@ -134,6 +134,12 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
     -----
     ActivityWarning
         By ``pullback``: an array of ``y`` whose adjoint is not zero depends on no argument.
+
+    Examples
+    --------
+    >>> y, pullback = ampi.vjp(lambda x: x * x, numpy.array([1.0, 2.0]))
+    >>> pullback(numpy.array([1.0, 0.5]))
+    (array([2., 2.]),)
     """
     with Tape() as tape:
         watched = tuple(_watch(tape, argument) for argument in x)
@@ -402,6 +408,12 @@ def value_and_grad(
     -----
     ActivityWarning
         What ``f`` returned depends on none of these arguments.
+
+    Examples
+    --------
+    >>> value, x_bar = ampi.value_and_grad(lambda x: np.sum(x * x))(numpy.array([1.0, 2.0]))
+    >>> float(value), x_bar
+    (5.0, array([2., 4.]))
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
@@ -435,7 +447,14 @@ def value_and_grad(
 
 
 def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum", comm: Any = None) -> Callable:
-    """A function that returns the gradient of ``f``; see `value_and_grad`."""
+    """A function that returns the gradient of ``f``; see `value_and_grad`.
+
+    Examples
+    --------
+    >>> gradient = ampi.grad(lambda x: np.sum(x * x))
+    >>> gradient(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    """
     evaluate = value_and_grad(f, argnums, objective, comm)
 
     def gradient(*arguments: Any, **keywords: Any) -> Any:

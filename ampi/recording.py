@@ -169,6 +169,15 @@ def passive() -> Iterator[None]:
     It says so for the thread (and the task of asyncio) that runs it, and for tapes that are open there.  Memory that is
     overwritten inside loses its derivative (by a kernel: all of every array that it may write to).  Messages sent
     inside carry none either; a collective call must be inside on all ranks or on none.
+
+    Examples
+    --------
+    >>> def scaled(x):
+    ...     with ampi.passive():
+    ...         largest = np.max(x)  # taken as constant
+    ...     return np.sum(x * x) / largest
+    >>> ampi.grad(scaled)(numpy.array([1.0, 2.0]))
+    array([1., 2.])
     """
     scope = passively()
     try:

@@ -178,6 +178,11 @@ def dot_test(
     -----
     Ẏ comes from central differences, extrapolated to step zero after Ridders (1982), "Accurate computation of F'(x) and
     F'(x)F''(x)", which also gives the uncertainty; a test whose differences do not converge fails.
+
+    Examples
+    --------
+    >>> ampi.testing.dot_test(lambda x: x**3, numpy.array([1.0, 2.0])).passed
+    True
     """
     with _ranks(comm) as comm:
         if mode not in ("reverse", "forward"):
@@ -257,6 +262,11 @@ def jvp_test(
     ------
     ActivityError
         Forward mode does not cover an operation of ``f``.
+
+    Examples
+    --------
+    >>> ampi.testing.jvp_test(lambda x: x**3, numpy.array([1.0, 2.0])).passed
+    True
     """
     with _ranks(comm) as comm:
         generator = np.random.default_rng((seed, comm.Get_rank()))
@@ -445,6 +455,11 @@ def taylor_test(
         Raise AssertionError if the test does not pass.
     verbose : bool
         Print the table on rank 0.
+
+    Examples
+    --------
+    >>> ampi.testing.taylor_test(lambda x: (x**3).sum(), numpy.array([1.0, 2.0]), verbose=False).passed
+    True
     """
     with _ranks(comm) as comm:
         result = _taylor_test(f, x, direction, objective, seed, step, steps, comm)

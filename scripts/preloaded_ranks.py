@@ -10,6 +10,7 @@ import fcntl
 import gc
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 
 LARGEST = 1 << 18
 """Bytes of what a rank is told: above all its environment."""
@@ -44,16 +46,18 @@ def stand_in(address, function, *arguments):
 
 
 def serve(address, *imported):
-    """Import modules, and the code of packages (``ampi.*``: it is run by each rank); then fork whenever one asks."""
+    """Import modules; then fork as many ranks as mpiexec has started as soon as all of them ask.
+
+    Of ampi, those are imported that do without MPI; of the others the code is loaded, and each rank runs it.
+    """
     import mpi4py
 
     mpi4py.rc.initialize = False  # MPI begins in the forks
-    codes = {}
     for name in imported:
-        if name.endswith(".*"):
-            codes.update(_codes_of(name[:-2]))
-        else:
+        if not name.startswith("ampi."):
             importlib.import_module(name)
+    codes = _codes_of("ampi")
+    _import_alone(name for name in imported if name.startswith("ampi."))
     compiled = importlib.machinery.SourceFileLoader.get_code
     importlib.machinery.SourceFileLoader.get_code = lambda self, name: codes.get(name) or compiled(self, name)
     gc.collect()
@@ -102,6 +106,29 @@ def _codes_of(package):
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
     return found
+
+
+class _Refused:
+    """Finds no module of ``ampi.mpi``, which is to begin MPI."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        """Refuse them."""
+        if name == "ampi.mpi" or name.startswith("ampi.mpi."):
+            raise ImportError(name)
+
+
+def _import_alone(names):
+    """Import the modules of ampi that do without MPI, and not ampi itself: ranks find them when they import it."""
+    bare = types.ModuleType("ampi")
+    bare.__path__ = [str(pathlib.Path(importlib.util.find_spec("ampi").origin).parent)]
+    sys.modules["ampi"] = bare
+    sys.meta_path.insert(0, _Refused)
+    for name in names:
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module(name)
+    sys.meta_path.remove(_Refused)
+    del sys.modules["ampi"]
 
 
 def _be_a_rank(asking, told, descriptors):

@@ -20,10 +20,11 @@ import preloaded_ranks
 TURNS = 20
 LEAN = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",  # UCX takes 5 MB more on each rank
+    "MALLOC_ARENA_MAX": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # ranks that wait sleep
 }
-"""What MPICH is told where ranks are many and cores few."""
+"""What MPICH (and malloc) is told where ranks are many and cores few."""
 LEAST = 2 << 30
 """Bytes of memory that the machine keeps: before there are less, ranks are ended."""
 
@@ -112,22 +113,20 @@ def own_memory():
 
 
 def imported():
-    """Modules other than ampi's that a measurement imports."""
+    """Modules that a measurement imports."""
     before = set(sys.modules)
     measure("ring")
-    return [name for name in sys.modules if name not in before and name.partition(".")[0] not in ("ampi", "mpi4py")]
+    return [name for name in sys.modules if name not in before and name != "ampi" and not name.startswith("ampi.mpi")]
 
 
 def started(mpiexec, ranks, command, spared):
     """Run a command on ranks, as long as there is memory; its status, what it printed, and its errors."""
     hosts = ["-launcher", "fork", "-hosts", "localhost,127.0.0.1", "-ppn", str(-(-ranks // 2))] if ranks > 256 else []
-    environment = {**LEAN, **os.environ}
     process = subprocess.Popen(
         [str(mpiexec), *hosts, "-n", str(ranks), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
     )
     while True:
         try:
@@ -157,12 +156,13 @@ def main():
     parser.add_argument("--programs", nargs="+", default=["ring", "grid"], choices=["ring", "grid"], metavar="NAME")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path)
     options = parser.parse_args()
+    os.environ.update({**LEAN, **os.environ})
     mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
     with contextlib.ExitStack() as stack:
         command = [sys.executable, __file__, "--on-ranks"]
         if options.preload:
             names = subprocess.run([sys.executable, __file__, "--imported"], capture_output=True, text=True, check=True)
-            imported = ["mpi4py.MPI", *names.stdout.split(), "ampi.*", "set_up_costs"]
+            imported = ["mpi4py.MPI", *names.stdout.split(), "set_up_costs"]
             command = [*stack.enter_context(preloaded_ranks.server(*imported)), "set_up_costs:on_ranks"]
         lines = list(measured(mpiexec, command, options.programs, options.ranks))
     if options.json:

@@ -81,6 +81,17 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
     ------
     KernelError
         At the first call with arguments of new types: the function uses what the differentiator does not know.
+
+    Examples
+    --------
+    >>> @ampi.kernel
+    ... def norm(x):
+    ...     total = 0.0
+    ...     for i in range(len(x)):
+    ...         total += x[i] * x[i]
+    ...     return total
+    >>> ampi.grad(norm)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
     """
     if function is None or is_signature(function):
         return lambda f: _make(f, function, without, locals, options)

@@ -262,7 +262,15 @@ guard("Topocomm", Topocommunicator)
 
 
 class Comm(Communicator, mpi.Comm, metaclass=AcceptsBase):
-    """Communication context."""
+    """Communication context.
+
+    Examples
+    --------
+    >>> comm = ampi.COMM_WORLD.Dup()
+    >>> isinstance(comm, ampi.Comm)
+    True
+    >>> comm.Free()
+    """
 
     _base = mpi.Comm
 
@@ -271,6 +279,16 @@ class Intracomm(Intracommunicator, mpi.Intracomm, metaclass=AcceptsBase):
     """Intracommunicator, whose messages are differentiated while a tape records.
 
     Methods are mpi4py's, collective where they are there.  See `Communicator` for what the sweep asks for.
+
+    Examples
+    --------
+    >>> comm = ampi.COMM_SELF  # a communicator of one rank; programs have COMM_WORLD
+    >>> def twice(x):
+    ...     y = np.zeros(2)
+    ...     comm.Allreduce(x, y)
+    ...     return np.sum(y * y)
+    >>> ampi.grad(twice)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
     """
 
     _base = mpi.Intracomm
@@ -283,7 +301,20 @@ class Topocomm(Topocommunicator, mpi.Topocomm, metaclass=AcceptsBase):
 
 
 class Cartcomm(Topocommunicator, mpi.Cartcomm, metaclass=AcceptsBase):
-    """Cartesian topology intracommunicator."""
+    """Cartesian topology intracommunicator.
+
+    Examples
+    --------
+    >>> ring = ampi.COMM_SELF.Create_cart([1], periods=[True])
+    >>> source, dest = ring.Shift(0, 1)
+    >>> def shifted(x):
+    ...     y = np.zeros(2)
+    ...     ring.Sendrecv(x, dest, recvbuf=y, source=source)
+    ...     return np.sum(y**3)
+    >>> ampi.grad(shifted)(numpy.array([1.0, 2.0]))
+    array([ 3., 12.])
+    >>> ring.Free()
+    """
 
     _base = mpi.Cartcomm
 

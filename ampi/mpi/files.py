@@ -41,6 +41,17 @@ class File(Handles, _File, metaclass=AcceptsBase):
     Every ``Write`` of an active array while a tape records appends an output to ``tape.outputs``.  Without a seed it
     contributes nothing; ``tape.gradient(tape.outputs[0], x, seed=s)`` differentiates ⟨s, what was written⟩.
     Every ``Read`` makes what it overwrites a constant.
+
+    Examples
+    --------
+    >>> mode = ampi.MPI.MODE_CREATE | ampi.MPI.MODE_WRONLY
+    >>> with ampi.Tape() as tape:
+    ...     x = tape.watch(numpy.array([1.0, 2.0]))
+    ...     file = ampi.File.Open(ampi.COMM_SELF, "squares.bin", mode)
+    ...     file.Write_at_all(0, x * x)
+    ...     file.Close()
+    >>> tape.gradient(tape.outputs, x, seed=[numpy.ones(2)])
+    array([2., 4.])
     """
 
     _base = _File

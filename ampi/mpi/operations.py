@@ -27,7 +27,17 @@ _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 
 
 class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
-    """Reduction operation."""
+    """Reduction operation.
+
+    Examples
+    --------
+    >>> def largest(x):
+    ...     y = np.zeros(2)
+    ...     ampi.COMM_SELF.Allreduce(x, y, op=ampi.MPI.MAX)
+    ...     return np.sum(y * y)
+    >>> ampi.grad(largest)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    """
 
     __slots__ = ()
     _base = _Op

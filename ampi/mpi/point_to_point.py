@@ -274,7 +274,20 @@ def _probe_of(name: str) -> Any:
 
 
 class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
-    """Matched message."""
+    """Matched message.
+
+    Examples
+    --------
+    >>> comm = ampi.COMM_SELF
+    >>> def moved(x):
+    ...     y, request = np.zeros(2), comm.Isend(x, 0)
+    ...     message = comm.Mprobe(source=0)
+    ...     message.Recv(y)
+    ...     request.Wait()
+    ...     return np.sum(y * y)
+    >>> ampi.grad(moved)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    """
 
     __slots__ = ("logged",)  # in the log of the tape that recorded the probe
     _base = _Message

@@ -295,6 +295,17 @@ class Request(Completions, Handles, _Request, metaclass=AcceptsBase):
 
     Whatever completes it, here or by mpi4py's own class, ends the operation for the tape that recorded its start; one
     that is never completed is a `CommunicationError` in the sweep.  A cancelled message carries nothing.
+
+    Examples
+    --------
+    >>> comm = ampi.COMM_SELF
+    >>> def moved(x):
+    ...     y = np.zeros(2)
+    ...     requests = [comm.Irecv(y, 0), comm.Isend(x, 0)]
+    ...     ampi.Request.Waitall(requests)
+    ...     return np.sum(y * y)
+    >>> ampi.grad(moved)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
     """
 
     __slots__ = _SLOTS
@@ -302,7 +313,20 @@ class Request(Completions, Handles, _Request, metaclass=AcceptsBase):
 
 
 class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
-    """Persistent request handler."""
+    """Persistent request handler.
+
+    Examples
+    --------
+    >>> comm = ampi.COMM_SELF
+    >>> def moved(x):
+    ...     u, y = np.array(x), np.zeros(2)
+    ...     requests = [comm.Recv_init(y, 0), comm.Send_init(u, 0)]
+    ...     ampi.Prequest.Startall(requests)
+    ...     ampi.Request.Waitall(requests)
+    ...     return np.sum(y * y)
+    >>> ampi.grad(moved)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    """
 
     __slots__ = (*_SLOTS, "_start")  # _start logs the operation that starts, and returns its parts
     _base = _Prequest

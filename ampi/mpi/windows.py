@@ -37,7 +37,21 @@ _Win = mpi.Win  # mpi4py's own: its names may be rebound
 
 
 class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
-    """Remote memory access context."""
+    """Remote memory access context.
+
+    Examples
+    --------
+    >>> memory = np.zeros(2)
+    >>> win = ampi.Win.Create(memory, 8, comm=ampi.COMM_SELF)
+    >>> def through(x):
+    ...     win.Fence()
+    ...     win.Put(x, 0)
+    ...     win.Fence()
+    ...     return np.sum(memory * memory)
+    >>> ampi.grad(through)(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    >>> win.Free()
+    """
 
     _base = _Win
 

@@ -42,6 +42,12 @@ def independent(x: Any, name: str | None = None) -> Any:
     ------
     ProgramError
         While the program is differentiated: ``x`` has integers, or is no number.
+
+    Examples
+    --------
+    >>> stiffness = ampi.independent(0.5, name="stiffness")  # python -m ampi.run --declared differentiates for it
+    >>> stiffness
+    0.5
     """
     if not _sessions:
         return x
@@ -67,6 +73,12 @@ def dependent(y: Any, name: str | None = None) -> Any:
     -------
     object
         ``y``: ``energy = ampi.dependent(energy, name="energy")``, or just ``ampi.dependent(energy)``.
+
+    Examples
+    --------
+    >>> energy = ampi.dependent(0.5 * 3.0**2, name="energy")  # python -m ampi.run --declared differentiates it
+    >>> energy
+    4.5
     """
     if _sessions:
         frame = sys._getframe(1)

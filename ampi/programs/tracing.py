@@ -63,7 +63,11 @@ def trace(
 
     Examples
     --------
-    >>> energy, (k_bar, x_bar) = ampi.trace("springs.py", wrt=("k", "x"), of="energy")  # doctest: +SKIP
+    >>> with open("springs.py", "w") as file:
+    ...     _ = file.write("k, x = 2.0, 3.0\\nenergy = 0.5 * k * x**2\\n")
+    >>> energy, (k_bar, x_bar) = ampi.trace("springs.py", wrt=("k", "x"), of="energy")
+    >>> float(energy), float(k_bar), float(x_bar)
+    (9.0, 4.5, 6.0)
     """
     if current() is not None:
         raise TapeError("ampi.trace opens a tape of its own; call it where no tape records")

@@ -90,6 +90,14 @@ def define(
     See also
     --------
     ampi.custom_vjp : for functions of one's own.
+
+    Examples
+    --------
+    >>> import colorsys  # stands for a library
+    >>> colorsys.square = lambda x: x * x
+    >>> ampi.rules.define(colorsys.square, adjoint={"x": lambda g, x: 2.0 * x * g})
+    >>> ampi.grad(lambda x: np.sum(colorsys.square(x)))(numpy.array([1.0, 2.0]))
+    array([2., 4.])
     """
     if formula is None and adjoint is None and partials is None and not constant:
         return lambda formula: define(function, formula)

@@ -91,6 +91,14 @@ class Tape(metaclass=_WithHelp):
         What was written to files of active arrays, in order: `gradient` takes them as outputs.
     closed : bool
         Whether it has recorded all that it will.
+
+    Examples
+    --------
+    >>> with ampi.Tape() as tape:
+    ...     x = tape.watch(numpy.array([1.0, 2.0]))
+    ...     y = np.sum(x * x)
+    >>> tape.gradient(y, x).tolist()
+    [2.0, 4.0]
     """
 
     # What the floors above and the rooms beside this one use besides:

@@ -45,6 +45,18 @@ class custom_jvp:
     KernelError
         `f` is not a kernel; at the first call that a tape records, its tangent is missing, or is not linear in the
         tangents.  Of such functions make a `custom_vjp`, whose adjoint is given too (its ``defjvp`` takes the tangent).
+
+    Examples
+    --------
+    >>> @ampi.custom_jvp
+    ... @ampi.kernel
+    ... def square(x):
+    ...     return x * x
+    >>> @square.defjvp
+    ... def square_jvp(primals, tangents):
+    ...     return primals[0] * primals[0], 2.0 * primals[0] * tangents[0]
+    >>> float(ampi.grad(square)(3.0))
+    6.0
     """
 
     def __init__(self, f: Callable) -> None:
