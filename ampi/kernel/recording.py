@@ -703,7 +703,7 @@ class _Adjoint(tape.IsRecord):
             )
         found = contract.tangent()
         values = []
-        for k, v in enumerate(self.values):
+        for v in self.values:
             if isinstance(v, StandIn):  # nothing that has a derivative depends on it
                 v = v.make()
                 if v.flags.writeable:

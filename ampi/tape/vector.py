@@ -6,8 +6,8 @@ Its shadows are those of all lanes in one block of memory, k rows of a storage's
 
 An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
 go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
-at once; kernels, whose compiled adjoints run once for each lane, with all else done before; and what asks for shadows as
-a whole, of which the first axis is that of the directions.  Any other adjoint is written for one direction, as all of
+at once; kernels, whose compiled adjoints run for each lane, with all else done once; and what asks for shadows as a
+whole, of which the first axis is that of the directions.  Any other adjoint is written for one direction, as all of
 them can be, and is run for each lane.  So every operation has a vector mode as soon as it has an adjoint, and the same
 results to the last bit; one that is worth more work gets the attribute.
 """
