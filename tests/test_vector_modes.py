@@ -140,7 +140,7 @@ def test_values_that_an_operation_left():
             undo = ampi.tape.overwrite(y)
             np.exp(ampi.value(y), out=ampi.memory.plain(y))
             adjoint.arrays_after = [tape.need(y)]
-            tape.append(adjoint, undo, writes=[y])
+            tape.append(adjoint, undo)
         z = y * 3.0
         y[:] = 5.0
     e = np.exp(x0)
