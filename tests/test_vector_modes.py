@@ -95,6 +95,87 @@ def test_shapes_follow_the_structure():
     assert none is None
 
 
+@ampi.kernel
+def products(x, y):
+    total = 1.0
+    for i in range(x.size):
+        total *= x[i]
+        y[i] = total
+
+
+def test_values_that_a_kernel_left():
+    """Its adjoint reads what was in its argument after the call, and is overwritten later."""
+    x0 = np.linspace(0.3, 1.4, 7)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = anp.zeros(7)
+        products(x, y)
+        z = 3.0 * y
+        y[:] = 5.0
+    assert any(getattr(record.adjoint, "arrays_after", ()) for record in tape.records)
+    expected = np.tril(3.0 * np.cumprod(x0)[:, None] / x0)
+    np.testing.assert_allclose(tape.gradient(z, x, seeds=np.eye(7)), expected, rtol=1e-13)
+    check_seeds(tape, [z], [x], 3)
+
+
+def test_values_that_an_operation_left():
+    """The same where an adjoint sees one direction at a time."""
+
+    class Exponential:
+        reads_memory = False
+
+        def __init__(self, array):
+            self.region = ampi.memory.region_of(array)
+
+        def __call__(self, sweep):
+            (after,) = sweep.after
+            sweep.add(self.region, sweep.take(self.region) * after)
+
+    x0 = np.linspace(0.3, 1.4, 4)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        y = x * 1.0
+        for _ in range(2):
+            adjoint = Exponential(y)
+            undo = ampi.tape.overwrite(y)
+            np.exp(ampi.value(y), out=ampi.memory.plain(y))
+            adjoint.arrays_after = [tape.need(y)]
+            tape.append(adjoint, undo)
+        z = y * 3.0
+        y[:] = 5.0
+    e = np.exp(x0)
+    np.testing.assert_allclose(tape.gradient(z, x, seeds=np.eye(4)), np.diag(3.0 * e * np.exp(e)), rtol=1e-13)
+
+
+@ampi.kernel
+def squares(x, y):
+    for i in range(x.size):
+        y[i] = x[i] * x[i]
+
+
+@pytest.mark.parametrize("used", ["nowhere else", "before", "after", "halves"])
+def test_adjoints_that_set_their_shadows(used):
+    """Where they are the first to touch them, and where they are not."""
+    x0 = np.linspace(0.3, 1.4, 8)
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        both = anp.zeros((2, 8))
+        u, v = both if used == "halves" else (anp.zeros(8), anp.zeros(8))
+        u[:] = x
+        w = 3.0 * u if used == "before" else 0.0
+        squares(u, v)
+        w = 3.0 * u if used == "after" else w
+        y = anp.zeros(8)
+        squares(v, y)
+        y += w
+    if used != "halves":
+        assert all(contract.new for contract in squares.contracts.values())
+    expected = np.diag(4.0 * x0**3 + (3.0 if used in ("before", "after") else 0.0))
+    for _ in range(3):  # what memory held before is not in the results
+        np.testing.assert_allclose(tape.gradient(y, x, seeds=np.eye(8)), expected, rtol=1e-14)
+    check_seeds(tape, [y], [x], 3)
+
+
 def test_a_time_loop():
     def program(x):
         return ampi.timeloop(lambda state: anp.sin(state) * 1.1 + x, x * 0.5, steps=9, checkpoints=2)

@@ -135,13 +135,16 @@ def _run_lanes(
 ) -> tuple[Any, Iterator[Any]]:
     """The same for each direction: on copies of what the kernel writes, but for the last one."""
     dots = []
+    values: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
+    values = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(values, leaves)]
+    regions = [memory.region_of(leaves[k]) for k in contract.shadows]
+    numbers = [memory.region_of(leaves[k]) for k in contract.scalars]
+    count = len(contract.result_dtypes)
     for lane in push.lanes[:-1]:
-        given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
-        given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
-        given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(given)]
-        shadows = [lane.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
-        numbers = [lane.get(memory.region_of(leaves[k]))[()] for k in contract.scalars]
-        dots.append(contract.tangent(*given, *shadows, *numbers)[len(contract.result_dtypes) :])
+        given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
+        shadows = map(lane.shadow, regions)
+        given_dots = [lane.get(region)[()] for region in numbers]
+        dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
     result, last = run(kernel, contract, push.lanes[-1], args, leaves)
     return result, iter([np.stack(some) for some in zip(*dots, last)])
 

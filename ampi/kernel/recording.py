@@ -18,7 +18,7 @@ from ampi import blocks, handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.extents import Extent
 from ampi.indexing import is_active
-from ampi.kernel import arguments, forward, second
+from ampi.kernel import arguments, forward, second, vector
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.runtime import nontemporal_copy, threads
@@ -649,6 +649,7 @@ class _Adjoint(tape.IsRecord):
     is_local = True
     second = "joint"
     goes_along = True
+    together = True
 
     def __init__(
         self,
@@ -670,8 +671,8 @@ class _Adjoint(tape.IsRecord):
         self.kept: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
-        if sweep.pairs:
-            second.sweep_call(self, sweep)
+        if sweep.lanes is not None:
+            (second if sweep.pairs else vector).sweep_call(self, sweep)  # type: ignore[arg-type]
             return
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # nobody uses what the call wrote or gave
@@ -702,22 +703,23 @@ class _Adjoint(tape.IsRecord):
             )
         found = contract.tangent()
         values = []
-        for k, v in enumerate(self.values):
+        for v in self.values:
             if isinstance(v, StandIn):  # nothing that has a derivative depends on it
                 v = v.make()
                 if v.flags.writeable:
                     v[...] = 0
             elif isinstance(v, np.ndarray):
                 v = memory.plain(v)
-                v = np.array(v, order="K") if k in found.writes else v
             values.append(v)
         regions = dict(zip((*contract.shadows, *contract.scalars), (*self.shadows, *self.scalars), strict=True))
-        shadows = [push.shadow(regions[k]) for k in found.shadows]
-        dots = [push.get(regions[k])[()] for k in found.scalars]
-        results = found.tangent(*values, *shadows, *dots)
-        for s, dot in zip(self.seeds, results[len(found.result_dtypes) :], strict=True):
-            if isinstance(s, memory.Region):
-                push.put(s, dot)
+        for lane in tape.lanes_of(push):
+            given = [np.array(v, order="K") if k in found.writes else v for k, v in enumerate(values)]
+            shadows = [lane.shadow(regions[k]) for k in found.shadows]
+            dots = [lane.get(regions[k])[()] for k in found.scalars]
+            results = found.tangent(*given, *shadows, *dots)
+            for s, dot in zip(self.seeds, results[len(found.result_dtypes) :], strict=True):
+                if isinstance(s, memory.Region):
+                    lane.put(s, dot)
 
     def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
         """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""

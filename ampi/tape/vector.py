@@ -6,9 +6,10 @@ Its shadows are those of all lanes in one block of memory, k rows of a storage's
 
 An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
 go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
-at once; and what asks for shadows as a whole, of which the first axis is that of the directions.  Any other adjoint is
-written for one direction, as all of them can be, and is run for each lane.  So every operation has a vector mode as
-soon as it has an adjoint, and the same results to the last bit; one that is worth more work gets the attribute.
+at once; kernels, whose compiled adjoints run for each lane, with all else done once; and what asks for shadows as a
+whole, of which the first axis is that of the directions.  Any other adjoint is written for one direction, as all of
+them can be, and is run for each lane.  So every operation has a vector mode as soon as it has an adjoint, and the same
+results to the last bit; one that is worth more work gets the attribute.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class VectorSweep(Sweep):
         self.lanes = tuple(Lane(self, None if around is None else around.lanes[j]) for j in range(count))
         self._blocks: dict[Storage, np.ndarray] = {} if around is None else around._blocks  # rows for the lanes
         self._held: list[int] = [0, 0] if around is None else around._held  # bytes now, and at most
+        # Of the lanes' shadows, by `each`.
+        self._rows: dict[Storage, dict[Region, list[np.ndarray]]] = {} if around is None else around._rows
 
     def inside(self, tape: Tape) -> VectorSweep:
         """A sweep of another tape, to be run by an adjoint of this one."""
@@ -120,14 +123,19 @@ class VectorSweep(Sweep):
 
     def make(self, storage: Storage) -> np.ndarray:
         """Zeros for a storage, in all lanes."""
-        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
-        block = np.zeros((len(self.lanes), -(-size // _ALIGNED) * _ALIGNED), np.uint8)
+        rows, width = self._size(storage)
+        block = np.zeros((rows, width), np.uint8)
         self.adopt(storage, block)
         return block
+
+    def _size(self, storage: Storage) -> tuple[int, int]:
+        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+        return len(self.lanes), -(-size // _ALIGNED) * _ALIGNED
 
     def part(self, storage: Storage) -> None:
         """The lanes have their adjoints of a storage in different places from here on."""
         block = self._blocks.pop(storage, None)
+        self._rows.pop(storage, None)
         if block is not None:
             self._held[0] -= block.nbytes
 
@@ -199,7 +207,31 @@ class VectorSweep(Sweep):
             lane.zero(region, key)
 
     def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
-        """No shadow is set by an adjoint."""
+        """No shadow is set by an adjoint that does not ask for those of all lanes."""
+
+    def begin_all_anew(self, region: Region, together: Sequence[Region]) -> bool:
+        """`Sweep.begin_anew` in all lanes, of which `each` gives the shadows; False where it gives None."""
+        storage = region.storage
+        if self.has_block(storage) or not region.is_all_ordinary():
+            return False
+        if any(other.storage is storage and other is not region for other in together):
+            return False
+        block = np.empty(self._size(storage), np.uint8)
+        if not region.view(block[0, : storage.nbytes]).flags.forc:  # each element once
+            return False
+        self.adopt(storage, block)
+        return True
+
+    def each(self, region: Region) -> list[np.ndarray]:
+        """The shadows of all lanes, for a region that many records have in common."""
+        storage = region.storage
+        if storage.volatile:
+            return [lane.shadow(region) for lane in self.lanes]
+        rows = self._rows.get(storage, {}).get(region)
+        if rows is None:
+            rows = [lane.shadow(region) for lane in self.lanes]  # which may make the storage's
+            self._rows.setdefault(storage, {})[region] = rows
+        return rows
 
     # ------------------------------------------------------------------------------------------------- the walk
 
@@ -216,6 +248,7 @@ class VectorSweep(Sweep):
         """The walk is over."""
         self.tape.latest_shadows = self._held[1]
         self._blocks.clear()
+        self._rows.clear()
         for lane in self.lanes:
             lane.clear()
 

@@ -18,11 +18,12 @@ import lulesh
 import minibude
 import npbench
 import reproducible
+import vector
 from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
-SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget")
+SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget", "vector")
 
 
 def parse_arguments():
@@ -72,6 +73,8 @@ def measure(sections: list[str], repeat: int):
         yield from minibude.rows(max(3, repeat // 5))
     if "budget" in wanted:
         yield from budget.rows(max(3, repeat // 5))
+    if "vector" in wanted:
+        yield from vector.rows(repeat)
 
 
 def scaled(row: dict, factors: dict[str, float]) -> dict:

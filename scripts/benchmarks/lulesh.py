@@ -124,9 +124,9 @@ def first_calls() -> list[dict]:
     return found
 
 
-def start(ranks: int, *arguments, environment: dict | None = None) -> dict:
-    """Run this file on so many ranks; what it reports, and the seconds that everything took."""
-    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "ampi.run", __file__, *map(str, arguments)]
+def start(ranks: int, *arguments, environment: dict | None = None, script: str = __file__) -> dict:
+    """Run this file, or another one, on so many ranks; what it reports, and the seconds that everything took."""
+    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "ampi.run", script, *map(str, arguments)]
     begin = time.perf_counter()
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True, check=True

@@ -1,0 +1,35 @@
+"""Kernels in vector modes: what a call is given is found once, and its compiled derivative runs for each direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampi import tape
+
+
+def sweep_call(call: Any, sweep: tape.VectorSweep) -> None:
+    """The adjoint of a recorded call in all directions, each with what it does alone."""
+    lanes = [lane for lane in sweep.lanes if any(map(lane.has_shadow, call.outputs))]
+    if not lanes:
+        return
+    contract = call.contract
+    adjoint = contract.adjoint
+    values = [call.value(sweep, v) for v in call.values]
+    flags = [call.is_distinct(sweep, k, values[k]) for k in contract.distinct]
+    shadows = []
+    for k, region in zip(contract.shadows, call.shadows):
+        if k in contract.new:
+            flags.append(len(lanes) == len(sweep.lanes) and sweep.begin_all_anew(region, call.shadows))
+        shadows.append(sweep.each(region))
+    if len(lanes) < len(sweep.lanes):
+        there = [j for j, lane in enumerate(sweep.lanes) if lane in lanes]
+        shadows = [[rows[j] for j in there] for rows in shadows]
+    rest = *(sweep.after if call.arrays_after else ()), *call.kept, *flags
+    ways = zip(*shadows) if shadows else [()] * len(lanes)
+    for lane, rows in zip(lanes, ways):
+        seeds = [call.seed_in(lane, s) for s in call.seeds]
+        for region, value in zip(call.scalars, adjoint(*values, *rows, *seeds, *rest)):
+            lane.add(region, value)
+    for k, region in zip(contract.shadows, call.shadows):
+        if k in contract.ends:
+            sweep.end(region)
