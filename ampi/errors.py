@@ -118,7 +118,7 @@ class CacheWarning(UserWarning):
 
 
 class PerformanceWarning(UserWarning):
-    """There is a way to do the same much faster; issued once per source line.
+    """Something takes much more time or memory than it need; issued once per source line.
 
     Examples
     --------

@@ -9,7 +9,9 @@ import ampi
 import ampi.numpy as np
 from ampi.checkpoint.states import InPlace
 from ampi.checkpoint.views import View
+from ampi.checkpoint.written import Values, Written
 from ampi.handouts import checksum
+from ampi.memory import storage_of
 
 
 class Plain:
@@ -251,3 +253,26 @@ def test_kernels_without_a_tape_take_arrays_as_they_are_now():
         total = np.sum(y)
     assert numpy.array_equal(tape.gradient(total, x), 2.0 * numpy.arange(4.0))
     assert numpy.array_equal(u, 2.0 * numpy.ones(4))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_copies_of_what_was_written_take_the_bytes_of_that(seed):
+    """Views of all types, with gaps and without, are put back; a copy takes no more than their bytes and alignment."""
+    draw, values = randomness.Random(seed), numpy.random.default_rng(seed)
+    written, views = Written(), []
+    for _ in range(draw.randrange(1, 8)):
+        dtype = numpy.dtype(draw.choice(["f4", "f8", "c8", "c16", "i1", "i8", "?", "g"]))
+        array = np.array((values.standard_normal((draw.randrange(1, 5), 6)) * 9).astype(dtype))
+        views.append(array[draw.choice([slice(None), slice(0, 1), (slice(None), slice(None, None, 2))])])
+        written.add(storage_of(array), views[-1])
+    known = [numpy.array(view) for view in views]
+    kept = Values(written)
+    total = sum(view.nbytes for view in views)
+    assert total <= kept.nbytes < total + 16 * len(views)
+    assert total == kept.nbytes or len({view.dtype for view in views}) > 1
+    held = kept._block.nbytes + sum(copy.nbytes for copy in kept._others.values())
+    assert held == kept.nbytes
+    for view in views:
+        view[...] = 0
+    kept.put_back()
+    assert all(numpy.array_equal(view, was) for view, was in zip(views, known))

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import random as randomness
+import warnings
 
 import numpy
 import pytest
@@ -436,6 +437,53 @@ def test_without_a_tape_and_forward():
     expected = ampi.jvp(lambda x: plainly(decayed, 5)(x * 1.0), (X,), (numpy.ones(3),))
     numpy.testing.assert_array_equal(y, expected[0])
     numpy.testing.assert_array_equal(y_dot, expected[1])
+
+
+def around(u):
+    """A step that goes around the ranks."""
+    after, before = (COMM_WORLD.rank + 1) % RANKS, (COMM_WORLD.rank - 1) % RANKS
+    COMM_WORLD.Sendrecv(u[-1:].copy(), after, recvbuf=u[:1], source=before)
+    u[1:] += 0.1 * u[:-1] * u[1:] - 0.05 * u[1:] ** 3
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"checkpoints": 2},
+        {"memory": "1MiB"},
+        {"storage": "nowhere", "checkpoints": 2},
+        {"schedule": lambda n, k: ()},
+    ],
+    ids=lambda given: " ".join(given) or "nothing",
+)
+def test_second_derivatives_keep_all_steps_and_say_so(given):
+    """`hvp`, `jvp` of `grad` and `linearize` are those of the plain loop; what is asked for in vain is named."""
+
+    def total(loop):
+        return lambda x: np.sum(loop(x * 1.0) ** 2)
+
+    def once(u):
+        return ampi.timeloop(around, u, 7, **given)
+
+    x, v = X * (1 + 0.1 * COMM_WORLD.rank), numpy.array([1.0, -0.5, 0.25]) + COMM_WORLD.rank
+    expected, h = ampi.hvp(total(plainly(around, 7)), x, v), 1e-5
+    checkpointed = total(lambda u: ampi.timeloop(around, u, 7, checkpoints=2))
+    slopes = [ampi.grad(checkpointed)(x + sign * h * v) for sign in (1, -1)]
+    numpy.testing.assert_allclose(expected, (slopes[0] - slopes[1]) / (2 * h), rtol=1e-6, atol=1e-8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = ampi.hvp(total(once), x, v)
+        _, in_jvp = ampi.jvp(ampi.grad(total(once)), (x,), (v,))
+        _, push = ampi.linearize(once, x)
+        pushed = push(v)
+    numpy.testing.assert_array_equal(found, expected)
+    numpy.testing.assert_array_equal(in_jvp, expected)
+    numpy.testing.assert_array_equal(pushed, ampi.linearize(plainly(around, 7), x)[1](v))
+    said = [w for w in caught if w.category is ampi.PerformanceWarning]
+    assert len(said) == (3 if given else 0)
+    assert all(w.filename == __file__ and all(f"{name}=" in str(w.message) for name in given) for w in said)
 
 
 @pytest.mark.parametrize("kept", [1, 3, 20])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import CommunicationError, TapeError
+from ..derivatives import frames_of_ampi
+from ..errors import CommunicationError, PerformanceWarning, TapeError
 from ..foreign import seen as intercepted
 from ..handouts import describe
 from ..live_arrays import tracked_arrays
@@ -101,6 +103,12 @@ def timeloop(
         An argument does not fit; the folder is of another step, other numbers or sizes, another ampi or another number
         of ranks; in a sweep: a step that is run again gives something else.
 
+    Warns
+    -----
+    PerformanceWarning
+        ``checkpoints``, ``memory``, ``schedule`` or ``storage`` is given in `ampi.hvp` or `ampi.linearize`, whose tapes
+        keep all steps.
+
     Notes
     -----
     Without a tape, in forward mode and inside `ampi.passive` it is the plain loop.  In a sweep, steps are run again
@@ -140,6 +148,8 @@ def timeloop(
     if last(state, 0):
         return state
     if tape is None or tape.forward is not None or tape.walks:
+        if tape is not None and tape.forward is None:
+            _keep_all(checkpoints=checkpoints, memory=memory, schedule=schedule, storage=storage)
         return _plainly(step, state, last, shown)
     if storage is not None and isinstance(tape, StepTape):
         raise TapeError(
@@ -162,6 +172,18 @@ def timeloop(
         return record.run(lambda n: Online(kept) if n is None else offline(n, kept), last)
     make = schedule or offline
     return record.run(lambda n: make(most, kept), None)  # type: ignore[arg-type]
+
+
+def _keep_all(**asked: Any) -> None:
+    """Say that the tape keeps all steps, if the program wants it to keep less."""
+    given = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
+    if given:
+        warnings.warn(
+            f"ampi.timeloop: the tapes of ampi.hvp and ampi.linearize keep all steps, so that their memory grows with "
+            f"the number of steps; without effect here: {given}",
+            PerformanceWarning,
+            stacklevel=frames_of_ampi() + 1,
+        )
 
 
 def _plainly(step: Callable[[Any], Any], state: Any, last: _Last, shown: Callable[[Figures], None] | None) -> Any:

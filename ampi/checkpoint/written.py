@@ -17,7 +17,8 @@ from .states import write
 
 
 class _Part:
-    """One view of such memory; ``flat`` has the bytes of one without gaps, of plain numbers."""
+    """One view of such memory; ``flat`` has the bytes of one without gaps, of plain numbers, whose copies are at
+    ``offset`` of a block."""
 
     __slots__ = ("address", "flat", "nbytes", "offset", "storage", "view")
 
@@ -42,9 +43,6 @@ class _Part:
         return 0 if self.view.dtype.hasobject else checksum(self.view)
 
 
-_ALIGNED = 16
-
-
 class Written:
     """Views of all memory that existed when a loop began and that steps have overwritten, in the order of that.
 
@@ -54,19 +52,25 @@ class Written:
         The same memory, and a view of each that keeps it alive.
     nbytes : int
         Of a copy.
+    block_nbytes : int
+        What of it is in one block: the views without gaps.
     """
 
     def __init__(self) -> None:
         self._parts: dict[tuple, _Part] = {}
         self.storages: dict[Storage, np.ndarray] = {}
-        self.nbytes = 0
+        self.nbytes = self.block_nbytes = 0
 
     def add(self, storage: Storage, view: np.ndarray) -> None:
         """Steps have overwritten this."""
         place = place_of(view)
         if place not in self._parts:
-            self._parts[place] = _Part(view, storage, self.nbytes)
-            self.nbytes += -(-view.nbytes // _ALIGNED) * _ALIGNED
+            begin, aligned = self.block_nbytes, view.dtype.alignment
+            offset = -(-begin // aligned) * aligned
+            self._parts[place] = part = _Part(view, storage, offset)
+            end = begin if part.flat is None else offset + view.nbytes
+            self.nbytes += view.nbytes if part.flat is None else end - begin
+            self.block_nbytes = end
         self.storages.setdefault(storage, view)
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -92,7 +96,7 @@ class Values:
     def __init__(self, written: Written) -> None:
         self._parts = written.parts()
         self.nbytes = written.nbytes
-        self._block = np.empty(self.nbytes, np.uint8)
+        self._block = np.empty(written.block_nbytes, np.uint8)
         self._others: dict[_Part, np.ndarray] = {}
         to = address_of(self._block)
         for part in self._parts:
