@@ -1,10 +1,11 @@
 """How the tests run on several ranks.
 
 ``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
-``min_size`` fits run, on all ranks (on more than four of them some of their cases); the ranks agree on the outcome of
-each phase of each test, and rank 0 reports for all. ``scripts/test`` does both.
+``min_size`` fits run, on all ranks (on more than three half of them, with some of their cases); the ranks agree on the
+outcome of each phase of each test, and rank 0 reports for all. ``scripts/test`` does both.
 """
 
+import gc
 import os
 import pathlib
 import shutil
@@ -21,8 +22,8 @@ WORLD = MPI.COMM_WORLD  # mpi4py's own, whatever a test puts in its place
 FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outcomes and logs
 PATIENCE = patience(20.0)  # seconds a rank that failed waits for the others to leave the test
 OUTCOMES = ("passed", "skipped", "failed")
-FEW = 3  # ranks: on more of them, which share the cores, tests that run on these have CASES cases only
-CASES = 8
+FEW = 3  # ranks: on more, which share the cores, of what runs on these half of the tests run, with so many cases
+CASES = {4: 8, 8: 4}
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
 LONGEST = (  # files that take minutes: where processes share the files they begin first, so that all end together
@@ -52,7 +53,7 @@ else:  # every rank draws the same examples, and a slow machine is not a failure
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
     parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
-    parser.addoption("--all-cases", action="store_true", help=f"on more than {FEW} ranks all cases of each test")
+    parser.addoption("--all-cases", action="store_true", help=f"on more than {FEW} ranks all tests with all cases")
 
 
 @pytest.hookimpl(trylast=True)
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = selected
 
 
+def pytest_collection_finish():
+    """Thousands of tests and all modules stay to the end: no collection of garbage has to look through them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     late = time.time() > UNTIL
@@ -119,15 +126,18 @@ def most_elements(request, monkeypatch):
 
 
 def some_cases(items):
-    """Of each test cases that are spread evenly over all, which have run on fewer ranks: the same on all ranks, others
-    on four than on more. Tests that need more ranks than `FEW` have all of theirs."""
-    groups = {}
+    """Of what has run on fewer ranks each second test on four ranks, and the others on more; of each of them cases that
+    are spread evenly over all. Tests that need more ranks than `FEW` run on both, with all of their cases."""
+    groups, kept = {}, set()
     for item in items:
-        groups.setdefault(item.nodeid if least_size(item) > FEW else item.nodeid.partition("[")[0], []).append(item)
-    kept = set()
-    for group in groups.values():
-        count = min(CASES, len(group))
-        kept.update(group[(2 * k + (WORLD.size > 4)) * len(group) // (2 * count)] for k in range(count))
+        if least_size(item) > FEW:
+            kept.add(item)
+        else:
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    many = WORLD.size > 4
+    for group in list(groups.values())[many::2]:
+        count = min(CASES[8 if many else 4], len(group))
+        kept.update(group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count))
     return [item for item in items if item in kept]
 
 

@@ -213,10 +213,12 @@ def test_state_is_as_after_the_run_and_a_second_sweep_agrees():
 def test_command_line_writes_file_and_picture(mpiexec, tmp_path, ranks):
     pytest.importorskip("matplotlib")
     data, picture = tmp_path / "gradient.h5", tmp_path / "gradient.png"
-    options = ["-s", "3", "-i", "12", "--gradient", "origin", "--last", "4", "--check", "--cost", "--repeat", "1"]
+    options = ["-s", "3", "-i", "6", "--gradient", "origin", "--last", "4"]
+    if ranks == 1:
+        options += ["--check", "--cost", "--repeat", "1"]
     done = mpiexec(ranks, "-m", "ampi.run", PROGRAM, *options, "--output", data, "--plot", picture, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "x primal" in done.stdout
+    assert ("x primal" in done.stdout) is (ranks == 1)
     assert picture.stat().st_size > 1000
     edge = 3 * round(ranks ** (1 / 3))
     with h5py.File(data) as file:

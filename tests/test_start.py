@@ -130,8 +130,14 @@ assert isinstance(source, ampi.ndarray), type(source)
     )
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("module", USES)
+CHESSBOARD = [
+    pytest.param(module, order, marks=[pytest.mark.slow] if (i + k) % 2 else [])
+    for i, module in enumerate(USES)
+    for k, order in enumerate(ORDERS)
+]
+
+
+@pytest.mark.parametrize("module, order", CHESSBOARD)
 def test_what_is_imported_is_seen_in_any_order(module, order, tmp_path):
     if order == "never" and module != "autograd":
         pytest.skip("is used")

@@ -4,6 +4,8 @@ A case is a kernel with example arguments.  Everything is judged by the function
 floating arguments to all floating arrays after the call and all floating results.
 """
 
+import copy
+import functools
 import itertools
 import math
 from collections import namedtuple
@@ -12,6 +14,7 @@ from dataclasses import dataclass, replace
 import numba
 import numpy as np
 from numba import prange
+from only_types import only_types
 
 import ampi
 from ampi.kernel import pipeline, programs
@@ -621,7 +624,13 @@ def without(*names, **options):
 
 
 def kernel_ir(function, arguments):
-    return pipeline.as_loops(pipeline.parsed(function, map(numba.typeof, arguments)))
+    return ir_for(function, tuple(map(numba.typeof, arguments)))
+
+
+@functools.cache
+def ir_for(function, types):
+    with only_types():
+        return pipeline.as_loops(pipeline.parsed(function, types))
 
 
 def load(function, jit=False, **options):
@@ -714,6 +723,13 @@ class Check:
                 load(f, jit) for f in (self.split.forward, self.split.derivative.function)
             )
         self.value = dict(zip(self.names, arguments))
+
+    def at(self, arguments):
+        """The same programs at other arguments of the same types."""
+        assert list(map(numba.typeof, arguments)) == list(map(numba.typeof, self.arguments))
+        other = copy.copy(self)
+        other.arguments, other.value = arguments, dict(zip(self.names, arguments))
+        return other
 
     def like(self, value):
         """A random perturbation of the same type as a value."""

@@ -1,5 +1,6 @@
 """Adjoints and tangents of small kernels against differences and against each other."""
 
+import functools
 import math
 
 import numpy as np
@@ -57,8 +58,13 @@ def test_layouts(name, layout):
 )
 def test_tiny_arrays(name, size):
     arguments = [a[:size].copy() if isinstance(a, np.ndarray) else a for a in make_arguments(name)]
-    active = activity_patterns(CASES[name].function, arguments)[0]
-    Check(CASES[name].function, arguments, active, jit=True).compare(1e-12)
+    compiled(name).at(arguments).compare(1e-12)
+
+
+@functools.cache
+def compiled(name):
+    arguments = make_arguments(name)
+    return Check(CASES[name].function, arguments, activity_patterns(CASES[name].function, arguments)[0], jit=True)
 
 
 def roots_and_kinks(x):

@@ -561,7 +561,7 @@ def test_buffers_live_as_long_as_their_requests():
             return v, comm.Irecv(v, before), comm.Isend(x[0] * np.ones(1000, x.dtype), after)
 
         v, *requests = post()
-        gc.collect()
+        gc.collect(1)
         MPI.Request.Waitall(requests)
         return np.sum(v) * x
 
