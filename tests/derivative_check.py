@@ -3,7 +3,7 @@
 import warnings
 
 import numpy as np
-from forward_check import check_seeds
+from forward_check import check_seeds, is_drawn
 
 import ampi
 
@@ -91,7 +91,8 @@ def check_adjoint(f, x, tolerance=2e-8, seed=0, exact=True):
         again = tape.gradient(outputs, watched, seed=y_bar)
     for first, second in zip(x_bar, again):
         np.testing.assert_array_equal(first, second)
-    check_seeds(tape, outputs, watched, 2)
+    if is_drawn(1):
+        check_seeds(tape, outputs, watched, 2)
     for k in range(len(x)):
         x_dot = [np.zeros_like(a) for a in x]
         x_dot[k] = random(generator, np.shape(x[k]), np.asarray(x[k]).dtype, -1.0, 1.0)
