@@ -6,7 +6,7 @@ How floor 1 records an operation (a NumPy call, a kernel, an MPI operation)::
     x = tape.need(x)                      # the adjoint wants the value x has now
     undo = overwrite(y)                   # y is about to be overwritten: saves the old bytes if a record needs them
     ... the primal ...
-    tape.append(adjoint, undo, writes=[y])
+    tape.append(adjoint, undo)
 
 A record's ``adjoint(sweep)`` runs with the primal memory as it was when the operation ran: before any of its writes.
 It takes the adjoints of what was overwritten with ``sweep.take(region)`` and adds to those of what was read with
