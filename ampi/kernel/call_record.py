@@ -1,0 +1,202 @@
+"""The record of a kernel's call: what of the call a sweep needs, its adjoint and its tangent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampi import memory, tape
+from ampi.kernel import arguments, second, vector
+from ampi.kernel.contract import Contract
+from ampi.kernel.runtime import threads
+
+
+def wrap(
+    recording: tape.Tape,
+    value: Any,
+    leaves: Sequence[Any],
+    facts: Iterator[tuple[bool, str]],
+    seeds: list[Any],
+    created: list[np.ndarray],
+) -> Any:
+    """The result for the user: active leaves as ``ampi.ndarray``."""
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        parts = [wrap(recording, v, leaves, facts, seeds, created) for v in value]
+        return arguments.rebuilt(value, parts)
+    has_derivatives, dtype = next(facts)
+    if isinstance(value, np.ndarray):
+        value = arguments.seated(value, leaves)
+    if not has_derivatives:
+        return memory.tracked(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, np.ndarray):
+        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba gives a float32 as a Python float
+    elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
+        seeds.append(StandIn(value, zeros=True))
+        return memory.tracked(value)
+    else:
+        wrapped = memory.tracked(value)
+    recording.activate(wrapped)
+    created.append(wrapped)
+    seeds.append(memory.region_of(wrapped))
+    return wrapped
+
+
+class StandIn:
+    """Takes the place of an array whose values nobody reads, without keeping its memory alive."""
+
+    __slots__ = ("dtype", "shape", "strides", "writeable", "zeros")
+
+    def __init__(self, array: np.ndarray, zeros: bool = False):
+        self.shape, self.dtype = array.shape, array.dtype
+        self.strides = None if array.flags.c_contiguous else array.strides
+        self.writeable = array.flags.writeable
+        self.zeros = zeros
+
+    def make(self) -> np.ndarray:
+        if self.zeros:
+            return np.zeros(self.shape, self.dtype)
+        if self.strides is None:
+            array = np.empty(self.shape, self.dtype)
+        else:
+            array = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        if not self.writeable:
+            array.flags.writeable = False
+        return array
+
+
+class CallRecord(tape.IsRecord):
+    """The record of a call, and its adjoint."""
+
+    __slots__ = (
+        "arrays_after",
+        "contract",
+        "created",
+        "kept",
+        "outputs",
+        "scalars",
+        "seeds",
+        "shadows",
+        "undo",
+        "values",
+    )
+    reads_memory = False  # but through `Sweep.value`
+    is_local = True
+    second = "joint"
+    goes_along = True
+    together = True
+
+    def __init__(
+        self,
+        contract: Contract,
+        values: list[Any],
+        shadows: Sequence[memory.Region],
+        outputs: Sequence[memory.Region],
+        undo: Sequence[tape.Undo],
+    ):
+        self.contract = contract
+        self.values = values
+        self.shadows = shadows
+        self.outputs = outputs
+        self.undo = undo
+        self.created = ()
+        self.arrays_after: Sequence[np.ndarray] = ()
+        self.scalars: Sequence[memory.Region] = ()
+        self.seeds: Sequence[Any] = ()
+        self.kept: Sequence[Any] = ()
+
+    def __call__(self, sweep: tape.Sweep) -> None:
+        if sweep.lanes is not None:
+            (second if sweep.pairs else vector).sweep_call(self, sweep)  # type: ignore[arg-type]
+            return
+        if not any(map(sweep.has_shadow, self.outputs)):
+            return  # nobody uses what the call wrote or gave
+        values = [self.value(sweep, v) for v in self.values]
+        contract = self.contract
+        flags = [self.is_distinct(sweep, k, values[k]) for k in contract.distinct]
+        if contract.new or contract.ends:
+            shadows = self.special_shadows(sweep, flags)
+        else:
+            shadows = [sweep.shadow_again(r) for r in self.shadows]
+        seeds = [self.seed_in(sweep, s) for s in self.seeds]
+        assert contract.adjoint is not None
+        after = sweep.after if self.arrays_after else ()
+        given = *values, *shadows, *seeds, *after, *self.kept, *flags
+        for region, value in zip(self.scalars, contract.adjoint(*given)):
+            sweep.add(region, value)
+        if contract.ends:
+            for k, region in zip(contract.shadows, self.shadows):
+                if k in contract.ends:
+                    sweep.end(region)
+
+    def tangent(self, push: tape.Push) -> None:
+        """Run the tangent program on copies of what the call was given."""
+        contract = self.contract
+        if contract.tangent is None or contract.after or self.kept:
+            raise tape.no_tangent(
+                "a kernel of which this tape keeps values for the adjoint alone (ampi.linearize keeps others)"
+            )
+        found = contract.tangent()
+        values = []
+        for v in self.values:
+            if isinstance(v, StandIn):  # nothing that has a derivative depends on it
+                v = v.make()
+                if v.flags.writeable:
+                    v[...] = 0
+            elif isinstance(v, np.ndarray):
+                v = memory.plain(v)
+            values.append(v)
+        regions = dict(zip((*contract.shadows, *contract.scalars), (*self.shadows, *self.scalars), strict=True))
+        for lane in tape.lanes_of(push):
+            given = [np.array(v, order="K") if k in found.writes else v for k, v in enumerate(values)]
+            shadows = [lane.shadow(regions[k]) for k in found.shadows]
+            dots = [lane.get(regions[k])[()] for k in found.scalars]
+            results = found.tangent(*given, *shadows, *dots)
+            for s, dot in zip(self.seeds, results[len(found.result_dtypes) :], strict=True):
+                if isinstance(s, memory.Region):
+                    lane.put(s, dot)
+
+    def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
+        """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""
+        contract = self.contract
+        found = []
+        for k, region in zip(contract.shadows, self.shadows):
+            if k in contract.new:
+                anew = sweep.begin_anew(region, self.shadows)
+                flags.append(anew is not None)
+                found.append(sweep.shadow_again(region) if anew is None else anew)
+            else:
+                found.append(sweep.reading(region) if k in contract.ends else sweep.shadow_again(region))
+        return found
+
+    def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
+        """Whether an array of indices names no element twice."""
+        v = self.values[k]
+        if memory.storage_of(v) is not None:
+            return threads.distinct(array)
+        known = sweep.state.setdefault("distinct", {})  # of arrays which stay as they are as long as the tape is there
+        if id(v) not in known:
+            known[id(v)] = threads.distinct(array)
+        return known[id(v)]
+
+    @staticmethod
+    def seed_in(sweep: tape.Sweep, s: Any) -> Any:
+        """The adjoint of a leaf of the result."""
+        return s.make() if isinstance(s, StandIn) else seed(sweep, s)
+
+    def value(self, sweep: tape.Sweep, v: Any) -> Any:
+        """An argument as it was before the call."""
+        if isinstance(v, StandIn):
+            return v.make()
+        return memory.plain(sweep.value(v)) if isinstance(v, np.ndarray) else v
+
+
+def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
+    """The adjoint of a result: a scalar or an array of the result's type."""
+    taken = sweep.take(region)
+    if taken is None:
+        taken = np.zeros(region.shape, region.dtype)
+    return taken if region.shape else taken[()]
