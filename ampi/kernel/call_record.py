@@ -41,8 +41,15 @@ def wrap(
         wrapped = memory.tracked(value)
     recording.activate(wrapped)
     created.append(wrapped)
-    seeds.append(memory.region_of(wrapped))
+    without_axes = isinstance(value, np.ndarray) and not value.ndim
+    seeds.append((WithoutAxes if without_axes else memory.Region)(memory.storage_of(wrapped), wrapped))
     return wrapped
+
+
+class WithoutAxes(memory.Region):
+    """The place of a result that is an array without axes, and no number: so is its seed."""
+
+    __slots__ = ()
 
 
 class StandIn:
@@ -199,4 +206,4 @@ def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
     taken = sweep.take(region)
     if taken is None:
         taken = np.zeros(region.shape, region.dtype)
-    return taken if region.shape else taken[()]
+    return taken if region.shape or isinstance(region, WithoutAxes) else taken[()]

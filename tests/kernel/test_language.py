@@ -393,3 +393,30 @@ def test_any_number_of_arguments_from_python():
     np.testing.assert_allclose(tape.gradient(result, c), expected, rtol=1e-8)
     _, tangent = ampi.jvp(lambda c: passed_on(c, a, c * 1.0, 3.0), (np.array(1.5),), (np.array(1.0),))
     np.testing.assert_allclose(tangent, expected, rtol=1e-8)
+
+
+def product(a):
+    return np.asarray(a[0] * a[1] * a[1])
+
+
+def copied(a):
+    return product_of(a).copy(), a[2]
+
+
+product_of = numba.njit(product)
+
+
+@pytest.mark.parametrize("function", [product, copied])
+def test_results_that_are_arrays_without_axes(function):
+    """And no numbers, as `numpy.cov` of a vector gives them."""
+    compiled = ampi.kernel(function)
+
+    def value(a):
+        result = compiled(a)
+        return ampi.numpy.sum(result[0] if isinstance(result, tuple) else result)
+
+    a, direction = np.array([2.0, 3.0, 5.0]), np.array([1.0, -2.0, 7.0])
+    gradient = np.array([9.0, 12.0, 0.0])
+    np.testing.assert_array_equal(ampi.grad(value)(a), gradient)
+    assert ampi.jvp(value, a, direction)[1] == gradient @ direction
+    np.testing.assert_array_equal(ampi.hvp(value, a, direction), [6 * -2.0, 6 * 1.0 + 4 * -2.0, 0.0])
