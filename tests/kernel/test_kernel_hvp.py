@@ -25,7 +25,7 @@ def check(name, dtype=np.float64):
     return True
 
 
-LONG = {"arrays: cholesky_factors", "functions: other_places"}  # compile for half a minute
+LONG = {"arrays: cholesky_factors", "functions: covariances", "functions: other_places"}  # compile for minutes
 
 
 @pytest.mark.parametrize("name", [n for n in SOME[5::36] if n not in LONG])
