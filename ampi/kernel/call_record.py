@@ -41,8 +41,10 @@ def wrap(
         wrapped = memory.tracked(value)
     recording.activate(wrapped)
     created.append(wrapped)
-    without_axes = isinstance(value, np.ndarray) and not value.ndim
-    seeds.append((WithoutAxes if without_axes else memory.Region)(memory.storage_of(wrapped), wrapped))
+    if isinstance(value, np.ndarray) and not value.ndim:
+        seeds.append(WithoutAxes(memory.storage_of(wrapped), wrapped))
+    else:
+        seeds.append(memory.region_of(wrapped))
     return wrapped
 
 

@@ -278,7 +278,7 @@ def count_of(y: Any, seeds: Any) -> int:
         if shape[1:] != wanted or not shape:
             raise TapeError(
                 f"tape.gradient: seed {number} has shape {shape}; its output has shape {wanted}, so that with k "
-                f"directions it must have shape {_shown(wanted)}"
+                f"directions it must have shape {shape_of_all(wanted)}"
             )
         if count is not None and shape[0] != count:
             raise TapeError(
@@ -295,7 +295,8 @@ def _not_none(count: int) -> int:
     return count
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def shape_of_all(shape: tuple[int, ...]) -> str:
+    """In words: of one array for each of k directions."""
     return f"(k, {', '.join(map(str, shape))})" if shape else "(k,)"
 
 

@@ -17,6 +17,7 @@ from ..errors import TapeError
 from ..memory import Region, Storage
 from .push import Push
 from .tape import Tape
+from .vector import shape_of_all
 
 
 class PushLane(Push):
@@ -126,10 +127,9 @@ def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: boo
             continue
         shape, wanted = np.shape(tangent), np.shape(leaf)
         if not shape or shape[1:] != wanted:
-            expected = f"(k, {', '.join(map(str, wanted))})" if wanted else "(k,)"
             raise TapeError(
                 f"{where}: tangent {number} has shape {shape}; its primal has shape {wanted}, so that with k "
-                f"directions it must have shape {expected}"
+                f"directions it must have shape {shape_of_all(wanted)}"
             )
         if count is not None and count != shape[0]:
             raise TapeError(f"{where}: tangent {number} has {shape[0]} directions, and not {count}")

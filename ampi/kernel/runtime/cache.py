@@ -37,7 +37,7 @@ from numba.stencils.stencil import StencilFunc
 from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
-from ampi.kernel.runtime.overloads import declared_overloads, is_plain
+from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced
 
 # --------------------------------------------------------------------------------------------------- fingerprints
@@ -200,7 +200,7 @@ class _Identity:
         return self.of_function(made.py_func, None), made.signature, list(map(str, made._sigs))
 
     def of_module(self, module: python_types.ModuleType, code: python_types.CodeType) -> list[Any]:
-        if module.__name__.split(".")[0] in ("numpy", "math", "cmath", "numba", "ampi") or module in self.inside:
+        if module.__name__.split(".")[0] in KNOWN or module in self.inside:
             return []
         self.inside.append(module)
         try:
