@@ -15,7 +15,8 @@ import warnings
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel")]
+FOLDERS = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests")]
+sys.path[:0] = FOLDERS
 
 os.environ.setdefault("AMPI_VERIFY", "1")
 
@@ -27,7 +28,7 @@ SCRIPT = '''"""A kernel whose derivatives were found wrong."""
 
 import sys
 
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path[:0] = {folders!r}
 from random_check import examine_all
 
 SOURCE = """
@@ -155,8 +156,7 @@ def main():
 
 def report(text, seed, error):
     file = pathlib.Path(f"fuzz-kernel-{seed}.py").resolve()
-    tests = str(ROOT / "tests" / "kernel")
-    file.write_text(SCRIPT.format(root=str(ROOT), tests=tests, source=text, seed=seed), encoding="utf-8")
+    file.write_text(SCRIPT.format(folders=FOLDERS, source=text, seed=seed), encoding="utf-8")
     print(f"\n{text}\n{type(error).__name__}: {str(error)[:2000]}\n\npython {file}", flush=True)
     return 1
 
