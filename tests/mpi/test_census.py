@@ -258,7 +258,7 @@ def test_scans(form, op):
 # ----------------------------------------------------------------------------------------------- what logs do not have
 
 
-MADE = []  # windows, which `swept` frees: with many that are not, MPICH may wait for ever in Start
+MADE = []  # windows, freed before their communicator: else MPICH may wait for ever in Start of a later one
 
 
 def fence(comm, x, do):
