@@ -293,6 +293,8 @@ def _call_into(
     if not is_inexact(out):
         write_constants([out], action, key)
         return out
+    if mask is not None and out.dtype.kind == "c":
+        _require_whole(ufunc, operands, plain(out))
     wanted = rule.wants(active)
     recompute = None
     if -1 in wanted:
@@ -306,6 +308,17 @@ def _call_into(
     tape.append(_Elementwise(rule, active, regions, region_of(out), values, False, mask, recompute), undo)
     tape.activate(out)
     return out
+
+
+def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
+    """Real operands in the memory of a complex output: NumPy goes over real numbers for what `where` leaves out, too."""
+    real = [np.asarray(x).dtype.kind != "c" for x in operands]
+    if all(real) and any(isinstance(x, np.ndarray) and np.may_share_memory(x, out, max_work=1) for x in operands):
+        raise no_rule(
+            ufunc,
+            " with where= into complex numbers whose memory a real operand shares (NumPy discards imaginary parts where "
+            "nothing is computed, too; write into an array of its own)",
+        )
 
 
 def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
