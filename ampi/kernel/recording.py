@@ -115,13 +115,18 @@ def is_watched(leaf: Any) -> bool:
     if not isinstance(leaf, np.ndarray):
         return False
     storage = memory.storage_of(leaf)
-    return storage is not None and (bool(storage.needs) or storage.tape is not None)
+    return storage is not None and (bool(storage.needs) or is_on_tape(storage))
+
+
+def is_on_tape(storage: memory.Storage) -> bool:
+    """Whether memory is active on a tape that is alive."""
+    return storage.tape is not None and storage.tape() is not None
 
 
 def is_free(array: np.ndarray) -> bool:
     """Whether an array can be written to, and nobody must hear of that."""
     storage = memory.storage_of(array)
-    if storage is not None and (storage.needs or storage.tape is not None or storage.swapped_by or storage.guard):
+    if storage is not None and (storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard):
         return False
     return bool(array.flags.writeable)
 
@@ -145,7 +150,7 @@ class Again:
     def is_free(self, args: Sequence[Any]) -> bool:
         """`is_free`, of all that is written."""
         for k, storage in self._tracked:
-            if storage.needs or storage.tape is not None or storage.swapped_by or storage.guard:
+            if storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard:
                 return False
             if not args[k].flags.writeable:
                 return False
