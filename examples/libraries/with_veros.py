@@ -7,9 +7,10 @@ from mpi4py import MPI
 from veros import runtime_settings, veros_routine
 
 comm = MPI.COMM_WORLD
-runtime_settings.diskless_mode = True
-runtime_settings.loglevel = "error"
-runtime_settings.num_proc = {1: (1, 1), 2: (2, 1), 4: (2, 2)}[comm.size]
+settings = {"diskless_mode": True, "loglevel": "error", "num_proc": {1: (1, 1), 2: (2, 1), 4: (2, 2)}[comm.size]}
+for name, value in settings.items():
+    if getattr(runtime_settings, name) != value:  # fixed as soon as veros has been imported: by an earlier run, here
+        setattr(runtime_settings, name, value)
 
 from veros.setups.acc_basic.acc_basic import ACCBasicSetup  # noqa: E402
 
