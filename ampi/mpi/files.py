@@ -153,6 +153,7 @@ class Reading:
     together = True
     active = False  # its completion starts no transfer
     wild = True  # the status says how much came
+    second = "joint"
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer

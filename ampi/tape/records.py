@@ -102,6 +102,7 @@ class Output:
 
     __slots__ = ("buffer", "operation", "order", "shape", "target", "where")
     reads_memory = False
+    second = "each"
 
     def __init__(
         self, buffer: Any, operation: str, target: str, where: str, shape: tuple[int, ...] | None, order: str = "C"

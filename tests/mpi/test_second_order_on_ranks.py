@@ -291,3 +291,40 @@ def test_nothing_records_after_an_error_on_one_rank(where):
         stopped = True
     assert nothing_records()
     assert stopped or WORLD.rank != 0  # a rank that had done its part may be done
+
+
+FILES = {
+    "Read_at": lambda file, y, at: file.Read_at(at, y),
+    "Read_at_all": lambda file, y, at: file.Read_at_all(at, y),
+    "Iread_at": lambda file, y, at: file.Iread_at(at, y).Wait(),
+    "Read_at_all_begin": lambda file, y, at: (file.Read_at_all_begin(at, y), file.Read_at_all_end(y)),
+    "Read": lambda file, y, at: (file.Seek(at), file.Read(y)),
+    "Read beyond the end": lambda file, y, at: file.Read_at(8 * 39, y),
+    "Read_ordered": lambda file, y, at: file.Read_ordered(y),
+    "Write_at": lambda file, y, at: file.Write_at(800 + at, y),
+    "Iwrite_shared": lambda file, y, at: file.Iwrite_shared(y).Wait(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(name, tmp_path):
+    """What is read is constant, what is written leaves the program."""
+    path = WORLD.bcast(str(tmp_path / "file"))
+    if WORLD.rank == 0:
+        numpy.arange(1.0, 41.0).tofile(path)
+    WORLD.Barrier()
+
+    def f(x):
+        file = ampi.MPI.File.Open(COMM, path, MPI.MODE_RDWR)
+        y = x * x * x
+        FILES[name](file, y[1:3], 24 * WORLD.rank)
+        file.Close()
+        total = np.zeros(1)
+        COMM.Allreduce(np.reshape(np.sum(y * y * x), 1), total)
+        return total[0] * total[0] * 1e-3
+
+    x = numpy.linspace(0.5, 1.5, 4) + 0.1 * WORLD.rank
+    v, step = numpy.cos(x), 1e-5
+    found = ampi.hvp(f, x, v)
+    wanted = (ampi.grad(f)(x + step * v) - ampi.grad(f)(x - step * v)) / (2 * step)
+    numpy.testing.assert_allclose(found, wanted, atol=1e-7 * max(WORLD.allgather(numpy.abs(wanted).max())))
