@@ -25,6 +25,10 @@ from .tape import Tape, bytes_of
 CHUNK = 16
 """Directions at once, if nobody says how many."""
 
+CACHED_BYTES = 8 << 20
+"""What the adjoints of several directions may take together, in that case: beyond what caches hold, a sweep for several
+takes longer than one sweep for each."""
+
 
 def jacrev(
     f: Callable,
@@ -49,7 +53,8 @@ def jacrev(
     x : array_like of float
         This rank's x: n_r elements, of any shape.
     chunk : int, optional
-        Most directions in one sweep; 16, unless ``memory`` is given.
+        Most directions in one sweep.  By default 16, and no more than those of which the adjoints take 8 MiB of each
+        rank: where they are larger, a sweep for several directions takes longer than one for each.
     memory : int or str, optional
         Instead: as many as the adjoints of which fit in so many bytes of each rank (``"1GiB"``).  A first sweep has one
         direction, and tells what one takes.  The Jacobian itself is not counted.
@@ -88,6 +93,7 @@ def jacrev(
         outputs = _outputs(f(watched), "ampi.jacrev")
     sizes = [int(np.size(leaf)) for leaf in outputs]
     rows = _Share(comm, sum(sizes))
+    chunks = _Chunks(comm, chunk, memory, "ampi.jacrev", CACHED_BYTES)
     active = [tape.is_active(leaf) for leaf in outputs]
     of_outputs = [leaf for leaf, is_active in zip(outputs, active) if is_active]
 
@@ -103,11 +109,11 @@ def jacrev(
 
     if pattern is None:
         block = np.zeros((rows.total, here.size), here.dtype)
-        for first, found in _rows(rows.units, rows.total, swept, comm, chunk, memory, "ampi.jacrev"):
+        for first, found in chunks.carried(rows.units, rows.total, swept):
             block[first : first + len(found)] = found
         return block
     pattern = _checked(pattern, (rows.total, here.size), comm, "ampi.jacrev").T.tocsr()
-    return _compressed(pattern, _colours(pattern, comm), rows, swept, comm, chunk, memory, "ampi.jacrev").T.tocsr()
+    return _compressed(pattern, _colours(pattern, comm), rows, swept, chunks).T.tocsr()
 
 
 def jacfwd(
@@ -167,6 +173,7 @@ def jacfwd(
     """
     comm, here = ranks_of(comm), _independent(x, "ampi.jacfwd")
     columns = _Share(comm, here.size)
+    chunks = _Chunks(comm, chunk, memory, "ampi.jacfwd")
 
     def pushed(tangents: np.ndarray) -> tuple[np.ndarray, int]:
         count = len(tangents)
@@ -177,13 +184,13 @@ def jacfwd(
 
     if pattern is None:
         block: np.ndarray | None = None
-        for first, found in _rows(columns.units, max(columns.total, 1), pushed, comm, chunk, memory, "ampi.jacfwd"):
+        for first, found in chunks.carried(columns.units, max(columns.total, 1), pushed):
             if block is None:
                 block = np.zeros((found.shape[1], columns.total), found.dtype)
             block[:, first : first + len(found)] = found[: columns.total].T
         return block
     pattern = _checked(pattern, (None, columns.total), comm, "ampi.jacfwd")
-    return _compressed(pattern, _colours(pattern, comm), columns, pushed, comm, chunk, memory, "ampi.jacfwd")
+    return _compressed(pattern, _colours(pattern, comm), columns, pushed, chunks)
 
 
 def sparse_hessian(product: Callable[[np.ndarray], np.ndarray], here: np.ndarray, pattern: Any, comm: Any) -> Any:
@@ -194,7 +201,7 @@ def sparse_hessian(product: Callable[[np.ndarray], np.ndarray], here: np.ndarray
     def multiplied(v: np.ndarray) -> tuple[np.ndarray, int]:
         return np.reshape(product(v[0].reshape(here.shape)), (1, -1)), 1
 
-    return _compressed(pattern, _colours(pattern, comm), columns, multiplied, comm, 1, None, "ampi.hessian")
+    return _compressed(pattern, _colours(pattern, comm), columns, multiplied, _Chunks(comm, 1, None, "ampi.hessian"))
 
 
 def _independent(x: Any, asked: str) -> np.ndarray:
@@ -237,38 +244,62 @@ class _Share:
         return found
 
 
-def _rows(
-    vectors: Callable[[int, int], np.ndarray],
-    total: int,
-    carried: Callable[[np.ndarray], tuple[np.ndarray, int]],
-    comm: Any,
-    chunk: int | None,
-    memory: int | str | None,
-    asked: str,
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Carry so many vectors through a sweep, or forward, in chunks: the number of the first one, and what they give."""
-    if chunk is not None and memory is not None:
-        raise TapeError(f"{asked}: pass chunk= or memory=, not both")
-    size = CHUNK if chunk is None else int(chunk)
-    if size < 1:
-        raise TapeError(f"{asked}: chunk is {chunk}; pass one direction at least")
-    budget = None if memory is None else bytes_of(memory, asked)
-    if _most(comm, size) != (size, size) or len({*_most(comm, budget or 0)}) > 1:
-        raise CommunicationError(f"{asked}: the ranks pass different chunk= or memory=")
-    done = 0
-    while done < total:
-        stop = min(done + (1 if budget is not None and not done else size), total)
-        found, nbytes = carried(vectors(done, stop))
-        if budget is not None and not done:
-            size = max(_most(comm, budget // max(nbytes, 1))[0], 1)
-        yield done, found
-        done = stop
+class _Chunks:
+    """How many directions go at once: as many on all ranks.
 
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    chunk, memory : int or str, or None
+        The user's.
+    asked : str
+        The name of the function that has them, for errors.
+    most_bytes : int, optional
+        What the directions may take if the user says nothing.
 
-def _most(comm: Any, here: int) -> tuple[int, int]:
-    """The least and the most that a rank has."""
-    everywhere = comm.allgather(here)
-    return min(everywhere), max(everywhere)
+    Raises
+    ------
+    TapeError
+        On this rank: both are given, or less than one direction.
+    CommunicationError
+        On all ranks: they are given different ones.
+    """
+
+    def __init__(
+        self, comm: Any, chunk: int | None, memory: int | str | None, asked: str, most_bytes: int | None = None
+    ) -> None:
+        if chunk is not None and memory is not None:
+            raise TapeError(f"{asked}: pass chunk= or memory=, not both")
+        self.comm, self.asked = comm, asked
+        self.size = CHUNK if chunk is None else int(chunk)
+        if self.size < 1:
+            raise TapeError(f"{asked}: chunk is {chunk}; pass one direction at least")
+        self.most = self.size if memory is None else None
+        self.budget = bytes_of(memory, asked) if memory is not None else most_bytes if chunk is None else None
+        given = self.size, self.budget or 0, self.most or 0
+        if any(found != given for found in comm.allgather(given)):
+            raise CommunicationError(f"{asked}: the ranks pass different chunk= or memory=")
+
+    def carried(
+        self,
+        vectors: Callable[[int, int], np.ndarray],
+        total: int,
+        carry: Callable[[np.ndarray], tuple[np.ndarray, int]],
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Carry so many vectors through a sweep, or forward: the number of the first one of some, and what they give.
+
+        ``carry`` returns that, and the bytes that it took.
+        """
+        size = self.size
+        done = 0
+        while done < total:
+            stop = min(done + (1 if self.budget is not None and not done else size), total)
+            found, nbytes = carry(vectors(done, stop))
+            if self.budget is not None and not done:
+                size = max(min(self.comm.allgather(self.budget // max(nbytes, 1))), 1)
+                size = size if self.most is None else min(size, self.most)
+            yield done, found
+            done = stop
 
 
 # ---------------------------------------------------------------------------------------------------- sparse ones
@@ -320,11 +351,8 @@ def _compressed(
     pattern: Any,
     colours: np.ndarray,
     share: _Share,
-    carried: Callable[[np.ndarray], tuple[np.ndarray, int]],
-    comm: Any,
-    chunk: int | None,
-    memory: int | str | None,
-    asked: str,
+    carry: Callable[[np.ndarray], tuple[np.ndarray, int]],
+    chunks: _Chunks,
 ) -> Any:
     """This rank's rows of a matrix of which columns that have one colour are found together.
 
@@ -344,7 +372,8 @@ def _compressed(
             found[-1] = random[mine]
         return found
 
-    found = np.concatenate([part for _, part in _rows(vectors, groups + 1, carried, comm, chunk, memory, asked)])
+    comm, asked = chunks.comm, chunks.asked
+    found = np.concatenate([part for _, part in chunks.carried(vectors, groups + 1, carry)])
     here = found.shape[1]
     problem = "" if here == pattern.shape[0] else f"pattern has {pattern.shape[0]} rows, and there are {here} outputs"
     _raise_on_all(problem, comm, asked)
