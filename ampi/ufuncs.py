@@ -311,13 +311,13 @@ def _call_into(
 
 
 def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
-    """Real operands in the memory of a complex output: NumPy goes over real numbers for what `where` leaves out, too."""
+    """Real operands in a complex output's memory: NumPy goes over real numbers for what `where` leaves out, too."""
     real = [np.asarray(x).dtype.kind != "c" for x in operands]
     if all(real) and any(isinstance(x, np.ndarray) and np.may_share_memory(x, out, max_work=1) for x in operands):
         raise no_rule(
             ufunc,
-            " with where= into complex numbers whose memory a real operand shares (NumPy discards imaginary parts where "
-            "nothing is computed, too; write into an array of its own)",
+            " with where= into complex numbers whose memory a real operand shares (NumPy discards imaginary parts "
+            "where nothing is computed; write into an array of its own)",
         )
 
 

@@ -239,7 +239,9 @@ def test_what_numpy_refuses(line):
     assert expected is not None and expected is idle is recording
 
 
-@pytest.mark.parametrize("line", ["np.sin(z.real, out=z, where=z.real > 0)", "np.add(z.imag, f[:3], out=z, where=z != 0)"])
+@pytest.mark.parametrize(
+    "line", ["np.sin(z.real, out=z, where=z.real > 0)", "np.add(z.imag, f[:3], out=z, where=z != 0)"]
+)
 def test_what_is_refused_because_numpy_spoils_it(line):
     """NumPy discards the imaginary part of numbers that `where` leaves out, where an input shares their memory."""
     with pytest.raises(Refused, match="imaginary parts"):

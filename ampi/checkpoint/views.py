@@ -158,7 +158,7 @@ def _exchange_flat(before: Any, part: Any, kind: int, known: list[Inside]) -> bo
         if type(part) is not tuple:
             known.append(Inside(part, kind))
         return True
-    for n, inside in enumerate(known):
+    for inside in known:
         if inside.x is before:
             break
     else:
@@ -166,7 +166,7 @@ def _exchange_flat(before: Any, part: Any, kind: int, known: list[Inside]) -> bo
     if not _is_flat(inside.parts):
         return False
     if type(part) is tuple:
-        del known[n]
+        known.remove(inside)
     else:
         inside.x, inside.kind, inside.parts, inside.ids = part, kind, parts, list(map(id, parts))
     return True
