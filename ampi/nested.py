@@ -52,10 +52,10 @@ def _nested_leaves(x: Any, depth: int = 0) -> Iterator[Any]:
         yield x
 
 
-def nested_plain(x: Any) -> Any:
+def nested_plain(x: Any, depth: int = 0) -> Any:
     """Lists and tuples with NumPy's arrays and numbers in the place of tracked ones."""
-    if isinstance(x, (list, tuple)):
-        items = [nested_plain(item) for item in x]
+    if isinstance(x, (list, tuple)) and depth < _MOST_DIMENSIONS:
+        items = [nested_plain(item, depth + 1) for item in x]
         return items if isinstance(x, list) else tuple(items)  # the fields of a structured element
     return plain_of(x)
 

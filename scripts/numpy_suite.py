@@ -104,6 +104,12 @@ EXPECTED: dict[str, str] = {
     r"TestFlags::test_warnonwrite": _VIEWS,
     r"TestThread::|TestFFTThreadSafe::": _THREADS,
     r"test_smoke::Test(MT19937|Philox|SFC64)::test_(advance|entropy|gamma|init|jump|normal|seed|uniform)": _PLAIN,
+    r"test_scalar_repr_numbers": "the test asks for a numpy.generic, where ampi gives a number that keeps derivatives",
+    r"TestArrayRepr::test_self_containing": "an array that holds itself is met again as another array on its memory",
+    r"TestSFloat::test_np_save_load|test_custom_dtypes::test_type_pickle": "a dtype of the tests' own",
+    r"test_(0d_boolean|float)_assign_index_deprecated": "the warning comes once more, from ampi's look at the key",
+    r"TestDLPack::test_dunder_dlpack_refcount|TestSubarray::test_subarray_base_item": _VIEWS,
+    r"TestIndexing::test_small_regressions": "the test counts references to a dtype, of which a tape holds one",
     r"TestSpecialMethods::test_(failing_out_wrap|priority_with_scalar|wrap_out|wrap_with_iterable)": _PROTOCOLS,
 }
 

@@ -410,7 +410,7 @@ def _einsum_arrays(operands: tuple) -> list:
 def _einsum_plain(operands: tuple, arrays: list) -> list:
     if isinstance(operands[0], str):
         return [operands[0], *arrays]
-    plain_operands = list(operands)
+    plain_operands = [plain_of(x) for x in operands]
     plain_operands[: len(operands) // 2 * 2 : 2] = arrays
     return plain_operands
 
