@@ -108,6 +108,10 @@ FOUND = {
         "a = np.gradient(np.cross(z[:3], z[:3]), axis=-1)",
         "b = np.angle(np.maximum.reduce(a, axis=None))",
     ],
+    "the angle of a square of rounding errors": [
+        "a = np.cross(z[:3], z[:3])",
+        "b = np.angle(np.dot(a.ravel(), a.ravel()))",
+    ],
     "the argument itself": [
         "a = np.squeeze(z)",
         "b = np.real_if_close(z)",
