@@ -168,6 +168,8 @@ def tangent_of_call(
     if rule is not None and _is_of_integers(call):
         return TangentCall(lambda: None)
     count = None if push.lanes is None else _count(push, reverse, describe)
+    if count is not None and not started:
+        count()  # now: Open MPI mixes up a nonblocking reduction with a Reduce_scatter that overtakes it
     begun = []
     for lane in lanes_of(push):
         if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
