@@ -3,7 +3,7 @@
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import WORLD
+from programs import WORLD, broken_in
 
 import ampi
 import ampi.numpy as np
@@ -146,7 +146,10 @@ def test_gauss_newton_from_one_tape():
     assert one == pytest.approx(other, rel=1e-12)  # JᵀJ is symmetric
 
 
-@pytest.mark.parametrize("nonblocking", [False, True])
+SHORT = broken_in("Open MPI", "a nonblocking read beyond the end of the file never completes")
+
+
+@pytest.mark.parametrize("nonblocking", [False, pytest.param(True, marks=SHORT)])
 def test_what_is_read_from_a_file_is_constant(tmp_path, nonblocking):
     """A short read leaves the rest as it was; what is written leaves the program."""
     name = str(tmp_path / f"rank{RANK}")
