@@ -56,6 +56,7 @@ from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, structure_of
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.operators import BINARY, COMPARE, fold
 from ampi.kernel.normalise.lower import lower
@@ -188,6 +189,8 @@ class _Builder:
         self.source.fail(node, problem, advice)
 
     def emit(self, statement: ir.Stmt) -> None:
+        if isinstance(statement, (ir.Store, ir.Elementwise)):
+            statement = replace(statement, value=into_array(statement.value, statement.array.type.dtype))
         self.block.append(statement if statement.line else replace(statement, line=self.line))
 
     def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:

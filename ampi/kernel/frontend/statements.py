@@ -82,7 +82,8 @@ def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
     index = builder.index(node.target, array, items)
     (value,) = builder.operands(lambda: builder.scalar(node.value))
     old = ir.Load(array, index, array.type.dtype)
-    if isinstance(node.op, (ast.Add, ast.Sub)):
+    of_integers = isinstance(value.type, types.Float) and not isinstance(array.type.dtype, (types.Float, types.Complex))
+    if isinstance(node.op, (ast.Add, ast.Sub)) and not of_integers:
         builder.require_store(node, array, builder.binary(node, node.op, old, value).type)
         if isinstance(node.op, ast.Sub):
             value = builder.negated(node, value)
