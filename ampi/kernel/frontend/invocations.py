@@ -227,6 +227,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
         if node.func.attr in ("conjugate", "conj") and not (node.args or node.keywords):
             return of_elements(builder, node, np.conjugate, [value])
         handler = array_functions.METHODS.get(node.func.attr)
+        if handler is None and sequences.is_list(builder, value):
+            builder.fail(node, f"'.{node.func.attr}()' of a list is not supported here", sequences.OF_LISTS)
         if handler is None:
             builder.fail(
                 node, f"'.{node.func.attr}()' of an array is not known to the differentiator", instead_of("numpy.")

@@ -36,7 +36,7 @@ from ampi.kernel.frontend import (
     elementwise,  # noqa: F401 (enters its rules)
     expressions,
     invocations,
-    list_spelling,
+    list_nodes,
     outside,
     statements,
     stencils,  # noqa: F401 (enters its calls)
@@ -66,9 +66,9 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Attribute: subscripts.attribute_value,
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
-    **list_spelling.EXPRESSIONS,
+    **list_nodes.EXPRESSIONS,
 }
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_spelling.Put: list_spelling.put}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_nodes.Put: list_nodes.put_item}
 
 
 @global_compiler_lock

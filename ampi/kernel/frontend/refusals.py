@@ -61,11 +61,11 @@ _INSTEAD = {
     "numpy.nditer": "loop over a.flat or np.ndindex(a.shape)",
     "dict": "pass a named tuple",
     "set": "use a tuple",
-    "list": "begin with [] and append in one for loop, or use an array",
+    "list": "begin with [] and append in the same block, or use an array",
     "str": "pass what depends on it as a number",
     "numpy.random.": "draw the numbers outside of the kernel, and pass them as an array",
     "numpy.fft.": "call ampi.numpy.fft outside of the kernel (Numba itself compiles none of it)",
-    "numba.typed.typedlist.": "begin with List() and append in one for loop, or use an array",
+    "numba.typed.typedlist.": "begin with List() and append in the same block, or use an array",
     "numba.typed.typeddict.": "pass a named tuple",
     "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
 }

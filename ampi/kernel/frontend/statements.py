@@ -13,8 +13,8 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, assignments, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
-from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.refusals import advice_for, describe
+from ampi.kernel.frontend.sequences import refuse_lists
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
 from ampi.kernel.ir import inference
