@@ -536,6 +536,6 @@ def cast(value: Expr, type_: types.Type) -> Expr:
 
 
 def into_array(value: Expr, dtype: types.Type) -> Expr:
-    """A scalar as an array of ``dtype`` holds it: numbers of floating point become integers by a conversion of their own."""
+    """A scalar as an array of ``dtype`` holds it: floating point becomes integers by a conversion of its own."""
     loses = isinstance(value.type, types.Float) and isinstance(dtype, (types.Integer, types.Boolean))
     return cast(value, dtype) if loses else value
