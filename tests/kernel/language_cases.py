@@ -718,6 +718,18 @@ def _combined(a, b, how="product"):
     return of_arrays
 
 
+@case(x, y)
+def parallel_loops_for_each_of_a_tuple(a, b):
+    s = 0.0
+    for weight in (0.5, 1.5):
+        for i in numba.prange(a.shape[0]):
+            t = a[i] * weight
+            t = t * b[i] + a[i]
+            s += t
+            a[i] = np.sin(t)
+    return s
+
+
 @case(x, np.array([3, 5, 7, 2]))
 def floats_in_integer_arrays(a, k):
     n = np.full_like(k, 2.7)

@@ -77,7 +77,8 @@ def items_inserted_and_removed(a, b):
     items.insert(-1, b[1] * a[2])
     items.insert(100, b[2] * b[2])
     taken = items.pop(-2)
-    items.extend((a[3] * 1.0, taken * b[3]))
+    for k in range(2):
+        items.extend((a[3] * k, taken * b[3]))
     items.reverse()
     del items[1]
     s = 0.0

@@ -31,6 +31,7 @@ from ampi.kernel.frontend.list_lengths import (
     changes,
     is_addition,
     is_deletion,
+    is_display,
     loaded,
     mentions,
     stored,
@@ -268,7 +269,7 @@ class _Changing(ast.NodeTransformer):
     def extend(self, s: ast.stmt, values: ast.expr) -> list[ast.stmt]:
         if mentions(values, self.name):
             self.list.refuse(s)
-        if isinstance(values, ast.List):
+        if is_display(values):
             kept = [self.fresh("value") for _ in values.elts]
             return [
                 *(assign(k, v) for k, v in zip(kept, values.elts)),

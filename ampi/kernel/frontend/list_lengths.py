@@ -36,6 +36,11 @@ def begun(statement: ast.AST) -> str | None:
     return None
 
 
+def is_display(node: ast.AST) -> bool:
+    """``[x, y]`` or ``(x, y)``."""
+    return isinstance(node, (ast.List, ast.Tuple)) and not any(isinstance(v, ast.Starred) for v in node.elts)
+
+
 def is_addition(node: ast.AST, name: str) -> bool:
     """``l += m``."""
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and name_of(node.target) == name
@@ -119,7 +124,7 @@ class Room:
 
     def length(self, items: ast.expr, assigned: set[str]) -> ast.expr | None:
         """How many items a loop goes through, if that does not depend on these names or on the list."""
-        if isinstance(items, ast.List):
+        if is_display(items):
             return ast.Constant(len(items.elts))
         if isinstance(items, ast.ListComp) and len(items.generators) == 1:
             return self.length(items.generators[0].iter, assigned)
