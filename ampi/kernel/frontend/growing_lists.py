@@ -347,7 +347,7 @@ class _Changing(ast.NodeTransformer):
         return ast.Call(Known(max), [position, ast.Constant(0)], []) if at_least_zero else position
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if ast.unparse(node.func) == "len" and [name_of(a) for a in node.args] == [self.name]:
+        if self.is_len(node.func) and [name_of(a) for a in node.args] == [self.name]:
             return ast.copy_location(named(self.count), node)
         node.args = [self.whole(a) if name_of(a) == self.name else self.visit(a) for a in node.args]
         node.func = self.visit(node.func)
@@ -359,6 +359,10 @@ class _Changing(ast.NodeTransformer):
         if name_of(node.value) != self.name or isinstance(node.slice, (ast.Slice, ast.Tuple)):
             return self.generic_visit(node)
         return placed(ast.Subscript(named(self.array), self.position(node.slice), node.ctx), node)
+
+    def is_len(self, function: ast.expr) -> bool:
+        spelling, name = self.list.spelling, name_of(function) or ""
+        return spelling.known.get(name) is len and name not in stored(spelling.source.definition)
 
     def whole(self, node: ast.expr) -> ast.expr:
         return placed(Filled(named(self.array), named(self.count)), node)
