@@ -719,6 +719,33 @@ def _combined(a, b, how="product"):
 
 
 @case(x, y)
+def parallel_loops_for_each_of_a_tuple(a, b):
+    s = 0.0
+    for weight in (0.5, 1.5):
+        for i in numba.prange(a.shape[0]):
+            t = a[i] * weight
+            t = t * b[i] + a[i]
+            s += t
+            a[i] = np.sin(t)
+    return s
+
+
+@case(x, np.array([3, 5, 7, 2]))
+def floats_in_integer_arrays(a, k):
+    n = np.full_like(k, 2.7)
+    n[1:] = a[1:] * 10.7
+    n[0] = a[0] * 33.3
+    n[a > 0.75] = 3.9
+    k[:] = a[0] * 10.3
+    k[1] += a[1] * 10.7
+    t = np.arange(4, dtype=np.float64) * a
+    return t * n, (np.arange(0.5, 4.0, 1.0, np.int64) + k) * a
+
+
+@case(x, y)
 def extended(a, b):
     c = combined(a, b) + combined(a, b, how="difference")
     return combined(scaled(c[0], factor=3.0), c[1]) * np.sum(scaled(c))
+
+
+import list_cases  # noqa: E402, F401 (enters its cases)

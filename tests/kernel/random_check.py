@@ -7,6 +7,8 @@ import numpy as np
 from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
 from kernel_cases import Check, kernel_ir
+from numba import types
+from numba.extending import overload, register_jitable
 from random_kernels import SIZE
 
 import ampi
@@ -71,7 +73,38 @@ def several(c, *values):
     return s
 
 
-HELPERS = ("total", "spread", "renewal", "smoothed", "upwind", "limited", "several")
+@register_jitable
+def registered(x, c):
+    s = c
+    for i in range(x.shape[0]):
+        s = 0.5 * s * x[i] + 0.1
+    return s
+
+
+def declared(x, y):
+    return np.tanh(x) * y if isinstance(x, np.ndarray) else 0.5 * x * y - x
+
+
+@overload(declared)
+def _declared(x, y):
+    if isinstance(x, types.Array):
+        return lambda x, y: np.tanh(x) * y
+    return lambda x, y: 0.5 * x * y - x
+
+
+shifted = numba.njit(lambda x, y=0.3: math_free(x, y) + y * y)
+HELPERS = (
+    "total",
+    "spread",
+    "renewal",
+    "smoothed",
+    "upwind",
+    "limited",
+    "several",
+    "registered",
+    "declared",
+    "shifted",
+)
 
 
 def kernel_of(text, seed):

@@ -28,10 +28,13 @@ class Program:
 
     def source(self):
         self.block(first=True)
-        results = self.random.sample(self.scalars, self.random.randint(0, 2))
+        results = self.results()
         if results:
             self.line(f"return {', '.join(results)}")
         return "def kernel(a, b, c, index, u, v, n):\n" + "\n".join(self.lines) + "\n"
+
+    def results(self):
+        return self.random.sample(self.scalars, self.random.randint(0, 2))
 
     def line(self, text):
         self.lines.append("    " * self.depth + text)

@@ -57,6 +57,8 @@ WHOLE = (
     "upwind({a}, {x} * 1.0)",
     "limited({a}, {b})",
     "limited({a}, {x})",
+    "declared({a} * 1.0, {x})",
+    "declared({a} + {b}, {x} * 0.5)",
     "np.cumsum({a}) * {b}",
     "np.cumprod(np.tanh({a}))",
     "np.roll({a}, -2) * {b}",
@@ -88,12 +90,25 @@ class Language(Program):
             self.function_inside()
         return super().source()
 
+    def results(self):
+        """Numbers, some of them as arrays without axes."""
+        return [f"np.asarray({x} * 1.0)" if self.random.random() < 0.3 else x for x in super().results()]
+
     def statement(self):
         if self.random.random() < 0.45:
             return super().statement()
         self.budget -= 1
         simple = [self.unpack, self.comprehension, self.decomposition, self.matrix, self.order, self.whole_function]
-        simple += [self.growing_list, self.choice_of_tuples, self.several_names, self.integer, self.elements_in_list]
+        simple += [
+            self.growing_list,
+            self.changing_list,
+            self.declared_function,
+            self.without_axes,
+            self.choice_of_tuples,
+            self.several_names,
+            self.integer,
+            self.elements_in_list,
+        ]
         nested = [self.over_several, self.over_matrix, self.over_indices, self.assigned_condition, self.over_list]
         nested += [self.countdown, self.found_or_not]
         if self.budget > 0 and self.depth < 5 and self.random.random() < 0.4:
@@ -263,6 +278,66 @@ class Language(Program):
         self.line(f"{x} = np.tanh(np.array({name}).sum() + {name}[-1] * len({name}))")
         self.scalars.append(x)
 
+    def changing_list(self):
+        """A list that grows and shrinks, in several statements and loops."""
+        name, x = self.fresh("l"), self.fresh("s")
+        begin = ["[{0} * 1.0, {1}]", "[0.3, {0} * 1.0]", "[np.tanh(v) for v in {2}]", "[{0} * 1.0] * 2"]
+        self.line(f"{name} = {self.random.choice(begin).format(self.atom(), self.expression(), self.array())}")
+        for _ in range(self.random.randint(1, 3)):
+            form = self.random.choice(["loop", "loop", "counted", "drained", "here"])
+            if form == "here":
+                self.change(name)
+                continue
+            i = self.fresh("i")
+            if form == "drained":
+                self.line(f"while len({name}) > 2:")
+            elif form == "counted":
+                self.line(f"{i} = 0")
+                self.line(f"while {i} < {self.random.choice(['3', 'n'])}:")
+                self.line(f"    {i} += {self.random.choice(['1', '2', f'1 if {self.array()}[{i}] > 0.1 else 2'])}")
+            else:
+                self.line(f"for {i} in range({self.random.choice(['n', '3', '1, n'])}):")
+            self.depth += 1
+            if form == "drained":
+                self.line(f"{name}[0] = {name}.pop() * {self.atom()} + 0.5 * {name}[0]")
+            else:
+                if form == "loop":
+                    self.counters.append(i)
+                if self.random.random() < 0.3:
+                    j = self.fresh("i")
+                    self.line(f"for {j} in range({i}):")
+                    self.line(f"    {name}.append({name}[0] * 0.5 + {self.atom()} * 0.1)")
+                for _ in range(self.random.randint(1, 2)):
+                    self.change(name)
+                if form == "loop":
+                    self.counters.pop()
+            self.depth -= 1
+        self.line(f"{x} = np.tanh(np.sum(np.array({name})) + {name}[-1] * len({name}) + {name}[0])")
+        self.scalars.append(x)
+
+    def change(self, name):
+        """A statement that changes a list of one number at least, and leaves one."""
+        value = self.expression()
+        form = self.random.randrange(8)
+        if form == 0:
+            self.line(f"{name}.insert({self.random.choice(['0', '1', '-1', '100'])}, {value})")
+        elif form == 1:
+            self.line(f"{name}.extend([{value}, {self.atom()} * 0.5])")
+        elif form == 2:
+            items = self.random.choice([f"{self.array()}", f"[v * 0.5 for v in {self.array()}]", f"({value}, 0.5)"])
+            self.line(f"{name} += {items}" if items[0] == "[" else f"{name}.extend({items})")
+        elif form == 3:
+            self.line(f"if len({name}) > 1:")
+            popped = self.fresh("s")
+            self.line(f"    {popped} = {name}.pop({self.random.choice(['', '', '0', '-2'])})")
+            self.line(f"    {name}[-1] = np.tanh({popped} * {value})")
+        elif form == 4:
+            self.line(f"{name}.{self.random.choice(['reverse', 'sort'])}()")
+        elif form == 5:
+            self.line(f"{name}[{self.random.choice(['0', '-1', f'len({name}) - 1'])}] = {value}")
+        else:
+            self.line(f"{name}.append(np.tanh({name}[{self.random.choice(['0', '-1'])}] * {value}))")
+
     def elements_in_list(self):
         name, x = self.fresh("l"), self.fresh("s")
         self.line(f"{name} = [{self.atom()} * 1.0] * {self.random.choice(['3', 'n'])}")
@@ -342,6 +417,22 @@ class Language(Program):
             self.line(f"def {name}({x}, {y}):")
             self.line(f"    return {value}")
         self.inside.append(name)
+
+    def declared_function(self):
+        """A call of what extensions declare for Numba, or of a lambda."""
+        x, y = self.atom(), self.expression()
+        forms = ["registered({a} * 1.0, {x} * 1.0)", "declared({x} * 1.0, {y} * 1.0)", "shifted({x} * 1.0)",
+                 "shifted({y} * 1.0, {x} * 1.0)", "declared({a} * 1.0, {x})[1]"]  # fmt: skip
+        self.bind(self.random.choice(forms).format(a=self.array(), x=x, y=y))
+
+    def without_axes(self):
+        """An array without axes, and what is read of it."""
+        name = self.fresh("z")
+        self.line(f"{name} = {self.random.choice(['np.asarray', 'np.array'])}({self.expression()} * 1.0)")
+        if self.random.random() < 0.4:
+            self.line(f"{name}[()] {self.random.choice(['=', '+=', '*='])} np.tanh({self.atom()} * 1.0)")
+        uses = ["{0}[()]", "{0}.item()", "np.sum({0})", "(np.sin({0}) * {2}).sum()"]
+        self.bind(self.random.choice(uses).format(name, self.atom(), self.array()))
 
     def integer(self):
         k = self.fresh("k")

@@ -218,19 +218,37 @@ def in_python(x):
     return y
 
 
-def grown_in_a_while_loop(x):
+def grown_until_it_is_large(x):
     values = [1.0]
-    k = 0
-    while k < 3:
-        values.append(x[k])
-        k += 1
+    while values[-1] < 10.0:
+        values.append(values[-1] + x[0])
     return values[0]
 
 
-def grown_by_more(x):
+def under_another_name(x):
+    values = [v * 1.0 for v in x]
+    others = values
+    others.append(x[1])
+    return values[-1]
+
+
+def as_a_whole(x):
     values = [x[0]]
-    values.extend([x[1]])
-    return values[0]
+    others = values
+    values.insert(0, x[1])
+    return others[0]
+
+
+def list_of_tuples(x):
+    values = [(0.0, 0)]
+    for k in range(3):
+        values.append((x[k], k))
+    return values[1][0]
+
+
+def popped_behind_its_last(x):
+    values = [x[0], x[1]]
+    return values[-1] * values.pop()
 
 
 def added_lists(x):
@@ -259,8 +277,11 @@ def digits_of_a_ufunc(x):
         (of_a_class, "the jitclass .*Held", "named tuple"),
         (tried, "try is not supported", "with if"),
         (in_python, "with is not supported", "one kernel before it"),
-        (grown_in_a_while_loop, "the list 'values' grows here", "np.empty"),
-        (grown_by_more, "'.extend' of a list", "for loop"),
+        (grown_until_it_is_large, "the list 'values' grows here", "np.empty"),
+        (under_another_name, r"'.append\(\)' of a list", "under the name"),
+        (as_a_whole, "the list 'values' as a whole", "np.array"),
+        (list_of_tuples, "a tuple in a list that grows", "rows of a matrix"),
+        (popped_behind_its_last, r"'values.pop\(\)' inside of an expression", "a line of its own"),
         (added_lists, "arithmetic of a list", "np.array"),
         (returned_list, "returns a list", "np.array"),
         (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),

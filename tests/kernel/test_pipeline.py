@@ -202,6 +202,16 @@ def test_errors_come_at_the_first_call():
         middle.adjoint_source({})
 
 
+@pytest.mark.parametrize("given", [[1.0, 2.0], numba.typed.List([1.0]), [np.ones(2)]])
+def test_lists_as_arguments_are_refused_with_what_to_pass(given):
+    @kernel
+    def first(values, x):
+        return values[0] * x
+
+    with pytest.raises(KernelError, match=r"argument 'values' is a (.|\n)*np\.array"):
+        first(given, 2.0)
+
+
 def test_ir_and_source_can_be_looked_at():
     x = np.zeros(3)
     assert [a.name for a in weighted.lower_ir(x, x, 1.0).arguments] == ["x", "y", "a", "power"]

@@ -21,7 +21,7 @@ from ampi.kernel.ir.index_algebra import ONE, ZERO
 def asarray(builder: Any, node: ast.Call, a: Any, dtype: Any = None) -> Any:
     """An array itself, or a new one of a number, tuple or list."""
     type_ = None if is_none(dtype) else builder.dtype(node, dtype)
-    if not is_array(a):
+    if not is_array(a) or sequences.is_list(builder, a):
         return sequences.array_of(builder, node, a, type_)
     return a if type_ in (None, a.type.dtype) else array_shapes.astype(builder, node, a, dtype)
 

@@ -516,8 +516,9 @@ def clip(builder: Any, node: ast.Call, a: Any, a_min: Any = None, a_max: Any = N
 
 
 @rule(np.arange, of_anything=True)
-def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any = None) -> Lazy:
-    start, stop = (start, stop) if stop is not None else (ZERO, start)
+def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Lazy:
+    start, stop = (ZERO, start) if is_none(stop) else (start, stop)
+    step = None if is_none(step) else step
     given = [v for v in (start, stop, step) if v is not None]
     type_ = array_values.result_type(builder, node, np.arange, *given)
     start, stop = (array_values.settled(builder, v) for v in (start, stop))
@@ -530,6 +531,7 @@ def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any
     length = array_values.steady(builder, index_algebra.maximum(count, ZERO))
     (axis,) = axes_for(builder, 1)
     value = builder.binary(node, ast.Add(), start, builder.binary(node, ast.Mult(), axis, step))
+    type_ = type_ if is_none(dtype) else type_.copy(dtype=builder.dtype(node, dtype))
     return Lazy(type_, (axis,), (length,), cast(value, type_.dtype))
 
 

@@ -19,7 +19,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
-from ampi.kernel.ir.intrinsics import cast
+from ampi.kernel.ir.intrinsics import cast, into_array
 from ampi.kernel.ir.rewrite import substitute
 
 AXES = "ijkl"
@@ -445,7 +445,7 @@ def assign_masked(builder: Any, node: ast.AST, array: ir.Var, mask: Any, value: 
     value, mask = settled(builder, value), computed(builder, mask, "mask")
     (axis,) = axes_for(builder, 1)
     agree(builder, node, shape_of(builder, array)[0], shape_of(builder, mask)[0])
-    store = ir.Store(array, (axis,), value, line=builder.line)
+    store = ir.Store(array, (axis,), into_array(value, array.type.dtype), line=builder.line)
     chosen = ir.If(element_at(mask, (axis,)), (store,), line=builder.line)
     builder.emit(ir.For(axis, ZERO, shape_of(builder, array)[0], ONE, (chosen,), whole=True, line=builder.line))
 

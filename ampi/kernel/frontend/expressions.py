@@ -12,8 +12,8 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, assignments, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
-from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.refusals import describe
+from ampi.kernel.frontend.sequences import refuse_lists
 from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, leaves_of, negation
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast

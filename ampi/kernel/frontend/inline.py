@@ -11,7 +11,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared
-from ampi.kernel.frontend.list_spelling import refuse_lists
+from ampi.kernel.frontend.sequences import refuse_lists
 from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE

@@ -16,7 +16,7 @@ from numba.core.errors import LiteralTypingError, NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, sequences
+from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, scipy_special, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
 from ampi.kernel.frontend.inline import call_function
@@ -26,6 +26,7 @@ from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conju
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads
+from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 CASTS: tuple[Any, ...] = (
     *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
@@ -71,6 +72,9 @@ def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:
 
 
 def _name_of(function: Any) -> str:
+    of_scipy = name_in_scipy(function)
+    if of_scipy is not None:
+        return f"scipy.special.{of_scipy}"
     module = getattr(function, "__module__", None)
     name = getattr(function, "__name__", None) or re.sub(r"^<|( object)? at 0x\w+|>$", "", str(function))
     return name if module in (None, "builtins") else f"{module}.{name}"
@@ -87,6 +91,7 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
     function = called.value
     if isinstance(function, (types.Number, types.Boolean)):  # Numba's types convert, as NumPy's do
         function = numpy_support.as_dtype(function).type
+    function = scipy_special.stand_in(function)
     call_rule = next((AUTHORED[c] for c in type(function).__mro__ if c in AUTHORED), None)
     if call_rule is not None:
         value = call_rule(builder, function, node, hint)
@@ -227,6 +232,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
         if node.func.attr in ("conjugate", "conj") and not (node.args or node.keywords):
             return of_elements(builder, node, np.conjugate, [value])
         handler = array_functions.METHODS.get(node.func.attr)
+        if handler is None and sequences.is_list(builder, value):
+            builder.fail(node, f"'.{node.func.attr}()' of a list is not supported here", sequences.OF_LISTS)
         if handler is None:
             builder.fail(
                 node, f"'.{node.func.attr}()' of an array is not known to the differentiator", instead_of("numpy.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import collections
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numba
@@ -14,9 +16,10 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, assignments, outside, structured_arrays, subscripts
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Static, Value
+from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
+from ampi.kernel.ir.rewrite import substitute
 
 
 def for_statement(builder: Any, node: ast.For) -> None:
@@ -254,15 +257,16 @@ def counted_loop(
 ) -> None:
     """A ``For``; its counter is the user's variable if the loop alone assigns it, otherwise one of our own."""
     name = node.target.id if isinstance(node.target, ast.Name) else "item"
-    direct = item is None and name in builder.webs.loop_variables and not builder.unrolling
+    alone = item is None and name in builder.webs.loop_variables
+    direct = alone and not builder.unrolling
     var = ir.Var(name if direct else builder.names.fresh(f"{name}_at"), type_)
     if isinstance(step, ir.Const):
         below = index_algebra.lowest(start if step.value > 0 else stop, builder.lowest)
         builder.bounds[var.name] = below if below is None or step.value > 0 else below + 1
 
     def body() -> None:
-        if direct:
-            builder.scope.kinds[name] = type_
+        if alone:
+            builder.scope.kinds[name] = type_ if direct else Named(var)
         else:
             assignments.assign(builder, node.target, var if item is None else item(var))
         builder.statements(node.body)
@@ -270,7 +274,20 @@ def counted_loop(
     builder.loops.append("prange" if parallel else "for")
     statements, _ = builder.sub_block(body)
     builder.loops.pop()
+    if parallel and builder.unrolling:
+        statements = with_own_scalars(builder, node, statements)
     builder.emit(ir.For(var, start, stop, step, statements, parallel, line=node.lineno))
+
+
+def with_own_scalars(builder: Any, node: ast.For, statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """The body of a parallel loop that stands in the kernel several times, with new names for what only it assigns."""
+    assigned = [s.target for s in ir.walk(statements) if isinstance(s, ir.Assign)]
+    here, everywhere = (collections.Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+                        for tree in (node, builder.definition))  # fmt: skip
+    own = {
+        v.name: replace(v, name=builder.names.fresh(v.name)) for v in assigned if here[v.name] == everywhere[v.name] > 0
+    }
+    return tuple(substitute(s, own) for s in statements)
 
 
 def unrolled_loop(builder: Any, node: ast.For, items: Group) -> None:

@@ -12,6 +12,7 @@ from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import assignments, outside, structured_arrays
+from ampi.kernel.frontend.refusals import instead_of_argument
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import Group, Static, Value
@@ -117,5 +118,5 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
     return builder.fail(
         builder.definition,
         f"argument '{'.'.join(map(str, path))}' is a {type_}",
-        "kernels take bools, integers, floats, complex numbers, arrays of them, and (named) tuples of these",
+        instead_of_argument(type_),
     )

@@ -36,7 +36,7 @@ from ampi.kernel.frontend import (
     elementwise,  # noqa: F401 (enters its rules)
     expressions,
     invocations,
-    list_spelling,
+    list_nodes,
     outside,
     statements,
     stencils,  # noqa: F401 (enters its calls)
@@ -56,6 +56,7 @@ from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, structure_of
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.operators import BINARY, COMPARE, fold
 from ampi.kernel.normalise.lower import lower
@@ -65,9 +66,9 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Attribute: subscripts.attribute_value,
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
-    **list_spelling.EXPRESSIONS,
+    **list_nodes.EXPRESSIONS,
 }
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_spelling.Put: list_spelling.put}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_nodes.Put: list_nodes.put_item}
 
 
 @global_compiler_lock
@@ -188,6 +189,8 @@ class _Builder:
         self.source.fail(node, problem, advice)
 
     def emit(self, statement: ir.Stmt) -> None:
+        if isinstance(statement, (ir.Store, ir.Elementwise)):
+            statement = replace(statement, value=into_array(statement.value, statement.array.type.dtype))
         self.block.append(statement if statement.line else replace(statement, line=self.line))
 
     def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:

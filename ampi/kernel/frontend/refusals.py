@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from numba import types
+
 _DESCRIPTIONS = {
     "ListComp": "a list comprehension",
     "SetComp": "a set comprehension",
@@ -61,11 +63,12 @@ _INSTEAD = {
     "numpy.nditer": "loop over a.flat or np.ndindex(a.shape)",
     "dict": "pass a named tuple",
     "set": "use a tuple",
-    "list": "begin with [] and append in one for loop, or use an array",
+    "list": "begin with [] and append in the same block, or use an array",
     "str": "pass what depends on it as a number",
     "numpy.random.": "draw the numbers outside of the kernel, and pass them as an array",
     "numpy.fft.": "call ampi.numpy.fft outside of the kernel (Numba itself compiles none of it)",
-    "numba.typed.typedlist.": "begin with List() and append in one for loop, or use an array",
+    "scipy.special.": "call it outside of the kernel, where ampi has derivatives of SciPy's functions",
+    "numba.typed.typedlist.": "begin with List() and append in the same block, or use an array",
     "numba.typed.typeddict.": "pass a named tuple",
     "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
 }
@@ -88,3 +91,19 @@ def describe(node: ast.AST) -> str:
 
 def advice_for(node: ast.AST) -> str:
     return _ADVICE.get(type(node).__name__, "write it with scalars, loops and array elements")
+
+
+_ARGUMENTS = {
+    (types.List, types.ListType): "pass an array of its numbers, np.array(...); of arrays a matrix or a tuple",
+    (types.DictType, types.ClassInstanceType, types.Record): "pass its numbers in a named tuple",
+    (types.Set,): "pass an array of what is in it",
+    (types.Optional,): "declare the type itself; None can be passed where no type is declared",
+    (types.RangeType, types.SliceType): "pass its bounds",
+    (types.NPDatetime, types.NPTimedelta): "pass numbers: a.astype(np.float64)",
+}
+
+
+def instead_of_argument(type_: types.Type) -> str:
+    """What to pass where a kernel does not take a type."""
+    known = "kernels take bools, integers, floats, complex numbers, arrays of them, and (named) tuples of these"
+    return next((text for kinds, text in _ARGUMENTS.items() if isinstance(type_, kinds)), known)

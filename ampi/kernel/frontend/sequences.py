@@ -15,6 +15,7 @@ from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 
 Places = dict[tuple[int, ...], ir.Expr]
+OF_LISTS = "change a list in the block that begins it, under the name that it has there; or use an array and count"
 
 
 def array_of(
@@ -60,3 +61,22 @@ def filled_array(
     for index, item in items.items():
         builder.emit(ir.Store(target, tuple(ir.Const(k, types.intp) for k in index), cast(item, dtype)))
     return target
+
+
+def as_list(builder: Any, array: ir.Var) -> ir.Var:
+    builder.lists.add(array.name)
+    return array
+
+
+def is_list(builder: Any, value: Value) -> bool:
+    return isinstance(value, ir.Var) and value.name in builder.lists
+
+
+def refuse_lists(builder: Any, node: ast.AST, problem: str, *values: Value) -> None:
+    if any(is_list(builder, v) for v in values):
+        builder.fail(node, problem, "make an array of it first: np.array(...)")
+
+
+def copied_list(builder: Any, node: ast.AST, array: Value) -> ir.Var:
+    """A new list of the same numbers: what a part of a list is."""
+    return as_list(builder, array_of(builder, node, array))

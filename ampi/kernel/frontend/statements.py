@@ -13,8 +13,8 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, assignments, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
-from ampi.kernel.frontend.list_spelling import refuse_lists
 from ampi.kernel.frontend.refusals import advice_for, describe
+from ampi.kernel.frontend.sequences import refuse_lists
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
 from ampi.kernel.ir import inference
@@ -82,7 +82,8 @@ def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
     index = builder.index(node.target, array, items)
     (value,) = builder.operands(lambda: builder.scalar(node.value))
     old = ir.Load(array, index, array.type.dtype)
-    if isinstance(node.op, (ast.Add, ast.Sub)):
+    of_integers = isinstance(value.type, types.Float) and not isinstance(array.type.dtype, (types.Float, types.Complex))
+    if isinstance(node.op, (ast.Add, ast.Sub)) and not of_integers:
         builder.require_store(node, array, builder.binary(node, node.op, old, value).type)
         if isinstance(node.op, ast.Sub):
             value = builder.negated(node, value)

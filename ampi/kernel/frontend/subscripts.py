@@ -31,8 +31,7 @@ def attribute_value(builder: Any, node: ast.Attribute) -> Value:
         if owner.cls is not None and node.attr in owner.cls._fields:
             return owner.items[owner.cls._fields.index(node.attr)]
         if hasattr(list, node.attr):
-            advice = "append in one for loop of the function that begins the list, or use an array"
-            builder.fail(node, f"'.{node.attr}' of a list is not supported here", advice)
+            builder.fail(node, f"'.{node.attr}' of a list is not supported here", sequences.OF_LISTS)
         builder.fail(node, f"a tuple has no field '{node.attr}'")
     if inference.is_array(owner.type):
         return array_attribute(builder, node, owner)
@@ -95,7 +94,8 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
         builder.fail(node, "only arrays and tuples can be indexed")
     items = index_items(builder, node)
     if not array_values.is_simple(items):
-        return array_values.part(builder, node, owner, items, hint)
+        part = array_values.part(builder, node, owner, items, hint)
+        return sequences.copied_list(builder, node, part) if sequences.is_list(builder, owner) else part
     return builder.subscript(node, owner, builder.index(node, owner, items), hint)
 
 

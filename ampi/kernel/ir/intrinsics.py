@@ -533,3 +533,9 @@ def cast(value: Expr, type_: types.Type) -> Expr:
         if isinstance(value.value, int) and not isinstance(value.value, bool):
             return Const(value.value, type_)
     return Op("cast", (value,), type_)
+
+
+def into_array(value: Expr, dtype: types.Type) -> Expr:
+    """A scalar as an array of ``dtype`` holds it: floating point becomes integers by a conversion of its own."""
+    loses = isinstance(value.type, types.Float) and isinstance(dtype, (types.Integer, types.Boolean))
+    return cast(value, dtype) if loses else value

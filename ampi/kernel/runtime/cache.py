@@ -39,6 +39,7 @@ from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced
+from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 # --------------------------------------------------------------------------------------------------- fingerprints
 
@@ -188,6 +189,10 @@ class _Identity:
             return type(value).__qualname__, repr(value)
         if isinstance(value, type):
             return value.__module__, value.__qualname__, getattr(value, "_fields", ())
+        if isinstance(value, np.ufunc):
+            return "ufunc", name_in_scipy(value), value.__name__
+        if hasattr(type(value), "__wrapper_address__"):  # the address is another one in the next process
+            return "function", name_in_scipy(value) or value.__wrapper_address__()
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
 
     def of_loops(self, value: Any) -> Any:

@@ -1,0 +1,167 @@
+"""Nodes of the syntax tree that stand for lists of numbers as arrays, and what they are: see `list_spelling`."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import array_values, loops, sequences
+from ampi.kernel.frontend.values import Group, Static, Unknown, Value
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.index_algebra import ZERO
+from ampi.kernel.ir.intrinsics import cast
+
+
+class NewList(ast.expr):
+    """An array with room for ``length`` numbers, of the type of those that are put into the list ``key``."""
+
+    _fields = ("length",)
+    key: str
+
+
+class Length(ast.expr):
+    """How many iterations a loop over something has."""
+
+    _fields = ("iter",)
+
+
+class Filled(ast.expr):
+    """The first elements of a list."""
+
+    _fields = ("list", "count")
+
+
+class Elements(ast.expr):
+    """An array of the numbers in a list."""
+
+    _fields = ("list",)
+
+
+class Position(ast.expr):
+    """An index of a list with ``count`` items, counted from the start."""
+
+    _fields = ("index", "count")
+
+
+class Known(ast.expr):
+    """A function, whatever its name means in the program."""
+
+    _fields = ()
+
+    def __init__(self, function: Any = None):
+        super().__init__()
+        self.function = function
+
+
+class Put(ast.stmt):
+    """``list[place] = value``."""
+
+    _fields = ("list", "place", "value")
+    key: str
+
+
+def allocated(builder: Any, node: NewList) -> ir.Var:
+    dtype = builder.scope.kinds.get(f"list {node.key}")
+    if dtype is None:
+        raise Unknown
+    length = array_values.steady(builder, cast(builder.scalar(node.length), types.intp))
+    return sequences.as_list(builder, array_values.new_array(builder, "list", dtype, (length,)))
+
+
+def length(builder: Any, node: Length) -> ir.Expr:
+    items = loops.iterated(builder, node.iter)
+    return ir.Const(len(items.items), types.intp) if isinstance(items, Group) else cast(items.length, types.intp)
+
+
+def filled(builder: Any, node: Filled) -> Value:
+    whole = array_values.Range(None, builder.scalar(node.count), None)
+    return sequences.as_list(builder, array_values.part(builder, node, builder.value(node.list), [whole], None))
+
+
+def elements(builder: Any, node: Elements) -> Value:
+    value = builder.value(node.list)
+    return (
+        sequences.as_list(builder, sequences.array_of(builder, node.list, value)) if isinstance(value, Group) else value
+    )
+
+
+def position(builder: Any, node: Position) -> ir.Expr:
+    index, count = builder.scalar(node.index), builder.scalar(node.count)
+    if not isinstance(index.type, types.Integer):
+        builder.fail(node, f"an index must be an integer, not {index.type}", "use integers; loop over masks")
+    lowest = index_algebra.lowest(index, builder.lowest)
+    if lowest is not None and lowest >= 0:
+        return index
+    index = array_values.steady(builder, cast(index, types.intp))
+    below = ir.Op("lt", (index, ZERO), types.boolean)
+    return ir.Op("select", (below, index_algebra.add(index, cast(count, types.intp)), index), types.intp)
+
+
+def put_item(builder: Any, node: Put) -> None:
+    value = builder.value(node.value)
+    if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
+        what = "a tuple" if isinstance(value, Group) else "an array" if array_values.is_array(value) else "no number"
+        builder.fail(node, f"{what} in a list that grows", "let lists hold numbers: assign to rows of a matrix instead")
+    key, type_ = f"list {node.key}", inference.plain(value.type)
+    known = builder.scope.kinds.get(key)
+    builder.scope.kinds[key] = type_ if known is None else inference.unify(known, type_)
+    array = builder.value(node.list)
+    builder.emit(ir.Store(array, (builder.scalar(node.place),), cast(value, array.type.dtype)))
+
+
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
+    NewList: allocated,
+    Length: length,
+    Filled: filled,
+    Elements: elements,
+    Position: position,
+    Known: lambda builder, node: Static(node.function),
+}
+
+# ----------------------------------------------------------------------------------------------------- how to make them
+
+
+def assign(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([named(name, ast.Store())], value)
+
+
+def increase(name: str, number: ast.expr | None = None) -> ast.stmt:
+    return assign(name, ast.BinOp(ast.Name(name, ast.Load()), ast.Add(), number or ast.Constant(1)))
+
+
+def named(name: str, context: ast.expr_context | None = None) -> ast.Name:
+    return ast.Name(name, context or ast.Load())
+
+
+def name_of(node: Any) -> str | None:
+    """The name that an expression is, if it is one."""
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def loop(target: ast.expr, items: ast.expr, body: list[ast.stmt]) -> ast.For:
+    return ast.For(target, items, body, [])
+
+
+def put(array: str, place: ast.expr, value: ast.expr) -> ast.stmt:
+    statement = Put(named(array), place, value)
+    statement.key = array
+    return statement
+
+
+def new_list(length: ast.expr, key: str) -> ast.expr:
+    made = NewList(length)
+    made.key = key
+    return made
+
+
+def copied(node: Any) -> Any:
+    return copy.deepcopy(node)
+
+
+def placed(node: Any, like: ast.AST) -> Any:
+    return ast.fix_missing_locations(ast.copy_location(node, like))

@@ -1,0 +1,34 @@
+"""Which function of ``scipy.special`` something is that Numba calls: a ufunc, or an object that gives an address."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import numpy as np
+from numba.extending import get_cython_function_address
+
+
+def name_in_scipy(function: Any) -> str | None:
+    """The name of a function in ``scipy.special``, where that is imported."""
+    module = sys.modules.get("scipy.special")
+    if module is None:
+        return None
+    if isinstance(function, np.ufunc):
+        name = function.__name__
+        return name if getattr(module, name, None) is function else None
+    address = getattr(function, "__wrapper_address__", None)
+    return None if address is None else _addresses().get(address())
+
+
+@functools.cache
+def _addresses() -> dict[int, str]:
+    """The names of SciPy's compiled functions of floating point by their addresses."""
+    from scipy.special import cython_special
+
+    found = {}
+    for name in cython_special.__pyx_capi__:
+        plain = name.removeprefix("__pyx_fuse_0").removeprefix("__pyx_fuse_1")
+        found[get_cython_function_address("scipy.special.cython_special", name)] = plain
+    return found

@@ -1,0 +1,108 @@
+"""Kernels with lists that grow and shrink, of the cases in `language_cases`."""
+
+import numpy as np
+from language_cases import SCALE, case, x, y
+
+
+@case(x, y)
+def list_after_its_comprehension(a, b):
+    squares = [v * v for v in a]
+    first = squares[0] * len(squares)
+    for i in range(b.shape[0]):
+        squares.append(b[i] * squares[i])
+    squares += [first, 2.0 * b[0]]
+    squares.extend([v * first for v in b if v > 0.5])
+    copy = squares[1:4]
+    squares[1] = 5.0 * a[0]
+    return np.array(squares).sum() + copy[0] * squares[-1] + len(squares), np.array(copy)
+
+
+@case(x, 3)
+def triangular_list(a, n):
+    products = []
+    for i in range(n):
+        for j in range(i + 1):
+            products.append(a[i] * a[j])
+    for k in range(n):
+        products.append(products[k] * products[-1])
+    ordered = np.asarray(products)
+    products[0] = 2.0 * a[1]
+    return np.sin(ordered).sum() + products[0] * products[1]
+
+
+@case(x, 0.6)
+def list_as_long_as_a_while_loop(a, limit):
+    found = [a[0] * 1.0]
+    i, s = 0, 0.0
+    while i < a.shape[0]:
+        if a[i] > limit:
+            found.append(a[i] * found[-1])
+            i += 2
+        else:
+            i += 1
+        s = s * 0.5 + found[-1]
+    n = 0
+    while True:
+        n += 1
+        if n == 2:
+            continue
+        if n > 3:
+            break
+        found.append(s * n)
+    return s, found[-1] * found[-2], len(found)
+
+
+@case(x, y)
+def stack_of_numbers(a, b):
+    stack = [a[0] * 1.0, b[0] * b[1]]
+    s = 0.0
+    for i in range(a.shape[0]):
+        top = stack.pop()
+        if top > 0.5:
+            stack.append(top * a[i])
+            stack.append(top - b[i])
+        else:
+            stack.append(top + SCALE)
+        s += stack[-1] * len(stack)
+    while len(stack) > 1:
+        s = s * 0.5 + stack.pop() * stack.pop(0)
+        stack.append(s)
+    return s + stack[0]
+
+
+@case(x, y)
+def items_inserted_and_removed(a, b):
+    items = [a[0] * b[0]]
+    items.insert(0, a[1] * 2.0)
+    items.insert(-1, b[1] * a[2])
+    items.insert(100, b[2] * b[2])
+    taken = items.pop(-2)
+    for k in range(2):
+        items.extend((a[3] * k, taken * b[3]))
+    items.reverse()
+    del items[1]
+    s = 0.0
+    for k in range(-2, 2):
+        s += items[k] * (k + 3.0) * a[k]
+    items.sort()
+    items.append(s * taken)
+    last = items.pop() * items[0] + len(items)
+    return np.array(items), last
+
+
+@case(x, y)
+def lists_begun_anew(a, b):
+    sums, part = [], [0.5]
+    for i in range(a.shape[0]):
+        part.append(a[i] * part[-1] + b[i])
+        if i % 2 == 1:
+            sums.append(sum(part) * len(part))
+            part = [b[i] * 1.0]
+    for i in range(2):
+        row = [a[i] * 1.0]
+        for j in range(i, 3):
+            row.append(row[-1] * b[j])
+        sums.append(row.pop() + row[0])
+    part.clear()
+    part.append(sums[-1] * sums[0])
+    return np.array(sums).sum() * part[0], len(part)
