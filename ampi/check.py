@@ -38,6 +38,8 @@ def parse(arguments):
     parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
+    if ampi.COMM_WORLD.rank != 0:
+        parser._print_message = lambda *_: None  # help, and what is wrong, are printed once
     options = parser.parse_args(arguments)
     if options.run and not options.wrt:
         parser.error("--run needs --wrt NAME: with respect to what is differentiated")

@@ -6,6 +6,7 @@ forks; the fork is the rank. Pages that no rank writes to exist once.
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -156,7 +157,12 @@ def _be_a_rank(asking, told, descriptors):
     with contextlib.suppress(OSError):
         asking.send(f"{status}\n".encode())
     asking.detach()  # closed when the process has ended
-    sys.exit(status)  # MPICH says goodbye to its launcher when the process ends
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # MPICH says goodbye to its launcher when the process ends. Python's own end would go through all objects, and each
+    # rank would have its copy of the pages they lie in.
+    ctypes.CDLL(None).exit(status)
 
 
 # ------------------------------------------------------------------------------------------------ what others call

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -122,22 +123,67 @@ def imported():
 def started(mpiexec, ranks, command, spared):
     """Run a command on ranks, as long as there is memory; its status, what it printed, and its errors."""
     hosts = ["-launcher", "fork", "-hosts", "localhost,127.0.0.1", "-ppn", str(-(-ranks // 2))] if ranks > 256 else []
+    segments = Segments()
     process = subprocess.Popen(
         [str(mpiexec), *hosts, "-n", str(ranks), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while True:
-        try:
-            printed, said = process.communicate(timeout=0.2)
-            return process.returncode, printed, said
-        except subprocess.TimeoutExpired:
-            free = available()
-            spared.append(free)
-            if free < LEAST:
-                process.terminate()
-                return 1, "", f"ended: {free / 2**20:.0f} MiB of memory were left"
+    try:
+        while True:
+            try:
+                printed, said = process.communicate(timeout=0.2)
+                return process.returncode, printed, said
+            except subprocess.TimeoutExpired:
+                segments.look()
+                free = available()
+                spared.append(free)
+                if free < LEAST:
+                    return 1, "", f"ended: {free / 2**20:.0f} MiB of memory were left"
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        segments.remove()
+
+
+class Segments:
+    """Files in /dev/shm that MPICH makes for the ranks we start: those of ranks that are killed stay."""
+
+    def __init__(self):
+        self.before = self._there()
+        self.own = set()
+
+    @staticmethod
+    def _there():
+        return set(pathlib.Path("/dev/shm").glob("mpich_shm_*"))
+
+    def look(self):
+        """Find out which of the files that are new are mapped by descendants of this process."""
+        if new := self._there() - self.before - self.own:
+            for maps in _of_descendants("maps"):
+                self.own |= {path for path in new if str(path) in maps}
+            self.before |= new - self.own if self.own else set()
+
+    def remove(self):
+        """Delete ours, after the end of all ranks."""
+        for path in self.own:
+            path.unlink(missing_ok=True)
+
+
+def _of_descendants(name):
+    """A file of /proc of each process that descends from this one."""
+    parents = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    ours = {os.getpid()}
+    while found := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= found
+    for number in ours:
+        with contextlib.suppress(OSError):
+            yield pathlib.Path(f"/proc/{number}/{name}").read_text()
 
 
 def available():
@@ -157,6 +203,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path)
     options = parser.parse_args()
     os.environ.update({**LEAN, **os.environ})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through what cleans up
     mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
     with contextlib.ExitStack() as stack:
         command = [sys.executable, __file__, "--on-ranks"]

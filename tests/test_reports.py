@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import re
+import time
 
 import numpy
 import pytest
@@ -201,7 +202,7 @@ def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
 
 def many(ranks, events=40, messages=6):
     """What so many ranks might have traced: each sends to its neighbours in a ring, and there is a sweep."""
-    sites = [("", "(elsewhere)", 0), ("/p/a.py:3", "Isend", COMMUNICATION), ("/p/a.py:9", "work", KERNEL)]
+    sites = [("", "(elsewhere)", 0), ("/p/a.py:3", "Isend", COMMUNICATION), ("/p/a.py:9", "work " * 9, KERNEL)]
     found = []
     for rank in range(ranks):
         times = [(1000 * k, 1000 * k + 700, 1 + k % 2, SWEEP if 2 * k > events else RECORDING) for k in range(events)]
@@ -215,6 +216,7 @@ def many(ranks, events=40, messages=6):
             {
                 "sites": sites,
                 "comms": ["MPI_COMM_WORLD"],
+                "compiling": 0.0,
                 "events": [(*span, COMMUNICATION if span[2] == 1 else KERNEL) for span in times]
                 + [(100, 300, 1, RECORDING, WAITING)],
                 "dropped": 0,
@@ -245,12 +247,13 @@ def test_few_ranks_and_many(ranks, tmp_path):
     const heights = texts.map((t) => t.getBoundingClientRect());
     const apart = heights.slice(1).map((b, k) => b.top - heights[k].bottom);
     return {held: $("held").getAttribute("points").split(" ").length, legend: $("memory-legend").textContent,
+            clipped: $("lines-table").scrollWidth > $("lines-table").clientWidth,
             heights: frames.map((f) => f.height), wide: document.documentElement.scrollWidth > innerWidth,
             apart: Math.min(0, ...apart), names: texts.length};
     """
     found, said = look(tmp_path / "index.html", script, tmp_path)
     assert not said and "error" not in found, (said, found)
-    assert all(50 < height < 1000 for height in found["heights"]), found
+    assert all(50 < height < 1000 for height in found["heights"]) and not found["clipped"], found
     assert found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"], found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
@@ -266,6 +269,31 @@ def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
     assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
     said = written.write_trace(tmp_path / "trace.json.gz", ranks)
     assert "172 are left out" in said
+
+
+def test_much_compiling_is_said():
+    ranks = many(2)
+    assert not shown.compilation(ranks)
+    ranks[1]["compiling"] = 3.0
+    data = shown.figures_of(ranks, "compiled")
+    (note,) = data["notes"]
+    assert note.startswith("3.0 s on a rank") and note in written.profile(data)
+
+
+def test_what_comes_before_the_first_record_is_elsewhere():
+    with ampi.tracing() as trace:
+        ampi.COMM_WORLD.Dup().Free()
+        with ampi.Tape() as tape:
+            time.sleep(0.3)  # imports
+            x = tape.watch(numpy.ones(3))
+            y = ampi.numpy.sum(x * x)
+        tape.gradient(y, x)
+    ranks = trace.gather()
+    assert shown.elsewhere(ranks)[RECORDING][0] > 0.3
+    rows = shown.table(ranks)
+    assert sum(row["seconds"][RECORDING][0] for row in rows) < 0.3
+    (made,) = [row for row in rows if "Dup" in row["names"]]
+    assert made["calls"][PRIMAL] == [1] and made["waits"][0] > 0
 
 
 def test_checkpoints_are_seen_until_they_are_freed():

@@ -305,6 +305,17 @@ def test_what_is_not_as_predicted_is_said():
     assert "not exact: sent of primal halo.py:3 send; primal" in line and "sweep 2 s for 4 s (-50%)" in line
 
 
+def test_times_of_few_ranks_are_predicted_from_one():
+    """Two ranks of a chain are less than a whole one (which has an inside): their own counts are taken."""
+    ranks = {n: grid(n, 1) for n in (1, 2, 3, 5)}
+    for rank in ranks[2]:
+        rank["seconds"]["sweep"] = 4.0
+    one, two, three, _ = list(validation.told(ranks, NETWORK, "weak"))[1:]
+    assert "1 not predicted" in one and "%" not in one
+    assert "2 counts not predicted" in two and "sweep 2 s for 4 s (-50%)" in two
+    assert "sweep 2 s for 2 s (+0%)" in three
+
+
 @pytest.mark.timeout(100)
 def test_netbench(mpiexec, tmp_path):
     done = mpiexec(2, "-m", "ampi.scaling", "netbench")

@@ -13,6 +13,7 @@ SCRIPTS = pathlib.Path(__file__).parents[1] / "scripts"
 CRASH = """\
 import os
 import signal
+import time
 
 def crash():
     from mpi4py import MPI
@@ -20,6 +21,12 @@ def crash():
     if MPI.COMM_WORLD.Get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
+
+def crash_later():
+    from mpi4py import MPI
+
+    time.sleep(1.5)
+    crash()
 """
 
 
@@ -61,3 +68,18 @@ def test_all_end_with_one_that_is_killed(tmp_path, monkeypatch, hydra):
         assert done.returncode
         ranks = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
         assert sum(str(command[-1]) in line and " serve " in line for line in ranks.splitlines()) <= 1
+
+
+def test_segments_of_killed_ranks_are_removed(tmp_path, monkeypatch, hydra):
+    (tmp_path / "crashing.py").write_text(CRASH)
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import preloaded_ranks
+    import set_up_costs
+
+    made = []
+    monkeypatch.setattr(set_up_costs, "Segments", lambda kind=set_up_costs.Segments: made.append(kind()) or made[-1])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with preloaded_ranks.server("mpi4py.MPI", "crashing") as command:
+        status, _, _ = set_up_costs.started(hydra, 2, [*command, "crashing:crash_later"], [])
+    (segments,) = made
+    assert status and segments.own and not any(path.exists() for path in segments.own)

@@ -23,7 +23,7 @@ def describe(problem: Differentiation, found: Gradients) -> str:
     comm = problem.comm
     for k, dependent in enumerate(problem.session.dependents):
         values = comm.allgather(None if dependent.value is None else float(np.asarray(memory_of(dependent.value))))
-        meaning = _MEANING[problem.objective].format(comm.Get_size())
+        meaning = _MEANING[problem.objective].format(comm.Get_size()) if comm.Get_size() > 1 else "on one rank"
         repeated = f", the last of {dependent.times} values" if dependent.times > 1 else ""
         lines.append(f"{dependent.text} = {found.values[k]:.12e}   ({meaning}{repeated})")
         if problem.objective == "sum" and len(values) > 1 and len(set(map(str, values))) == 1 and values[0]:

@@ -19,6 +19,9 @@ MOST_ARROWS = 20_000
 MOST_SAMPLES = 400
 """Moments in the curves of memory."""
 
+LONG, NOTABLE = 0.5, 0.05
+"""Seconds, and part of the time, from which on it is said what compiling kernels took."""
+
 Ranks = list[dict[str, Any]]
 
 
@@ -33,6 +36,8 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
         notes.append(
             f"{dropped} events were counted and are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
         )
+    if compiling := compilation(ranks):
+        notes.append(compiling)
     return {
         "title": title,
         "ranks": len(ranks),
@@ -52,8 +57,20 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
         "total": {"phases": phase_times(ranks), "elsewhere": elsewhere(ranks)},
         "tape": [rank["tape"] for rank in ranks],
         "check": check,
+        "compiling": compiling,
         "notes": notes,
     }
+
+
+def compilation(ranks: Ranks) -> str:
+    """What is to be said of kernels that were made ready meanwhile; empty if that took next to nothing."""
+    longest = max(rank["compiling"] for rank in ranks)
+    if longest < max(LONG, NOTABLE * 1e-9 * max(rank["phases"][-1][0] for rank in ranks)):
+        return ""
+    return (
+        f"{longest:.1f} s on a rank went into compiling kernels, or loading those that are kept: once, and in the rows "
+        "of the lines that called them first"
+    )
 
 
 def _tenths(t: int) -> int:

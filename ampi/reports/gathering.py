@@ -91,6 +91,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         ],
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
         "comms": tracer.comms,
+        "compiling": tracer.compiling,
         "tape": tape,
         "host": mpi.Get_processor_name(),
         "process": os.getpid(),

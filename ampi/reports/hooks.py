@@ -29,6 +29,8 @@ _WAITS = {
         *_OBJECTS,
         *"neighbor_allgather neighbor_alltoall Barrier Recv recv Sendrecv sendrecv Sendrecv_replace".split(),
         *"Probe probe Mprobe mprobe Ssend ssend".split(),
+        *"Dup Dup_with_info Clone Split Split_type Create Create_group Create_cart Create_graph".split(),
+        *"Create_dist_graph Create_dist_graph_adjacent Create_intercomm Merge Sub".split(),
     ),
     **dict.fromkeys(("Request", "Prequest"), tuple("Wait wait Waitall waitall Waitany waitany Waitsome".split())),
     "Message": ("Recv", "recv"),

@@ -16,6 +16,7 @@ from time import perf_counter_ns as now
 from typing import Any
 
 from ..handouts import LIBRARIES
+from ..kernel.runtime import progress
 from ..mpi.messages import Collective, Completion, Received, Sent, line_of
 from ..mpi.rma_access import Access, Completed
 from ..programs.traffic import name_of
@@ -260,6 +261,8 @@ class Tracer:
         Messages of which no tape knows.
     comms : dict
         Names of communicators, by their identities.
+    compiling : float
+        Seconds, when tracing has ended: what compiling kernels has taken meanwhile.
     inside : int
         Nanoseconds of all counted events of sweeps so far: what is inside of a record is not its own time.
     """
@@ -291,6 +294,8 @@ class Tracer:
         self.full = MOST_UNSETTLED
         self.settled = 0
         self.latest = self.changed = 0
+        self.compiling = 0.0
+        self.is_first = False  # the next record is the first one of the first tape
         self._numbers: dict[Any, int] = {}
         self._own: dict[int, tuple[Any, bool]] = {}
 
@@ -301,6 +306,7 @@ class Tracer:
         from . import hooks
 
         running.append(self)
+        self.compiling = progress.seconds()
         self.turn(PRIMAL)
         at_opening.insert(0, self.opens)  # before windows put their marks on the tape
         at_closing.append(self.closes)
@@ -312,6 +318,7 @@ class Tracer:
         from .harvest import harvest
 
         hooks.remove()
+        self.compiling = progress.seconds() - self.compiling
         self.settle()
         at_opening.remove(self.opens)
         at_closing.remove(self.closes)
@@ -340,6 +347,7 @@ class Tracer:
         if tape.append_record == tape.records.append:
             tape.append_record = records.append
         tape.records = records
+        self.is_first = not self.tapes
         self.tapes.append(weakref.ref(tape))
         tape.at_sweep_start("report", self.sweep_begins)
         self.turn(SWEEP if self.depth else RECORDING)
@@ -464,7 +472,9 @@ class Tracer:
     def outside(self, record: Any) -> int:
         """Something has been computed outside of all traced calls, since the last one; the number of its line."""
         site = self.site_of(record)
-        self.event(max(self.latest, self.changed), now(), site)
+        end = now()
+        self.event(end if self.is_first else max(self.latest, self.changed), end, site)
+        self.is_first = False  # what came before it is above all what the program and the first tape import
         return site
 
     def site_of(self, record: Any) -> int:

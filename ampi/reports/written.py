@@ -141,6 +141,8 @@ def profile(figures: dict[str, Any], most: int = 30) -> str:
     lines.append(_row("elsewhere (plain Python and NumPy)", width, "", "", figures["total"]["elsewhere"], None))
     phases = figures["total"]["phases"]
     lines.append(_row("in all", width, "", "", phases, None))
+    if figures["compiling"]:
+        lines.append(f"({figures['compiling']})")
     return "\n".join(lines)
 
 

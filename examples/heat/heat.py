@@ -115,9 +115,10 @@ def main():
     parser.add_argument("-n", type=int, default=48, help="grid points along an edge")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     if options.n < comm.size:
-        raise SystemExit(f"heat: {options.n} rows are too few for {comm.size} ranks")
+        parser.error(f"{options.n} rows are too few for {comm.size} ranks")
     plate = Plate(options.n, options.steps)
     shown = ampi.value(plate.run(TRUTH)["shown"])
     heaters, found = invert(plate, shown)

@@ -118,6 +118,7 @@ def main():
     parser.add_argument("--method", choices=METHODS, default="L-BFGS-B")
     parser.add_argument("--checkpoints", type=int, help="states that are kept (default: as ampi.timeloop chooses)")
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     blast = Blast(options.size, options.cycles, options.checkpoints)
     truth, guess = numpy.array([1.0, GAMMA_MINUS_1]), numpy.array([0.8, 0.5])

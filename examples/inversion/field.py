@@ -101,9 +101,10 @@ def main():
     parser.add_argument("-n", type=int, default=40, help="grid points along an edge")
     parser.add_argument("--gtol", type=float, default=1e-9, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     if options.n < comm.size:
-        raise SystemExit(f"field: {options.n} rows are too few for {comm.size} ranks")
+        parser.error(f"{options.n} rows are too few for {comm.size} ranks")
     true = truth(options.n)
     shown = ampi.value(run(true))
     found = invert(shown, options.gtol)

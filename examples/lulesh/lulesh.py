@@ -62,7 +62,10 @@ def parse_arguments(arguments=None):
     group.add_argument("--repeat", type=positive, default=5, metavar="N", help="times of --cost are the best of N (5)")
     group.add_argument("--output", metavar="FILE", help="write energy and gradient of all ranks to an HDF5 file")
     group.add_argument("--plot", metavar="FILE", help="draw a slice of what --output wrote to a PNG file")
+    parser._print_message = parser._print_message if COMM_WORLD.Get_rank() == 0 else lambda *_: None  # printed once
     options = parser.parse_args(arguments)
+    if round(COMM_WORLD.Get_size() ** (1 / 3)) ** 3 != COMM_WORLD.Get_size():
+        parser.error(f"the number of ranks must be a cube (1, 8, 27, …), not {COMM_WORLD.Get_size()}")
     if options.threads > numba.config.NUMBA_NUM_THREADS:
         parser.error(f"--threads: there are {numba.config.NUMBA_NUM_THREADS}; NUMBA_NUM_THREADS sets how many")
     if options.plot and not options.output:

@@ -131,14 +131,14 @@ def main():
     parser.add_argument("--experiments", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2000, help="between two measurements, at least")
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     tasks = experiments(options.experiments, options.steps)
     measured = ampi.value(run(TRUTH, tasks))
     log_rates, found = invert(tasks, measured)
     if comm.rank == 0:
-        print(
-            f"{found.nit} iterations, {found.nfev} runs, misfit {found.fun:.1e}\nrate of     truth     found     error"
-        )
+        print(f"{found.nit} iterations, {found.nfev} runs, misfit {found.fun:.1e}")
+        print("rate of     truth     found     error")
         for name, true, one in zip(("A + B -> C", "C -> A + B", "C -> D"), numpy.exp(TRUTH), numpy.exp(log_rates)):
             print(f"{name:<11} {true:<9.6f} {one:<9.6f} {abs(one - true):.1e}")
         if options.picture:

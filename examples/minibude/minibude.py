@@ -55,6 +55,7 @@ def parse_arguments(arguments=None):
     )  # fmt: skip
     parser.add_argument("--checkpoints", metavar="K", type=positive, help="of --descend: keep K states, not all steps")
     parser.add_argument("--memory", metavar="SIZE", help="of --descend: as many as there is room for in, say, 64MiB")
+    parser._print_message = parser._print_message if COMM_WORLD.Get_rank() == 0 else lambda *_: None  # printed once
     options = parser.parse_args(arguments)
     if options.check and not options.gradient:
         parser.error("--check needs --gradient")

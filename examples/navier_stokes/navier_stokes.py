@@ -24,8 +24,6 @@ class Flow:
     """This rank's part of a square of ``n`` by ``n`` points with edges of 2π, and ``steps`` of the flow on it."""
 
     def __init__(self, n, steps, time, viscosity=2e-3):
-        if n % comm.size:
-            raise SystemExit(f"navier_stokes: -n {n} cannot be shared by {comm.size} ranks: give a multiple of these")
         self.n, self.steps, self.dt, self.rows = n, steps, time / steps, n // comm.size
         numbers = numpy.fft.fftfreq(n, 1.0 / n)
         self.mine = slice(comm.rank * self.rows, (comm.rank + 1) * self.rows)
@@ -118,7 +116,10 @@ def main():
     parser.add_argument("--time", type=float, default=1.2, help="from the beginning to the end")
     parser.add_argument("--gtol", type=float, default=1e-5, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
+    if options.n % comm.size:
+        parser.error(f"-n {options.n} cannot be shared by {comm.size} ranks: give a multiple of these")
     flow = Flow(options.n, options.steps, options.time)
     true = truth(flow)
     seen = ampi.value(flow.run(true))

@@ -102,6 +102,7 @@ def main():
     parser.add_argument("-n", type=int, default=64, help="points on the ring")
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     n, steps = options.n, options.steps
     seen = ampi.value(run(TRUTH, n, steps))

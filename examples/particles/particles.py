@@ -116,6 +116,7 @@ def main():
     parser.add_argument("--particles", type=int, default=400)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     start = cloud(options.particles)
     seen, moved = observe(TRUTH, start, options.steps)

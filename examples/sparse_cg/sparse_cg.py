@@ -127,6 +127,7 @@ def main():
     parser.add_argument("-n", type=int, default=24, help="cells along an edge")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of one conductivity along an edge")
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     plate, true = Plate(options.n, options.blocks), truth(options.blocks)
     log_k, found = invert(plate, ampi.value(plate.temperature(true)))
@@ -139,8 +140,7 @@ def main():
             matplotlib.use("Agg")
             import matplotlib.pyplot as plt
 
-            both = numpy.exp([true, log_k]).reshape(2, options.blocks, -1)
-            plt.imshow(numpy.concatenate(both, axis=1))
+            plt.imshow(numpy.concatenate(numpy.exp([true, log_k]).reshape(2, options.blocks, -1), axis=1))
             plt.title("conductivity: the truth, and what was found")
             plt.savefig(options.picture, dpi=120)
 

@@ -104,6 +104,7 @@ def main():
     parser.add_argument("--width", type=int, default=12, help="of the two hidden layers")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     weights, found = train(options.points, options.width, options.steps)
     if comm.rank == 0:

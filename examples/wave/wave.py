@@ -115,6 +115,7 @@ def main():
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--picture", metavar="FILE")
+    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     survey, true = Survey(options.n, options.knots, options.shots, options.steps), truth(options.knots)
     seen = [ampi.value(one) for one in survey.seismograms(true)]

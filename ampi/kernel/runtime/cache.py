@@ -38,7 +38,7 @@ from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
-from ampi.kernel.runtime.progress import announced
+from ampi.kernel.runtime.progress import announced, counted
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 # --------------------------------------------------------------------------------------------------- fingerprints
@@ -419,7 +419,8 @@ def _compile_once(
     """Compile or load one signature; of several processes the first compiles and the others wait and load."""
     kept = dispatcher._cache
     if kept.holds(sig):
-        return compile(sig)
+        with counted():
+            return compile(sig)
     with waited(), locked(kept.entry(sig)), contextlib.ExitStack() as inside:
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))

@@ -1,10 +1,14 @@
-"""A line on the terminal for as long as something is compiled, if that takes long; nothing in files and pipes."""
+"""A line on the terminal for as long as something is compiled, if that takes long; nothing in files and pipes.
+
+How long everything has taken that was compiled, or loaded from the cache, is counted (`seconds`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +21,7 @@ class _Busy(threading.local):
 
 
 _busy = _Busy()
+_seconds = 0.0
 
 
 def _always() -> bool:
@@ -44,19 +49,44 @@ def announced(what: str, function: Any) -> Iterator[None]:
     function : function
         Where it is in the program.
     """
-    if _busy.with_something or not _is_terminal() or not shows():
+    if _busy.with_something:
         yield
         return
-    code = function.__code__
-    line = _Line(f"ampi: compiling {what} ({code.co_filename}:{code.co_firstlineno})...")
-    timer = threading.Timer(SOON, line.write)
-    timer.daemon = True
+    shown = _is_terminal() and shows()
+    with counted(), _said(what, function.__code__) if shown else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[None]:
+    """Count the time that this takes, once where it is inside of such a context."""
+    if _busy.with_something:
+        yield
+        return
+    global _seconds
     _busy.with_something = True
-    timer.start()
+    begun = time.perf_counter()
     try:
         yield
     finally:
         _busy.with_something = False
+        _seconds += time.perf_counter() - begun
+
+
+def seconds() -> float:
+    """How long this process has compiled, waited for others that compile the same, and loaded what is kept."""
+    return _seconds
+
+
+@contextlib.contextmanager
+def _said(what: str, code: Any) -> Iterator[None]:
+    line = _Line(f"ampi: compiling {what} ({code.co_filename}:{code.co_firstlineno})...")
+    timer = threading.Timer(SOON, line.write)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
         timer.cancel()
         line.erase()
 

@@ -13,7 +13,7 @@ function edges(entries, line) {
   return [...found.values()];
 }
 function graph(element, list, colour, what) {
-  const n = data.ranks, size = 460, middle = size / 2, radius = middle - 34, dot = n > 24 ? 5 : 13;
+  const n = data.ranks, size = n > 4 ? 460 : 240, middle = size / 2, radius = middle - 34, dot = n > 24 ? 5 : 13;
   const place = (k) => [middle + radius * Math.sin((2 * Math.PI * k) / n), middle - radius * Math.cos((2 * Math.PI * k) / n)];
   const most = Math.max(...list.map((e) => e[what]), 1), parts = [];
   const opacity = Math.max(0.15, Math.min(0.85, 60 / list.length)), heads = list.length <= 250;
@@ -38,7 +38,7 @@ function graph(element, list, colour, what) {
     if (far === 0 || k % Math.ceil(n / 32) === 0) parts.push(`<text x="${tx}" y="${ty}" text-anchor="middle">${k}</text>`);
   }
   const none = list.length ? "" : `<text x="${middle}" y="${middle}" text-anchor="middle">none</text>`;
-  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}"><defs><marker id="to-${element.id}" markerUnits="userSpaceOnUse" viewBox="0 0 6 6" refX="4" refY="3" markerWidth="9" markerHeight="9" orient="auto"><path d="M0,0L6,3L0,6z" fill="${colour}"/></marker></defs>${parts.join("")}${none}</svg>`;
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${1.2 * size}px"><defs><marker id="to-${element.id}" markerUnits="userSpaceOnUse" viewBox="0 0 6 6" refX="4" refY="3" markerWidth="9" markerHeight="9" orient="auto"><path d="M0,0L6,3L0,6z" fill="${colour}"/></marker></defs>${parts.join("")}${none}</svg>`;
 }
 function matrix(element, list, colour, what) {
   const n = data.ranks, cell = Math.max(7, Math.min(44, Math.floor(420 / n))), left = 30, size = left + n * cell + 4;
@@ -52,7 +52,7 @@ function matrix(element, list, colour, what) {
   for (let k = 0; k < n; k += every) {
     parts.push(`<text x="${left + (k + 0.5) * cell}" y="${left - 6}" text-anchor="middle">${k}</text><text x="${left - 6}" y="${left + (k + 0.5) * cell + 4}" text-anchor="end">${k}</text>`);
   }
-  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${Math.max(size, 300)}px">${parts.join("")}</svg>`;
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${size}px">${parts.join("")}</svg>`;
 }
 const MOST_ROWS = 300;
 function partners() {
@@ -103,6 +103,7 @@ function messages() {
     { name: "bytes contributed", text: (r) => bytes(r[3]), value: (r) => r[3] },
     { name: "calls whose adjoint travelled", text: (r) => r[4], value: (r) => r[4] },
   ], data.collectives, {});
+  if (!data.collectives.length) $("collectives").innerHTML = '<p class="hint">none of buffers; those of objects are among the messages</p>';
 }
 
 /* --------------------------------------------------------------------------------------------------- memory */
@@ -124,7 +125,7 @@ function memory() {
   const parts = [];
   for (const s of ticks(0, most / unit, 4).map((k) => k * unit)) parts.push(`<line x1="${left}" x2="${width - 10}" y1="${y(s)}" y2="${y(s)}" stroke="#0001"/><text x="${left - 6}" y="${y(s) + 4}" text-anchor="end">${bytes(s)}</text>`);
   const places = ticks(0, data.end, 8);
-  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}">${moment(t, places[1] || data.end)}</text>`);
+  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, places[1] || data.end)}</text>`);
   if (layers.length) layers.push([data.end, layers[layers.length - 1][1]]);
   for (let k = 0; k <= shown.length; k++) {
     if (!layers.some(([, row]) => row[k])) continue;

@@ -43,7 +43,7 @@ function lanes() {
   }
   const places = ticks(view.low, view.high, inner / 110), apart = places.length > 1 ? places[1] - places[0] : view.high;
   for (const t of places) {
-    parts.push(`<line x1="${x(t)}" x2="${x(t)}" y1="${TOP - 4}" y2="${height}" stroke="#00000014"/><text x="${x(t) + 3}" y="13">${moment(t, apart)}</text>`);
+    parts.push(`<line x1="${x(t)}" x2="${x(t)}" y1="${TOP - 4}" y2="${height}" stroke="#00000014"/><text y="13" ${x(t) < width - 50 ? `x="${x(t) + 3}"` : `x="${x(t) - 3}" text-anchor="end"`}>${moment(t, apart)}</text>`);
   }
   arrows(pass, x, width, parts);
   $("lanes").innerHTML = `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><defs>` +
