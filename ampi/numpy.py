@@ -202,7 +202,7 @@ nested_iters = _refusing(_np.nested_iters)
 class finfo(metaclass=_OfNumbers):
     __doc__ = _np.finfo.__doc__
     origin = _np.finfo
-    __class_getitem__ = classmethod(types.GenericAlias)
+    __class_getitem__: Any = classmethod(types.GenericAlias)
 
 
 class nditer(metaclass=_RefusingToWrite):
