@@ -12,6 +12,7 @@ by SciPy's function for that.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -271,12 +272,15 @@ class _Chunks:
         if chunk is not None and memory is not None:
             raise TapeError(f"{asked}: pass chunk= or memory=, not both")
         self.comm, self.asked = comm, asked
-        self.size = CHUNK if chunk is None else int(chunk)
-        if self.size < 1:
+        if memory is not None:
+            self.most, self.budget = sys.maxsize, bytes_of(memory, asked)
+        elif chunk is not None:
+            self.most, self.budget = int(chunk), None
+        else:
+            self.most, self.budget = CHUNK, most_bytes
+        if self.most < 1:
             raise TapeError(f"{asked}: chunk is {chunk}; pass one direction at least")
-        self.most = self.size if memory is None else None
-        self.budget = bytes_of(memory, asked) if memory is not None else most_bytes if chunk is None else None
-        given = self.size, self.budget or 0, self.most or 0
+        given = self.most, self.budget
         if any(found != given for found in comm.allgather(given)):
             raise CommunicationError(f"{asked}: the ranks pass different chunk= or memory=")
 
@@ -290,14 +294,13 @@ class _Chunks:
 
         ``carry`` returns that, and the bytes that it took.
         """
-        size = self.size
+        size = self.most if self.budget is None else 1
         done = 0
         while done < total:
-            stop = min(done + (1 if self.budget is not None and not done else size), total)
+            stop = min(done + size, total)
             found, nbytes = carry(vectors(done, stop))
             if self.budget is not None and not done:
-                size = max(min(self.comm.allgather(self.budget // max(nbytes, 1))), 1)
-                size = size if self.most is None else min(size, self.most)
+                size = min(max(min(self.comm.allgather(self.budget // max(nbytes, 1))), 1), self.most)
             yield done, found
             done = stop
 

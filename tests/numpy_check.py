@@ -82,9 +82,7 @@ def compared(expected, idle, recorded, errors):
 
 def record(lines, dtypes, world=ALONE, prepare=lambda tape: None, moved=0.0):
     """The names at the end of a recorded program, and the gradient of a weighted sum of all that has derivatives."""
-    values = widened(world.starts(), dtypes)
-    if moved:
-        values = {n: v + moved * d for (n, v), d in zip(values.items(), moves())}
+    values = started(world, dtypes, moved)
     with ampi.Tape() as tape:
         prepare(tape)
         independents = {n: tape.watch(v) for n, v in values.items()}
@@ -113,6 +111,12 @@ def record(lines, dtypes, world=ALONE, prepare=lambda tape: None, moved=0.0):
 def widened(values, dtypes):
     wide = dtypes["F4"] is np.float64
     return {n: v.astype(np.float64) if wide and v.dtype == np.float32 else v for n, v in values.items()}
+
+
+def started(world, dtypes, h=0.0):
+    """The independents, moved by ``h`` along `moves`."""
+    values = widened(world.starts(), dtypes)
+    return {n: v + h * d for (n, v), d in zip(values.items(), moves())} if h else values
 
 
 def weights(names):
@@ -262,13 +266,13 @@ def slope(lines, world, moved=0.0):
     return world.sum(sum(np.vdot(gradient[n], directions[n]).real for n in gradient))
 
 
-def smooth(lines, world, value, slope):
+def smooth(lines, world, value, rate):
     """Whether the sum of the results goes along its tangent at further places near by."""
     for h in STEP * np.random.default_rng(11).uniform(-2, 2, 8):
         found = weighted_sum(lines, h, world)
         if world.any(found is None):
             return False
-        if not abs(world.sum(found) - value - h * slope) <= 0.02 * STEP * max(1.0, abs(slope)):
+        if not abs(world.sum(found) - value - h * rate) <= 0.02 * STEP * max(1.0, abs(rate)):
             return False
     return True
 
@@ -282,8 +286,7 @@ def moves():
 
 def weighted_sum(lines, h, world):
     """The weighted sum of NumPy's results, with the independents moved; None if it has numbers with fewer digits."""
-    values = widened(world.starts(), WIDE)
-    values = {n: v + h * d for (n, v), d in zip(values.items(), moves())}
+    values = started(world, WIDE, h)
     names = run(lines, np, {**WIDE, **world.plain}, values)
     if any(np.asarray(value).dtype.char in "efF" for value in names.values()):
         return None  # NumPy makes them of integers

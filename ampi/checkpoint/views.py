@@ -175,7 +175,7 @@ def _exchange_flat(before: Any, part: Any, kind: int, known: list[Inside]) -> bo
 def told(x: Any, kind: int) -> list[Any]:
     if kind == SEQUENCE:
         return list(x)
-    named = x if kind == DICT else x.__dict__ if not slots_of(type(x)) else attributes(x)
+    named = x if kind == DICT else attributes(x)
     return [*named, *named.values()]
 
 

@@ -167,20 +167,21 @@ def tangent_of_call(
     describe = lambda: f"the tangent of {call.name} on {reverse.name}"
     if rule is not None and _is_of_integers(call):
         return TangentCall(lambda: None)
-    count = None if push.lanes is None else _count(push, reverse, describe)
-    if count is not None and not started:
-        count()  # now: Open MPI mixes up a nonblocking reduction with a Reduce_scatter that overtakes it
+    compare = None if push.lanes is None else _count(push, reverse, describe)
+    if compare is not None and not started:
+        compare()  # now: Open MPI mixes up a nonblocking reduction with a Reduce_scatter that overtakes it
     begun = []
     for lane in lanes_of(push):
         if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
             begun.append(_linear(comm, operation, call, given, lane, reverse, describe, started))
         else:
             begun.append(_by_pairs(operation, call, given, lane, reverse, rule, describe, values))
-    if count is None:
+    if compare is None:
         return begun[0]
 
     def finish() -> None:
-        count()
+        if started:
+            compare()
         for tangent in begun:
             tangent.finish()
 

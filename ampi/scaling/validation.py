@@ -35,12 +35,8 @@ def told(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling
                 raise ScalingError("it is less than the others that are alike")
             found = model(ranks)
         except ScalingError as error:
-            if ranks == min(recorded):  # whose times are those of the computation everywhere
-                yield f"{ranks:8} not predicted: {error}"
-                continue
-            try:
-                found = Model(recorded, network, scaling)(ranks)
-            except ScalingError:
+            found = None if ranks == min(recorded) else _of_itself(recorded, network, scaling, ranks)
+            if found is None:  # its times are those of the computation everywhere, or there are none
                 yield f"{ranks:8} not predicted: {error}"
                 continue
             counts = f"counts not predicted: {error}"
@@ -53,6 +49,14 @@ def told(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling
         ]
         many = f"; more ranks than the {cores} cores here" if ranks > cores else ""
         yield f"{ranks:8} {counts}; {', '.join(times)}{many}"
+
+
+def _of_itself(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str, ranks: int) -> Any:
+    """What is predicted of a number of ranks from all that was recorded, that number included; None if nothing is."""
+    try:
+        return Model(recorded, network, scaling)(ranks)
+    except ScalingError:
+        return None
 
 
 def _compared(phase: str, predicted: float, measured: float) -> str:

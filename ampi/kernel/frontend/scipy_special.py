@@ -47,10 +47,19 @@ def ndtr(x):
 
 
 _STAND_INS: dict[str, Any] = {
-    **{"xlogy": xlogy, "xlog1py": xlog1py, "expit": expit, "logit": logit, "ndtr": ndtr},
-    **{"erf": math.erf, "erfc": math.erfc, "gamma": math.gamma, "gammaln": math.lgamma},
-    **{"cbrt": np.cbrt, "exp2": np.exp2},
-    **{"expm1": np.expm1, "log1p": np.log1p},
+    "xlogy": xlogy,
+    "xlog1py": xlog1py,
+    "expit": expit,
+    "logit": logit,
+    "ndtr": ndtr,
+    "erf": math.erf,
+    "erfc": math.erfc,
+    "gamma": math.gamma,
+    "gammaln": math.lgamma,
+    "cbrt": np.cbrt,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log1p": np.log1p,
 }
 
 
