@@ -52,16 +52,7 @@ class View:
 
     def still_holds(self) -> bool:
         """Whether the state holds the same arrays at the same places as then."""
-        if self.has_numbers:
-            return False
-        for inside in self.inside.copy():
-            if not inside.ids and inside.kind == SEQUENCE and len(inside.x) == 0:
-                continue  # most lists of programs' objects
-            parts = told(inside.x, inside.kind)
-            ids = list(map(id, parts))
-            if ids != inside.ids and not inside.is_same(parts, ids, self.inside):
-                return False
-        return True
+        return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
 
     def _visit(self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int]) -> None:
         """Enter the parts of something to which there is a way."""
@@ -93,26 +84,28 @@ class Inside:
     kind : int
     parts : list
         What it held; of all but lists, their names come first.
-    ids : list of int
-        Their identities.
     """
 
-    __slots__ = ("ids", "kind", "parts", "x")
+    __slots__ = ("_ids", "kind", "parts", "x")
 
     def __init__(self, x: Any, kind: int) -> None:
         self.x = x
         self.kind = kind
         self.parts = told(x, kind)  # keeps alive what is told by its identity
-        self.ids = list(map(id, self.parts))
+        self._ids = list(map(id, self.parts))
 
-    def is_same(self, parts: list[Any], ids: list[int], known: list[Inside]) -> bool:
-        """Whether parts, of other identities than those it held, are the same but for numbers and text, and for lists
-        and the like of such; of these the new ones become known."""
+    def is_same(self, known: list[Inside]) -> bool:
+        """Whether it has the same parts, but for numbers and text, and for lists and the like of such; of these the
+        new ones become known."""
+        parts = told(self.x, self.kind)
+        ids = list(map(id, parts))
+        if ids == self._ids:
+            return True
         first = 0 if self.kind == SEQUENCE else len(ids) // 2  # after the names
-        if len(ids) != len(self.ids):
+        if len(ids) != len(self._ids):
             if not (self.kind == SEQUENCE and _is_flat(parts) and _is_flat(self.parts)):
                 return False
-        elif ids[:first] != self.ids[:first]:
+        elif ids[:first] != self._ids[:first]:
             return False
         for part, before in zip(parts[first:], self.parts[first:]):
             if part is before:
@@ -121,9 +114,11 @@ class Inside:
             if kind < SEQUENCE or kind_before < SEQUENCE:
                 if kind != LEAF or kind_before != LEAF:
                     return False
-            elif not _exchange_flat(before, part, kind, known):
+            elif not _is_flat(told(part, kind)) or not _forget_flat(before, known):
                 return False
-        self.parts, self.ids = parts, ids
+            elif type(part) is not tuple:
+                known.append(Inside(part, kind))
+        self.parts, self._ids = parts, ids
         return True
 
     def put_back(self, parts: list[Any]) -> None:
@@ -144,32 +139,18 @@ class Inside:
 
 
 def _is_flat(parts: list[Any]) -> bool:
-    return not parts or all(kind_of(type(part)) == LEAF for part in parts)
+    return all(kind_of(type(part)) == LEAF for part in parts)
 
 
-def _exchange_flat(before: Any, part: Any, kind: int, known: list[Inside]) -> bool:
-    """Know a part in the place of what was there before, if there is no more than leaves in both."""
-    parts = told(part, kind)
-    if not _is_flat(parts):
-        return False
-    if type(before) is tuple:
-        if not _is_flat(list(before)):
-            return False
-        if type(part) is not tuple:
-            known.append(Inside(part, kind))
-        return True
-    for inside in known:
-        if inside.x is before:
-            break
-    else:
-        return False
-    if not _is_flat(inside.parts):
-        return False
-    if type(part) is tuple:
-        known.remove(inside)
-    else:
-        inside.x, inside.kind, inside.parts, inside.ids = part, kind, parts, list(map(id, parts))
-    return True
+def _forget_flat(x: Any, known: list[Inside]) -> bool:
+    """Drop something from what is known if there were no more than leaves in it."""
+    if type(x) is tuple:
+        return _is_flat(list(x))
+    for n, inside in enumerate(known):
+        if inside.x is x:
+            del known[n]
+            return _is_flat(inside.parts)
+    return False
 
 
 def told(x: Any, kind: int) -> list[Any]:
