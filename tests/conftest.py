@@ -125,6 +125,17 @@ def most_elements(request, monkeypatch):
         monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", most)
 
 
+@pytest.fixture(autouse=True)
+def no_window_left():
+    """A window that a test forgets belongs to every tape of the tests after it."""
+    from ampi.mpi.rma_window import windows
+
+    before = set(map(id, windows.values()))
+    yield
+    left = [window for window in windows.values() if id(window) not in before]
+    assert not left, f"windows were not freed: {left}"
+
+
 def some_cases(items):
     """Of what has run on fewer ranks each second test on four ranks, and the others on more; of each of them cases that
     are spread evenly over all. Tests that need more ranks than `FEW` run on both, with all of their cases."""

@@ -382,6 +382,7 @@ def test_in_full_it_is_an_error(name, monkeypatch):
                     window.Put(buf, RIGHT)
                 finally:
                     window.Unlock(RIGHT)
+                    window.Free()
 
 
 @pytest.mark.mpi(min_size=2)
