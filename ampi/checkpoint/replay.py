@@ -254,15 +254,20 @@ class Loop:
             give(storage, self.reference)
         for storage in self.written.storages:
             give(storage, None)
-        if "windows" in tape.sweep_starts and any(storage.volatile for storage in self.outside):
+        self.check_windows(tape)
+        self.references.add(reference)
+        owners = {**self._owners(before, given), **self._owners(after, left)}
+        return state, Taped(tape, before, after, owners)
+
+    def check_windows(self, tape: Tape) -> None:
+        """Raise if a step has used a window from before the loop: others write to its memory, which no state has."""
+        windows = tape.sweep_starts.get("windows")
+        if windows is not None and any(storage in self.outside for storage in windows.used()):  # type: ignore[attr-defined]
             raise ActivityError(
                 f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
                 "that was made before the loop; make the window inside of the step, or write the loop without "
                 "ampi.timeloop"
             )
-        self.references.add(reference)
-        owners = {**self._owners(before, given), **self._owners(after, left)}
-        return state, Taped(tape, before, after, owners)
 
     def _enter(self, tape: StepTape, given: View) -> None:
         """What a step takes carries derivatives on its tape."""
@@ -530,6 +535,7 @@ class Executor:
             inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
         inside.run()
+        self.loop.check_windows(taped.tape)  # once more: what other ranks have done with them is known now
         if is_last:
             taped.forget_needs(self.loop.written.storages)
         self.later = taped.before

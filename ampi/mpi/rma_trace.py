@@ -157,6 +157,15 @@ class Traces:
         reference = tape.reference
         self.observer = Observer(tape, lambda window, rank: self.of[window].visit(reference(), rank))
 
+    def used(self) -> list[Storage]:
+        """Memory of windows that this rank has used, or of which it knows that others have, while the tape recorded."""
+        used: list[Storage] = []
+        for window, trace in self.of.items():
+            tape = trace.tape()
+            if tape is not None and not communication_of(tape).log(window.reverse).says_nothing():
+                used += trace.attached if window.storage is None else [window.storage]
+        return used
+
     def check_walk(self) -> None:
         """Raise if a walk cannot go through what was done with windows."""
         for window, trace in self.of.items():
