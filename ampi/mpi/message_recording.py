@@ -69,7 +69,7 @@ def send_again(
         or route.place is not log.place
         or route.name != name
     ):
-        route = buffer.sent = _route(route, name, log.place, dest, tag, False)
+        route = buffer.sent = _route(frame.f_back, route, name, log.place, dest, tag, False)
     sent = Sent()
     sent.route = route
     sent.buffer = buffer
@@ -118,7 +118,7 @@ def receive_again(
         or route.place is not log.place
         or route.name != name
     ):
-        route = buffer.received = _route(route, name, log.place, source, tag, source == _ANY_SOURCE)
+        route = buffer.received = _route(frame.f_back, route, name, log.place, source, tag, source == _ANY_SOURCE)
     receive = Received()
     receive.route = route
     receive.buffer = buffer
@@ -149,16 +149,20 @@ def receive_again(
     return ours
 
 
-def _route(route: Route | None, name: str, place: object, partner: int, tag: int, wild: bool) -> Route:
+def _route(frame: Any, route: Route | None, name: str, place: object, partner: int, tag: int, wild: bool) -> Route:
     """The route of a call that seems to be another one than the latest: a tracer may stand between it and its line."""
-    where = call_site(4)
-    if (
+    same = (
         route is not None
-        and (route.code, route.instruction) == where
-        and (route.name, route.partner, route.tag) == (name, partner, tag)
+        and route.partner == partner
+        and route.tag == tag
         and route.place is place
-    ):
-        return route
+        and route.name == name
+    )
+    if same and frame is not None and route.instruction == frame.f_lasti and route.code is frame.f_code:  # type: ignore[union-attr]
+        return route  # type: ignore[return-value]
+    where = call_site(4)
+    if same and (route.code, route.instruction) == where:  # type: ignore[union-attr]
+        return route  # type: ignore[return-value]
     return Route(name, place, partner, tag, wild, where)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,7 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
     stamps = traced.stamps.get(id(log), []) if traced is not None else []
     swept, completed = ({}, {}) if traced is None else (traced.swept, traced.completed)
     identity, sites, many = log.reverse.identity, tracer.sites, len(stamps)
+    sizes: dict[Any, int] = {}  # bytes of an element
     routes: dict[int, tuple[int, int, int, str]] = {}  # the messages of a loop have theirs in common
     for k, message in enumerate(log.messages):
         known = routes.get(id(message.route))
@@ -72,7 +74,10 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
             site, begin, end = stamps[k]
         back, buffer = -1, message.buffer
         if message.back is not None and buffer is not None:
-            back = buffer.count * np.dtype(buffer.dtype).itemsize
+            size = sizes.get(buffer.dtype)
+            if size is None:
+                size = sizes[buffer.dtype] = np.dtype(buffer.dtype).itemsize
+            back = buffer.count * size
         number = id(message)
         left, came = swept.get(number, (0, 0))
         nbytes = -1 if message.nbytes == ALL else message.nbytes

@@ -18,7 +18,7 @@ from ..mpi.pkl5 import Pkl5Intercomm, Pkl5Intracomm
 from ..mpi.waiting import Patience
 from ..recording import opened
 from . import plain
-from .tracer import COMMUNICATION, KERNEL, SWEEP, WAITING, TracedRecords, Tracer, running
+from .tracer import COMMUNICATION, KERNEL, SWEEP, WAITING, Tracer, running
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
@@ -172,14 +172,13 @@ def _around_message(tracer: Tracer, name: str) -> tuple[Callable | None, Callabl
     first, then = plain.send_or_receive(tracer.plain, name)
 
     def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
-        return first(arguments, keywords) if opened() is None else None
+        return first(arguments, keywords) if tracer.recording is None and opened() is None else None
 
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
-        tape = opened()
-        if tape is not None:
-            records = tape.records
-            if type(records) is TracedRecords:
-                records.stamp(tape, found)
+        if tracer.recording is not None:
+            tracer.recording.stamp(found)
+            return result
+        if opened() is not None:
             return result
         if type(result) is _Request:
             result = MPI.Request(result)  # whose waits are seen
@@ -194,11 +193,9 @@ def _after_others(tracer: Tracer, name: str) -> Callable:
     several = name == "Startall"
 
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
-        tape = opened()
-        if tape is not None:
-            if isinstance(tape.records, TracedRecords):
-                tape.records.stamp(tape, found)
-        elif name.startswith("Start"):
+        if tracer.recording is not None:
+            tracer.recording.stamp_all(found)
+        elif name.startswith("Start") and opened() is None:
             plain.start(tracer.plain, found, arguments[0] if several else arguments)
         return result
 
@@ -207,6 +204,8 @@ def _after_others(tracer: Tracer, name: str) -> Callable:
 
 def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
     """Remember when messages had come."""
+    if name in ("Wait", "wait"):
+        return _around_wait(tracer, name)
     several = name.lower().endswith(("all", "any", "some"))
 
     def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -220,11 +219,11 @@ def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         if not noted:
             return result
-        tape, end = opened(), found[2]
-        if tape is None:
+        end = found[2]
+        if opened() is None:
             plain.completed(tracer.plain, noted, end, result)
-        elif isinstance(tape.records, TracedRecords):
-            completed = tape.records.completed
+        elif tracer.recording is not None:
+            completed = tracer.recording.completed
             for request, messages in noted:
                 if messages and (not request or getattr(request, "parts", None) is not messages):
                     for message in messages:
@@ -234,13 +233,33 @@ def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
     return before, after
 
 
+def _around_wait(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
+    """The same of one request, which has ended after the call."""
+
+    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+        if tracer.recording is not None:
+            return getattr(arguments[0], "parts", None)
+        if not tracer.plain.pending or opened() is not None:
+            return None
+        return plain.completing(tracer.plain, name, arguments[:1], arguments, keywords)
+
+    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        if noted:
+            if tracer.recording is None:
+                plain.completed(tracer.plain, noted, found[2], result)
+            else:
+                tracer.recording.completed.update(dict.fromkeys(map(id, noted), found[2]))
+        return result
+
+    return before, after
+
+
 def _after_access(tracer: Tracer, name: str) -> Callable:
     """Remember when a one-sided operation was begun."""
 
     def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
-        tape = opened()
-        recorded = tape is not None and isinstance(tape.records, TracedRecords)
-        if not (recorded and tape.records.note_access(found)):  # type: ignore[union-attr]
+        recorded = tracer.recording is not None
+        if not (recorded and tracer.recording.note_access(found)):  # type: ignore[union-attr]
             plain.access(tracer.plain, name, arguments, keywords, found, recorded)
         return result
 

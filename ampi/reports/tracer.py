@@ -10,17 +10,18 @@ import os
 import sys
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
-from itertools import islice
+from itertools import islice, repeat
+from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
+
+import numpy as np
 
 from ..handouts import LIBRARIES
 from ..kernel.runtime import progress
 from ..mpi.messages import Collective, Completion, Received, Sent, line_of
 from ..mpi.rma_access import Access, Completed
 from ..programs.traffic import name_of
-from ..recording import opened
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
 from .plain import Plain
 
@@ -37,8 +38,12 @@ MOST_UNSETTLED = 100_000
 """Events that are not counted yet."""
 SAMPLES = 256
 """So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
+SHARE = 400
+"""Asking them takes one part in so many of the sweep's time, or less."""
 
 _append = list.append
+_item = list.__getitem__
+_adjoint_of = attrgetter("adjoint")
 running: list[Tracer] = []
 """The tracer that is installed, if there is one."""
 
@@ -67,10 +72,10 @@ class TracedRecords(list):
     def __init__(self, tracer: Tracer, tape: Tape) -> None:
         super().__init__()
         self.tracer = tracer
-        self.tape = weakref.ref(tape)
+        self.tape: Tape | None = tape  # until it is closed, for it holds these
         self.sites: dict[int, int] = {}
         self.stamps: dict[int, list[tuple[int, int, int]]] = {}
-        self.logs: list[tuple[list[Any], list[tuple[int, int, int]]]] = []  # messages and stamps of each
+        self.latest: tuple[Any, list[tuple[int, int, int]]] = None, []  # the log of the last call, and its stamps
         self.accesses: dict[int, tuple[int, int, int]] = {}
         self.completed: dict[int, int] = {}
         self.swept: dict[int, tuple[int, int]] = {}
@@ -85,7 +90,7 @@ class TracedRecords(list):
         if site < 0:
             site = self.tracer.outside(record)
         self.sites[id(record)] = site
-        tape = self.tape()
+        tape = self.tape
         if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
             self.ascribe(tape, site)
 
@@ -96,21 +101,22 @@ class TracedRecords(list):
         if saved or kept:
             self.tracer.memory.append((now(), site, saved, kept))
 
-    def stamp(self, tape: Tape, found: tuple[int, int, int]) -> None:
+    def stamp(self, found: tuple[int, int, int]) -> None:
         """The messages that have been logged since the last call are of this one (site, begin, end)."""
-        communication = tape.sweep_starts.get("communication")
-        if communication is None:
-            return
-        logs = self.logs
-        if len(logs) != len(communication.logs):  # type: ignore[attr-defined]
-            known = communication.logs.values()  # type: ignore[attr-defined]
-            logs = self.logs = [(log.messages, self.stamps.setdefault(id(log), [])) for log in known]
-        for messages, stamps in logs:  # a call may use several
-            missing = len(messages) - len(stamps)
-            if missing == 1:
-                stamps.append(found)
-            elif missing:
-                stamps.extend([found] * missing)
+        log = self.tape.latest[1]  # type: ignore[union-attr]
+        if log is not self.latest[0]:
+            self.latest = log, [] if log is None else self.stamps.setdefault(id(log), [])
+        if log is not None and len(log.messages) == len(self.latest[1]) + 1:
+            self.latest[1].append(found)
+        else:
+            self.stamp_all(found)
+
+    def stamp_all(self, found: tuple[int, int, int]) -> None:
+        """The same of a call that may have used several communicators."""
+        communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
+        for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
+            missing = len(log.messages) - len(self.stamps.setdefault(id(log), []))
+            self.stamps[id(log)].extend([found] * missing)
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
         """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
@@ -154,23 +160,23 @@ class SweptRecords(TracedRecords):
         self.swept.clear()
 
     def __getitem__(self, k: Any) -> Any:
-        record = list.__getitem__(self, k)
+        record = _item(self, k)
         if type(k) is int:
             time = now()
             self.turns.append((time, self.tracer.inside, record))
             if time > self.next_sample:
                 self.sample()
-            if len(self.turns) > _MOST_TURNS:
-                self.settle()
+                if len(self.turns) > _MOST_TURNS:
+                    self.settle()
         return record
 
     def sample(self) -> None:
-        """How large the shadows are: asked for so often that it takes a hundredth of the time, or less."""
+        """How large the shadows are: asked for only so often that it costs little."""
         begin = now()
         self.tracer.shadows.append((begin, self.sweep.nbytes()))
         end = now()
         first = self.agreed or self.turns[0][0]
-        self.next_sample = end + max(100 * (end - begin), (end - first) // SAMPLES)
+        self.next_sample = end + max(SHARE * (end - begin), (end - first) // SAMPLES)
 
     def current(self) -> int:
         """The site of the record that the sweep has come to."""
@@ -182,31 +188,34 @@ class SweptRecords(TracedRecords):
         if not turns:
             return
         self.agreed = self.agreed or turns[0][0]
-        site_of, swept, notes, kinds = self.sites.get, self.swept, _notes, tracer.sites
-        found: list[tuple[int, int, int, int, int]] = []
-        totals: dict[int, list[int]] = {}
-        begin, inside, record = turns[0]
-        for time, then, following in turns[1:]:
-            site = site_of(id(record), 0)
-            total = totals.get(site)
-            if total is None:
-                total = totals[site] = [0, 0]
-            total[0] += 1
-            total[1] += time - begin - then + inside
-            found.append((begin, time, site, SWEEP, kinds[site][2]))
-            adjoint = record.adjoint  # itself, unless it undoes something besides
-            cls = type(adjoint)
-            note = notes[cls] if cls in notes else notes.setdefault(cls, _note_of(cls))
-            if note is not None:
-                note(swept, adjoint, (begin, time))
-            begin, inside, record = time, then, following
-        for site, (count, nanoseconds) in totals.items():
+        times, inside, records = zip(*turns)
+        adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
+        for cls in set(map(type, adjoints)).difference(_passed):
+            _passed[cls] = _passed_by(cls)
+        swept = self.swept
+        for k, passed in enumerate(map(_passed.__getitem__, map(type, adjoints))):
+            if passed == NOTHING:
+                continue
+            adjoint, span = adjoints[k], times[k : k + 2]
+            if passed == ITSELF:
+                swept[id(adjoint)] = span
+            elif passed == FIRST:
+                swept.setdefault(id(adjoint), span)
+            else:
+                for part in adjoint if passed == PARTS else adjoint.accesses:
+                    swept[id(part)] = span
+        sites = list(map(self.sites.get, map(id, records[:-1]), repeat(0)))
+        counts = np.bincount(sites)
+        spans = np.bincount(sites, np.diff(times) - np.diff(inside))
+        for site in np.flatnonzero(counts).tolist():
+            count, nanoseconds = int(counts[site]), int(spans[site])
             total = tracer.totals.setdefault((site, SWEEP), [0, 0])
             total[0] += count
             total[1] += nanoseconds
             self.counted += nanoseconds
             tracer.adjoints[site] = tracer.adjoints.get(site, 0) + count
-        tracer.keep(found)
+        kinds = map(tracer.kinds.__getitem__, sites)
+        tracer.keep(list(zip(times, times[1:], sites, repeat(SWEEP), kinds)))
         self.turns = turns[-1:]
 
     def end(self) -> None:
@@ -217,20 +226,20 @@ class SweptRecords(TracedRecords):
         self.tracer.inside += self.counted
 
 
-def _note_of(cls: type) -> Callable[[dict, Any, tuple[int, int]], Any] | None:
-    """What is to be noted of the turn of an adjoint of a class, if anything is."""
-    if issubclass(cls, Completion):
-        return lambda swept, adjoint, span: swept.update(dict.fromkeys(map(id, adjoint), span))
-    if issubclass(cls, Completed):
-        return lambda swept, adjoint, span: swept.update(dict.fromkeys(map(id, adjoint.accesses), span))
+NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
+"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it consists
+of, or its accesses."""
+_passed: dict[type, int] = {}
+
+
+def _passed_by(cls: type) -> int:
     if issubclass(cls, Received):  # it goes back at the mirror of the wait
-        return lambda swept, adjoint, span: swept.setdefault(id(adjoint), span)
-    if issubclass(cls, (Sent, Collective, Access)):
-        return lambda swept, adjoint, span: swept.__setitem__(id(adjoint), span)
-    return None
+        return FIRST
+    if issubclass(cls, Completed):
+        return ACCESSES
+    return PARTS if issubclass(cls, Completion) else ITSELF if issubclass(cls, (Sent, Collective, Access)) else NOTHING
 
 
-_notes: dict[type, Any] = {}
 _MOST_TURNS = 1 << 14
 
 
@@ -273,6 +282,7 @@ class Tracer:
             ("", "(elsewhere)", COMPUTED),
             ("", "agreement of the ranks", WAITING),
         ]
+        self.kinds = [COMPUTED, WAITING]  # of the sites
         self.events: list[tuple[int, int, int, int, int]] = []
         self.passed: list[tuple[int, int, int, int, int]] = []
         self.totals: dict[tuple[int, int], list[int]] = {}
@@ -291,6 +301,8 @@ class Tracer:
         self.depth = 0  # of sweeps
         self.call = -1  # the site of the traced call that runs
         self.swept: SweptRecords | None = None  # of the sweep that runs
+        self.recording: TracedRecords | None = None  # of the innermost tape
+        self._around: list[TracedRecords | None] = []  # the same of those around it
         self.full = MOST_UNSETTLED
         self.settled = 0
         self.latest = self.changed = 0
@@ -327,8 +339,10 @@ class Tracer:
         for reference in self.tapes:
             tape = reference()
             if tape is not None:
-                if isinstance(tape.records, TracedRecords) and not tape.records.harvested:
-                    harvest(self, tape)
+                if isinstance(tape.records, TracedRecords):
+                    tape.records.tape = None
+                    if not tape.records.harvested:
+                        harvest(self, tape)
                 tape.sweep_starts.pop("report", None)
 
     def turn(self, phase: int) -> None:
@@ -340,13 +354,17 @@ class Tracer:
 
     def opens(self, tape: Tape) -> None:
         """A tape begins to record."""
-        if get_ident() != self.thread or tape.forward is not None or tape.records:
+        if get_ident() != self.thread:
+            return
+        self._around.append(self.recording)
+        self.recording = None
+        if tape.forward is not None or tape.records:
             return
         records = TracedRecords(self, tape)
         tape.elements.records = records
         if tape.append_record == tape.records.append:
             tape.append_record = records.append
-        tape.records = records
+        tape.records = self.recording = records
         self.is_first = not self.tapes
         self.tapes.append(weakref.ref(tape))
         tape.at_sweep_start("report", self.sweep_begins)
@@ -354,12 +372,14 @@ class Tracer:
 
     def closes(self, tape: Tape) -> None:
         """A tape ends to record."""
-        records = tape.records
-        if not isinstance(records, TracedRecords) or get_ident() != self.thread:
+        if get_ident() != self.thread:
+            return
+        records, self.recording = tape.records, self._around.pop() if self._around else None
+        around = self.recording is not None
+        if not isinstance(records, TracedRecords):
             return
         records.ascribe(tape, max(self.call, 0))
-        outer = opened()
-        around = outer is not None and outer is not tape and isinstance(outer.records, TracedRecords)
+        records.tape = None
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
 
     def sweep_begins(self, sweep: Sweep) -> None:
@@ -402,7 +422,7 @@ class Tracer:
         if phase == SWEEP:
             self.inside += end - begin
         self.latest = end
-        self.events.append((begin, end, site, phase, self.sites[site][2]))
+        self.events.append((begin, end, site, phase, self.kinds[site]))
         if len(self.events) >= self.full:
             self.settle()
 
@@ -466,14 +486,15 @@ class Tracer:
         if number is None:
             number = self._numbers[where, name] = len(self.sites)
             self.sites.append((where, name, kind))
+            self.kinds.append(kind)
         self._numbers[id(code), instruction, name] = number
         return number
 
     def outside(self, record: Any) -> int:
         """Something has been computed outside of all traced calls, since the last one; the number of its line."""
         site = self.site_of(record)
-        end = now()
-        self.event(end if self.is_first else max(self.latest, self.changed), end, site)
+        begin, end = max(self.latest, self.changed), now()
+        self.event(end if self.is_first else begin, end, site)
         self.is_first = False  # what came before it is above all what the program and the first tape import
         return site
 

@@ -160,7 +160,8 @@ def test_numbers_are_those_of_the_tape(number, buffered_sends, folder):
     notes = ampi.report(tape, folder, title='<generated> & "quoted"')
     del tape
     free(leftover)
-    assert all("the timeline shows" in note for note in notes)  # where a program asks again and again
+    usual = "the timeline shows", "compiling kernels"  # where a program asks again and again; on a busy machine
+    assert all(any(words in note for words in usual) for note in notes)
     if WORLD.rank:
         return
     data, events = read(folder)
