@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numba import prange
 
     from . import numpy, rules, testing
+    from .arguments import ArgumentParser
     from .array import ndarray, value
     from .checkpoint.timeloop import timeloop
     from .constants import constant
@@ -65,6 +66,7 @@ __all__ = [
     "ActivityError",
     "ActivityWarning",
     "AmpiError",
+    "ArgumentParser",
     "CacheWarning",
     "Cartcomm",
     "Comm",
@@ -116,6 +118,7 @@ _ARRAYS = ("numpy", "scalars", "foreign", "fftw", "pictures", "scipy_rules", "ru
 """What is there before the first tape opens; a program that has messages alone does without."""
 
 _HOMES = {
+    "ArgumentParser": "arguments",
     "constant": "constants",
     "custom_vjp": "custom",
     "dependent": "programs.declared",

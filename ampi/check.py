@@ -9,6 +9,7 @@ import contextlib
 import sys
 
 import ampi.mpi
+from ampi.arguments import ArgumentParser
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
 from ampi.programs.gradients import Differentiation
@@ -32,14 +33,12 @@ def main(arguments=None):
 
 def parse(arguments):
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m ampi.check", description=__doc__.splitlines()[0])
+    parser = ArgumentParser(prog="python -m ampi.check", description=__doc__.splitlines()[0])
     parser.add_argument("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program")
     parser.add_argument("--run", action="store_true", help="run the program, and say where derivatives were carried")
     parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
-    if ampi.COMM_WORLD.rank != 0:
-        parser._print_message = lambda *_: None  # help, and what is wrong, are printed once
     options = parser.parse_args(arguments)
     if options.run and not options.wrt:
         parser.error("--run needs --wrt NAME: with respect to what is differentiated")

@@ -9,12 +9,12 @@ All of it is reported from the table of operations.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from .arguments import ArgumentParser
 from .mpi.namespace import BASE
 from .mpi.rules import TABLE, Operation, Treatment
 
@@ -208,7 +208,7 @@ def put(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
+    parser = ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
     parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the documentation; into FILE")
     options = parser.parse_args(arguments)
     if options.rst:

@@ -55,6 +55,7 @@ FLOORS = {
     "foreign": 1,
     "unhooked_numpy": 1,
     "mpi": 1,
+    "arguments": 1,
     "kernel": 1,
     "checkpoint": 2,
     "derivatives": 2,

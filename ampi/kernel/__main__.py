@@ -12,6 +12,7 @@ from typing import Any
 
 from numba.core import sigutils, types
 
+from ampi.arguments import ArgumentParser
 from ampi.errors import KernelError
 from ampi.kernel.dispatcher import Kernel
 from ampi.kernel.pipeline import listing
@@ -30,7 +31,7 @@ AMPI_PRINT_AFTER=gather prints the program after one, AMPI_VERIFY=1 checks it af
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m ampi.kernel",
         description=DESCRIPTION,
         epilog=f"{PASSES}\n\n{listing()}",

@@ -227,8 +227,8 @@ class SweptRecords(TracedRecords):
 
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
-"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it consists
-of, or its accesses."""
+"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
+consists of, or its accesses."""
 _passed: dict[type, int] = {}
 
 

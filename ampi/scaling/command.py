@@ -7,6 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from ampi.arguments import ArgumentParser
 from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """What the command line may be."""
-    parser = argparse.ArgumentParser(prog="python -m ampi.scaling", description=DESCRIPTION)
+    parser = ArgumentParser(prog="python -m ampi.scaling", description=DESCRIPTION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add = lambda name, do, text: _command(commands.add_parser(name, help=text, description=text), do)
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")

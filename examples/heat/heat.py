@@ -7,8 +7,6 @@ neighbours; the loop over time keeps a few states (ampi.timeloop) and not all of
 heaters, with the gradient of all ranks together.
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -111,11 +109,10 @@ def draw(path, plate, heaters):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=48, help="grid points along an edge")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     if options.n < comm.size:
         parser.error(f"{options.n} rows are too few for {comm.size} ranks")

@@ -7,7 +7,6 @@ optimisers look for energy and gamma by gradients through all cycles (examples/l
 and with ``--method trust-ncg`` or ``Newton-CG`` by products of the Hessian with vectors as well.
 """
 
-import argparse
 import pathlib
 import sys
 
@@ -112,13 +111,12 @@ def draw(picture, path, truth, method):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-s", dest="size", type=int, default=5, help="elements along an edge of each rank's cube")
     parser.add_argument("-i", dest="cycles", type=int, default=60)
     parser.add_argument("--method", choices=METHODS, default="L-BFGS-B")
     parser.add_argument("--checkpoints", type=int, help="states that are kept (default: as ampi.timeloop chooses)")
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     blast = Blast(options.size, options.cycles, options.checkpoints)
     truth, guess = numpy.array([1.0, GAMMA_MINUS_1]), numpy.array([0.8, 0.5])

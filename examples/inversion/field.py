@@ -6,8 +6,6 @@ Every rank has rows of the field, of its gradient, and of all vectors of the opt
 (pip install NuMPI), which adds up scalar products over the ranks. No rank ever has the whole.
 """
 
-import argparse
-
 import numpy
 from NuMPI.Optimization import l_bfgs
 from NuMPI.Tools import Reduction
@@ -97,11 +95,10 @@ def draw(path, fields):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=40, help="grid points along an edge")
     parser.add_argument("--gtol", type=float, default=1e-9, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     if options.n < comm.size:
         parser.error(f"{options.n} rows are too few for {comm.size} ranks")

@@ -26,13 +26,13 @@ import traceback
 import numba
 import numpy
 from sedov import hydro, output, sensitivity
-from sedov.backend import COMM_SELF, COMM_WORLD, MPI, value
+from sedov.backend import COMM_SELF, COMM_WORLD, MPI, ArgumentParser, value
 from sedov.domain import Domain
 
 
 def parse_arguments(arguments=None):
     """LULESH's command line."""
-    parser = argparse.ArgumentParser(description="The Sedov problem of LULESH 2.0.")
+    parser = ArgumentParser(description="The Sedov problem of LULESH 2.0.")
     parser.add_argument("-s", dest="size", type=positive, default=30, help="elements along an edge of each rank's cube")
     parser.add_argument("-i", dest="cycles", type=positive, default=9999999, help="stop after this many cycles")
     parser.add_argument("-r", dest="regions", type=positive, default=11, help="number of materials")
@@ -62,7 +62,6 @@ def parse_arguments(arguments=None):
     group.add_argument("--repeat", type=positive, default=5, metavar="N", help="times of --cost are the best of N (5)")
     group.add_argument("--output", metavar="FILE", help="write energy and gradient of all ranks to an HDF5 file")
     group.add_argument("--plot", metavar="FILE", help="draw a slice of what --output wrote to a PNG file")
-    parser._print_message = parser._print_message if COMM_WORLD.Get_rank() == 0 else lambda *_: None  # printed once
     options = parser.parse_args(arguments)
     if round(COMM_WORLD.Get_size() ** (1 / 3)) ** 3 != COMM_WORLD.Get_size():
         parser.error(f"the number of ranks must be a cube (1, 8, 27, …), not {COMM_WORLD.Get_size()}")

@@ -7,8 +7,6 @@ whom the result came from: in every run another order. In the sweep the adjoint 
 computed it in that run. Rank 0 alone has the parameters and the optimiser (SciPy's L-BFGS-B).
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -127,11 +125,10 @@ def draw(path, tasks, measured, log_rates):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2000, help="between two measurements, at least")
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     tasks = experiments(options.experiments, options.steps)
     measured = ampi.value(run(TRUTH, tasks))

@@ -22,7 +22,7 @@ import time
 import numba
 import numpy
 from docking import check, descent, energy, kernels, optimise, sensitivity
-from docking.backend import COMM_WORLD, MPI, np, value
+from docking.backend import COMM_WORLD, MPI, ArgumentParser, np, value
 from docking.deck import DeckError, read_deck, synthetic_deck
 
 SYNTHETIC_POSES = 65536
@@ -34,7 +34,7 @@ BEST = 10  # poses to be told about
 
 def parse_arguments(arguments=None):
     """miniBUDE's command line, as far as it applies."""
-    parser = argparse.ArgumentParser(description="The docking energies of miniBUDE.")
+    parser = ArgumentParser(description="The docking energies of miniBUDE.")
     parser.add_argument("--deck", metavar="DIR", help="folder with a deck of miniBUDE (default: a synthetic one)")
     parser.add_argument("--seed", type=natural, default=0, help="of the synthetic deck (default: 0)")
     parser.add_argument("-i", "--iter", dest="iterations", type=positive, default=8, help="repetitions (default: 8)")
@@ -55,7 +55,6 @@ def parse_arguments(arguments=None):
     )  # fmt: skip
     parser.add_argument("--checkpoints", metavar="K", type=positive, help="of --descend: keep K states, not all steps")
     parser.add_argument("--memory", metavar="SIZE", help="of --descend: as many as there is room for in, say, 64MiB")
-    parser._print_message = parser._print_message if COMM_WORLD.Get_rank() == 0 else lambda *_: None  # printed once
     options = parser.parse_args(arguments)
     if options.check and not options.gradient:
         parser.error("--check needs --gradient")

@@ -8,8 +8,6 @@ Ranks have rows of the field and columns of its spectrum, whose transform goes t
 MPI looks for the field, of which no rank has the whole.
 """
 
-import argparse
-
 import numpy
 from NuMPI.Optimization import l_bfgs
 from NuMPI.Tools import Reduction
@@ -110,13 +108,12 @@ def draw(path, fields):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=32, help="grid points along an edge")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--time", type=float, default=1.2, help="from the beginning to the end")
     parser.add_argument("--gtol", type=float, default=1e-5, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     if options.n % comm.size:
         parser.error(f"-n {options.n} cannot be shared by {comm.size} ranks: give a multiple of these")

@@ -7,8 +7,6 @@ ends into their halos. In the sweep a Put becomes a Get of adjoints. SciPy's L-B
 waves at the beginning, from the state at the end.
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -98,11 +96,10 @@ def draw(path, n, amplitudes, seen, found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=64, help="points on the ring")
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     n, steps = options.n, options.steps
     seen = ampi.value(run(TRUTH, n, steps))

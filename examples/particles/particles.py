@@ -6,8 +6,6 @@ Each rank has a strip of a periodic box, and the particles that are there; those
 (Alltoall of how many, Alltoallv of the particles). Gradients migrate back. SciPy's L-BFGS-B looks for the strengths.
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -112,11 +110,10 @@ def draw(path, start, seen):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--particles", type=int, default=400)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     start = cloud(options.particles)
     seen, moved = observe(TRUTH, start, options.steps)

@@ -7,8 +7,6 @@ has an adjoint of its own by ampi.custom_vjp: a solve with the same symmetric ma
 iterations. SciPy's L-BFGS-B looks for the conductivity of each of some blocks.
 """
 
-import argparse
-
 import numpy
 import scipy.sparse
 from scipy.optimize import minimize
@@ -123,11 +121,10 @@ def truth(blocks):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=24, help="cells along an edge")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of one conductivity along an edge")
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     plate, true = Plate(options.n, options.blocks), truth(options.blocks)
     log_k, found = invert(plate, ampi.value(plate.temperature(true)))

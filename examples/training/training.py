@@ -6,8 +6,6 @@ Each rank has a part of the points, and all have the same weights. The loss is t
 the sum of what the ranks find, as in any data-parallel training. The optimiser is SciPy's L-BFGS-B on all the points.
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -99,12 +97,11 @@ def draw(path, weights, width, points):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=400)
     parser.add_argument("--width", type=int, default=12, help="of the two hidden layers")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     weights, found = train(options.points, options.width, options.steps)
     if comm.rank == 0:

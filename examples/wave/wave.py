@@ -7,8 +7,6 @@ loop over time that keeps a few states (ampi.timeloop). The model has a squared 
 interpolation between them; SciPy's L-BFGS-B looks for them with the gradient of all shots together.
 """
 
-import argparse
-
 import numpy
 from scipy.optimize import minimize
 
@@ -109,13 +107,12 @@ def draw(path, survey, true, model, seen):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=40, help="grid points along an edge")
     parser.add_argument("--knots", type=int, default=4, help="of the model, along an edge")
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--picture", metavar="FILE")
-    parser._print_message = parser._print_message if comm.rank == 0 else lambda *_: None  # printed once
     options = parser.parse_args()
     survey, true = Survey(options.n, options.knots, options.shots, options.steps), truth(options.knots)
     seen = [ampi.value(one) for one in survey.seismograms(true)]

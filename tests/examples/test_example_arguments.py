@@ -1,10 +1,14 @@
 """What the examples print of their arguments: once, on however many ranks."""
 
+import importlib
+
 import pytest
 from example import EXAMPLES, load
 from mpi4py import MPI
 
-PROGRAMS = sorted(path for path in EXAMPLES.glob("*/*.py") if "ArgumentParser" in path.read_text(encoding="utf-8"))
+import ampi
+
+PROGRAMS = sorted(path for path in EXAMPLES.glob("*/*.py") if "ArgumentParser(" in path.read_text(encoding="utf-8"))
 
 
 def printed(capsys, monkeypatch, path, *arguments):
@@ -14,6 +18,30 @@ def printed(capsys, monkeypatch, path, *arguments):
         load(path.stem, path.parent.name).main()
     out, err = capsys.readouterr()
     return end.value.code, MPI.COMM_WORLD.allgather(out + err)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["check", "coverage", "kernel.__main__", "scaling.command"])
+def test_so_is_what_the_commands_of_ampi_print(capsys, name):
+    command = importlib.import_module(f"ampi.{name}")
+    for arguments, status, word in (["--help"], 0, "usage:"), (["--no-such-option"], 2, "error:"):
+        with pytest.raises(SystemExit) as end:
+            command.main(arguments)
+        out, err = capsys.readouterr()
+        first, *others = MPI.COMM_WORLD.allgather(out + err)
+        assert end.value.code == status and first.count(word) == 1 and not any(others)
+
+
+@pytest.mark.mpi
+def test_any_communicator_may_say_who_prints(capsys):
+    comm = MPI.COMM_WORLD
+    backwards = comm.Split(0, -comm.rank)
+    parser = ampi.ArgumentParser(prog="some", comm=backwards)
+    parser.add_subparsers().add_parser("part", comm=backwards).add_argument("-n", type=int)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["part", "-n", "many"])
+    backwards.Free()
+    assert bool(capsys.readouterr().err) == (comm.rank == comm.size - 1)
 
 
 @pytest.mark.mpi

@@ -6,10 +6,11 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy as np
 
-__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "constant", "kernel", "np", "prange", "value"]
+__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "ArgumentParser", "constant", "kernel", "np", "prange", "value"]
 
 COMM_SELF = ampi.COMM_SELF
 COMM_WORLD = ampi.COMM_WORLD
+ArgumentParser = ampi.ArgumentParser
 prange = numba.prange
 numba.set_num_threads(1)  # until lulesh.py is told otherwise: ranks are what the work is divided into first
 

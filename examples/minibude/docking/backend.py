@@ -6,9 +6,10 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy as np
 
-__all__ = ["COMM_WORLD", "MPI", "kernel", "np", "prange", "value"]
+__all__ = ["COMM_WORLD", "MPI", "ArgumentParser", "kernel", "np", "prange", "value"]
 
 COMM_WORLD = ampi.COMM_WORLD
+ArgumentParser = ampi.ArgumentParser
 prange = numba.prange
 
 kernel = ampi.kernel(fastmath=True, parallel=True)
