@@ -99,6 +99,8 @@ EXPECTED: dict[str, str] = {
     r"TestMatmul(Operator)?::test_result_types|TestDet::test_zero": _TYPES,
     r"test_ufunc_binop_interaction|test_equal_subclass_no_override": _SUBCLASSES,
     r"TestTextSignatures::": _CPYTHON,
+    r"TestMemmap::test_(getitem|ufunc_return_ndarray)": _TYPES,
+    r"TestMemmap::test_view": _VIEWS,
     r"test_legacy_pickle|test_direct::Test\w+::test_(getstate|pickle|set_key)": _PLAIN,
     r"test_shuffle_untyped_warning": "the warning comes from ampi's call of NumPy",
     r"TestFlags::test_warnonwrite": _VIEWS,
