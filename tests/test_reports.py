@@ -296,6 +296,26 @@ def test_what_comes_before_the_first_record_is_elsewhere():
     assert made["calls"][PRIMAL] == [1] and made["waits"][0] > 0
 
 
+def test_a_tape_inside_of_another_one_and_one_of_nothing():
+    """Messages after the inner tape are the outer one's, with the times of their calls."""
+    comm = ampi.COMM_WORLD
+    with ampi.tracing() as trace:
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(3))
+            with ampi.Tape() as inner:
+                pass
+            assert ampi.jvp(lambda u: u * 2.0, numpy.ones(2), numpy.ones(2))[1][0] == 2.0
+            y = ampi.numpy.zeros(3)
+            request = comm.Irecv(y, comm.rank)
+            comm.Send(x * 2.0, comm.rank)
+            request.Wait()
+        tape.gradient(y, x, seed=numpy.ones(3))
+        assert inner.gradient([], []) == []
+    (rank,) = trace.gather()
+    times = [message[6:8] for message in rank["messages"] if message[0] < 2]
+    assert len(times) == 2 and all(0 < begin <= end for begin, end in times)
+
+
 def test_checkpoints_are_seen_until_they_are_freed():
     """Of a loop of 20 steps with three states at a time."""
     with ampi.tracing() as trace:

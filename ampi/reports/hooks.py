@@ -248,7 +248,8 @@ def _around_wait(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
             if tracer.recording is None:
                 plain.completed(tracer.plain, noted, found[2], result)
             else:
-                tracer.recording.completed.update(dict.fromkeys(map(id, noted), found[2]))
+                for message in noted:
+                    tracer.recording.completed.setdefault(id(message), found[2])
         return result
 
     return before, after

@@ -166,8 +166,8 @@ class SweptRecords(TracedRecords):
             self.turns.append((time, self.tracer.inside, record))
             if time > self.next_sample:
                 self.sample()
-                if len(self.turns) > _MOST_TURNS:
-                    self.settle()
+            if len(self.turns) > _MOST_TURNS:
+                self.settle()
         return record
 
     def sample(self) -> None:
@@ -185,9 +185,10 @@ class SweptRecords(TracedRecords):
     def settle(self) -> None:
         """Count the records that the sweep has passed, and note when it did those that send or receive."""
         turns, tracer = self.turns, self.tracer
-        if not turns:
+        if turns:
+            self.agreed = self.agreed or turns[0][0]
+        if len(turns) < 2:
             return
-        self.agreed = self.agreed or turns[0][0]
         times, inside, records = zip(*turns)
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
         for cls in set(map(type, adjoints)).difference(_passed):
