@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .tracer import Tracer
+from .tracer import Tracer, rows_of
 
 ROUNDS = 8
 """Messages by which two clocks are compared; the quickest one counts."""
@@ -68,8 +68,9 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     comm = clocks.comm
     time, ahead, drift = clocks.aligned()
     most = MOST_IN_ALL // comm.Get_size()
-    events = tracer.events + tracer.passed
-    if len(events) > most:
+    events = rows_of(tracer.events + tracer.passed).tolist()
+    several = len(events)
+    if several > most:
         events = sorted(sorted(events, key=lambda e: e[0] - e[1])[:most])
 
     def at(t: int) -> int:
@@ -78,7 +79,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     mine = {
         "sites": tracer.sites,
         "events": [(at(begin), at(end), *rest) for begin, end, *rest in events],
-        "dropped": tracer.dropped + len(tracer.events) + len(tracer.passed) - len(events),
+        "dropped": tracer.dropped + several - len(events),
         "totals": tracer.totals,
         "adjoints": tracer.adjoints,
         "phases": [(at(t), phase) for t, phase in tracer.phases],

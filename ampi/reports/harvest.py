@@ -57,9 +57,9 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
 
 
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
-    stamps = traced.stamps.get(id(log), []) if traced is not None else []
+    stamps = () if traced is None else traced.stamps.get(id(log), ())
     swept, completed = ({}, {}) if traced is None else (traced.swept, traced.completed)
-    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps)
+    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps) // 3
     sizes: dict[Any, int] = {}  # bytes of an element
     routes: dict[int, tuple[int, int, int, str]] = {}  # the messages of a loop have theirs in common
     for k, message in enumerate(log.messages):
@@ -70,8 +70,8 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
         if partner < 0 or message.void:
             continue
         begin, end = 0, 0
-        if k < many and sites[stamps[k][0]][0] == line:  # a call that is traced
-            site, begin, end = stamps[k]
+        if k < many and sites[stamps[3 * k]][0] == line:  # a call that is traced
+            site, begin, end = stamps[3 * k : 3 * k + 3]
         back, buffer = -1, message.buffer
         if message.back is not None and buffer is not None:
             size = sizes.get(buffer.dtype)

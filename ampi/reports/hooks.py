@@ -119,7 +119,7 @@ def _traced(
         What else is to be done: ``before(arguments, keywords)``, and ``after((site, begin, end), arguments, keywords,
         result, before)``, which gives the result.
     """
-    thread, events, append = tracer.thread, tracer.events, tracer.events.append
+    thread, events, extend = tracer.thread, tracer.events, tracer.events.extend
     known: dict[tuple[int, int], int] = {}
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -143,7 +143,7 @@ def _traced(
             phase = tracer.phase
             if phase == SWEEP:
                 tracer.inside += end - begin
-            append((begin, end, site, phase, kind))
+            extend((begin, end, site, phase, kind))
             if len(events) > tracer.full:
                 tracer.settle()
         if after is not None:

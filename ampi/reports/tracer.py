@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 from _thread import get_ident
+from array import array
 from itertools import islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
@@ -56,7 +57,7 @@ class TracedRecords(list):
     tracer : Tracer
     sites : dict
     stamps : dict
-        By the ids of logs: site, begin and end of the calls that logged their messages, in the same order.
+        By the ids of logs: site, begin and end of the calls that logged their messages, in the same order; flat.
     accesses : dict
         By the ids of one-sided operations: site, begin and end of the call.
     completed : dict
@@ -74,8 +75,8 @@ class TracedRecords(list):
         self.tracer = tracer
         self.tape: Tape | None = tape  # until it is closed, for it holds these
         self.sites: dict[int, int] = {}
-        self.stamps: dict[int, list[tuple[int, int, int]]] = {}
-        self.latest: tuple[Any, list[tuple[int, int, int]]] = None, []  # the log of the last call, and its stamps
+        self.stamps: dict[int, array[int]] = {}
+        self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
         self.accesses: dict[int, tuple[int, int, int]] = {}
         self.completed: dict[int, int] = {}
         self.swept: dict[int, tuple[int, int]] = {}
@@ -105,9 +106,9 @@ class TracedRecords(list):
         """The messages that have been logged since the last call are of this one (site, begin, end)."""
         log = self.tape.latest[1]  # type: ignore[union-attr]
         if log is not self.latest[0]:
-            self.latest = log, [] if log is None else self.stamps.setdefault(id(log), [])
-        if log is not None and len(log.messages) == len(self.latest[1]) + 1:
-            self.latest[1].append(found)
+            self.latest = log, array("q") if log is None else self.stamps.setdefault(id(log), array("q"))
+        if log is not None and 3 * len(log.messages) == len(self.latest[1]) + 3:
+            self.latest[1].extend(found)
         else:
             self.stamp_all(found)
 
@@ -115,8 +116,8 @@ class TracedRecords(list):
         """The same of a call that may have used several communicators."""
         communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
         for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
-            missing = len(log.messages) - len(self.stamps.setdefault(id(log), []))
-            self.stamps[id(log)].extend([found] * missing)
+            stamps = self.stamps.setdefault(id(log), array("q"))
+            stamps.extend(found * (len(log.messages) - len(stamps) // 3))
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
         """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
@@ -142,20 +143,25 @@ class SweptRecords(TracedRecords):
     Attributes
     ----------
     sweep : Sweep
-    turns : list of tuple
-        When it came to a record, how much of the time before it had been counted then, and the record.
+    turns : list
+        The records that it came to, of those that are not counted yet.
+    times, inside : array
+        When it came to each of them, and how much of the time before had been counted then.
     counted : int
         Nanoseconds of records that are not in `Tracer.inside` yet.
     """
 
     sweep: Sweep
-    turns: list[tuple[int, int, Any]]
+    turns: list[Any]
+    times: array[int]
+    inside: array[int]
     counted: int
     next_sample: int
 
     def begin(self, sweep: Sweep) -> None:
         """A sweep begins."""
-        self.sweep, self.turns, self.counted, self.next_sample = sweep, [], 0, 0
+        self.sweep, self.counted, self.next_sample = sweep, 0, 0
+        self.turns, self.times, self.inside = [], array("q"), array("q")
         self.agreed = 0
         self.swept.clear()
 
@@ -163,7 +169,9 @@ class SweptRecords(TracedRecords):
         record = _item(self, k)
         if type(k) is int:
             time = now()
-            self.turns.append((time, self.tracer.inside, record))
+            self.turns.append(record)
+            self.times.append(time)
+            self.inside.append(self.tracer.inside)
             if time > self.next_sample:
                 self.sample()
             if len(self.turns) > _MOST_TURNS:
@@ -175,21 +183,21 @@ class SweptRecords(TracedRecords):
         begin = now()
         self.tracer.shadows.append((begin, self.sweep.nbytes()))
         end = now()
-        first = self.agreed or self.turns[0][0]
+        first = self.agreed or self.times[0]
         self.next_sample = end + max(SHARE * (end - begin), (end - first) // SAMPLES)
 
     def current(self) -> int:
         """The site of the record that the sweep has come to."""
-        return self.sites.get(id(self.turns[-1][2]), 0) if self.turns else AGREEMENT
+        return self.sites.get(id(self.turns[-1]), 0) if self.turns else AGREEMENT
 
     def settle(self) -> None:
         """Count the records that the sweep has passed, and note when it did those that send or receive."""
-        turns, tracer = self.turns, self.tracer
-        if turns:
-            self.agreed = self.agreed or turns[0][0]
-        if len(turns) < 2:
+        records, tracer = self.turns, self.tracer
+        if records:
+            self.agreed = self.agreed or self.times[0]
+        if len(records) < 2:
             return
-        times, inside, records = zip(*turns)
+        times = self.times.tolist()
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
         for cls in set(map(type, adjoints)).difference(_passed):
             _passed[cls] = _passed_by(cls)
@@ -197,7 +205,7 @@ class SweptRecords(TracedRecords):
         for k, passed in enumerate(map(_passed.__getitem__, map(type, adjoints))):
             if passed == NOTHING:
                 continue
-            adjoint, span = adjoints[k], times[k : k + 2]
+            adjoint, span = adjoints[k], (times[k], times[k + 1])
             if passed == ITSELF:
                 swept[id(adjoint)] = span
             elif passed == FIRST:
@@ -205,9 +213,12 @@ class SweptRecords(TracedRecords):
             else:
                 for part in adjoint if passed == PARTS else adjoint.accesses:
                     swept[id(part)] = span
-        sites = list(map(self.sites.get, map(id, records[:-1]), repeat(0)))
+        table = np.empty((len(records) - 1, 5), np.int64)
+        table[:, 0], table[:, 1] = times[:-1], times[1:]
+        table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records[:-1]), repeat(0)), np.int64)
+        table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
         counts = np.bincount(sites)
-        spans = np.bincount(sites, np.diff(times) - np.diff(inside))
+        spans = np.bincount(sites, np.diff(times) - np.diff(self.inside))
         for site in np.flatnonzero(counts).tolist():
             count, nanoseconds = int(counts[site]), int(spans[site])
             total = tracer.totals.setdefault((site, SWEEP), [0, 0])
@@ -215,16 +226,22 @@ class SweptRecords(TracedRecords):
             total[1] += nanoseconds
             self.counted += nanoseconds
             tracer.adjoints[site] = tracer.adjoints.get(site, 0) + count
-        kinds = map(tracer.kinds.__getitem__, sites)
-        tracer.keep(list(zip(times, times[1:], sites, repeat(SWEEP), kinds)))
-        self.turns = turns[-1:]
+        tracer.keep(table)
+        self.turns, self.times, self.inside = records[-1:], self.times[-1:], self.inside[-1:]
 
     def end(self) -> None:
         """The sweep has passed all records, or stops."""
-        self.turns.append((now(), self.tracer.inside, None))
+        self.times.append(now())
+        self.inside.append(self.tracer.inside)
+        self.turns.append(None)
         self.settle()
-        self.turns = []
+        self.turns, self.times, self.inside = [], array("q"), array("q")
         self.tracer.inside += self.counted
+
+
+def rows_of(events: array[int]) -> np.ndarray:
+    """Events as an array of five columns, a copy."""
+    return np.array(events, np.int64).reshape(-1, 5)
 
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
@@ -251,9 +268,10 @@ class Tracer:
     ----------
     sites : list of tuple
         Text of the line, name of what is called there, and what it is.  The first one stands for no line.
-    events : list of tuple
-        Begin and end in nanoseconds, site, phase, and what it is.
-    passed : list of tuple
+    events : array
+        Begin and end in nanoseconds, site, phase, and what it is; flat, since objects by the thousand would have Python
+        look for garbage in the whole program.
+    passed : array
         The same of what is not to be counted any more: records that sweeps have passed, and waits inside of others.
     totals : dict
         By site and phase: number and nanoseconds of what has been counted (`settle`).
@@ -284,8 +302,8 @@ class Tracer:
             ("", "agreement of the ranks", WAITING),
         ]
         self.kinds = [COMPUTED, WAITING]  # of the sites
-        self.events: list[tuple[int, int, int, int, int]] = []
-        self.passed: list[tuple[int, int, int, int, int]] = []
+        self.events: array[int] = array("q")
+        self.passed: array[int] = array("q")
         self.totals: dict[tuple[int, int], list[int]] = {}
         self.adjoints: dict[int, int] = {}
         self.phases: list[tuple[int, int]] = []
@@ -304,7 +322,7 @@ class Tracer:
         self.swept: SweptRecords | None = None  # of the sweep that runs
         self.recording: TracedRecords | None = None  # of the innermost tape
         self._around: list[TracedRecords | None] = []  # the same of those around it
-        self.full = MOST_UNSETTLED
+        self.full = 5 * MOST_UNSETTLED
         self.settled = 0
         self.latest = self.changed = 0
         self.compiling = 0.0
@@ -423,7 +441,7 @@ class Tracer:
         if phase == SWEEP:
             self.inside += end - begin
         self.latest = end
-        self.events.append((begin, end, site, phase, self.kinds[site]))
+        self.events.extend((begin, end, site, phase, self.kinds[site]))
         if len(self.events) >= self.full:
             self.settle()
 
@@ -432,28 +450,33 @@ class Tracer:
         site = self.call
         if site < 0:
             site = 0 if self.swept is None else self.swept.current()
-        self.keep([(begin, end, site, self.phase, WAITING)])
+        if len(self.events) + len(self.passed) < 5 * MOST_EVENTS:
+            self.passed.extend((begin, end, site, self.phase, WAITING))
+        else:
+            self.dropped += 1
 
-    def keep(self, passed: list[tuple[int, int, int, int, int]]) -> None:
+    def keep(self, passed: np.ndarray) -> None:
         """Keep events that are not to be counted, as long as there is room."""
-        room = max(MOST_EVENTS - len(self.events) - len(self.passed), 0)
-        self.passed += passed[:room]
+        room = max(MOST_EVENTS - (len(self.events) + len(self.passed)) // 5, 0)
+        self.passed.frombytes(passed[:room].tobytes())
         self.dropped += max(len(passed) - room, 0)
 
     def settle(self) -> None:
         """Count the events that have not been counted yet."""
-        totals, events = self.totals, self.events
-        for begin, end, site, phase, _ in islice(events, self.settled, None):
-            total = totals.get((site, phase))
-            if total is None:
-                total = totals[site, phase] = [0, 0]
-            total[0] += 1
-            total[1] += end - begin
-        most = max(MOST_EVENTS - len(self.passed), 0)
-        self.dropped += max(len(events) - most, 0)
+        events = self.events
+        begins, ends, sites, phases, _ = rows_of(events[self.settled :]).T
+        which = 3 * sites + phases
+        counts = np.bincount(which)
+        spans = np.bincount(which, ends - begins)
+        for key in np.flatnonzero(counts).tolist():
+            total = self.totals.setdefault(divmod(key, 3), [0, 0])
+            total[0] += int(counts[key])
+            total[1] += int(spans[key])
+        most = max(5 * MOST_EVENTS - len(self.passed), 0)
+        self.dropped += max(len(events) - most, 0) // 5
         del events[most:]
         self.settled = len(events)
-        self.full = len(events) + MOST_UNSETTLED
+        self.full = len(events) + 5 * MOST_UNSETTLED
 
     def place(self, depth: int) -> tuple[Any, int]:
         """Code and instruction of the innermost line of the program."""
