@@ -11,6 +11,7 @@ import sys
 import weakref
 from _thread import get_ident
 from array import array
+from collections import Counter
 from itertools import islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
@@ -197,7 +198,7 @@ class SweptRecords(TracedRecords):
             self.agreed = self.agreed or self.times[0]
         if len(records) < 2:
             return
-        times = self.times.tolist()
+        times, spans = self.times.tolist(), np.diff(self.times) - np.diff(self.inside)
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
         for cls in set(map(type, adjoints)).difference(_passed):
             _passed[cls] = _passed_by(cls)
@@ -217,15 +218,9 @@ class SweptRecords(TracedRecords):
         table[:, 0], table[:, 1] = times[:-1], times[1:]
         table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records[:-1]), repeat(0)), np.int64)
         table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
-        counts = np.bincount(sites)
-        spans = np.bincount(sites, np.diff(times) - np.diff(self.inside))
-        for site in np.flatnonzero(counts).tolist():
-            count, nanoseconds = int(counts[site]), int(spans[site])
-            total = tracer.totals.setdefault((site, SWEEP), [0, 0])
-            total[0] += count
-            total[1] += nanoseconds
-            self.counted += nanoseconds
-            tracer.adjoints[site] = tracer.adjoints.get(site, 0) + count
+        tracer.count(sites, SWEEP, spans)
+        tracer.adjoints.update(sites.tolist())
+        self.counted += int(spans.sum())
         tracer.keep(table)
         self.turns, self.times, self.inside = records[-1:], self.times[-1:], self.inside[-1:]
 
@@ -275,7 +270,7 @@ class Tracer:
         The same of what is not to be counted any more: records that sweeps have passed, and waits inside of others.
     totals : dict
         By site and phase: number and nanoseconds of what has been counted (`settle`).
-    adjoints : dict
+    adjoints : Counter
         By site: number of records that sweeps have passed.
     phases : list of tuple
         When a phase began, and which one.
@@ -305,7 +300,7 @@ class Tracer:
         self.events: array[int] = array("q")
         self.passed: array[int] = array("q")
         self.totals: dict[tuple[int, int], list[int]] = {}
-        self.adjoints: dict[int, int] = {}
+        self.adjoints: Counter[int] = Counter()
         self.phases: list[tuple[int, int]] = []
         self.memory: list[tuple[int, int, int, int]] = []
         self.shadows: list[tuple[int, int]] = []
@@ -450,14 +445,18 @@ class Tracer:
         site = self.call
         if site < 0:
             site = 0 if self.swept is None else self.swept.current()
-        if len(self.events) + len(self.passed) < 5 * MOST_EVENTS:
+        if self.room():
             self.passed.extend((begin, end, site, self.phase, WAITING))
         else:
             self.dropped += 1
 
+    def room(self) -> int:
+        """How many more events can be kept one by one."""
+        return max(MOST_EVENTS - (len(self.events) + len(self.passed)) // 5, 0)
+
     def keep(self, passed: np.ndarray) -> None:
         """Keep events that are not to be counted, as long as there is room."""
-        room = max(MOST_EVENTS - (len(self.events) + len(self.passed)) // 5, 0)
+        room = self.room()
         self.passed.frombytes(passed[:room].tobytes())
         self.dropped += max(len(passed) - room, 0)
 
@@ -465,18 +464,21 @@ class Tracer:
         """Count the events that have not been counted yet."""
         events = self.events
         begins, ends, sites, phases, _ = rows_of(events[self.settled :]).T
-        which = 3 * sites + phases
-        counts = np.bincount(which)
-        spans = np.bincount(which, ends - begins)
-        for key in np.flatnonzero(counts).tolist():
-            total = self.totals.setdefault(divmod(key, 3), [0, 0])
-            total[0] += int(counts[key])
-            total[1] += int(spans[key])
+        self.count(sites, phases, ends - begins)
         most = max(5 * MOST_EVENTS - len(self.passed), 0)
         self.dropped += max(len(events) - most, 0) // 5
         del events[most:]
         self.settled = len(events)
         self.full = len(events) + 5 * MOST_UNSETTLED
+
+    def count(self, sites: np.ndarray, phases: Any, spans: np.ndarray) -> None:
+        """Add to the totals what so many events of so many nanoseconds were."""
+        which = 3 * sites + phases
+        counts, sums = np.bincount(which), np.bincount(which, spans)
+        for key in np.flatnonzero(counts).tolist():
+            total = self.totals.setdefault(divmod(key, 3), [0, 0])
+            total[0] += int(counts[key])
+            total[1] += int(sums[key])
 
     def place(self, depth: int) -> tuple[Any, int]:
         """Code and instruction of the innermost line of the program."""
