@@ -308,7 +308,7 @@ class Buffer:
 
     def peek(self, sweep: Sweep) -> np.ndarray:
         """A contiguous one-dimensional copy of the adjoint; zeros where the memory is not tracked."""
-        if not self.tracked or self.count == 0 or not sweep.has_shadow(self.regions()[0]):
+        if not self._has_adjoint() or not sweep.has_shadow(self.regions()[0]):
             return np.zeros(self.count, self.dtype)
         index = self._index()
         if index is not None:
@@ -322,7 +322,7 @@ class Buffer:
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
-        if self.layout is None and self.tracked and self.count and sweep.has_shadow(self.regions()[0]):
+        if self.layout is None and self._has_adjoint() and sweep.has_shadow(self.regions()[0]):
             shadow = sweep.shadow(self.regions()[0])
             if shadow.dtype == self.dtype:
                 taken = shadow.copy()
@@ -336,7 +336,7 @@ class Buffer:
         """The shadow becomes zero where the message is."""
         if self.dtype is None:
             self._zero_pieces(sweep)
-        if not self.tracked or self.count == 0:
+        if not self._has_adjoint():
             return
         index = self._index()
         for region in self.regions():
@@ -348,8 +348,8 @@ class Buffer:
                 sweep.shadow(region)[...] = 0
 
     def add(self, sweep: Sweep, flat: np.ndarray) -> None:
-        """Add a one-dimensional array of ``count`` elements to the adjoint; lost where the memory is not tracked."""
-        if not self.tracked or self.count == 0:
+        """Add a one-dimensional array of ``count`` elements to the adjoint; dropped where the memory has none."""
+        if not self._has_adjoint():
             return
         regions = self.regions()
         index = self._index()
@@ -370,6 +370,10 @@ class Buffer:
                 start += shadow.size
 
     # ------------------------------------------------------------------------------------------------ internals
+
+    def _has_adjoint(self) -> bool:
+        """Whether the memory has a shadow: it is tracked, and is not of bytes into which only constants were packed."""
+        return self.tracked and self.count > 0 and (not self.packed or bool(self.storage.packed))  # type: ignore[union-attr]
 
     def _item(self) -> Any:
         """Dtype of the elements in memory."""

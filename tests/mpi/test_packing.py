@@ -281,6 +281,52 @@ def test_dtypes(program, dtype):
     check(program, COMM_WORLD, WORLD, dtype=dtype)
 
 
+def exchanged(comm, name, room, came):
+    """Every rank's `room`, or what came of it to this rank, in `came`."""
+    root, sizes = comm.Get_size() - 1, [room.size] * comm.Get_size()
+    if name == "Gather":
+        comm.Gather([room, MPI.PACKED], [came, MPI.PACKED], root)
+        comm.Bcast([came, MPI.BYTE], root)
+    elif name in ("Allgatherv", "Iallgatherv"):
+        request = getattr(comm, name)([room, MPI.PACKED], [came, sizes, MPI.PACKED])
+        request and request.Wait()
+    elif name == "Alltoallw":
+        kinds = [MPI.PACKED] * comm.Get_size()
+        places = [k * room.size for k in range(comm.Get_size())]
+        comm.Alltoallw([room, (sizes, [0] * len(sizes)), kinds], [came, (sizes, places), kinds])
+    elif name == "Alltoallv":
+        comm.Alltoallv([room, sizes, [0] * len(sizes), MPI.BYTE], [came, sizes, None, MPI.BYTE])
+    elif name == "messages":
+        parts = [came[k * room.size : (k + 1) * room.size] for k in range(comm.Get_size())]
+        requests = [comm.Irecv([part, MPI.PACKED], k, 4) for k, part in enumerate(parts)]
+        requests += [comm.Issend([room, MPI.PACKED], k, 4) for k in range(comm.Get_size())]
+        MPI.Request.Waitall(requests)
+    else:
+        request = getattr(comm, name)([room, MPI.PACKED], [came, MPI.PACKED])
+        request and request.Wait()
+
+
+EXCHANGES = ("Allgather", "Iallgather", "Allgatherv", "Iallgatherv", "Gather", "Alltoallw", "Alltoallv", "messages")
+
+
+@pytest.mark.parametrize("constant", [0, 1, -1])
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_some_ranks_pack_constants(name, constant):
+    """The adjoint of a constant's bytes is dropped, also where the others' bytes of the same message carry one."""
+
+    def program(np, comm, x):
+        kind, size = typeof(x), comm.Get_size()
+        room, came = np.zeros(x.nbytes, np.uint8), np.zeros(size * x.nbytes, np.uint8)
+        packs = comm.Get_rank() == constant % size
+        kind.Pack(np.full(len(x), 0.5, x.dtype) if packs else x * x, room, 0, comm)
+        exchanged(comm, name, room, came)
+        y = np.zeros(size * len(x), x.dtype)
+        kind.Unpack(came, 0, y, comm)
+        return x * np.sum(y * y)
+
+    check(program, COMM_WORLD, WORLD)
+
+
 def test_external_format():
     """Packed in the external format, bytes in another order; against a closed form."""
     after, before = partners(WORLD)
