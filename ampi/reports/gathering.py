@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .tracer import Tracer, rows_of
+from .tracer import EVENT, MEMORY, MESSAGE, Tracer, rows_of
 
 ROUNDS = 8
 """Messages by which two clocks are compared; the quickest one counts."""
@@ -68,7 +68,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     comm = clocks.comm
     time, ahead, drift = clocks.aligned()
     most = MOST_IN_ALL // comm.Get_size()
-    events = rows_of(tracer.events + tracer.passed).tolist()
+    events = rows_of(tracer.events + tracer.passed, EVENT).tolist()
     several = len(events)
     if several > most:
         events = sorted(sorted(events, key=lambda e: e[0] - e[1])[:most])
@@ -83,11 +83,15 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         "totals": tracer.totals,
         "adjoints": tracer.adjoints,
         "phases": [(at(t), phase) for t, phase in tracer.phases],
-        "memory": [(at(t), *rest) for t, *rest in tracer.memory],
+        "memory": [(at(t), *rest) for t, *rest in rows_of(tracer.memory, MEMORY).tolist()],
         "shadows": [(at(t), size) for t, size in tracer.shadows],
         "checkpoints": [(at(t), size) for t, size in tracer.checkpoints],
         "messages": [
-            *((*found[:6], *map(at, found[6:10]), found[10]) for _, messages in tracer.messages for found in messages),
+            *(
+                (*found[:6], *map(at, found[6:10]), found[10])
+                for messages in tracer.messages.values()
+                for found in rows_of(messages, MESSAGE).tolist()
+            ),
             *((*found[:6], *map(at, found[6:]), 0, 0, -1) for found in tracer.plain.messages(tracer.comms, True)),
         ],
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],

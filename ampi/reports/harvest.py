@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,15 @@ from ..mpi.log import Communication, Log
 from ..mpi.messages import ALL, Received, Route, Sent
 from ..tape import Tape
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
-from .tracer import COMMUNICATION, TracedRecords, Tracer, access_of
+from .tracer import COMMUNICATION, STAMP, TracedRecords, Tracer, access_of
 
 
 def harvest(tracer: Tracer, tape: Tape) -> None:
     """Take from a tape what it knows of its communication; a sweep that comes later replaces it."""
     records = tape.records
-    tracer.messages = [found for found in tracer.messages if found[0] != id(records)]
-    tracer.messages.append((id(records), list(of_tape(tracer, tape))))
-    if isinstance(records, TracedRecords):
+    traced = isinstance(records, TracedRecords)
+    tracer.messages[records.number if traced else -1] = array("q", chain.from_iterable(of_tape(tracer, tape)))
+    if traced:
         records.harvested = True
 
 
@@ -58,8 +60,10 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
 
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
     stamps = () if traced is None else traced.stamps.get(id(log), ())
-    swept, completed = ({}, {}) if traced is None else (traced.swept, traced.completed)
-    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps) // 3
+    swept, passages, completed = (
+        ({}, array("q"), {}) if traced is None else (traced.swept, traced.passages, traced.completed)
+    )
+    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps) // STAMP
     sizes: dict[Any, int] = {}  # bytes of an element
     routes: dict[int, tuple[int, int, int, str]] = {}  # the messages of a loop have theirs in common
     for k, message in enumerate(log.messages):
@@ -70,8 +74,8 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
         if partner < 0 or message.void:
             continue
         begin, end = 0, 0
-        if k < many and sites[stamps[3 * k]][0] == line:  # a call that is traced
-            site, begin, end = stamps[3 * k : 3 * k + 3]
+        if k < many and sites[stamps[STAMP * k]][0] == line:  # a call that is traced
+            site, begin, end = stamps[STAMP * k : STAMP * (k + 1)]
         back, buffer = -1, message.buffer
         if message.back is not None and buffer is not None:
             size = sizes.get(buffer.dtype)
@@ -79,7 +83,8 @@ def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[
                 size = sizes[buffer.dtype] = np.dtype(buffer.dtype).itemsize
             back = buffer.count * size
         number = id(message)
-        left, came = swept.get(number, (0, 0))
+        place = swept.get(number)
+        left, came = (0, 0) if place is None else (passages[place], passages[place + 1])
         nbytes = -1 if message.nbytes == ALL else message.nbytes
         kind = SENT if isinstance(message, Sent) else RECEIVED
         yield kind, identity, partner, tag, nbytes, site, begin, completed.get(number, end), left, came, back
@@ -97,7 +102,7 @@ def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords
     if site < 0:
         site = tracer.number(*call.where, call.name, COMMUNICATION)
     nbytes = sum(buffer.nbytes for buffer in call.call.reads)
-    swept = (0, 0) if traced is None else traced.swept.get(id(call), (0, 0))
+    swept = (0, 0) if traced is None else traced.passage(call)
     back = sum(buffer.nbytes for buffer in call.call.writes) if call.happening else -1
     return COLLECTIVE, log.reverse.identity, -1, 0, nbytes, site, 0, 0, *swept, back
 
@@ -112,7 +117,7 @@ def _of_windows(tracer: Tracer, tape: Tape, traced: TracedRecords | None) -> Ite
         swept = (0, 0)
         if traced is not None:
             site, begin, end = traced.accesses.get(id(access), (-1, 0, 0))
-            swept = traced.swept.get(id(access), (0, 0))
+            swept = traced.passage(access)
         if site < 0:
             site = tracer.number(*access.where, access.name, COMMUNICATION)
         nbytes = target.count * target.dtype.itemsize

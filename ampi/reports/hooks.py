@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from sys import _getframe
 from time import perf_counter_ns as now
 from typing import Any
@@ -52,6 +53,8 @@ _OTHERS = {
 _Request = BASE["Request"]
 _MISSING = object()
 _replaced: list[tuple[Any, str, Any]] = []
+_tracer: Tracer | None = None
+"""The one that the wrapped methods tell what they see."""
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
@@ -61,6 +64,8 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 def remove() -> None:
     """Put everything back."""
+    global _tracer
+    _tracer = None
     while _replaced:
         owner, name, value = _replaced.pop()
         if value is _MISSING:
@@ -71,23 +76,28 @@ def remove() -> None:
 
 def install(tracer: Tracer) -> None:
     """Wrap what a tracer is to see."""
+    global _tracer
     communicators = [getattr(MPI, name) for name in _COMMUNICATORS] + [Pkl5Intracomm, Pkl5Intercomm]
     wrapped: list[tuple[Any, str, Any]] = []
     for kind, table in ((WAITING, _WAITS), (COMMUNICATION, _OTHERS)):
         for cls_name, names in table.items():
             for cls in communicators if cls_name == "Comm" else (getattr(MPI, cls_name),):
                 for name, found, bound in _found(cls, names):
-                    method = _traced(tracer, found, name, kind, *_around(tracer, cls_name, name))
+                    method = _seen(found, cls_name, name, kind)
                     wrapped.append((cls, name, staticmethod(method) if bound else method))
     for cls in communicators:
         for name, found, _ in _found(cls, plain.PERSISTENT):
-            wrapped.append((cls, name, plain.make_persistent(tracer.plain, name, found)))
+            wrapped.append((cls, name, _making(name, found)))
+    for cls, name, wrap in (
+        (Kernel, "__call__", _calling),
+        (Patience, "__enter__", _entering),
+        (Patience, "__exit__", _leaving),
+        (Stored, "__init__", _storing),
+    ):
+        wrapped.append((cls, name, wrap(getattr(cls, name))))
     for method in wrapped:
         _put(*method)
-    _put(Kernel, "__call__", _traced(tracer, Kernel.__call__, "", KERNEL))
-    _put(Patience, "__enter__", _entering(tracer, Patience.__enter__))
-    _put(Patience, "__exit__", _leaving(tracer, Patience.__exit__))
-    _put(Stored, "__init__", _storing(tracer, Stored.__init__))
+    _tracer = tracer
 
 
 def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
@@ -101,13 +111,23 @@ def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
             yield name, method, getattr(method, "__self__", None) is cls
 
 
+# What wraps a method is made once: they are many, and Python would look among all of them for garbage.
+
+
+@cache
+def _seen(function: Callable, cls_name: str, name: str, kind: int) -> Callable:
+    """A method of a class of MPI's that looks at the clock, and at messages."""
+    return _traced(function, name, kind, *_around(cls_name, name))
+
+
+@cache
+def _calling(function: Callable) -> Callable:
+    """The same of kernels."""
+    return _traced(function, "", KERNEL)
+
+
 def _traced(
-    tracer: Tracer,
-    function: Callable,
-    name: str,
-    kind: int,
-    before: Callable | None = None,
-    after: Callable | None = None,
+    function: Callable, name: str, kind: int, before: Callable | None = None, after: Callable | None = None
 ) -> Callable:
     """A method that looks at the clock.
 
@@ -116,24 +136,24 @@ def _traced(
     name : str
         Empty: the object's own.
     before, after : callable
-        What else is to be done: ``before(arguments, keywords)``, and ``after((site, begin, end), arguments, keywords,
-        result, before)``, which gives the result.
+        What else is to be done: ``before(tracer, arguments, keywords)``, and ``after(tracer, (site, begin, end),
+        arguments, keywords, result, before)``, which gives the result.
     """
-    thread, events, extend = tracer.thread, tracer.events, tracer.events.extend
-    known: dict[tuple[int, int], int] = {}
 
     def method(*arguments: Any, **keywords: Any) -> Any:
-        if tracer.call >= 0 or get_ident() != thread:
+        tracer = _tracer
+        if tracer is None or tracer.call >= 0 or get_ident() != tracer.thread:
             return function(*arguments, **keywords)
         frame = _getframe(1)
-        key = id(frame.f_code), frame.f_lasti
-        site = known.get(key, -1)
-        if site < 0 or not name:
-            site, itself = tracer.site(2, name or arguments[0].__name__, kind)
+        called = name or arguments[0].__name__
+        key = id(frame.f_code), frame.f_lasti, called
+        site = tracer.known.get(key, -1)
+        if site < 0:
+            site, itself = tracer.site(2, called, kind)
             if itself:
-                known[key] = site  # the tracer keeps the code alive
+                tracer.known[key] = site  # the tracer keeps the code alive
         tracer.call = site
-        noted = None if before is None else before(arguments, keywords)
+        noted = None if before is None else before(tracer, arguments, keywords)
         begin = now()
         try:
             result = function(*arguments, **keywords)
@@ -143,11 +163,12 @@ def _traced(
             phase = tracer.phase
             if phase == SWEEP:
                 tracer.inside += end - begin
-            extend((begin, end, site, phase, kind))
+            events = tracer.events
+            events.extend((begin, end, site, phase, kind))
             if len(events) > tracer.full:
                 tracer.settle()
         if after is not None:
-            return after((site, begin, end), arguments, keywords, result, noted)
+            return after(tracer, (site, begin, end), arguments, keywords, result, noted)
         return result
 
     method.__name__ = method.__qualname__ = name or "__call__"
@@ -155,26 +176,26 @@ def _traced(
     return method
 
 
-def _around(tracer: Tracer, cls_name: str, name: str) -> tuple[Callable | None, Callable | None]:
+def _around(cls_name: str, name: str) -> tuple[Callable | None, Callable | None]:
     """What is done before and after a method of a class besides looking at the clock."""
     if cls_name in ("Request", "Prequest") and not name.startswith(("Start", "Pready")):
-        return _around_completion(tracer, name)
+        return _around_completion(name)
     if cls_name == "Win":
-        return None, _after_access(tracer, name) if name in plain.PARTS else None
+        return None, _after_access(name) if name in plain.PARTS else None
     if name in plain.PARAMETERS and cls_name == "Comm":
-        return _around_message(tracer, name)
+        return _around_message(name)
     if name in _BUFFERED or (name[0] == "I" and cls_name == "Comm") or cls_name == "File":
         return None, None  # collective, or a probe
-    return None, _after_others(tracer, name)
+    return None, _after_others(name)
 
 
-def _around_message(tracer: Tracer, name: str) -> tuple[Callable | None, Callable]:
-    first, then = plain.send_or_receive(tracer.plain, name)
+def _around_message(name: str) -> tuple[Callable | None, Callable]:
+    first, then = plain.send_or_receive(name)
 
-    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+    def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         return first(arguments, keywords) if tracer.recording is None and opened() is None else None
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         if tracer.recording is not None:
             tracer.recording.stamp(found)
             return result
@@ -182,17 +203,17 @@ def _around_message(tracer: Tracer, name: str) -> tuple[Callable | None, Callabl
             return result
         if type(result) is _Request:
             result = MPI.Request(result)  # whose waits are seen
-        then(found, arguments, keywords, result, noted)
+        then(tracer.plain, found, arguments, keywords, result, noted)
         return result
 
     return (before if first else None), after
 
 
-def _after_others(tracer: Tracer, name: str) -> Callable:
+def _after_others(name: str) -> Callable:
     """After what may log messages in other ways."""
     several = name == "Startall"
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         if tracer.recording is not None:
             tracer.recording.stamp_all(found)
         elif name.startswith("Start") and opened() is None:
@@ -202,13 +223,13 @@ def _after_others(tracer: Tracer, name: str) -> Callable:
     return after
 
 
-def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
+def _around_completion(name: str) -> tuple[Callable, Callable]:
     """Remember when messages had come."""
     if name in ("Wait", "wait"):
-        return _around_wait(tracer, name)
+        return _around_wait(name)
     several = name.lower().endswith(("all", "any", "some"))
 
-    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+    def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         requests = arguments[0] if several and arguments else arguments[:1]
         if opened() is not None:
             return [(request, getattr(request, "parts", None)) for request in requests]
@@ -216,7 +237,7 @@ def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
             return None
         return plain.completing(tracer.plain, name, requests, arguments, keywords)
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         if not noted:
             return result
         end = found[2]
@@ -233,17 +254,17 @@ def _around_completion(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
     return before, after
 
 
-def _around_wait(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
+def _around_wait(name: str) -> tuple[Callable, Callable]:
     """The same of one request, which has ended after the call."""
 
-    def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
+    def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         if tracer.recording is not None:
             return getattr(arguments[0], "parts", None)
         if not tracer.plain.pending or opened() is not None:
             return None
         return plain.completing(tracer.plain, name, arguments[:1], arguments, keywords)
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         if noted:
             if tracer.recording is None:
                 plain.completed(tracer.plain, noted, found[2], result)
@@ -255,10 +276,10 @@ def _around_wait(tracer: Tracer, name: str) -> tuple[Callable, Callable]:
     return before, after
 
 
-def _after_access(tracer: Tracer, name: str) -> Callable:
+def _after_access(name: str) -> Callable:
     """Remember when a one-sided operation was begun."""
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         recorded = tracer.recording is not None
         if not (recorded and tracer.recording.note_access(found)):  # type: ignore[union-attr]
             plain.access(tracer.plain, name, arguments, keywords, found, recorded)
@@ -267,31 +288,56 @@ def _after_access(tracer: Tracer, name: str) -> Callable:
     return after
 
 
+@cache
+def _making(name: str, function: Callable) -> Callable:
+    """A method that makes a persistent request, which is remembered."""
+    remember = plain.make_persistent(name)
+
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        request = function(*arguments, **keywords)
+        if _tracer is not None:
+            remember(_tracer.plain, request, arguments, keywords)
+        return request
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
 _entered: list[int] = []
 
 
-def _entering(tracer: Tracer, function: Callable) -> Callable:
+def _here() -> Tracer | None:
+    """The tracer, if it is of this thread."""
+    return _tracer if _tracer is not None and get_ident() == _tracer.thread else None
+
+
+@cache
+def _entering(function: Callable) -> Callable:
     def __enter__(self: Patience) -> Any:
-        if get_ident() == tracer.thread:
+        if _here() is not None:
             _entered.append(now())
         return function(self)
 
     return __enter__
 
 
-def _leaving(tracer: Tracer, function: Callable) -> Callable:
+@cache
+def _leaving(function: Callable) -> Callable:
     def __exit__(self: Patience, *error: Any) -> Any:
-        if get_ident() == tracer.thread and _entered:
+        tracer = _here()
+        if tracer is not None and _entered:
             tracer.wait(_entered.pop(), now())
         return function(self, *error)
 
     return __exit__
 
 
-def _storing(tracer: Tracer, function: Callable) -> Callable:
+@cache
+def _storing(function: Callable) -> Callable:
     def __init__(self: Stored, *arguments: Any) -> None:
         function(self, *arguments)
-        if get_ident() == tracer.thread:
+        tracer = _here()
+        if tracer is not None:
             tracer.checkpoints.append((now(), self.nbytes))
             weakref.finalize(self, _freed, tracer, self.nbytes).atexit = False
 

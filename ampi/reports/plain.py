@@ -175,14 +175,14 @@ class Call:
 # What follows is called around the methods of MPI: before, which gives what it wants to know afterwards, and after.
 
 
-def send_or_receive(plain: Plain, name: str) -> tuple[Any, Any]:
+def send_or_receive(name: str) -> tuple[Any, Any]:
     """Around a method that sends, receives, or begins to."""
     call = Call(name, PARAMETERS[name])
 
     def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
         return call.with_status(arguments, keywords)
 
-    def after(found: tuple[int, int, int], arguments: tuple, keywords: dict, result: Any, status: Any) -> None:
+    def after(plain: Plain, found: tuple, arguments: tuple, keywords: dict, result: Any, status: Any) -> None:
         if call.enter(plain, arguments, keywords, found):
             number = len(plain.begun) - 1
             if status is not None:
@@ -193,17 +193,14 @@ def send_or_receive(plain: Plain, name: str) -> tuple[Any, Any]:
     return (before if call.status else None), after
 
 
-def make_persistent(plain: Plain, name: str, function: Any) -> Any:
-    """A method that makes a persistent request, which is remembered."""
+def make_persistent(name: str) -> Any:
+    """After a method that makes a persistent request."""
     call = Call(name, PERSISTENT[name])
 
-    def method(*arguments: Any, **keywords: Any) -> Any:
-        request = function(*arguments, **keywords)
+    def after(plain: Plain, request: Any, arguments: tuple, keywords: dict[str, Any]) -> None:
         plain.persistent[request.handle] = call, call.bound(arguments, keywords)
-        return request
 
-    method.__name__ = method.__qualname__ = name
-    return method
+    return after
 
 
 def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) -> None:

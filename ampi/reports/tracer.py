@@ -12,7 +12,8 @@ import weakref
 from _thread import get_ident
 from array import array
 from collections import Counter
-from itertools import islice, repeat
+from collections.abc import Iterable
+from itertools import count, islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
@@ -43,6 +44,9 @@ SAMPLES = 256
 SHARE = 400
 """Asking them takes one part in so many of the sweep's time, or less."""
 
+EVENT, STAMP, MEMORY, MESSAGE = 5, 3, 4, 11
+"""Numbers in each of the flat tuples that are kept."""
+
 _append = list.append
 _item = list.__getitem__
 _adjoint_of = attrgetter("adjoint")
@@ -56,6 +60,8 @@ class TracedRecords(list):
     Attributes
     ----------
     tracer : Tracer
+    number : int
+        Of the tape, among the tracer's.
     sites : dict
     stamps : dict
         By the ids of logs: site, begin and end of the calls that logged their messages, in the same order; flat.
@@ -63,8 +69,10 @@ class TracedRecords(list):
         By the ids of one-sided operations: site, begin and end of the call.
     completed : dict
         By the ids of received messages: when they had come.
+    passages : array
+        When the latest sweep came to each record, and when it had passed the last one.
     swept : dict
-        By the ids of messages, collective calls and one-sided operations: when the latest sweep passed them.
+        By the ids of messages, collective calls and one-sided operations: the place of their record among these.
     agreed : int
         When the latest sweep came to its first record.
     saved, kept : int
@@ -74,13 +82,15 @@ class TracedRecords(list):
     def __init__(self, tracer: Tracer, tape: Tape) -> None:
         super().__init__()
         self.tracer = tracer
+        self.number = len(tracer.tapes)
         self.tape: Tape | None = tape  # until it is closed, for it holds these
         self.sites: dict[int, int] = {}
         self.stamps: dict[int, array[int]] = {}
         self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
         self.accesses: dict[int, tuple[int, int, int]] = {}
         self.completed: dict[int, int] = {}
-        self.swept: dict[int, tuple[int, int]] = {}
+        self.passages: array[int] = array("q")
+        self.swept: dict[int, int] = {}
         self.saved = self.kept = 0
         self.harvested = False
         self.agreed = 0
@@ -101,14 +111,14 @@ class TracedRecords(list):
         saved, kept = tape.saved_bytes - self.saved, tape.kept_bytes - self.kept
         self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
         if saved or kept:
-            self.tracer.memory.append((now(), site, saved, kept))
+            self.tracer.memory.extend((now(), site, saved, kept))
 
     def stamp(self, found: tuple[int, int, int]) -> None:
         """The messages that have been logged since the last call are of this one (site, begin, end)."""
         log = self.tape.latest[1]  # type: ignore[union-attr]
         if log is not self.latest[0]:
             self.latest = log, array("q") if log is None else self.stamps.setdefault(id(log), array("q"))
-        if log is not None and 3 * len(log.messages) == len(self.latest[1]) + 3:
+        if log is not None and STAMP * len(log.messages) == len(self.latest[1]) + STAMP:
             self.latest[1].extend(found)
         else:
             self.stamp_all(found)
@@ -118,7 +128,12 @@ class TracedRecords(list):
         communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
         for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
             stamps = self.stamps.setdefault(id(log), array("q"))
-            stamps.extend(found * (len(log.messages) - len(stamps) // 3))
+            stamps.extend(found * (len(log.messages) - len(stamps) // STAMP))
+
+    def passage(self, thing: Any) -> tuple[int, int]:
+        """When the latest sweep came to what it has passed with a record, and when it left it; zeros: not at all."""
+        place = self.swept.get(id(thing))
+        return (0, 0) if place is None else (self.passages[place], self.passages[place + 1])
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
         """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
@@ -165,6 +180,7 @@ class SweptRecords(TracedRecords):
         self.turns, self.times, self.inside = [], array("q"), array("q")
         self.agreed = 0
         self.swept.clear()
+        del self.passages[:]
 
     def __getitem__(self, k: Any) -> Any:
         record = _item(self, k)
@@ -198,24 +214,26 @@ class SweptRecords(TracedRecords):
             self.agreed = self.agreed or self.times[0]
         if len(records) < 2:
             return
-        times, spans = self.times.tolist(), np.diff(self.times) - np.diff(self.inside)
+        spans = np.diff(self.times) - np.diff(self.inside)
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
         for cls in set(map(type, adjoints)).difference(_passed):
             _passed[cls] = _passed_by(cls)
         swept = self.swept
-        for k, passed in enumerate(map(_passed.__getitem__, map(type, adjoints))):
+        for place, passed, adjoint in zip(
+            count(len(self.passages)), map(_passed.__getitem__, map(type, adjoints)), adjoints
+        ):
             if passed == NOTHING:
                 continue
-            adjoint, span = adjoints[k], (times[k], times[k + 1])
             if passed == ITSELF:
-                swept[id(adjoint)] = span
+                swept[id(adjoint)] = place
             elif passed == FIRST:
-                swept.setdefault(id(adjoint), span)
+                swept.setdefault(id(adjoint), place)
             else:
                 for part in adjoint if passed == PARTS else adjoint.accesses:
-                    swept[id(part)] = span
-        table = np.empty((len(records) - 1, 5), np.int64)
-        table[:, 0], table[:, 1] = times[:-1], times[1:]
+                    swept[id(part)] = place
+        self.passages.extend(self.times[:-1])
+        table = np.empty((len(records) - 1, EVENT), np.int64)
+        table[:, 0], table[:, 1] = self.times[:-1], self.times[1:]
         table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records[:-1]), repeat(0)), np.int64)
         table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
         tracer.count(sites, SWEEP, spans)
@@ -230,13 +248,19 @@ class SweptRecords(TracedRecords):
         self.inside.append(self.tracer.inside)
         self.turns.append(None)
         self.settle()
+        self.passages.extend(self.times[-1:])
         self.turns, self.times, self.inside = [], array("q"), array("q")
         self.tracer.inside += self.counted
 
+    def passed_before(self, things: Iterable[Any], begin: int) -> None:
+        """What the sweep has done between its beginning and its first record."""
+        self.passages.extend((begin, self.agreed))
+        self.swept.update(zip(map(id, things), repeat(len(self.passages) - 2)))
 
-def rows_of(events: array[int]) -> np.ndarray:
-    """Events as an array of five columns, a copy."""
-    return np.array(events, np.int64).reshape(-1, 5)
+
+def rows_of(flat: array[int], columns: int) -> np.ndarray:
+    """Flat tuples as an array of so many columns, a copy."""
+    return np.array(flat, np.int64).reshape(-1, columns)
 
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
@@ -274,16 +298,18 @@ class Tracer:
         By site: number of records that sweeps have passed.
     phases : list of tuple
         When a phase began, and which one.
-    memory : list of tuple
-        When, site, and bytes that were saved and kept then.
+    memory : array
+        When, site, and bytes that were saved and kept then; flat.
     shadows, checkpoints : list of tuple
         When, and how many bytes they are; of checkpoints that are freed, less than zero.
-    messages : list of tuple
-        By tapes' records: what `harvest.of_tape` gives.
+    messages : dict
+        By the numbers of tapes: what `harvest.of_tape` gives; flat.
     plain : Plain
         Messages of which no tape knows.
     comms : dict
         Names of communicators, by their identities.
+    known : dict
+        Sites of calls, by the program's code, the instruction, and the name of what is called.
     compiling : float
         Seconds, when tracing has ended: what compiling kernels has taken meanwhile.
     inside : int
@@ -302,10 +328,10 @@ class Tracer:
         self.totals: dict[tuple[int, int], list[int]] = {}
         self.adjoints: Counter[int] = Counter()
         self.phases: list[tuple[int, int]] = []
-        self.memory: list[tuple[int, int, int, int]] = []
+        self.memory: array[int] = array("q")
         self.shadows: list[tuple[int, int]] = []
         self.checkpoints: list[tuple[int, int]] = []
-        self.messages: list[tuple[int, list[tuple]]] = []
+        self.messages: dict[int, array[int]] = {}
         self.comms: dict[int, str] = {}
         self.plain = Plain()
         self.inside = 0
@@ -317,11 +343,12 @@ class Tracer:
         self.swept: SweptRecords | None = None  # of the sweep that runs
         self.recording: TracedRecords | None = None  # of the innermost tape
         self._around: list[TracedRecords | None] = []  # the same of those around it
-        self.full = 5 * MOST_UNSETTLED
+        self.full = EVENT * MOST_UNSETTLED
         self.settled = 0
         self.latest = self.changed = 0
         self.compiling = 0.0
         self.is_first = False  # the next record is the first one of the first tape
+        self.known: dict[tuple[int, int, str], int] = {}
         self._numbers: dict[Any, int] = {}
         self._own: dict[int, tuple[Any, bool]] = {}
 
@@ -415,8 +442,7 @@ class Tracer:
             from .harvest import harvest, unseen_receives
 
             records.end()  # type: ignore[attr-defined]
-            for receive in unseen_receives(sweep.tape):
-                records.swept[id(receive)] = begun, records.agreed
+            records.passed_before(unseen_receives(sweep.tape), begun)  # type: ignore[attr-defined]
             self.shadows.append((now(), sweep.nbytes()))
             records.__class__ = TracedRecords
             self.depth -= 1
@@ -452,7 +478,7 @@ class Tracer:
 
     def room(self) -> int:
         """How many more events can be kept one by one."""
-        return max(MOST_EVENTS - (len(self.events) + len(self.passed)) // 5, 0)
+        return max(MOST_EVENTS - (len(self.events) + len(self.passed)) // EVENT, 0)
 
     def keep(self, passed: np.ndarray) -> None:
         """Keep events that are not to be counted, as long as there is room."""
@@ -463,13 +489,13 @@ class Tracer:
     def settle(self) -> None:
         """Count the events that have not been counted yet."""
         events = self.events
-        begins, ends, sites, phases, _ = rows_of(events[self.settled :]).T
+        begins, ends, sites, phases, _ = rows_of(events[self.settled :], EVENT).T
         self.count(sites, phases, ends - begins)
-        most = max(5 * MOST_EVENTS - len(self.passed), 0)
-        self.dropped += max(len(events) - most, 0) // 5
+        most = max(EVENT * MOST_EVENTS - len(self.passed), 0)
+        self.dropped += max(len(events) - most, 0) // EVENT
         del events[most:]
         self.settled = len(events)
-        self.full = len(events) + 5 * MOST_UNSETTLED
+        self.full = len(events) + EVENT * MOST_UNSETTLED
 
     def count(self, sites: np.ndarray, phases: Any, spans: np.ndarray) -> None:
         """Add to the totals what so many events of so many nanoseconds were."""

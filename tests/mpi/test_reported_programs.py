@@ -227,6 +227,28 @@ def test_messages_to_oneself_and_a_tape_that_was_not_traced(folder):
 
 
 @pytest.mark.mpi
+def test_many_tapes_one_after_the_other(folder):
+    """What one tape has said is not taken for another one's, which may lie where that one lay."""
+    comm, steps = ampi.COMM_WORLD, 12
+    with ampi.tracing():
+        for _ in range(steps):
+            with ampi.Tape() as tape:
+                x = tape.watch(numpy.arange(4.0))
+                y = ampi.numpy.zeros(4)
+                request = comm.Irecv(y, (comm.rank - 1) % comm.size)
+                comm.Send(x * x, (comm.rank + 1) % comm.size)
+                request.Wait()
+            tape.gradient(y, x, seed=numpy.ones(4))
+            del x, y, request
+        ampi.report(tape, folder)
+    if WORLD.rank == 0:
+        data, _ = read(folder)
+        expected = collections.Counter({(r, (r + 1) % WORLD.size): steps for r in range(WORLD.size)})
+        assert edges(data, "matrix", False)[0] == expected
+        assert edges(data, "reverse", False)[0] == {(dest, here): n for (here, dest), n in expected.items()}
+
+
+@pytest.mark.mpi
 def test_classes_are_as_they_were():
     """Nothing of a trace is left when it has ended."""
     before = {name: dict(vars(getattr(ampi.MPI, name))) for name in ("Intracomm", "Request", "Win")}
