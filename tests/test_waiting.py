@@ -234,6 +234,23 @@ def test_a_gradient_on_one_rank_is_named_while_the_others_wait_inside_of_mpi(run
     assert "no progress for 9 s" in err  # and ends then, as the user has asked for
 
 
+@pytest.mark.parametrize("notice", [60, 3])
+def test_a_rank_that_compiles_is_not_suspicious(run, notice):
+    """It is not taken for one that has forgotten to ask for the gradient; who waits for long says what it does."""
+    source = f"""
+from ampi.kernel.runtime import progress
+ampi.mpi.deadlocks.SUSPICIOUS, ampi.mpi.deadlocks.NOTICE = 1, {notice}
+tape, x, y = recorded()
+if rank == 1:
+    with progress.counted():
+        busy(5)
+print(swept(tape, x, y), flush=True)
+"""
+    status, _, err = run(source)
+    assert status == 0 and "without asking" not in err
+    assert ("; rank 1 of the world compiles a kernel (with" in err) == (notice == 3), err
+
+
 def test_a_time_limit_that_the_user_sets_holds(run):
     source = """
 tape, x, y = recorded()

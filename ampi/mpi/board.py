@@ -19,6 +19,7 @@ from types import MappingProxyType
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..kernel.runtime import progress
 from ..tape import Tape, at_closing, at_opening
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
@@ -31,7 +32,7 @@ all ranks of the world must come, and to which this rank has not come."""
 ELSEWHERE = "elsewhere"
 """Of a rank: nothing is known of it."""
 
-_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _MEETING, _NEEDED = range(11)
+_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _COMPILING, _MEETING, _NEEDED = range(12)
 # from the last one on a bit for each rank of the node
 
 
@@ -47,8 +48,8 @@ class Board:
     rows : numpy.ndarray
         One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
         of its process, the process, whether it waits for ranks elsewhere, how many tapes it has opened, how many of
-        these there are still, and record, the number of the collective operation of all ranks of the world that it is
-        in (0: in none), and for which ranks of this node it waits.
+        these there are still, and record, how many of its threads compile kernels, the number of the collective
+        operation of all ranks of the world that it is in (0: in none), and for which ranks of this node it waits.
     meeting : memoryview
         The cell of that number.
     met : list of int
@@ -117,6 +118,11 @@ class Board:
         if os.getpid() == self.process:
             self.mine[_RECORDING] -= 1
 
+    def compiles(self, begins: bool) -> None:
+        """A thread of this rank begins to compile a kernel, or to load it, or has ended to."""
+        if os.getpid() == self.process:
+            self.mine[_COMPILING] += 1 if begins else -1
+
     def _loses(self) -> None:
         if os.getpid() == self.process:
             self.mine[_TAPES] -= 1
@@ -144,12 +150,16 @@ class Board:
         """The number of the collective operation that a rank of this node is in."""
         return int(self.rows[self.places[rank], _MEETING])
 
+    def is_compiling(self, rank: int) -> bool:
+        """Whether a rank of this node compiles a kernel, or loads it."""
+        return bool(self.rows[self.places[rank], _COMPILING] > 0)
+
     def without_tape(self, rank: int) -> str:
-        """What a rank does that is in no sweep, and records on no tape, in words; empty if it does either."""
+        """What a rank does that is in no sweep, records on no tape and compiles no kernel, in words; else empty."""
         if self.state(rank) not in (RUNS, MEETS):
             return ""
-        opened, tapes, recording = self.rows[self.places[rank], _OPENED:_MEETING].tolist()
-        if recording:
+        opened, tapes, recording, compiling = self.rows[self.places[rank], _OPENED:_MEETING].tolist()
+        if recording or compiling:
             return ""
         if not opened:
             return "has opened no tape"
@@ -278,3 +288,4 @@ board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
 if len(board.places) > 1:
     at_opening.append(lambda tape: board.opens(tape))
     at_closing.append(lambda tape: board.closes(tape))
+    progress.at_turns.append(lambda begins: board.compiles(begins))

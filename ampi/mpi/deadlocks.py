@@ -170,7 +170,8 @@ class Judge:
             state = self.board.state(rank)
             if state == boards.WAITS:
                 return  # it says itself for whom
-            about = f"; rank {rank} of the world {_does(state)}"
+            compiles = state == boards.RUNS and self.board.is_compiling(rank)
+            about = f"; rank {rank} of the world {'compiles a kernel' if compiles else _does(state)}"
         else:
             if not self.board.first_to_wait():
                 return

@@ -22,6 +22,8 @@ class _Busy(threading.local):
 
 _busy = _Busy()
 _seconds = 0.0
+at_turns: list[Callable[[bool], object]] = []
+"""Called with True when a thread of this process begins to compile or to load, and with False when it ends."""
 
 
 def _always() -> bool:
@@ -65,12 +67,16 @@ def counted() -> Iterator[None]:
         return
     global _seconds
     _busy.with_something = True
+    for tell in at_turns:
+        tell(True)
     begun = time.perf_counter()
     try:
         yield
     finally:
         _busy.with_something = False
         _seconds += time.perf_counter() - begun
+        for tell in at_turns:
+            tell(False)
 
 
 def seconds() -> float:
