@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import ampi
 from ampi import memory
+from ampi.blocks import fingerprints
 from ampi.extents import Extent
 from ampi.memory import Region, plain, region_of, storage_of, tracked, tracked_copy
 
@@ -114,3 +115,25 @@ def test_dtypes_that_carry_derivatives():
     carries = memory.carries_derivatives
     assert carries(np.dtype("f4")) and carries(np.dtype("c16")) and carries(np.dtype([("a", "i4"), ("b", "f8", 3)]))
     assert not carries(np.dtype(int)) and not carries(np.dtype([("a", "i4")])) and not carries(np.dtype(object))
+
+
+def test_fingerprints_tell_blocks_from_others():
+    """Any bytes, at any address: one word, some words, signs, words in each other's places, and one byte more."""
+    rng = np.random.default_rng(5)
+    block = np.frombuffer(bytearray(rng.bytes(9000)), np.uint8)
+    for trial in range(2000):
+        begin, nbytes = int(rng.integers(0, 70)), int(rng.integers(0, rng.choice([20, 200, 8000])))
+        of = lambda n=nbytes: fingerprints([(block.ctypes.data + begin, n)])[0]  # noqa: B023
+        before = of()
+        assert before == of()
+        if nbytes:
+            assert before != of(nbytes - 1)
+        words = block[begin : begin + nbytes // 8 * 8].view(np.float64)
+        chosen = rng.choice(len(words), min(len(words), int(rng.integers(1, 5))), replace=False)
+        held = words[chosen].copy()
+        new = [-held, np.roll(held, 1), np.nextafter(held, 1e300), rng.random(len(held))][trial % 4]
+        words[chosen] = new
+        changed = new.tobytes() != held.tobytes()
+        assert changed == (before != of()), (begin, nbytes, chosen)
+        words[chosen] = held
+    assert fingerprints([]) == []

@@ -499,14 +499,68 @@ def test_random_generators_in_the_state(make, kept):
     same(found, through(lambda u: plainly(step, 9)((u, rng))[0], X))
 
 
-def test_what_does_not_reproduce_itself_is_named():
-    rng = numpy.random.default_rng(2)
+def counted():
+    count = [0]
 
-    def step(state):
-        state["u"] += 0.1 * rng.normal(size=3) * state["u"]
+    def count_on():
+        count[0] += 1
+        return count[0]
 
-    with pytest.raises(ampi.TapeError, match=r"test_timeloop.py:\d+: .*does not reproduce itself.*state\['u'\]"):
-        through(lambda u: ampi.timeloop(step, {"u": u}, 12, checkpoints=2)["u"], X)
+    return count_on
+
+
+CAPRICIOUS = {  # what a step finds beside its state, which is another thing each time
+    "a generator": lambda: numpy.random.default_rng(2).normal,
+    "the global generator": lambda: numpy.random.rand,
+    "random": lambda: randomness.random,
+    "a counter": counted,
+    "a clock": lambda: __import__("time").perf_counter_ns,
+}
+PLACES = {  # where that goes: into all of an array, last bits of an element, an array beside the state, its numbers
+    "all": lambda s, value: s["u"].__imul__(1.0 + 1e-3 * (value % 7.1)),
+    "a bit": lambda s, value: s["u"].__setitem__(1, s["u"][1] * (1.0 + 2.3e-16 * (value * 12345.678 % 1e4))),
+    "beside": lambda s, value: s["beside"].__setitem__(0, 1e-3 * (value % 7.1)),
+    "a number": lambda s, value: s.__setitem__("dt", numpy.float64(1e-3 * (value % 7.1))),
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("what", CAPRICIOUS)
+def test_what_does_not_reproduce_itself_is_named(what, where):
+    """However often steps are run again: no gradient is made of steps that do not fit together."""
+    for steps, kept in [(n, k) for n in (2, 3, 5, 8) for k in (1, 2, 3)]:
+        value, figures = CAPRICIOUS[what](), []
+        beside = np.zeros(2)
+
+        def step(s):
+            s["u"] += 0.1 * s["u"] * (s["dt"] + s["beside"][0])
+            PLACES[where]({**s, "beside": beside} if where == "beside" else s, value())  # noqa: B023
+
+        def loop(u):
+            state = {"u": u, "dt": numpy.float64(0.1), "beside": beside}  # noqa: B023
+            return ampi.timeloop(step, state, steps, checkpoints=kept, progress=figures.append)["u"]  # noqa: B023
+
+        try:
+            through(loop, X)
+        except ampi.TapeError as error:
+            assert "test_timeloop.py:" in str(error) and "does not reproduce itself" in str(error)
+            assert "state['" in str(error)
+        else:
+            assert figures[-1].executed == steps, (kept, steps)
+
+
+def test_numbers_of_python_that_are_others_are_said():
+    def step(s):
+        s["u"] *= 0.9
+        s["seconds"] = randomness.random()
+        s["n"] += 1
+
+    def loop(u):
+        return ampi.timeloop(step, {"u": u, "seconds": 0.0, "n": 0}, 9, checkpoints=2)["u"]
+
+    with pytest.warns(ampi.ActivityWarning, match=r"step \d gives other numbers in state\['seconds'\] when") as said:
+        through(loop, X)
+    assert len(said) == 1
 
 
 def test_what_is_carried_on_beside_the_state_is_named():

@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
+from ..blocks import fingerprints
 from ..errors import ActivityError, TapeError
 from ..extents import Extent, address_of
-from ..handouts import checksum, describe, where_called
+from ..handouts import describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
+from .reproduction import Held, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
 from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
 from .views import View, spelled
-from .written import Values, Written
+from .written import Values, Written, block_of
 
 
 def give(storage: Any, reference: Any) -> None:
@@ -118,7 +120,7 @@ class InPlaceView:
     ----------
     view : View
     lasting, others : dict
-        See `Loop._sort`.
+        See `Loop.sort`.
     places : dict
         Where the arrays with derivatives lie.
     """
@@ -151,6 +153,10 @@ class Loop:
         Steps that have been run, recorded ones included, the most bytes that were kept at a time, and so on.
     shown : callable or None
         Is given these after each step.
+    final : tuple
+        The number of steps, and what the state held that the program has got.
+    loose : set of str
+        Numbers that steps do not reproduce, of which that has been said.
     """
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, owners: dict[Storage, np.ndarray]) -> None:
@@ -162,12 +168,13 @@ class Loop:
         self.first_values: Values | None = None
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.checksums: dict[int, tuple[dict, list[int]]] = {}
+        self.final: tuple[int, Held | None] = 0, None
+        self.loose: set[str] = set()
         self.where = where_called()
         self.disk: Disk | None = None
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
-        self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and checksums, by identity
+        self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and fingerprints, by identity
         self._latest: InPlaceView | None = None
         self._is_fresh = False  # whether nothing has happened since somebody looked
 
@@ -212,7 +219,7 @@ class Loop:
             view = View(state)
             self._latest = None
             if not view.has_numbers and all(map(self.is_kept, view.tracked())):
-                self._latest = InPlaceView(view, *self._sort(view))
+                self._latest = InPlaceView(view, *self.sort(view))
         else:
             view = latest.view
         self._is_fresh = True
@@ -307,43 +314,12 @@ class Loop:
         if self.shown is not None:
             self._show()
 
-    def note(self, state: Any, n: int) -> None:
-        """Remember what a state is at the beginning of a step."""
-        if n not in self.checksums:
-            self.checksums[n] = self._checksums_of(state)
-
-    def verify(self, state: Any, n: int) -> None:
-        """Compare a state with what it was when the program came by here first."""
-        if n not in self.checksums:
-            return
-        before, now = self.checksums[n], self._checksums_of(state)
-        if before == now:
-            return
-        arrays = self.look(state).arrays
-        differing = [
-            spelled(way)
-            for known, found in zip(before[:2], now[:2])
-            for way, what in known.items()
-            if way in found and found[way] != what
-        ]
-        for view, what, found in zip(self.written, before[2], now[2]):
-            if what != found:
-                differing.append(self._name_of(view, arrays))
-        if differing:
-            raise TapeError(
-                f"{self.where}: ampi.timeloop: step {n - 1} does not reproduce itself: run again from the same state, "
-                f"it gives other values in {', '.join(differing)}; what it reads or counts besides must be a part "
-                "of the state (random generators, too)"
-            )
-
-    def _checksums_of(self, state: Any) -> tuple[dict, dict, list[int]]:
-        """Of a state, what the arrays are that stay what they are, and all others, by the ways to them; and the
-        checksums of the memory from before the loop that steps have written, whatever arrays see it."""
+    def looked(self, state: Any) -> tuple[View, dict, dict]:
+        """What a state holds now, and its arrays as `sort` has them."""
         view, latest = self.look(state), self._latest
-        lasting, others = self._sort(view) if latest is None else (latest.lasting, latest.others)
-        return lasting, {way: (a.shape, a.dtype, _checksum(a)) for way, a in others.items()}, self.written.checksums()
+        return (view, *self.sort(view)) if latest is None else (view, latest.lasting, latest.others)
 
-    def _sort(self, view: View) -> tuple[dict, dict]:
+    def sort(self, view: View) -> tuple[dict, dict]:
         """Of memory from before the loop, where arrays of a state lie, and what those hold that nobody can write to;
         and the other arrays."""
         lasting, others = {}, {}
@@ -357,22 +333,12 @@ class Loop:
         return lasting, others
 
     def _sum_of(self, array: np.ndarray) -> int:
-        """The checksum of an array that nobody can write to, which is computed once."""
+        """The fingerprint of an array that nobody can write to, which is computed once."""
         alive, found = self._constant.get(id(array), (None, 0))
         if alive is None or alive() is not array:
-            found = _checksum(array)
+            (found,) = fingerprints([block_of(array, [])])
             self._constant[id(array)] = weakref.ref(array), found
         return found
-
-    def _name_of(self, view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
-        """Written memory in words: by the ways to it in the state, or what is known of it."""
-        storage = storage_of(view)
-        ways = [spelled(way) for way, array in arrays.items() if storage_of(array) is storage]
-        return ", ".join(ways) or describe(storage, view)
-
-
-def _checksum(array: np.ndarray) -> int:
-    return 0 if array.dtype.hasobject else checksum(array)
 
 
 def places_of(arrays: dict[tuple, TrackedArray]) -> dict[tuple, Region]:
@@ -420,6 +386,8 @@ class Executor:
         self.nbytes = 0  # what is kept now
         self.steps = 0
         self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
+        self.begun: dict[int, Held] = {}  # what the recorded steps began with
+        self._latest: tuple[int, Held | None] = -1, None
 
     def forward(self, after_step: Callable[[], None], is_last: Callable[[Any, int], bool] | None = None) -> Any:
         """Run to the end; the final state.  ``is_last(state, n)`` says whether step n is one too many."""
@@ -437,7 +405,7 @@ class Executor:
         raise TapeError("ampi.timeloop: the schedule ends before the last step")
 
     def reverse(self, sweep: Sweep, final: dict[tuple, Region], after_step: Callable[[], None]) -> None:
-        """Sweep all steps."""
+        """Sweep all steps that have not been."""
         self.later = final
         actions, total = self.schedule, None
         if self.loop.shown is not None:
@@ -457,13 +425,11 @@ class Executor:
         if isinstance(action, Forward):
             if action.write_ics:
                 self._store_state(int(action.n0), action.storage)
-                loop.note(self.state, action.n0)
             for n in action:
                 self._run(int(n), action)
                 after_step()
-                loop.verify(self.state, n + 1)
         elif isinstance(action, Commit):
-            loop.disk.save_adjoint(action.n, sweep, self.later)  # type: ignore[union-attr, arg-type]
+            loop.disk.save_adjoint(action.n, sweep, self.later, self.begun.get(action.n))  # type: ignore[union-attr, arg-type]
         elif isinstance(action, Reverse):
             for n in action:
                 self._sweep(n, sweep)
@@ -473,6 +439,7 @@ class Executor:
                 self.work[action.n] = found
             elif action.to_storage is not StorageType.NONE:
                 self.state = found.restore(loop)
+                self._latest = -1, None
                 loop.forget_view()
             if isinstance(action, Move) and not isinstance(found, Taped):
                 self.nbytes -= found.nbytes
@@ -481,9 +448,10 @@ class Executor:
         """Run step ``n``, and record it if the action wants that."""
         loop, first = self.loop, not self.again and n >= self.steps
         if not action.write_adj_deps:
+            self._latest = -1, None
             self.state = loop.run(self.state, first)
         else:
-            self.state, taped = loop.record(self.state, first)
+            taped = self._record(n, first)
             if action.storage is StorageType.WORK:
                 self.work[n] = taped
                 self._keep(taped.nbytes)
@@ -492,6 +460,20 @@ class Executor:
         self.steps = max(self.steps, n + 1)
         loop.figures.steps = max(loop.figures.steps, n + 1)
         loop.tell()
+
+    def _record(self, n: int, first: bool) -> Taped:
+        """Record step ``n``."""
+        loop, (known, held) = self.loop, self._latest
+        self.begun[n] = held if held is not None and known == n else Held(loop, self.state)
+        self.state, taped = loop.record(self.state, first)
+        held = Held(loop, self.state)
+        self._latest = n + 1, held
+        expected = self.begun.pop(n + 1, None)  # which was recorded before
+        if n + 1 == loop.final[0]:
+            expected = loop.final[1]
+        if expected is not None:
+            compare(loop, n, held, expected, self.state)
+        return taped
 
     def _store_state(self, n: int, storage: StorageType) -> None:
         disk = self.loop.disk

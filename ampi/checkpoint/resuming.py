@@ -22,6 +22,7 @@ from .states import write
 
 if TYPE_CHECKING:
     from .replay import Loop
+    from .reproduction import Held
 
 __all__ = ["FINAL", "FORWARD", "REVERSE", "Disk", "OnDisk"]
 
@@ -102,8 +103,9 @@ class Disk:
             parts += repr(way).encode(), np.array(sweep.shadow(region)).tobytes() if sweep.has_shadow(region) else b""
         self._seed = _digest(*parts)
 
-    def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region]) -> None:
-        """The adjoint of the state before step n, and of all that the loop uses; later states go."""
+    def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region], begun: Held | None) -> None:
+        """The adjoint of the state before step n, and of all that the loop uses, and what step n began with; later
+        states go."""
         if self.sweeps > 1:
             return
         storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written.storages]
@@ -118,11 +120,11 @@ class Disk:
         places = {way: (storages.index(r.storage), (r.offset, r.shape, r.strides, r.dtype)) for way, r in later.items()}
         removed = [f"state-{m}" for m in self.folder.states(1 << 62) if m >= n]
         known = [path.stem for path in self.folder.path.glob("adjoint-*.h5") if path.stem != f"adjoint-{n}"]
-        self.folder.agree(f"adjoint-{n}", (self._seed, told, places), arrays, removes=[*removed, *known])
+        self.folder.agree(f"adjoint-{n}", (self._seed, told, places, begun), arrays, removes=[*removed, *known])
 
-    def load_adjoint(self, n: int, sweep: Sweep) -> dict[tuple, Region]:
-        """Put adjoints into a sweep; where that of the state is."""
-        (seed, told, places), arrays = self.folder.loaded(f"adjoint-{n}")
+    def load_adjoint(self, n: int, sweep: Sweep) -> tuple[dict[tuple, Region], Held | None]:
+        """Put adjoints into a sweep; where that of the state is, and what step n began with."""
+        (seed, told, places, begun), arrays = self.folder.loaded(f"adjoint-{n}")
         if seed != self._seed:
             raise TapeError(
                 f"{self._loop.where}: ampi.timeloop: {self.folder.path} holds the sweep of another seed, or of another "
@@ -136,7 +138,7 @@ class Disk:
             else:
                 sweep.adopt(storage, arrays[k].copy())
             storages.append(storage)
-        return {way: region_again(storages[k], place) for way, (k, place) in places.items()}
+        return {way: region_again(storages[k], place) for way, (k, place) in places.items()}, begun
 
 
 class OnDisk:

@@ -24,6 +24,7 @@ from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
 from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
+from .reproduction import Held
 from .resuming import Disk, OnDisk
 from .schedules import Online, TwoLevel, distance, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
@@ -359,7 +360,7 @@ class _Steps(IsRecord):
             give(storage, tape.reference)
         self.roots = self.roots, state
         self.final = places_of(finals)
-        loop.note(state, self.steps)
+        loop.final = self.steps, Held(loop, state)
         if tape.before_append is not None:
             tape.before_append()
         tape.append_record(self)
@@ -414,7 +415,9 @@ class _Steps(IsRecord):
             final = places_of(with_tracked_numbers(View(executor.state)).differentiable)
             move(sweep, self.final, final)
         elif self.swept_to is not None:
-            final = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
+            final, begun = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
+            if begun is not None:
+                executor.begun[self.swept_to] = begun
         executor.reverse(sweep, final, check)
 
 

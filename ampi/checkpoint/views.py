@@ -33,7 +33,7 @@ class View:
         The arrays that may carry derivatives.
     """
 
-    __slots__ = ("arrays", "differentiable", "generators", "has_numbers", "inside", "state")
+    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "state")
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -41,6 +41,7 @@ class View:
         self.generators: list[Any] = []
         self.has_numbers = False
         self.inside: list[Inside] = []
+        self._in_tuples: dict[tuple, Any] = {}  # numbers, which stay what they are
         self._visit(((None, state),), (), "", set())
         self.differentiable: dict[tuple, TrackedArray] = {
             w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
@@ -50,18 +51,31 @@ class View:
         """The arrays of ampi's."""
         return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
 
+    def numbers(self) -> dict[tuple, Any]:
+        """The numbers of Python and NumPy that it holds now, by the way to them."""
+        found = dict(self._in_tuples)
+        for part in self.inside:
+            parts, count = part.parts, 0 if part.kind == SEQUENCE else len(part.parts) // 2
+            for k, value in enumerate(parts[count:]):
+                if type(value) in PLAIN_NUMBERS or kind_of(type(value)) == NUMBER:
+                    way = *part.way, (part.mark, parts[k] if count else k)
+                    found[way] = value
+        return found
+
     def still_holds(self) -> bool:
         """Whether the state holds the same arrays at the same places as then."""
         return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
 
-    def _visit(self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int]) -> None:
+    def _visit(
+        self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int], within: type = tuple
+    ) -> None:
         """Enter the parts of something to which there is a way."""
         for key, part in parts:
             kind = kind_of(type(part))
-            if kind == LEAF:
-                continue
-            if kind == NUMBER:
-                self.has_numbers = True
+            if kind in (LEAF, NUMBER):
+                self.has_numbers |= kind == NUMBER
+                if within is tuple and (kind == NUMBER or type(part) in PLAIN_NUMBERS):
+                    self._in_tuples[(*way, (mark, key)) if mark else way] = part
             elif id(part) not in met:
                 met.add(id(part))
                 to_part = (*way, (mark, key)) if mark else way
@@ -70,9 +84,11 @@ class View:
                 elif kind == GENERATOR:
                     self.generators.append(part)
                 else:
-                    if type(part) is not tuple:
-                        self.inside.append(Inside(part, kind))
-                    self._visit(_parts_of(part, kind), to_part, "." if kind == OBJECT else "[", met)
+                    mark_within = "." if kind == OBJECT else "["
+                    if not isinstance(part, tuple):
+                        self.inside.append(Inside(part, kind, to_part, mark_within))
+                    cls = tuple if isinstance(part, tuple) else type(part)
+                    self._visit(_parts_of(part, kind), to_part, mark_within, met, cls)
 
 
 class Inside:
@@ -82,15 +98,19 @@ class Inside:
     ----------
     x : object
     kind : int
+    way : tuple
+        The way to it, and how its parts are spelled (``mark``).
     parts : list
         What it held; of all but lists, their names come first.
     """
 
-    __slots__ = ("_ids", "kind", "parts", "x")
+    __slots__ = ("_ids", "kind", "mark", "parts", "way", "x")
 
-    def __init__(self, x: Any, kind: int) -> None:
+    def __init__(self, x: Any, kind: int, way: tuple, mark: str) -> None:
         self.x = x
         self.kind = kind
+        self.way = way
+        self.mark = mark
         self.parts = told(x, kind)  # keeps alive what is told by its identity
         self._ids = list(map(id, self.parts))
 
@@ -107,7 +127,7 @@ class Inside:
                 return False
         elif ids[:first] != self._ids[:first]:
             return False
-        for part, before in zip(parts[first:], self.parts[first:]):
+        for k, (part, before) in enumerate(zip(parts[first:], self.parts[first:])):
             if part is before:
                 continue
             kind, kind_before = kind_of(type(part)), kind_of(type(before))
@@ -117,7 +137,8 @@ class Inside:
             elif not _is_flat(told(part, kind)) or not _forget_flat(before, known):
                 return False
             elif type(part) is not tuple:
-                known.append(Inside(part, kind))
+                way = (*self.way, (self.mark, parts[k] if first else k))
+                known.append(Inside(part, kind, way, "." if kind == OBJECT else "["))
         self.parts, self._ids = parts, ids
         return True
 
@@ -165,6 +186,7 @@ def spelled(way: tuple) -> str:
     return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
 
 
+PLAIN_NUMBERS = frozenset((bool, int, float, complex))
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 

@@ -1,4 +1,4 @@
-"""Memory from before a time loop that its steps have written so far: copies of it, and checksums."""
+"""Memory from before a time loop that its steps have written so far: where it is, and copies of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..extents import address_of
-from ..handouts import checksum, checksum_of_bytes
 from ..memory import Storage, memory_at, plain
 from ..recording import open_tapes
 from ..tape import place_of
@@ -36,11 +35,6 @@ class _Part:
         """Whether nobody must hear of what is written there."""
         storage = self.storage
         return not (storage.needs or storage.guard or storage.swapped_by)
-
-    def checksum(self) -> int:
-        if self.flat is not None:
-            return checksum_of_bytes(self.flat)
-        return 0 if self.view.dtype.hasobject else checksum(self.view)
 
 
 class Written:
@@ -80,9 +74,22 @@ class Written:
         """All of them."""
         return list(self._parts.values())
 
-    def checksums(self) -> list[int]:
-        """Of each view, in their order."""
-        return [part.checksum() for part in self._parts.values()]
+    def blocks(self, copies: list[np.ndarray]) -> list[tuple[int, int]]:
+        """Addresses and bytes of the views, or of copies of these, in their order; see `block_of`."""
+        return [
+            block_of(part.view, copies) if part.flat is None else (part.address, part.nbytes)
+            for part in self._parts.values()
+        ]
+
+
+def block_of(array: np.ndarray, copies: list[np.ndarray]) -> tuple[int, int]:
+    """Address and bytes of an array; of one with gaps, those of a copy, which is entered; of one of objects nothing."""
+    if array.dtype.hasobject or not array.size:
+        return 0, 0
+    if not array.flags.forc:
+        array = array.copy(order="K")
+        copies.append(array)
+    return address_of(array), array.nbytes
 
 
 class Values:
