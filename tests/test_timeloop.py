@@ -549,6 +549,29 @@ def test_what_does_not_reproduce_itself_is_named(what, where):
             assert figures[-1].executed == steps, (kept, steps)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kept", [1, 3])
+def test_a_step_that_one_rank_does_not_reproduce_ends_all_ranks(kept):
+    comm = COMM_WORLD.Dup()
+
+    def step(s):
+        total = np.zeros(3)
+        comm.Allreduce(s["u"], total)
+        s["u"] = s["u"] * 0.9 + 0.01 * total
+        if comm.rank == 1:
+            s["v"] = s["v"] * (1.0 + randomness.random())
+
+    def loop(u):
+        state = ampi.timeloop(step, {"u": u, "v": u * 2.0}, 6, checkpoints=kept)
+        return state["u"] + state["v"]
+
+    expected = "step . does not reproduce itself"
+    error = ampi.TapeError if COMM_WORLD.rank == 1 else ampi.CommunicationError
+    with pytest.raises(error, match=expected if COMM_WORLD.rank == 1 else f"because rank 1 .*{expected}"):
+        through(loop, X)
+    comm.Free()
+
+
 def test_numbers_of_python_that_are_others_are_said():
     def step(s):
         s["u"] *= 0.9

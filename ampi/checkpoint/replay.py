@@ -472,7 +472,11 @@ class Executor:
         if n + 1 == loop.final[0]:
             expected = loop.final[1]
         if expected is not None:
-            compare(loop, n, held, expected, self.state)
+            try:
+                compare(loop, n, held, expected, self.state)
+            except TapeError as error:
+                taped.tape.refuse(error)  # on ranks where it does reproduce itself, its sweep begins
+                raise
         return taped
 
     def _store_state(self, n: int, storage: StorageType) -> None:

@@ -57,7 +57,7 @@ class View:
         for part in self.inside:
             parts, count = part.parts, 0 if part.kind == SEQUENCE else len(part.parts) // 2
             for k, value in enumerate(parts[count:]):
-                if type(value) in PLAIN_NUMBERS or kind_of(type(value)) == NUMBER:
+                if is_number(type(value)):
                     way = *part.way, (part.mark, parts[k] if count else k)
                     found[way] = value
         return found
@@ -74,7 +74,7 @@ class View:
             kind = kind_of(type(part))
             if kind in (LEAF, NUMBER):
                 self.has_numbers |= kind == NUMBER
-                if within is tuple and (kind == NUMBER or type(part) in PLAIN_NUMBERS):
+                if within is tuple and is_number(type(part)):
                     self._in_tuples[(*way, (mark, key)) if mark else way] = part
             elif id(part) not in met:
                 met.add(id(part))
@@ -204,6 +204,12 @@ def kind_of(cls: type) -> int:
             return found
     is_function = any("__call__" in vars(base) for base in cls.__mro__) and not cls.__dictoffset__
     return OBJECT if _is_of_program(cls) and not is_function else LEAF
+
+
+@functools.cache
+def is_number(cls: type) -> bool:
+    """Whether objects of a class are numbers of Python, or of NumPy that may have a derivative."""
+    return cls in PLAIN_NUMBERS or kind_of(cls) == NUMBER
 
 
 _KINDS: tuple[tuple[Any, int], ...] = (

@@ -5,7 +5,8 @@ an active array is noted in ``tape.outputs``; `Tape.gradient` takes such a note 
 the program computes from the file afterwards can be differentiated through the write.
 
 In a step of a time loop that runs once more, nothing is written, deleted or made another size; reads and pointers are
-as they were the first time (`positions`).
+as they were the first time (`positions`).  But for files that are gone when their step is over, because they are
+deleted when they are closed, or have been: those are made anew, with all that is done to them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning, CommunicationError
 from ..recording import current, opened, recording
-from ..replays import is_again
+from ..replays import is_again, is_first
 from ..tape import Output, Push, Sweep, Tape, lanes_of, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
@@ -33,6 +34,8 @@ from .tangents import set_tangent
 _File = mpi.File  # mpi4py's own: the name in its module is rebound later
 _open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+_made_again: set[str] = set()
+"""Files that steps of time loops have deleted, and have made anew when they ran once more."""
 
 
 class File(Handles, _File, metaclass=AcceptsBase):
@@ -60,27 +63,48 @@ class File(Handles, _File, metaclass=AcceptsBase):
     def Open(cls, comm: Any, filename: Any, amode: int = mpi.MODE_RDONLY, info: mpi.Info = mpi.INFO_NULL) -> File:
         """Open a file; collective over ``comm``."""
         if is_again():
-            amode &= ~mpi.MODE_EXCL  # it has been made
-        file = super().Open(comm, filename, amode, info)
+            file = cls._open_again(comm, filename, amode, info)
+        else:
+            file = super().Open(comm, filename, amode, info)
+            file._passing = is_first() is not None and bool(amode & mpi.MODE_DELETE_ON_CLOSE)
         file._filename = str(filename)
         file._views = 0
         _open[next(_numbers)] = file
         return file
 
     @classmethod
+    def _open_again(cls, comm: Any, filename: Any, amode: int, info: mpi.Info) -> File:
+        """In a step that runs once more: the file that the step has made, or another one where that is gone."""
+        name = str(filename)
+        passing = bool(amode & mpi.MODE_DELETE_ON_CLOSE) or name in _made_again
+        if not passing:
+            try:
+                file = super().Open(comm, filename, amode & ~(mpi.MODE_EXCL | mpi.MODE_CREATE), info)
+            except mpi.Exception as error:
+                if error.Get_error_class() != mpi.ERR_NO_SUCH_FILE or not amode & mpi.MODE_CREATE:
+                    raise
+                _made_again.add(name)
+                passing = True
+        if passing:
+            file = super().Open(comm, filename, amode, info)
+        file._passing = passing
+        return file
+
+    @classmethod
     def Delete(cls, filename: Any, info: mpi.Info = mpi.INFO_NULL) -> None:
         """Delete a file."""
-        if not is_again():
+        if not is_again() or str(filename) in _made_again:
+            _made_again.discard(str(filename))
             _File.Delete(filename, info)
 
     def Set_size(self, size: int) -> None:
         """Set the file's size; collective."""
-        if not is_again():
+        if not _is_done(self):
             super().Set_size(size)
 
     def Preallocate(self, size: int) -> None:
         """Have storage for the file; collective."""
-        if not is_again():
+        if not _is_done(self):
             super().Preallocate(size)
 
     def Set_view(self, *arguments: Any, **keywords: Any) -> None:
@@ -98,6 +122,11 @@ class File(Handles, _File, metaclass=AcceptsBase):
         """Have what was written on the disk; collective."""
         if not _is_gone(self):
             super().Sync()
+
+
+def _is_done(file: File) -> bool:
+    """Whether a step runs once more, and what it does to a file has been done."""
+    return is_again() and not file.__dict__.get("_passing", False)
 
 
 def _is_gone(file: File) -> bool:
@@ -191,7 +220,7 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
                 f"File.{operation} in a step of ampi.timeloop, which runs once more, from {self._filename}, which has "
                 "been closed since then; close it when the gradient is known"
             )
-        if ("shared" in operation or "ordered" in operation) and is_again():
+        if ("shared" in operation or "ordered" in operation) and _is_done(self):
             raise CommunicationError(
                 f"File.{operation} in a step of ampi.timeloop, which runs once more: nobody knows where the shared "
                 "pointer was; read at an offset (Read_at), or before the loop"
@@ -259,7 +288,7 @@ def _write(operation: str, primal: Callable, position: int) -> Callable:
     moves = not any(kind in operation for kind in ("_at", "_shared", "_ordered"))
 
     def write(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        tape, again = current(), is_again()
+        tape, again = current(), _is_done(self)
         if tape is None and not again:
             return primal(self, *arguments, **keywords)
         buf = arguments[position] if len(arguments) > position else keywords["buf"]
