@@ -270,7 +270,7 @@ class ndarray(TrackedArray):
 
     def fill(self, value: Any) -> None:
         """Set every element to one value."""
-        self[...] = value
+        writing.assign(self, value, "fill", action=lambda: plain(self).fill(writing.plain_of(value)))
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sort in place."""

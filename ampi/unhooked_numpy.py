@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -37,15 +38,17 @@ SEQUENCES: set[Callable] = {
 }
 """Functions that are given lists of arrays, and whose arguments' classes NumPy looks for in these."""
 
+SEPARATE: set[Callable] = {np.block, np.rec.array, np.rec.fromarrays, np.rec.fromrecords}
+"""Functions whose lists are no arrays: their depth says what is done, or they hold columns with dtypes of their own."""
+
 
 def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
     """The arguments of a function with an array for every list of ours that NumPy would take for one, but for its
     numbers alone."""
     if not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):
         return arguments, keywords
-    if function is np.block or (function in WRITERS and arguments and isinstance(arguments[0], ndarray)):
-        # The depth of its lists says what `block` does; the others cast lists in another way than arrays.
-        return arguments, keywords
+    if function in SEPARATE or (function in WRITERS and arguments and isinstance(arguments[0], ndarray)):
+        return arguments, keywords  # the latter cast lists in another way than arrays
     join = _items_joined if function in SEQUENCES else _joined
     return tuple([join(x) for x in arguments]), {name: join(x) for name, x in keywords.items()}
 
@@ -62,12 +65,16 @@ def _items_joined(x: Any) -> Any:
 
 
 def _is_array_of_ours(x: Any) -> bool:
-    """Whether a list is an array in NumPy's eyes, and has active numbers."""
+    """Whether a list is an array of numbers in NumPy's eyes, and has active ones."""
     tape = current()
     found = list(leaves(x))
-    return any(is_active(tape, item) for item in found) and all(
-        isinstance(item, (int, float, complex, np.generic, np.ndarray)) for item in found
-    )
+    return any(is_active(tape, item) for item in found) and all(map(_is_of_numbers, found))
+
+
+def _is_of_numbers(item: Any) -> bool:
+    if isinstance(item, (np.ndarray, np.generic)):
+        return item.dtype.kind in "?biufc"
+    return isinstance(item, numbers.Number)
 
 
 def require_active(function: Callable, arguments: tuple, keywords: dict, result: Any) -> None:

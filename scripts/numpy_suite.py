@@ -65,6 +65,7 @@ _NAME = "the representation of an ampi.ndarray begins with its own name"
 _CPYTHON = "CPython treats classes written in Python otherwise than those in C (sequences' slots, signatures)"
 _TESTING = "numpy.testing compares 0-d arrays otherwise than numbers"
 _LISTS = "lists are searched for ampi's arrays before NumPy reads them; these change while they are read"
+_FUNCTIONS = "classes of the test's own tell NumPy's functions and `like=` apart by ampi.numpy's (__array_function__)"
 _PROTOCOLS = "protocols of the arguments (__array_wrap__, __array_priority__) are given an ampi.ndarray"
 
 # Test names (regular expressions) -> why they cannot come out as with NumPy.
@@ -113,6 +114,18 @@ EXPECTED: dict[str, str] = {
     r"TestDLPack::test_dunder_dlpack_refcount|TestSubarray::test_subarray_base_item": _VIEWS,
     r"TestIndexing::test_small_regressions": "the test counts references to a dtype, of which a tape holds one",
     r"TestSpecialMethods::test_(failing_out_wrap|priority_with_scalar|wrap_out|wrap_with_iterable)": _PROTOCOLS,
+    r"test_array_scalar_method_signatures|test_signature_error_message_simple": _CPYTHON,
+    r"test_overrides::Test(ArrayLike|NDArrayArrayFunction|NumPyFunctions)::|test_function_like": _FUNCTIONS,
+    r"TestNDArrayMethods::test_repr|TestRegression::test_attributes|test_ufunc_override_with_super": _SUBCLASSES,
+    r"test_squeeze_axis_handling|test_ufunc_override_where": _SUBCLASSES,
+    r"test___?array_namespace__|test_void_scalar_structured_data|test_void_arraylike_trumps": _TYPES,
+    r"TestFromrecords::test_recarray_(from_repr|views|returntypes)|test_for_object_scalar_creation": _TYPES,
+    r"TestArrayCreationCopyArgument::test_scalars|test_array_scalar_ufunc_dtypes": _TYPES,
+    r"test_ndmax_less_than_ndim": _TYPES,
+    r"test_blasdot_uninitialized_memory|TestClip::test_array_double": _VIEWS,
+    r"test_scalar_interface": "the test counts references to a dtype, of which a tape holds one",
+    r"test_(smoke|direct)::Test\w+::test_pickle|test_generator_ctor_old_style_pickle": _PLAIN,
+    r"test_shuffle_no_object_unpacking": "the parameters of the test have other names, those of ampi's module",
 }
 
 

@@ -912,3 +912,53 @@ def test_active_values_into_elements_that_share_memory_are_refused(view):
                 write()
         target[:1, :1] = y[0]
         np.lib.stride_tricks.as_strided(target, (2, 1), (24, 16))[...] = y[1]
+
+
+FILLED = {
+    "a number": lambda np, x, a: x.fill(3),
+    "a list": lambda np, x, a: x.fill([1, 2, 3]),
+    "an empty list": lambda np, x, a: x.fill([]),
+    "one element": lambda np, x, a: x.fill(a[1]),
+    "an array of one": lambda np, x, a: x.fill(a[1:2]),
+    "an array": lambda np, x, a: x.fill(a),
+    "text": lambda np, x, a: x.fill("7"),
+    "a part": lambda np, x, a: x[1:].fill(a[0] * 2),
+    "a complex number": lambda np, x, a: x.fill(2 + 1j),
+    "nothing": lambda np, x, a: x.fill(None),
+}
+
+
+@pytest.mark.parametrize("dtype", [float, complex, int, object, "f4"])
+@pytest.mark.parametrize("what", FILLED)
+def test_fill_is_numpys(what, dtype):
+    """It takes what NumPy takes, and no lists that an assignment would spread out."""
+
+    def outcome(module, a):
+        x = module.zeros(3, dtype)
+        try:
+            FILLED[what](module, x, a)
+        except Exception as error:
+            return type(error)
+        return repr(ampi.value(x).tolist())
+
+    expected = outcome(np, np.arange(1.0, 4.0))
+    assert outcome(ampi.numpy, ampi.numpy.arange(1.0, 4.0)) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # integers drop derivatives
+        with ampi.Tape() as tape:
+            found = outcome(ampi.numpy, tape.watch(np.arange(1.0, 4.0)))
+    assert found == expected or (dtype is object and found is ampi.ActivityError)
+
+
+def test_columns_of_records_keep_their_dtypes():
+    """Lists of columns are not made into one array, whose dtype would be text here."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([1.0, 2.0]))
+        for columns in (
+            [ampi.numpy.array([1, 2]), ampi.numpy.array(["a", "b"]), x * 1],
+            [ampi.numpy.array([1, 2]), x * 1],
+        ):
+            with pytest.raises(ampi.ActivityError, match="fromarrays has no derivative rule"):
+                ampi.numpy.rec.fromarrays(columns)
+            found = ampi.numpy.rec.fromarrays([ampi.value(column) for column in columns])
+            assert [found.dtype[k].kind for k in range(len(columns))] == [c.dtype.kind for c in columns]
