@@ -15,6 +15,7 @@ from ..extents import Extent, address_of
 from ..handouts import describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
+from ..mpi.outcomes import install
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
@@ -155,6 +156,8 @@ class Loop:
         Is given these after each step.
     final : tuple
         The number of steps, and what the state held that the program has got.
+    outcomes : dict
+        By the numbers of the steps: the entries of their books.
     loose : set of str
         Numbers that steps do not reproduce, of which that has been said.
     """
@@ -170,6 +173,8 @@ class Loop:
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.final: tuple[int, Held | None] = 0, None
         self.loose: set[str] = set()
+        self.outcomes: dict[int, list[list[Any]]] = {}
+        install()
         self.where = where_called()
         self.disk: Disk | None = None
         self.figures = progress.Figures()
@@ -204,11 +209,21 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------------------ steps
 
-    def run(self, state: Any, first: bool) -> Any:
-        """Run a step without recording it; ``first``: nobody has run it before."""
+    def _runs(self, n: int | None, first: bool) -> StepRuns:
+        """Around step ``n`` (None: one that is only tried)."""
+        if n is None:
+            return StepRuns(first, None)
+        if first:
+            self.outcomes[n] = []
+        elif n not in self.outcomes:  # another process has run it first
+            return StepRuns(first, None)
+        return StepRuns(first, self.outcomes[n])
+
+    def run(self, state: Any, n: int, first: bool) -> Any:
+        """Run step ``n`` without recording it; ``first``: nobody has run it before."""
         self.figures.executed += 1
         self._is_fresh = False
-        with StepRuns(first), passive():
+        with self._runs(n, first), passive():
             result = self.step(state)
         return state if result is None else result
 
@@ -240,8 +255,8 @@ class Loop:
         latest = self._latest
         return places_of(view.differentiable) if latest is None else latest.places
 
-    def record(self, state: Any, first: bool) -> tuple[Any, Taped]:
-        """Run a step and record it."""
+    def record(self, state: Any, n: int | None, first: bool) -> tuple[Any, Taped]:
+        """Run step ``n`` and record it."""
         self.figures.executed += 1
         tape = StepTape(self.references)
         reference = tape.reference
@@ -252,7 +267,7 @@ class Loop:
             before = self._places_of(given)
             state = given.state
             self._is_fresh = False
-            with StepRuns(first):
+            with self._runs(n, first):
                 result = self.step(state)
             state = state if result is None else result
             left = self.look(state)
@@ -449,7 +464,7 @@ class Executor:
         loop, first = self.loop, not self.again and n >= self.steps
         if not action.write_adj_deps:
             self._latest = -1, None
-            self.state = loop.run(self.state, first)
+            self.state = loop.run(self.state, n, first)
         else:
             taped = self._record(n, first)
             if action.storage is StorageType.WORK:
@@ -465,7 +480,7 @@ class Executor:
         """Record step ``n``."""
         loop, (known, held) = self.loop, self._latest
         self.begun[n] = held if held is not None and known == n else Held(loop, self.state)
-        self.state, taped = loop.record(self.state, first)
+        self.state, taped = loop.record(self.state, n, first)
         held = Held(loop, self.state)
         self._latest = n + 1, held
         expected = self.begun.pop(n + 1, None)  # which was recorded before

@@ -76,13 +76,15 @@ class Disk:
         encoder = Encoder(self.outside, self.first)
         data = encoder.encode(state)
         written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
-        self.folder.save(name, (data, written, told_positions(positions())), encoder.arrays)
+        outcomes = {n: entries for n, entries in self._loop.outcomes.items() if entries}
+        self.folder.save(name, (data, written, told_positions(positions()), outcomes), encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
         """The state, with files where they were, and views of other memory with what they are to hold; memory is left
         as it is."""
-        (data, written, files), arrays = self.folder.loaded(name)
+        (data, written, files, outcomes), arrays = self.folder.loaded(name)
         put_back_told(files)
+        self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # of another process, and of this one
         pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs
 

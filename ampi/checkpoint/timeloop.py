@@ -270,7 +270,7 @@ class _Steps(IsRecord):
     def units(self, budget: int, comm: Any) -> int:
         """How many states or recorded steps there is room for, on the rank with the least."""
         self.start = len(self.loop.tape)
-        state, taped = self.loop.record(self.roots, first=False)
+        state, taped = self.loop.record(self.roots, None, first=False)
         self._absorb()
         taped.freeze(self.loop.written.storages)
         kept = sum(action.saved.nbytes for action in self.undo)

@@ -117,7 +117,7 @@ class ForwardStarted:
         request = self.request
         if request is None or not request:
             return True
-        return isinstance(request, _Prequest) and request.Get_status()
+        return isinstance(request, _Prequest) and _Prequest.Get_status(request)
 
 
 def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape, started: bool) -> TangentCall:

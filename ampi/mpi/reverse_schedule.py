@@ -195,7 +195,7 @@ class Started:
         request = self.request
         if request is None or not request:
             return True
-        return isinstance(request, _Prequest) and request.Get_status()
+        return isinstance(request, _Prequest) and _Prequest.Get_status(request)
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""

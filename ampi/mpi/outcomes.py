@@ -1,0 +1,254 @@
+"""What MPI decides in the steps of a time loop: kept when a step runs first, and followed when it runs again.
+
+Which message a receive with wildcards gets, which of several requests ends first, and what tests and probes see, may be
+another thing each time.  So each step has a book, to which the methods here add what came out, in the order of the
+calls; a step that runs again posts its receives for the messages that it got, waits for the requests that had ended,
+and sees what it saw.  The methods are put into MPI's classes when a first loop begins.  Outside of steps they do
+nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..replays import Book, books
+from .namespace import BASE, MPI
+from .pkl5 import Pkl5Intercomm, Pkl5Intracomm
+
+_ANY_SOURCE, _UNDEFINED, _Status = mpi.ANY_SOURCE, mpi.UNDEFINED, mpi.Status
+
+_RECEIVE, _PROBE = ("buf", "source", "tag", "status"), ("source", "tag", "status")
+_EXCHANGE = ("dest", "sendtag", "recvbuf", "source", "recvtag", "status")
+_REPLACE = ("buf", "dest", "sendtag", "source", "recvtag", "status")
+RECEIVES = {
+    "Recv": _RECEIVE,
+    "recv": _RECEIVE,
+    "Irecv": _RECEIVE[:3],
+    "irecv": _RECEIVE[:3],
+    "Sendrecv": ("sendbuf", *_EXCHANGE),
+    "sendrecv": ("sendobj", *_EXCHANGE),
+    "Sendrecv_replace": _REPLACE,
+    **dict.fromkeys("Probe probe Mprobe mprobe".split(), _PROBE),
+    **dict.fromkeys("Iprobe iprobe Improbe improbe".split(), _PROBE),
+}
+"""Parameters of the methods of communicators that receive or probe."""
+COMPLETIONS = ("Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall", "Testany", "Testsome")
+
+_STARTS = re.compile(r"[Ii](?!s_)[a-z]\w*$|R(put|get|accumulate)|\w+_init$")
+_OURS = {BASE["Request"]: MPI.Request, BASE["Prequest"]: MPI.Prequest}
+
+pending: dict[int, list[list[Any]]] = {}
+"""By the handles of their requests: what will say which messages receives with wildcards have got."""
+
+
+@functools.cache
+def install() -> None:
+    """Put the methods into the classes."""
+    names = "Comm Intracomm Topocomm Cartcomm Graphcomm Distgraphcomm Intercomm".split()
+    communicators = [*(getattr(MPI, name) for name in names), Pkl5Intracomm, Pkl5Intercomm]
+    for cls in (*communicators, MPI.Message, MPI.Win, MPI.File):
+        for name in filter(_STARTS.match, dir(cls)):
+            _put(cls, name, _starting)
+    for cls in communicators:
+        for name, parameters in RECEIVES.items():
+            _put(cls, name, functools.partial(_receiving, parameters=parameters))
+    for cls in (MPI.Request, MPI.Prequest):
+        for name in COMPLETIONS:
+            for spelling in (name, name.lower()):
+                _put(cls, spelling, _completing)
+        _put(cls, "Get_status", _asking)
+
+
+def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> None:
+    for base in cls.__mro__:
+        found = vars(base).get(name)
+        if found is not None:
+            if base is not cls and base.__module__ == "ampi.MPI" and base is not object:
+                return  # it has the method of one that has been given it
+            break
+    else:
+        return
+    function = getattr(cls, name)
+    if not callable(function):
+        return  # a property
+    method = functools.wraps(function)(make(function, name))
+    setattr(cls, name, staticmethod(method) if getattr(function, "__self__", None) is cls else method)
+
+
+def _followed(open_books: Sequence[Book], name: str) -> tuple[bool, Any]:
+    """Whether a step that runs again is to see what it saw, and what that was."""
+    found = [book.next(name) for book in open_books if book.follows]
+    return (True, found[0]) if found else (False, None)
+
+
+def _note(open_books: Sequence[Book], name: str, outcome: Any) -> list[list[Any]]:
+    """Enter what has come out; the entries."""
+    return [book.enter(name, outcome) for book in open_books if not book.follows]
+
+
+def _receiving(function: Callable, name: str, parameters: tuple[str, ...]) -> Callable:
+    """A method that receives or probes.
+
+    What it is told is the source: the messages of one sender come in the order in which they are sent, whatever their
+    tags.
+    """
+    source_at, status_at = parameters.index("source"), parameters.index("status") if "status" in parameters else -1
+    asks = name.lower() in ("iprobe", "improbe")
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        open_books = books()
+        if not open_books:
+            return function(self, *arguments, **keywords)
+        given = list(arguments)
+
+        def value(at: int, default: Any) -> Any:
+            return given[at] if at < len(given) else keywords.get(parameters[at], default)
+
+        def put(at: int, value: Any) -> None:
+            if at < len(given):
+                given[at] = value
+            else:
+                keywords[parameters[at]] = value
+
+        if not asks and value(source_at, _ANY_SOURCE) != _ANY_SOURCE:
+            return function(self, *given, **keywords)
+        follows, known = _followed(open_books, name)
+        if follows and known is not None:
+            put(source_at, known)
+        if status_at < 0:
+            request = function(self, *given, **keywords)
+            entries = _note(open_books, name, known)
+            if entries and not follows:
+                pending[request.handle] = entries
+            return request
+        if follows and asks and known is None:
+            _note(open_books, name, None)
+            return False if name.lower() == "iprobe" else None
+        status = value(status_at, None)
+        if status is None:
+            status = _Status()
+            put(status_at, status)
+        result = function(self, *given, **keywords)
+        while follows and asks and not result:
+            os.sched_yield()
+            result = function(self, *given, **keywords)
+        _note(open_books, name, None if asks and not result else status.Get_source())
+        return result
+
+    return method
+
+
+def _starting(function: Callable, name: str) -> Callable:
+    """A method that gives a request: one of ours, whose methods are these here."""
+
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        request = function(*arguments, **keywords)
+        ours = _OURS.get(type(request)) if books() else None
+        return request if ours is None else ours(request)
+
+    return method
+
+
+def _asking(function: Callable, name: str) -> Callable:
+    """`Get_status`."""
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> bool:
+        open_books = books()
+        if not open_books:
+            return function(self, *arguments, **keywords)
+        follows, known = _followed(open_books, name)
+        if follows and not known:
+            return False
+        result = function(self, *arguments, **keywords)
+        while follows and not result:
+            os.sched_yield()
+            result = function(self, *arguments, **keywords)
+        _note(open_books, name, result)
+        return result
+
+    return method
+
+
+def _completing(function: Callable, name: str) -> Callable:
+    """A method that completes requests, or some, or perhaps."""
+    kind, objects = name.lower(), name[0].islower()
+    several = kind.endswith(("all", "any", "some"))
+    parameter = "statuses" if kind.endswith(("all", "some")) else "status"
+    decides = kind not in ("wait", "waitall")
+
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        open_books = books()
+        if not open_books:
+            return function(*arguments, **keywords)
+        first = arguments[0] if arguments else keywords.pop("requests")
+        given = arguments[1] if len(arguments) > 1 else keywords.get(parameter)
+        requests = first if several else [first]
+        follows, known = _followed(open_books, name) if decides else (False, None)
+        if follows:
+            _note(open_books, name, known)
+            return _again(function, kind, objects, first, given, known)
+        handles = [request.handle for request in requests] if pending else []
+        awaited = [pending.get(handle) for handle in handles]
+        if given is None and any(awaited):
+            given = [] if parameter == "statuses" else _Status()
+        result = function(first, given)
+        outcome = result
+        if objects and decides:
+            outcome = result[:2] if kind == "testany" else result[0]
+        if decides:
+            _note(open_books, name, outcome)
+        if any(awaited):
+            for j, k in enumerate(_ended(kind, outcome, len(awaited))):
+                if awaited[k] is not None:
+                    status = given[j] if parameter == "statuses" else given
+                    del pending[handles[k]]
+                    if not status.Is_cancelled():
+                        for entry in awaited[k]:  # type: ignore[union-attr]
+                            entry[1] = status.Get_source()
+        return result
+
+    return method
+
+
+def _ended(kind: str, outcome: Any, count: int) -> Sequence[int]:
+    """Which of so many requests have ended."""
+    if kind in ("wait", "waitall"):
+        return range(count)
+    if kind in ("test", "testall"):
+        return range(count) if outcome else ()
+    if kind.endswith("some"):
+        return outcome or ()
+    index = outcome[0] if kind == "testany" else outcome
+    return () if index == _UNDEFINED else (index,)
+
+
+def _again(function: Callable, kind: str, objects: bool, first: Any, given: Any, known: Any) -> Any:
+    """Complete what had ended."""
+    wait = MPI.Request.wait if objects else MPI.Request.Wait
+    if kind == "test":
+        message = wait(first, given) if known else None
+        return (known, message) if objects else known
+    if kind == "testall":
+        message = (MPI.Request.waitall if objects else MPI.Request.Waitall)(first, given) if known else None
+        return (known, message) if objects else known
+    if kind.endswith("some"):
+        if known is None:
+            return function(first, given)
+        if given is not None:
+            given.extend(_Status() for _ in range(len(known) - len(given)))
+        messages = [wait(first[k], None if given is None else given[j]) for j, k in enumerate(known)]
+        return (list(known), messages) if objects else list(known)
+    index, flag = known if kind == "testany" else (known, True)
+    if flag and index == _UNDEFINED:
+        return function(first, given)
+    message = wait(first[index], given) if flag else None
+    found = (index, flag) if kind == "testany" else (index,)
+    if objects:
+        return (*found, message)
+    return found if kind == "testany" else index

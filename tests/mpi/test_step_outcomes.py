@@ -1,0 +1,234 @@
+"""Steps of time loops that run again see what they saw: wildcards, tests, probes, and which request ended first.
+
+All ranks send to rank 0 after random times; it takes what comes in one of many ways and multiplies it up, so that the
+order matters.  The gradient is that of a plain loop in which the messages come in the order that the first run saw.
+"""
+
+import random as randomness
+import time
+
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy as np
+from ampi import MPI
+from ampi.mpi import COMM_WORLD
+
+SIZE = COMM_WORLD.size
+ANY = MPI.ANY_SOURCE, MPI.ANY_TAG
+N = 2
+
+
+def status_of(call):
+    status = MPI.Status()
+    result = call(status)
+    return status.Get_source(), result
+
+
+def buffers():
+    return [np.zeros(N) for _ in range(SIZE - 1)]
+
+
+def received(comm):
+    for u in buffers():
+        yield status_of(lambda status: comm.Recv(u, *ANY, status))[0], u  # noqa: B023
+
+
+def received_as_objects(comm):
+    for _ in range(SIZE - 1):
+        yield status_of(lambda status: comm.recv(None, *ANY, status))
+
+
+def posted(comm):
+    rooms = buffers()
+    requests = [comm.Irecv(u, tag=9) for u in rooms]
+    statuses = []
+    MPI.Request.Waitall(requests, statuses)
+    yield from zip([status.Get_source() for status in statuses], rooms)
+
+
+def posted_and_waited(comm):
+    for u in buffers():
+        request = comm.Irecv(u)
+        yield status_of(request.Wait)[0], u
+
+
+def probed(comm):
+    for u in buffers():
+        source, _ = status_of(lambda status: comm.Probe(*ANY, status))
+        comm.Recv(u, source, 9)
+        yield source, u
+
+
+def probed_in_vain(comm):
+    for u in buffers():
+        status = MPI.Status()
+        turns = 0
+        while not comm.Iprobe(*ANY, status):
+            turns += 1
+        comm.Recv(u, status.source, status.tag)
+        yield status.source, u * (1.0 + 1e-9 * turns)
+
+
+def matched(comm):
+    for u in buffers():
+        status = MPI.Status()
+        comm.Mprobe(status=status).Recv(u)
+        yield status.source, u
+
+
+def matched_in_vain(comm):
+    for u in buffers():
+        status = MPI.Status()
+        message = None
+        while message is None:
+            message = comm.Improbe(*ANY, status)
+        message.Recv(u)
+        yield status.source, u
+
+
+def from_each(comm):
+    rooms = buffers()
+    return rooms, [comm.Irecv(u, k + 1) for k, u in enumerate(rooms)]
+
+
+def waited_for_any(comm):
+    rooms, requests = from_each(comm)
+    for _ in requests:
+        k = MPI.Request.Waitany(requests)
+        yield k + 1, rooms[k]
+
+
+def waited_for_some(comm):
+    rooms, requests = from_each(comm)
+    found = MPI.Request.Waitsome(requests)
+    while found is not None:
+        yield from ((k + 1, rooms[k]) for k in found)
+        found = MPI.Request.Waitsome(requests, [])
+
+
+def one_tested(comm):
+    rooms, requests = from_each(comm)
+    left = dict(enumerate(requests))
+    while left:
+        for k in list(left):
+            if left[k].Test():
+                del left[k]
+                yield k + 1, rooms[k]
+
+
+def any_tested(comm):
+    rooms, requests = from_each(comm)
+    left = len(requests)
+    while left:
+        k, flag = MPI.Request.Testany(requests)
+        if flag:
+            left -= 1
+            yield k + 1, rooms[k]
+
+
+def some_tested(comm):
+    rooms, requests = from_each(comm)
+    while (found := MPI.Request.Testsome(requests)) is not None:
+        yield from ((k + 1, rooms[k]) for k in found)
+
+
+def asked(comm):
+    rooms, requests = from_each(comm)
+    left = dict(enumerate(requests))
+    while left:
+        for k in list(left):
+            if left[k].Get_status():
+                left.pop(k).Wait()
+                yield k + 1, rooms[k]
+
+
+def all_tested(comm):
+    rooms, requests = from_each(comm)
+    turns = 0
+    while not MPI.Request.Testall(requests):
+        turns += 1
+    yield from ((k + 1, u * (1.0 + 1e-9 * turns)) for k, u in enumerate(rooms))
+
+
+def objects_waited_for_any(comm):
+    requests = [comm.irecv(None, k + 1) for k in range(SIZE - 1)]
+    for _ in requests:
+        k, u = MPI.Request.waitany(requests)
+        yield k + 1, u
+
+
+def objects_tested(comm):
+    left = {k: comm.irecv(None, k + 1) for k in range(SIZE - 1)}
+    while left:
+        for k in list(left):
+            flag, u = left[k].test()
+            if flag:
+                del left[k]
+                yield k + 1, u
+
+
+OBJECTS = {received_as_objects, objects_waited_for_any, objects_tested}
+WAYS = [received, received_as_objects, posted, posted_and_waited, probed, probed_in_vain, matched, matched_in_vain,
+        waited_for_any, waited_for_some, one_tested, any_tested, some_tested, asked, all_tested,
+        objects_waited_for_any, objects_tested]  # fmt: skip
+
+
+def run(x, take, comm, steps, objects, seen, **options):
+    """The objective; ``take(comm)`` gives sources and what came, which are entered into ``seen`` once."""
+
+    def step(u):
+        if comm.rank:
+            time.sleep(0.003 * randomness.random())
+            (comm.send if objects else comm.Send)(u * (0.5 + 0.1 * comm.rank), 0, 9)
+            came = np.zeros(N)
+            comm.Bcast(came, 0)
+            return 0.7 * u + 0.2 * came
+        total = u
+        for source, v in take(comm):
+            if seen is not None:
+                ampi.once(seen.append, (source, float(ampi.value(v)[0])))
+            total = np.sin(total * 1.3 + v * (1.0 + 0.2 * total))
+        comm.Bcast(total, 0)
+        return total
+
+    u = x * 1.0
+    if options:
+        u = ampi.timeloop(step, u, steps, **options)
+    else:
+        for _ in range(steps):
+            u = step(u)
+    return np.sum(u * u)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_steps_see_again_what_they_saw(way, kept):
+    comm = COMM_WORLD.Dup()
+    x = numpy.array([0.3, 0.8]) + 0.1 * comm.rank
+    objects, seen = way in OBJECTS, []
+    found, back = ampi.vjp(lambda x: run(x, way, comm, 7, objects, seen, checkpoints=kept), x)
+    x_bar = [back(1.0) for _ in range(2)]
+
+    order = iter(seen)
+
+    def as_seen(comm):
+        for source, first in [next(order) for _ in range(SIZE - 1)]:
+            u = np.zeros(N)
+            if objects:
+                u = comm.recv(None, source, 9)
+            else:
+                comm.Recv(u, source, 9)
+            factor = first / float(ampi.value(u)[0])  # in vain
+            assert abs(factor - 1.0) < 1e-3
+            yield source, u * factor
+
+    expected, plain = ampi.vjp(lambda x: run(x, as_seen, comm, 7, objects, None), x)
+    assert found == pytest.approx(expected, rel=1e-12)
+    wanted = plain(1.0)
+    for bar in x_bar:
+        numpy.testing.assert_allclose(bar, wanted, rtol=1e-10)
+    assert next(order, None) is None
+    comm.Free()
