@@ -44,7 +44,7 @@ def work():
             return
         task = json.loads(line)
         try:
-            problems = check(function(task["source"]), task["narrow"])
+            problems = check(function(task["source"]), task["narrow"], task["kept"])
         except BaseException:
             sys.stderr.write(f"rank {WORLD.rank}:\n{traceback.format_exc()}")
             sys.stderr.flush()
@@ -72,10 +72,10 @@ class Group:
             start_new_session=True,
         )
 
-    def check(self, source, narrow):
+    def check(self, source, narrow, kept):
         """What is wrong with a program; nothing if the list is empty."""
         try:
-            self.process.stdin.write(json.dumps({"source": source, "narrow": narrow}).encode() + b"\n")
+            self.process.stdin.write(json.dumps({"source": source, "narrow": narrow, "kept": kept}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             return self.dead("the ranks ended")
@@ -129,14 +129,14 @@ class Search:
         self.deadline = deadline
         self.group = None
         self.failed = None
-        self.programs = 0
+        self.programs = self.loops = 0
         self.steps = collections.Counter()
 
     def verdict(self, program, text):
         if self.group is None or not self.group.alive or self.group.ranks != program.ranks:
             self.close()
             self.group = Group(program.ranks)
-        return self.group.check(text, program.narrow)
+        return self.group.check(text, program.narrow, program.kept)
 
     def round(self, ranks, seed):
         """Programs for one seed; raises Found."""
@@ -154,6 +154,7 @@ class Search:
         def one(program):
             if self.failed is None and time.monotonic() < self.deadline:
                 self.programs += 1
+                self.loops += program.kept > 0
                 self.steps.update(kind for kind, _ in program.steps)
                 self.fails(program)
 
@@ -226,7 +227,10 @@ def main():
     finally:
         search.close()
     counts = ", ".join(f"{kind} {n}" for kind, n in search.steps.most_common())
-    search.say(f"{search.programs} programs, {'one' if status else 'none'} failed; steps: {counts}")
+    outcome = (
+        f"{search.programs} programs ({search.loops} as steps of time loops), {'one' if status else 'none'} failed"
+    )
+    search.say(f"{outcome}; steps: {counts}")
     return status
 
 

@@ -150,11 +150,14 @@ def free(leftover):
     leftover.clear()
 
 
-def check(program, narrow=False):
+def check(program, narrow=False, kept=0):
     """Compare the sweep with differences, with a second sweep, and the values with those without a tape.
 
-    Collective.  Returns the complaints of all ranks, the same on every rank; none if all is well.
+    Collective.  ``kept``: as a step of a time loop with so many checkpoints (0: not at all).  Returns the complaints of
+    all ranks, the same on every rank; none if all is well.
     """
+    if kept:
+        return check_as_steps(program, narrow, kept)
     dtypes = NARROW if narrow else WIDE
     single = numpy.float32 if narrow else numpy.float64
     ours = ampi.COMM_WORLD.Dup()
@@ -183,6 +186,52 @@ def check(program, narrow=False):
             problems += compared("vector mode", mine, [factor * bar for bar in x_bar], ROUNDING[single])
         problems += against_differences(program, x0, x_bar, seed, expected, single)
     del tape, x, y, arrays
+    free([*leftover, ours])
+    gc.collect()
+    return agreed(problems)
+
+
+def check_as_steps(program, narrow, kept):
+    """Compare the gradient of a time loop, whose steps are the program, with that of the same steps on one tape.
+
+    Collective.  ``kept`` is the number of checkpoints.  Complaints as of `check`.
+    """
+    single = numpy.float32 if narrow else numpy.float64
+    ours = ampi.COMM_WORLD.Dup()
+    leftover = []
+
+    def step(state):
+        outputs, _, later = program(ampi.numpy, ampi.MPI, ours, state)
+        leftover.extend(later)
+        following = []
+        for x in state:
+            alike = [y for y in outputs if y.shape == x.shape and y.dtype == x.dtype]
+            following.append(smooth(sum(((0.3 + 0.1 * n) * y for n, y in enumerate(alike)), 0.5 * x)))
+        return following
+
+    def one_by_one(state):
+        for _ in range(kept + 3):
+            state = step(state)
+        return state
+
+    x0 = inputs(NARROW if narrow else WIDE, 0)
+    found, problems = [], []
+    for loop in (one_by_one, lambda state: ampi.timeloop(step, state, kept + 3, checkpoints=kept)):
+        with ampi.Tape() as tape:
+            x = [tape.watch(leaf) for leaf in x0]
+            y = loop([leaf * 1 for leaf in x])
+        values = [numpy.array(ampi.value(leaf)) for leaf in y]
+        seed = inputs([leaf.dtype for leaf in values], 1, [leaf.shape for leaf in values])
+        try:
+            found.append([*values, *tape.gradient(y, x, seed=seed), *tape.gradient(y, x, seed=seed)])
+        except Exception as error:
+            problems.append(f"{type(error).__name__} in the sweep of {'the loop' if found else 'the steps'}: {error}")
+        del tape, x, y
+        if WORLD.allreduce(bool(problems), MPI.LOR):
+            break
+        free(leftover)
+    else:
+        problems += compared("values and gradients of a time loop", found[1], found[0], 10 * ROUNDING[single])
     free([*leftover, ours])
     gc.collect()
     return agreed(problems)

@@ -17,18 +17,20 @@ from hypothesis import strategies as st
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What hypothesis draws; `narrow`: some of the arrays are of single precision."""
+    """What hypothesis draws; `narrow`: some of the arrays are of single precision; `kept`: it is a step of a time loop
+    with so many checkpoints."""
 
     ranks: int
     steps: tuple
     narrow: bool = False
+    kept: int = 0
 
 
 def programs(ranks, least=1, most=40):
     """Strategy: programs on so many ranks."""
     step = st.tuples(st.sampled_from(list(KINDS)), st.lists(st.integers(0, 999), max_size=14).map(tuple))
     steps = st.lists(step, min_size=least, max_size=most).map(tuple)
-    return st.builds(Program, st.just(ranks), steps, st.booleans())
+    return st.builds(Program, st.just(ranks), steps, st.booleans(), st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4]))
 
 
 def drawn(number, least, most=40):
@@ -67,7 +69,7 @@ def script(program):
     return (
         f"{head}\n\n# {'-' * 100} the program\n\n\n{source(program)}\n\n"
         "attach_buffer()\n"
-        f"problems = check(program, narrow={program.narrow})\n"
+        f"problems = check(program, narrow={program.narrow}, kept={program.kept})\n"
         "if WORLD.rank == 0:\n"
         '    print("\\n".join(problems) or "all is well")\n'
     )

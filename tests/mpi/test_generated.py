@@ -1,5 +1,7 @@
 """Generated programs: whole MPI programs, their sweeps held against differences; `scripts/fuzz` goes on from here."""
 
+import dataclasses
+
 import pytest
 from generated_check import WORLD, check
 from generated_programs import Program, drawn, function, source
@@ -23,6 +25,18 @@ def test_generated(number, buffered_sends):
         pytest.skip("Intel MPI crashes or hangs in mpi4py as it is")
     problems = check(function(text), program.narrow)
     assert not problems, "\n".join([*problems, f"narrow: {program.narrow}", text])
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(WORLD.size > 4, reason="programs are for 2 to 4 ranks")
+@pytest.mark.parametrize("number", range(100, 100 + NUMBER // 2))
+def test_generated_as_steps_of_a_time_loop(number, buffered_sends):
+    program = dataclasses.replace(drawn(number, least=8, most=16), kept=1 + number % 4)
+    text = source(program)
+    if any(call in text for call in BROKEN_IN_INTEL) and BASE["get_vendor"]()[0] == "Intel MPI":
+        pytest.skip("Intel MPI crashes or hangs in mpi4py as it is")
+    problems = check(function(text), program.narrow, program.kept)
+    assert not problems, "\n".join([*problems, f"narrow: {program.narrow}, kept: {program.kept}", text])
 
 
 def test_any_numbers_make_a_program():
