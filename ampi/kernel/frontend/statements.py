@@ -54,7 +54,8 @@ def is_print(builder: Any, call: ast.Call) -> bool:
 
 def assign_statement(builder: Any, node: ast.Assign) -> None:
     first = node.targets[0]
-    value = builder.value(node.value, hint=first.id if isinstance(first, ast.Name) else None)
+    alone = isinstance(first, ast.Name)
+    value = (builder.any_value if alone else builder.value)(node.value, hint=first.id if alone else None)
     if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
         builder.scope.kinds[first.id] = Named(value)  # the same array as before
         return
