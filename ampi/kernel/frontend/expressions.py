@@ -34,8 +34,8 @@ def name_value(builder: Any, node: ast.Name) -> Value:
     return builder.fail(node, f"'{node.id}' is not defined")
 
 
-def tuple_value(builder: Any, node: ast.Tuple) -> Value:
-    items = spread(builder, node.elts)
+def tuple_value(builder: Any, node: ast.Tuple, make: Callable[[ast.expr], Value] | None = None) -> Value:
+    items = spread(builder, node.elts, make)
     return Group(tuple(array_values.computed(builder, v) if isinstance(v, Lazy) else v for v in items))
 
 

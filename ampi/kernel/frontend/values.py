@@ -144,6 +144,17 @@ def structure_of(kind: Any) -> Any:
     return "array" if inference.is_array(kind) else "scalar"
 
 
+def lists_in(structure: Any) -> Any:
+    """Where the lists are in ``ir.Function.result``: their widths in the place of the leaves; None if there are none."""
+    if not isinstance(structure, tuple):
+        return None
+    _, cls, parts = structure
+    if cls is not None and issubclass(cls, Listed):
+        return cls.width
+    found = tuple(lists_in(p) for p in parts)
+    return None if all(f is None for f in found) else found
+
+
 def assemble(structure: Any, leaves: Iterator[ir.Expr]) -> Value:
     """The value of a call from the leaves of its result."""
     if structure is None:
