@@ -4,8 +4,9 @@ import numba
 import numpy as np
 import pytest
 from kernel_cases import Check, copies, float_arguments, kernel_ir, load
-from language_cases import CASES, larger, x
+from language_cases import CASES, x
 from numba import types
+from reference_cases import larger
 
 import ampi
 from ampi import KernelError
