@@ -120,14 +120,14 @@ def tuples_that_grow(a, b):
     s = 0.0
     for k, v in pairs:
         s = s * a[k] + v * (k + 1)
-    for n, (k, v) in enumerate(pairs[1:]):
+    for n, (k, v) in enumerate(pairs):
         s += n * v * b[k]
     number, last = pairs.pop()
-    later = pairs[::-1]
     pairs.insert(1, (2, last * s))
     pairs.reverse()
-    k, first = pairs[len(later) - 1]
-    return s * last * number, first * a[k] + later[0][1], len(pairs) * pairs[-1][1]
+    k, first = pairs[len(pairs) - 2]
+    later = pairs[:0:-1]
+    return s * last * number, first * a[k] + later[0][1] * len(later), len(pairs) * pairs[-1][1]
 
 
 @case(x)
