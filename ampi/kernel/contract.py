@@ -51,8 +51,8 @@ class Contract:
     new : tuple of int
         Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
     lists : int, tuple or None
-        Where the result has lists, each of which has as many leaves as its tuples have items (one, with a width of 0, if
-        it is of numbers): its width in the place of the list.
+        Where the result has lists: in the place of each, its width.  It has as many leaves as its tuples have items (it
+        is of numbers, with one leaf, if the width is 0).
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
         arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``

@@ -1,5 +1,6 @@
 """Kernels in which names stand for one array or another, and for those of earlier iterations; of `language_cases`."""
 
+import numba
 import numpy as np
 from language_cases import Pair, case, x, y
 
@@ -282,3 +283,70 @@ def array_of_a_known_branch(a):
         else:
             t = t * c[i]
     return t
+
+
+# ------------------------------------------------------------------------------------- sizes that only a branch knows
+
+
+@case(x, y)
+def counted_in_a_branch(a, b):
+    s = 0.0
+    for k in range(3):
+        if a[k] > 0.75:
+            n, t = 0, 0.0
+            for v in a:
+                if v < a[k]:
+                    n += 1
+                    t += v
+            w = np.zeros(n)
+            m = 0
+            for v in a:
+                if v < a[k]:
+                    w[m] = v * b[m]
+                    m += 1
+            w[0] *= t
+        else:
+            w = a * 2.0
+            n = 1
+        s = s * b[k] + (w * w).sum() * n
+    return s
+
+
+@numba.njit
+def without_repetition(a):
+    ordered = np.sort(a)
+    return ordered[np.concatenate((np.ones(1, np.bool_), ordered[1:] != ordered[:-1]))]
+
+
+@numba.njit
+def joined(a, b):
+    if a.shape[0] == 0:
+        return b
+    elif b.shape[0] == 0:
+        return a
+    else:
+        return without_repetition(np.concatenate((a, b)))
+
+
+@case(x, y + 0.05)
+def joined_with_others(a, b):
+    both, one, other = joined(a, b), joined(a, b[:0]), joined(b[2:2], b)
+    s = 0.0
+    for k in range(both.shape[0]):
+        s += both[k] ** 2 * (k + 1)
+    return s * one[1] + other[2] * both[-1], both
+
+
+@case(x)
+def several_sizes_in_one_branch(a):
+    if a[0] > 10.0:
+        first = a[:2] * 1.0
+        second = a
+    else:
+        chosen = a[a > 0.5]
+        first = np.empty(chosen.shape[0] + 1)
+        first[0] = 1.0
+        for k in range(chosen.shape[0]):
+            first[k + 1] = first[k] * chosen[k]
+        second = first[first > 0.6] * chosen[0]
+    return first.sum() * second[-1] + len(second) * second[0]

@@ -13,7 +13,15 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, assignments, outside, sequences, structured_arrays, subscripts
+from ampi.kernel.frontend import (
+    array_functions,
+    array_values,
+    assignments,
+    outside,
+    sequences,
+    structured_arrays,
+    subscripts,
+)
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.structured_arrays import Records
 from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value, is_listed

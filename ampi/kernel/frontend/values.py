@@ -145,7 +145,7 @@ def structure_of(kind: Any) -> Any:
 
 
 def lists_in(structure: Any) -> Any:
-    """Where the lists are in ``ir.Function.result``: their widths in the place of the leaves; None if there are none."""
+    """The widths of the lists in ``ir.Function.result``, in their places; None if there are none."""
     if not isinstance(structure, tuple):
         return None
     _, cls, parts = structure

@@ -500,12 +500,12 @@ class _Hoist(_Pass):
     def parted(self, s: ir.If, made: ir.Alloc, after: set[str]) -> Block | None:
         """A branch in two, with an array between them whose size only the first part knows::
 
-            if condition:                     size = 0
-                n = ...                       if condition:
-                a = np.empty(n)       ->          size = n = ...
-                ...                           a = np.empty(size)
-                                              if condition:
-                                                  ...
+        if condition:                     size = 0
+            n = ...                       if condition:
+            a = np.empty(n)       ->          size = n = ...
+            ...                           a = np.empty(size)
+                                          if condition:
+                                              ...
         """
         taken = any(t is made for t in s.then)
         body, other = (s.then, s.orelse) if taken else (s.orelse, s.then)
