@@ -67,6 +67,24 @@ def function_inside_that_writes(a, b):
     return s
 
 
+@register_jitable
+def rolled(a, function, window, *more):
+    result = np.zeros(a.shape[0])
+    for i in range(a.shape[0]):
+        result[i] = function(i, a[max(0, i - window + 1) : i + 1], *more)
+    return result
+
+
+@case(x)
+def functions_inside_are_passed(a):
+    power = lambda i, part, factor: (part * part).sum() * factor / (i + 1)
+
+    def ends(i, part):
+        return part[0] * part[-1] + i
+
+    return rolled(a, power, 2, 0.3).sum() * rolled(a, ends, 3), rolled(a, ends, 2)
+
+
 @numba.njit
 def spread_out(a, b, c):
     return a * b + c

@@ -328,7 +328,7 @@ def calls_itself_inside(a):
 
 def passed_inside(a):
     def half(v):
-        return v / 2
+        return v / 2 + a[1]
 
     return larger(half, a)
 
@@ -351,7 +351,7 @@ def keywords_inside(a):
         (swapped_in_parallel, 2, "prange", "use range"),
         (calls_itself_inside, 1, "calls itself", "loop"),
         (keywords_inside, 1, "keywords", "by position"),
-        (passed_inside, 1, "is a function defined inside", "call it"),
+        (passed_inside, 1, "is a function defined inside", "pass it 'a' as an argument"),
     ],
 )
 def test_refused(function, count, problem, advice):

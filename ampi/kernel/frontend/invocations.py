@@ -19,6 +19,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, scipy_special, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
+from ampi.kernel.frontend.desugar import Nested
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
@@ -151,10 +152,11 @@ def overloaded(builder: Any, node: ast.Call, function: Any, values: list[Value],
         found = builder.type_of(node, value)
         if not isinstance(found, types.Omitted):
             return found
+        given = numba.njit(found.value.py_func) if isinstance(found.value, Nested) else found.value
         try:
-            return types.literal(found.value)
+            return types.literal(given)
         except LiteralTypingError:
-            return numba.typeof(found.value)
+            return numba.typeof(given)
 
     try:
         return overloads.implementation(function, [*map(type_of, values)], {n: type_of(v) for n, v in keywords.items()})
