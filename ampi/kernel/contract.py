@@ -50,6 +50,9 @@ class Contract:
         Arrays, passive before the call, whose shadow the adjoint only reads.
     new : tuple of int
         Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
+    lists : int, tuple or None
+        Where the result has lists: in the place of each, its width.  It has as many leaves as its tuples have items (it
+        is of numbers, with one leaf, if the width is 0).
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
         arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``
@@ -82,6 +85,7 @@ class Contract:
     after: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     new: tuple[int, ...] = ()
+    lists: Any = None
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None
     split: Contract | None = None

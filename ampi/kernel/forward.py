@@ -15,6 +15,7 @@ from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.contract import derivative_options, load, separated
+from ampi.kernel.list_results import as_arrays, as_lists
 from ampi.kernel.runtime import cache
 
 
@@ -33,6 +34,8 @@ class TangentContract:
     twice : bool
         The kernel itself has to be run besides, and the tangent program on copies: it raises errors, or its result has
         classes that only it can make.
+    lists : int, tuple or None
+        Where the result has lists: see `Contract`.
     """
 
     names: tuple[str, ...]
@@ -46,6 +49,7 @@ class TangentContract:
     twice: bool
     tangent: Callable[..., tuple]
     disagreement: Callable[..., int] | None = None
+    lists: Any = None
 
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
@@ -104,7 +108,11 @@ def call(
     if not contract.result_dtypes:
         return result
     facts = zip(contract.result_active, contract.result_dtypes, strict=True)
-    return _wrapped(recording, result, leaves, facts, dots)
+    if contract.lists is None:
+        return _wrapped(recording, result, leaves, facts, dots)
+    arrays = as_arrays(result, contract.lists, iter(contract.result_dtypes))
+    found = _wrapped(recording, arrays, leaves, facts, dots)
+    return as_lists(found, contract.lists, result, iter(contract.result_active))
 
 
 def run(

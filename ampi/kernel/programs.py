@@ -16,6 +16,7 @@ from ampi.kernel import ir, pipeline
 from ampi.kernel.case import Case
 from ampi.kernel.codegen import emit
 from ampi.kernel.differentiate.derivative import Derivative, Split
+from ampi.kernel.frontend.values import lists_in
 from ampi.kernel.ir.inference import is_array
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
@@ -94,6 +95,7 @@ def generate(kernel: Any, case: Case) -> str:
         "after": tuple(position[n] for n in derivative.after),
         "ends": tuple(position[n] for n in derivative.ends),
         "new": tuple(position[n] for n in derivative.new),
+        "lists": lists_in(primal.result),
     }
     parts = emit.parts(program)
     source = emit.source(program) if case.active else ""
@@ -212,6 +214,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "structure": structure,
         "twice": twice,
+        "lists": lists_in(primal.result),
     }
     source = emit.source(program)
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]

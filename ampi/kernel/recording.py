@@ -22,6 +22,7 @@ from ampi.kernel import arguments, forward, second
 from ampi.kernel.call_record import CallRecord, StandIn, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
+from ampi.kernel.list_results import as_arrays, as_lists
 from ampi.kernel.runtime import fingerprints, nontemporal_copy, threads
 from ampi.kernel.runtime.noalias import are_separate
 
@@ -568,6 +569,9 @@ def finish(
         facts = zip(contract.result_active, contract.result_dtypes, strict=True)
         created: list[np.ndarray] = []
         seeds: list[Any] = []
+        given = result
+        if contract.lists is not None:
+            result = as_arrays(given, contract.lists, iter(contract.result_dtypes))
         result = wrap(recording, result, leaves, facts, seeds, created)
         record.seeds = seeds
         record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
@@ -578,4 +582,6 @@ def finish(
     if recording.before_append is not None:
         recording.before_append()
     recording.append_record(record)
+    if contract.lists is not None:
+        return as_lists(result, contract.lists, given, iter(contract.result_active))
     return result

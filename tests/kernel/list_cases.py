@@ -1,5 +1,6 @@
 """Kernels with lists that grow and shrink, of the cases in `language_cases`."""
 
+import numba
 import numpy as np
 from language_cases import SCALE, case, x, y
 
@@ -106,3 +107,102 @@ def lists_begun_anew(a, b):
     part.clear()
     part.append(sums[-1] * sums[0])
     return np.array(sums).sum() * part[0], len(part)
+
+
+# ------------------------------------------------------------------------------------------------ lists of tuples
+
+
+@case(x, y)
+def tuples_that_grow(a, b):
+    pairs = [(0, a[0] * 1.0)]
+    for i in range(1, 4):
+        pairs.append((i % 3, a[i] * pairs[-1][1] + b[i]))
+    s = 0.0
+    for k, v in pairs:
+        s = s * a[k] + v * (k + 1)
+    for n, (k, v) in enumerate(pairs):
+        s += n * v * b[k]
+    number, last = pairs.pop()
+    pairs.insert(1, (2, last * s))
+    pairs.reverse()
+    k, first = pairs[len(pairs) - 2]
+    later = pairs[:0:-1]
+    return s * last * number, first * a[k] + later[0][1] * len(later), len(pairs) * pairs[-1][1]
+
+
+@case(x)
+def several_loops_in_comprehensions(a):
+    n = a.shape[0]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    products = np.array([u * v for u in a for v in a if u > v])
+    lower = [a[j] * i for i in range(n) for j in range(i)]
+    s = 0.0
+    for i, j in pairs:
+        s += a[i] * a[j] ** 2
+    return s + pairs[-1][0] * a[pairs[2][1]], products, lower[-1] * lower[1] * len(lower)
+
+
+@case(x, y)
+def warped_in_time(a, b):
+    n, m = a.shape[0], b.shape[0]
+    costs = np.zeros((n + 1, m + 1))
+    costs[0, 1:] = costs[1:, 0] = 1e9
+    for i in range(n):
+        for j in range(m):
+            costs[i + 1, j + 1] = (a[i] - b[j]) ** 2 + min(costs[i, j + 1], costs[i + 1, j], costs[i, j])
+    i, j = n, m
+    path = []
+    while i > 0 and j > 0:
+        path.append((i - 1, j - 1))
+        best = np.argmin(np.array([costs[i - 1, j - 1], costs[i - 1, j], costs[i, j - 1]]))
+        if best == 0:
+            i, j = i - 1, j - 1
+        elif best == 1:
+            i -= 1
+        else:
+            j -= 1
+    s = 0.0
+    for i, j in path[::-1]:
+        s = 0.9 * s + (a[i] - b[j]) ** 2
+    return s, costs[n, m]
+
+
+@case(x)
+def tuples_as_rows(a):
+    rows = []
+    for i in range(3):
+        for j in range(i):
+            rows.append((a[i], a[j] * a[i], 2))
+    kept = np.array(rows)
+    return np.asarray(rows)[:, 1] * kept[::-1, 0] * kept.shape[1]
+
+
+@numba.njit
+def neighbours(a, n):
+    found = []
+    for i in range(n):
+        found.append((i, a[i] * a[i + 1]))
+    return found, [v * v for v in a]
+
+
+@case(x)
+def lists_of_a_callee(a):
+    pairs, squares = neighbours(a, 3)
+    s = 0.0
+    for i, v in pairs:
+        s += (i + 1) * v * squares[i]
+    return s * len(squares) * squares[-1] + pairs[1][1]
+
+
+@case(x)
+def lists_of_tuples_begun_anew(a):
+    s = 0.0
+    for k in range(3):
+        row = []
+        for i in range(k + 1):
+            row.append((a[i], a[i] * a[k]))
+        for u, v in row:
+            s += u * v
+        other = row
+        s += other[-1][0] * s
+    return s

@@ -81,6 +81,14 @@ def registered(x, c):
     return s
 
 
+@register_jitable
+def applied(function, x, y, c):
+    s = c
+    for i in range(x.shape[0]):
+        s = 0.5 * function(s, x[i] * y[i]) + 0.1
+    return s
+
+
 def declared(x, y):
     return np.tanh(x) * y if isinstance(x, np.ndarray) else 0.5 * x * y - x
 
@@ -102,6 +110,7 @@ HELPERS = (
     "limited",
     "several",
     "registered",
+    "applied",
     "declared",
     "shifted",
 )

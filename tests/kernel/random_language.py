@@ -83,6 +83,7 @@ class Language(Program):
     def __init__(self, seed):
         super().__init__(seed, wide=True, functions=True)
         self.inside = []  # functions inside, of two numbers
+        self.closed = []  # those of them that use nothing of what is around them
 
     def source(self):
         self.line("assert a.shape == b.shape")
@@ -102,6 +103,10 @@ class Language(Program):
         simple += [
             self.growing_list,
             self.changing_list,
+            self.list_of_tuples,
+            self.comprehension_of_two_loops,
+            self.sized_in_a_branch,
+            self.passed_function,
             self.declared_function,
             self.without_axes,
             self.choice_of_tuples,
@@ -338,6 +343,84 @@ class Language(Program):
         else:
             self.line(f"{name}.append(np.tanh({name}[{self.random.choice(['0', '-1'])}] * {value}))")
 
+    def list_of_tuples(self):
+        """A list of tuples that grows and shrinks, and what is read of it."""
+        name, i, k, v, x = (self.fresh(letter) for letter in "likss")
+        self.line(
+            f"{name} = {self.random.choice(['[(1, {0} * 1.0)]', '[(0, 0.5), (2, {0} * 1.0)]']).format(self.atom())}"
+        )
+        self.line(f"for {i} in range({self.random.choice(['n', '3', '1, n'])}):")
+        self.depth += 1
+        self.counters.append(i)
+        if self.random.random() < 0.4:
+            self.line(f"if {self.condition()}:")
+            self.line(f"    {name}.append(({i} + 1, {self.atom()} * {name}[0][1]))")
+        self.line(f"{name}.append(({i}, np.tanh({name}[-1][1] * {self.expression()})))")
+        if self.random.random() < 0.4:
+            self.line(self.random.choice([f"{name}.insert(1, (2, {self.atom()} * 0.5))", f"{name}.reverse()"]))
+        self.counters.pop()
+        self.depth -= 1
+        if self.random.random() < 0.4:
+            self.line(f"{k}, {v} = {name}.pop({self.random.choice(['', '0'])})")
+            self.line(f"{v} = {v} * {k}")
+            self.scalars.append(v)
+        self.line(f"{x} = 0.1 * len({name})")
+        part = self.random.choice(["", "[1:]", "[::-1]"])
+        k, v = self.fresh("k"), self.fresh("s")
+        form = self.random.randrange(3)
+        if form == 0:
+            self.line(f"for {k}, {v} in {name}{part}:")
+            self.line(f"    {x} = np.tanh({x} + {v} * ({k} + 1))")
+        elif form == 1:
+            self.line(f"for {i}, ({k}, {v}) in enumerate({name}):")
+            self.line(f"    {x} = np.tanh({x} * {i} + {v} * {self.array()}[{k} % n])")
+        else:
+            self.line(f"{x} += np.tanh(np.array({name}{part})[:, 1].sum()) + {name}[-1][1]")
+        self.scalars.append(x)
+
+    def comprehension_of_two_loops(self):
+        name, i, j = self.fresh("l"), self.fresh("i"), self.fresh("i")
+        a, b, x = self.array(), self.array(), self.atom()
+        form = self.random.randrange(3)
+        if form == 0:
+            self.line(f"{name} = [({i}, {j}) for {i} in range(n) for {j} in range({i})]")
+            self.bind(f"np.tanh({a}[{name}[-1][1]] * {b}[{name}[1][0]] * len({name}))")
+        elif form == 1:
+            self.line(f"{name} = [{i} * {j} + {x} for {i} in {a} if {i} > -0.2 for {j} in {b}[:2]]")
+            self.bind(f"np.tanh(sum({name})) + 0.1 * len({name})")
+        else:
+            self.line(f"{name} = np.array([{a}[{j}] * {x} for {i} in range(3) for {j} in range({i} + 1)])")
+            self.bind(f"np.tanh(({name} * {name}).sum())")
+
+    def sized_in_a_branch(self):
+        """An array whose size is known in the branch that makes it."""
+        w, c, k, x, s = (self.fresh(letter) for letter in "wckxs")
+        a, b, u = self.array(), self.array(), self.atom()
+        self.line(f"if {self.condition()}:")
+        form = self.random.randrange(3)
+        if form == 0:
+            self.line(f"    {w} = {a}[{a} > {u}] * 0.5")
+        elif form == 1:
+            self.line(f"    {c} = 1")
+            self.line(f"    for {x} in {a}:")
+            self.line(f"        if {x} > 0.1:")
+            self.line(f"            {c} += 1")
+            self.line(f"    {w} = np.zeros({c})")
+            self.line(f"    for {k} in range({c} - 1):")
+            self.line(f"        {w}[{k} + 1] = np.tanh({w}[{k}] + {b}[{k}] * {u})")
+        else:
+            self.line(f"    {c} = np.unique({a} + {b})")
+            self.line(f"    {w} = {c}[{c} > 0.0] * {c}[0]")
+        self.line("else:")
+        self.line(f"    {w} = {self.random.choice([b, f'{b} * {u}', f'{b}[1:] * 1.0'])}")
+        self.line(f"{s} = np.tanh(({w} * {w}).sum()) + 0.1 * {w}.shape[0]")
+        self.scalars.append(s)
+
+    def passed_function(self):
+        if self.closed:
+            name, a, b = self.random.choice(self.closed), self.array(), self.array()
+            self.bind(f"applied({name}, {a}, {b}, {self.atom()} * 1.0)")
+
     def elements_in_list(self):
         name, x = self.fresh("l"), self.fresh("s")
         self.line(f"{name} = [{self.atom()} * 1.0] * {self.random.choice(['3', 'n'])}")
@@ -417,6 +500,8 @@ class Language(Program):
             self.line(f"def {name}({x}, {y}):")
             self.line(f"    return {value}")
         self.inside.append(name)
+        if value.startswith("np.sin"):
+            self.closed.append(name)
 
     def declared_function(self):
         """A call of what extensions declare for Numba, or of a lambda."""

@@ -239,10 +239,25 @@ def as_a_whole(x):
     return others[0]
 
 
-def list_of_tuples(x):
-    values = [(0.0, 0)]
+def list_of_arrays(x):
+    values = []
     for k in range(3):
+        values.append(x * k)
+    return values[1][0]
+
+
+def list_of_tuples_as_a_tuple(x):
+    values = []
+    for k in range(2):
         values.append((x[k], k))
+    first, last = values
+    return first[0] * last[0]
+
+
+def list_of_tuples_of_another_length(x):
+    values = [(x[0], 1)]
+    for k in range(2):
+        values.append((x[k], k, k))
     return values[1][0]
 
 
@@ -255,10 +270,6 @@ def added_lists(x):
     values = [v * v for v in x]
     both = values + values
     return both[0]
-
-
-def returned_list(x):
-    return [v for v in x]
 
 
 def digits_of_a_ufunc(x):
@@ -280,10 +291,11 @@ def digits_of_a_ufunc(x):
         (grown_until_it_is_large, "the list 'values' grows here", "np.empty"),
         (under_another_name, r"'.append\(\)' of a list", "under the name"),
         (as_a_whole, "the list 'values' as a whole", "np.array"),
-        (list_of_tuples, "a tuple in a list that grows", "rows of a matrix"),
+        (list_of_arrays, "an array in a list that grows", "rows of a matrix"),
+        (list_of_tuples_as_a_tuple, "a list of tuples here", "loop over it"),
+        (list_of_tuples_of_another_length, "items of different kinds in one list", "two lists"),
         (popped_behind_its_last, r"'values.pop\(\)' inside of an expression", "a line of its own"),
         (added_lists, "arithmetic of a list", "np.array"),
-        (returned_list, "returns a list", "np.array"),
         (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
     ],
 )

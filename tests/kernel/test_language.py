@@ -4,8 +4,9 @@ import numba
 import numpy as np
 import pytest
 from kernel_cases import Check, copies, float_arguments, kernel_ir, load
-from language_cases import CASES, larger, x
+from language_cases import CASES, x
 from numba import types
+from reference_cases import larger
 
 import ampi
 from ampi import KernelError
@@ -327,7 +328,7 @@ def calls_itself_inside(a):
 
 def passed_inside(a):
     def half(v):
-        return v / 2
+        return v / 2 + a[1]
 
     return larger(half, a)
 
@@ -350,7 +351,7 @@ def keywords_inside(a):
         (swapped_in_parallel, 2, "prange", "use range"),
         (calls_itself_inside, 1, "calls itself", "loop"),
         (keywords_inside, 1, "keywords", "by position"),
-        (passed_inside, 1, "is a function defined inside", "call it"),
+        (passed_inside, 1, "is a function defined inside", "pass it 'a' as an argument"),
     ],
 )
 def test_refused(function, count, problem, advice):

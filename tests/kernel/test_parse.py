@@ -538,10 +538,6 @@ def test_arguments_are_never_assigned():
 # ------------------------------------------------------------------------------------------------ errors
 
 
-def comprehension(x):
-    return [v for v in x]
-
-
 def mask_of_two_axes(x):
     return x[None, :][x[None, :] > 0.0]
 
@@ -607,7 +603,6 @@ def with_block(x):
 @pytest.mark.parametrize(
     ("function", "arguments", "problem", "advice"),
     [
-        (comprehension, 1, "returns a list", "np.array"),
         (mask_of_two_axes, 1, "mask", "np.where"),
         (step_of_zero, 1, "step", ""),
         (two_shapes, 1, "sizes 3 and 2", ""),

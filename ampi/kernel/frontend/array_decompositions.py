@@ -9,12 +9,12 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values
+from ampi.kernel.frontend import array_values, sequences
 from ampi.kernel.frontend.array_functions import array, as_lazy, filled, rule, system
-from ampi.kernel.frontend.array_values import Lazy, computed, shape_of
+from ampi.kernel.frontend.array_values import Lazy, computed, is_array, shape_of
 from ampi.kernel.frontend.values import Group
-from ampi.kernel.ir import index_algebra
-from ampi.kernel.ir.index_algebra import INT
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 
 
 def matrix(builder: Any, node: ast.Call, function: Any, a: Any, vectors: bool = True) -> ir.Var:
@@ -66,9 +66,13 @@ def pinv(builder: Any, node: ast.Call, a: Any) -> Lazy:
     return as_lazy(builder, filled(builder, "pinv", a.type.dtype, shape_of(builder, a)[::-1], a))
 
 
-@rule(np.digitize)
-def digitize(builder: Any, node: ast.Call, x: Any, bins: Any, right: Any = None) -> ir.Var:
+@rule(np.digitize, lists="bins")
+def digitize(builder: Any, node: ast.Call, x: Any, bins: Any, right: Any = None) -> Any:
     if not (right is None or isinstance(right, ir.Const)):
         builder.fail(node, "np.digitize on a side that is no constant", "write it twice, with an if")
     function = "digitize_right" if right is not None and right.value else "digitize"
+    if isinstance(x, ir.Expr) and not is_array(x):
+        alone = sequences.filled_array(builder, "local", (1,), {(0,): x}, inference.plain(x.type))
+        found = filled(builder, function, INT, (ONE,), alone, bins)
+        return ir.Load(found, (ZERO,), INT)
     return filled(builder, function, INT, shape_of(builder, array(builder, node, x)), x, bins)

@@ -112,6 +112,8 @@ class _Lifting:
         """Give the functions inside what they use, wherever they are called."""
         called = set()
         for node in ast.walk(function):
+            if isinstance(node, ast.Call):  # as arguments they may be themselves, if they are given nothing
+                called |= {id(a) for a in node.args if isinstance(a, ast.Name) and self.free.get(a.id) == []}
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self.inside:
                 called.add(id(node.func))
                 if node.keywords:  # Numba takes the default instead
@@ -121,7 +123,10 @@ class _Lifting:
                     node.keywords.append(ast.copy_location(ast.keyword(name, value), node))
         for node in ast.walk(function):
             if isinstance(node, ast.Name) and node.id in self.inside and id(node) not in called:
-                self.source.fail(node, f"'{node.id}' is a function defined inside", "call it, or pass an @ampi.kernel")
+                uses = self.free[node.id]
+                how = f"pass it '{uses[0]}' as an argument" if uses else "as an argument of a call, by position"
+                problem = f"'{node.id}' is a function defined inside, used as a value"
+                self.source.fail(node, problem, f"call it, or {how}")
         for name in given:
             function.args.kwonlyargs.append(ast.copy_location(ast.arg(name), function))
             function.args.kw_defaults.append(None)

@@ -14,7 +14,7 @@ from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.sequences import refuse_lists
-from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, leaves_of, negation
+from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, is_listed, leaves_of, negation
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
@@ -34,22 +34,23 @@ def name_value(builder: Any, node: ast.Name) -> Value:
     return builder.fail(node, f"'{node.id}' is not defined")
 
 
-def tuple_value(builder: Any, node: ast.Tuple) -> Value:
-    items = spread(builder, node.elts)
+def tuple_value(builder: Any, node: ast.Tuple, make: Callable[[ast.expr], Value] | None = None) -> Value:
+    items = spread(builder, node.elts, make)
     return Group(tuple(array_values.computed(builder, v) if isinstance(v, Lazy) else v for v in items))
 
 
-def spread(builder: Any, nodes: list[ast.expr]) -> list[Value]:
+def spread(builder: Any, nodes: list[ast.expr], make: Callable[[ast.expr], Value] | None = None) -> list[Value]:
     """The values of expressions, ``*t`` for a tuple being several."""
     plain = [n.value if isinstance(n, ast.Starred) else n for n in nodes]
     values: list[Value] = []
-    for node, value in zip(nodes, builder.operands(*[lambda n=n: builder.value(n) for n in plain]), strict=True):
+    make = make or builder.value
+    for node, value in zip(nodes, builder.operands(*[lambda n=n: make(n) for n in plain]), strict=True):
         if not isinstance(node, ast.Starred):
             values.append(value)
             continue
         if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
             value = outside.constant(builder, tuple(value.value), node)
-        if not isinstance(value, Group):
+        if not isinstance(value, Group) or is_listed(value):
             builder.fail(node, "only a tuple can be spread with *", "write the elements out")
         values.extend(value.items)
     return values

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, outside
+from ampi.kernel.frontend import array_values, outside, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared
 from ampi.kernel.frontend.sequences import refuse_lists
-from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, map_leaves
+from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, is_listed, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.intrinsics import cast
@@ -90,7 +90,16 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     builder.references |= {names[name].name for name in references(callee)}
     results = [rename(value, names, builder.names.fresh) for value in last.values]
     note_parts(builder, start)
-    return assemble(callee.result, iter(results))
+    return with_lists(builder, assemble(callee.result, iter(results)))
+
+
+def with_lists(builder: Any, value: Value) -> Value:
+    """A callee's result, in which lists of numbers are the arrays that stand for them."""
+    if not isinstance(value, Group):
+        return value
+    if is_listed(value):
+        return value if value.cls.width else sequences.as_list(builder, value.items[0])
+    return Group(tuple(with_lists(builder, v) for v in value.items), value.cls)
 
 
 def note_parts(builder: Any, start: int) -> None:

@@ -19,10 +19,11 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, scipy_special, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
+from ampi.kernel.frontend.desugar import Nested
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, part_of
+from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, is_listed, part_of
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads
@@ -107,9 +108,11 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         return named_tuple(builder, node, function)
     if function is slice:
         return slice_object(builder, node)
+    if function is len and len(node.args) == 1 and not node.keywords:
+        return length(builder, node, builder.any_value(node.args[0]))
     handler = array_functions.lookup(function)
     if handler is not None:
-        values, keywords = call_values(builder, node)
+        values, keywords = call_values(builder, node, lists=function is np.asarray)
         if array_functions.is_of_arrays(handler, [*values, *keywords.values()]):
             return array_functions.call(builder, node, handler, values, keywords)
     if handler is None and not is_known(function):
@@ -149,10 +152,11 @@ def overloaded(builder: Any, node: ast.Call, function: Any, values: list[Value],
         found = builder.type_of(node, value)
         if not isinstance(found, types.Omitted):
             return found
+        given = numba.njit(found.value.py_func) if isinstance(found.value, Nested) else found.value
         try:
-            return types.literal(found.value)
+            return types.literal(given)
         except LiteralTypingError:
-            return numba.typeof(found.value)
+            return numba.typeof(given)
 
     try:
         return overloads.implementation(function, [*map(type_of, values)], {n: type_of(v) for n, v in keywords.items()})
@@ -252,11 +256,12 @@ def named_tuple(builder: Any, node: ast.Call, cls: Any) -> Group:
     return Group(tuple(array_values.computed(builder, v) if isinstance(v, Lazy) else v for v in items), cls)
 
 
-def call_values(builder: Any, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
-    """The values of positional and keyword arguments."""
+def call_values(builder: Any, node: ast.Call, lists: bool = False) -> tuple[list[Value], dict[str, Value]]:
+    """The values of positional and keyword arguments; with ``lists`` these may be lists of tuples."""
     if any(k.arg is None for k in node.keywords):
         builder.fail(node, "** in a call is not supported", "pass the arguments one by one")
-    values = expressions.spread(builder, [*node.args, *(k.value for k in node.keywords)])
+    make = builder.any_value if lists else builder.value
+    values = expressions.spread(builder, [*node.args, *(k.value for k in node.keywords)], make)
     number = len(values) - len(node.keywords)
     return values[:number], {k.arg: v for k, v in zip(node.keywords, values[number:], strict=True)}
 
@@ -357,6 +362,8 @@ def intrinsic(builder: Any, node: ast.Call, function: Any, arguments: list[ir.Ex
 
 
 def length(builder: Any, node: ast.Call, value: Value) -> ir.Expr:
+    if is_listed(value):
+        return array_values.shape_of(builder, value.items[0])[0]
     if isinstance(value, Group):
         return ir.Const(len(value.items), types.intp)
     if isinstance(value, Records) and not value.index:
@@ -370,7 +377,7 @@ def length(builder: Any, node: ast.Call, value: Value) -> ir.Expr:
 
 def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> ir.Var:
     """``np.empty``, ``np.zeros`` and their relatives, and ``np.array`` of a tuple of numbers."""
-    values, keywords = call_values(builder, node)
+    values, keywords = call_values(builder, node, lists=function is np.array)
     try:
         bound = _ALLOCATION_SIGNATURES[function.__name__].bind(*values, **keywords).arguments
     except TypeError as problem:

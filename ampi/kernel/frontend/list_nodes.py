@@ -11,7 +11,7 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, loops, sequences
-from ampi.kernel.frontend.values import Group, Static, Unknown, Value
+from ampi.kernel.frontend.values import Group, Static, Unknown, Value, is_listed, kind_of, merge_kinds
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import ZERO
 from ampi.kernel.ir.intrinsics import cast
@@ -65,12 +65,15 @@ class Put(ast.stmt):
     key: str
 
 
-def allocated(builder: Any, node: NewList) -> ir.Var:
-    dtype = builder.scope.kinds.get(f"list {node.key}")
-    if dtype is None:
+def allocated(builder: Any, node: NewList) -> Value:
+    kind = builder.scope.kinds.get(f"list {node.key}")
+    if kind is None:
         raise Unknown
     length = array_values.steady(builder, cast(builder.scalar(node.length), types.intp))
-    return sequences.as_list(builder, array_values.new_array(builder, "list", dtype, (length,)))
+    make = lambda dtype: array_values.new_array(builder, "list", dtype, (length,))
+    if isinstance(kind, Group):
+        return sequences.of_columns(map(make, kind.items))
+    return sequences.as_list(builder, make(kind))
 
 
 def length(builder: Any, node: Length) -> ir.Expr:
@@ -80,7 +83,11 @@ def length(builder: Any, node: Length) -> ir.Expr:
 
 def filled(builder: Any, node: Filled) -> Value:
     whole = array_values.Range(None, builder.scalar(node.count), None)
-    return sequences.as_list(builder, array_values.part(builder, node, builder.value(node.list), [whole], None))
+    first = lambda array: array_values.part(builder, node, array, [whole], None)
+    value = builder.any_value(node.list)
+    if is_listed(value):
+        return sequences.of_columns(map(first, value.items))
+    return sequences.as_list(builder, first(value))
 
 
 def elements(builder: Any, node: Elements) -> Value:
@@ -104,14 +111,22 @@ def position(builder: Any, node: Position) -> ir.Expr:
 
 def put_item(builder: Any, node: Put) -> None:
     value = builder.value(node.value)
-    if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
-        what = "a tuple" if isinstance(value, Group) else "an array" if array_values.is_array(value) else "no number"
-        builder.fail(node, f"{what} in a list that grows", "let lists hold numbers: assign to rows of a matrix instead")
-    key, type_ = f"list {node.key}", inference.plain(value.type)
+    items = value.items if isinstance(value, Group) and value.cls is None else (value,)
+    if not items or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items):
+        what = "an array" if any(map(array_values.is_array, items)) else "no number"
+        advice = "let lists hold numbers, or tuples of numbers: assign to rows of a matrix instead"
+        builder.fail(node, f"{what} in a list that grows", advice)
+    key, kind = f"list {node.key}", kind_of(value)
     known = builder.scope.kinds.get(key)
-    builder.scope.kinds[key] = type_ if known is None else inference.unify(known, type_)
-    array = builder.value(node.list)
-    builder.emit(ir.Store(array, (builder.scalar(node.place),), cast(value, array.type.dtype)))
+    merged = kind if known is None else merge_kinds(known, kind)
+    if merged is None:
+        builder.fail(node, "items of different kinds in one list", "use two lists")
+    builder.scope.kinds[key] = merged
+    found = builder.any_value(node.list)
+    place = array_values.steady(builder, builder.scalar(node.place))
+    items = tuple(builder.temporary("value", v) for v in items) if len(items) > 1 else items
+    for array, item in zip(found.items if is_listed(found) else (found,), items, strict=True):
+        builder.emit(ir.Store(array, (place,), cast(item, array.type.dtype)))
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {

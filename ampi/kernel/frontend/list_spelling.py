@@ -81,8 +81,9 @@ class _Spelling:
     def without(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         if isinstance(node, (ast.BoolOp, ast.IfExp, ast.Lambda)):
             return node  # not always computed
-        if isinstance(node, ast.ListComp) and len(node.generators) == 1:
-            return self.comprehension(node, before)
+        if isinstance(node, ast.ListComp):
+            one = len(node.generators) == 1
+            return self.comprehension(node, before) if one else self.nested_comprehension(node, before)
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
                 setattr(node, field, self.without(value, before))
@@ -92,12 +93,7 @@ class _Spelling:
 
     def comprehension(self, node: ast.ListComp, before: list[ast.stmt]) -> ast.expr:
         (generator,) = node.generators
-        bound = {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
-        names = {n: self.fresh(n) for n in bound}
-        for part in (generator.target, node.elt, *generator.ifs):
-            for n in ast.walk(part):
-                if isinstance(n, ast.Name) and n.id in names:
-                    n.id = names[n.id]
+        self.rename_bound(node)
         array, count = self.fresh("list"), self.fresh("count")
         inside: list[ast.stmt] = []
         element = self.without(node.elt, inside)
@@ -115,6 +111,30 @@ class _Spelling:
         for statement in before:
             placed(statement, node)
         return placed(named(array), node)
+
+    def nested_comprehension(self, node: ast.ListComp, before: list[ast.stmt]) -> ast.expr:
+        """One of several loops: a list that grows in them."""
+        self.rename_bound(node)
+        name = self.fresh("list")
+        inside: list[ast.stmt] = []
+        element = self.without(node.elt, inside)
+        append = ast.Call(ast.Attribute(named(name), "append", ast.Load()), [element], [])
+        body: list[ast.stmt] = [*inside, ast.Expr(append)]
+        for generator in reversed(node.generators):
+            body = [loop(generator.target, generator.iter, self.when(generator.ifs, body))]
+        begin = assign(name, ast.List([], ast.Load()))
+        before += self.grown([placed(s, node) for s in (begin, *body)])
+        return placed(named(name), node)
+
+    def rename_bound(self, node: ast.ListComp) -> None:
+        """The variables of a comprehension are its own."""
+        targets = [g.target for g in node.generators]
+        names = {n.id: self.fresh(n.id) for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        later = [g.iter for g in node.generators[1:]]
+        for part in (*targets, *later, node.elt, *(i for g in node.generators for i in g.ifs)):
+            for n in ast.walk(part):
+                if isinstance(n, ast.Name) and n.id in names:
+                    n.id = names[n.id]
 
     def when(self, conditions: list[ast.expr], body: list[ast.stmt]) -> list[ast.stmt]:
         for condition in reversed(conditions):

@@ -13,10 +13,18 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, assignments, outside, structured_arrays, subscripts
+from ampi.kernel.frontend import (
+    array_functions,
+    array_values,
+    assignments,
+    outside,
+    sequences,
+    structured_arrays,
+    subscripts,
+)
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value
+from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value, is_listed
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.rewrite import substitute
@@ -104,7 +112,9 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
         return zipped(builder, node)
     if called is numba.literal_unroll and isinstance(node, ast.Call) and len(node.args) == 1:
         return iterated(builder, node.args[0])
-    items = builder.value(node)
+    items = builder.any_value(node)
+    if is_listed(items):
+        return sequences.items_of(items)
     if isinstance(items, Items):
         return items
     if isinstance(items, Flat):

@@ -51,9 +51,10 @@ from ampi.kernel.frontend.desugar import bound_names, spell_out
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.reductions import find_reductions
 from ampi.kernel.frontend.refusals import advice_for, describe
+from ampi.kernel.frontend.sequences import OF_TUPLES
 from ampi.kernel.frontend.source import Source, read_source
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, structure_of
+from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, is_listed, structure_of
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
@@ -244,6 +245,13 @@ class _Builder:
 
     def value(self, node: ast.expr, hint: str | None = None) -> Value:
         """The value of an expression; a new array or view is named after ``hint``, the variable that is bound to it."""
+        value = self.any_value(node, hint)
+        if is_listed(value):
+            self.fail(node, "a list of tuples here", OF_TUPLES)
+        return value
+
+    def any_value(self, node: ast.expr, hint: str | None = None) -> Value:
+        """The same, where it may be a list of tuples."""
         parse_expression = EXPRESSIONS.get(type(node))
         if parse_expression is None:
             self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values
-from ampi.kernel.frontend.values import Group, Value
+from ampi.kernel.frontend.values import Group, Items, Value, is_listed, list_class
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 
@@ -22,6 +23,8 @@ def array_of(
     builder: Any, node: ast.AST, value: Value, dtype: types.Type | None = None, variable: str | None = None
 ) -> ir.Var:
     """A new array of a number, or of nested tuples or lists of numbers."""
+    if is_listed(value):
+        return matrix_of(builder, value, dtype, variable)
     if array_values.is_array(value):  # a list that is one already
         axes = array_values.axes_for(builder, value.type.ndim)
         element = cast(array_values.element_at(value, axes), dtype or value.type.dtype)
@@ -80,3 +83,36 @@ def refuse_lists(builder: Any, node: ast.AST, problem: str, *values: Value) -> N
 def copied_list(builder: Any, node: ast.AST, array: Value) -> ir.Var:
     """A new list of the same numbers: what a part of a list is."""
     return as_list(builder, array_of(builder, node, array))
+
+
+# ----------------------------------------------------------------------------------------------------- lists of tuples
+
+OF_TUPLES = "loop over it, or take its items and its length; or keep what the tuples hold in arrays"
+
+
+def of_columns(columns: Iterable[ir.Var]) -> Group:
+    """The list of tuples whose first, second, ... items are in these arrays."""
+    arrays = tuple(columns)
+    return Group(arrays, list_class(len(arrays)))
+
+
+def tuple_at(value: Group, index: ir.Expr) -> Group:
+    """An item of a list of tuples."""
+    return Group(tuple(ir.Load(array, (index,), array.type.dtype) for array in value.items))
+
+
+def items_of(value: Group) -> Items:
+    return Items(ir.Size(value.items[0], 0, types.intp), lambda number: tuple_at(value, number))
+
+
+def matrix_of(builder: Any, value: Group, dtype: types.Type | None, variable: str | None) -> ir.Var:
+    """A list of tuples as an array: one row for each."""
+    dtype = dtype or functools.reduce(inference.unify, (array.type.dtype for array in value.items))
+    rows = array_values.shape_of(builder, value.items[0])[0]
+    shape = (rows, ir.Const(len(value.items), types.intp))
+    target = array_values.new_array(builder, "local", dtype, shape, variable=variable)
+    for k, array in enumerate(value.items):
+        (row,) = array_values.axes_for(builder, 1)
+        element = cast(ir.Load(array, (row,), array.type.dtype), dtype)
+        builder.emit(ir.Elementwise(target, (row,), (rows,), (row, ir.Const(k, types.intp)), element))
+    return target

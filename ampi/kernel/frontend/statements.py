@@ -10,13 +10,24 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, assignments, loops
+from ampi.kernel.frontend import array_values, assignments, expressions, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.refusals import advice_for, describe
-from ampi.kernel.frontend.sequences import refuse_lists
+from ampi.kernel.frontend.sequences import array_of, as_list, is_list
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import TRUE, Group, Named, Static, Value, kind_of, leaves_of, merge_kinds, negation
+from ampi.kernel.frontend.values import (
+    TRUE,
+    Group,
+    Named,
+    Static,
+    Value,
+    kind_of,
+    leaves_of,
+    list_class,
+    merge_kinds,
+    negation,
+)
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 
@@ -54,7 +65,8 @@ def is_print(builder: Any, call: ast.Call) -> bool:
 
 def assign_statement(builder: Any, node: ast.Assign) -> None:
     first = node.targets[0]
-    value = builder.value(node.value, hint=first.id if isinstance(first, ast.Name) else None)
+    alone = isinstance(first, ast.Name)
+    value = (builder.any_value if alone else builder.value)(node.value, hint=first.id if alone else None)
     if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
         builder.scope.kinds[first.id] = Named(value)  # the same array as before
         return
@@ -95,7 +107,7 @@ def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
 
 
 def return_statement(builder: Any, node: ast.Return) -> None:
-    value = Static(None) if node.value is None else returned(builder, node, builder.value(node.value))
+    value = Static(None) if node.value is None else returned(builder, node, value_of_result(builder, node.value))
     value = as_declared(value, builder.result_type)
     leaves = list(leaves_of(value)) if value != Static(None) else []
     nothing = Static(None)
@@ -128,19 +140,37 @@ def as_declared(value: Value, type_: types.Type | None) -> Value:
     return value
 
 
+def value_of_result(builder: Any, node: ast.expr) -> Value:
+    if isinstance(node, ast.Tuple):
+        return expressions.tuple_value(builder, node, lambda n: value_of_result(builder, n))
+    value = builder.any_value(node)
+    if isinstance(node, ast.List) and isinstance(value, Group) and value.items:
+        if all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in value.items):
+            return as_list(builder, array_of(builder, node, value))
+    return value
+
+
 def returned(builder: Any, node: ast.Return, value: Value) -> Value:
     """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
+    if is_list(builder, value):
+        return Group((of_own(builder, value),), list_class(0))
     if isinstance(value, Group):
         return Group(tuple(returned(builder, node, v) for v in value.items), value.cls)
     if isinstance(value, Records):
         builder.fail(node, "returns a structured array or a record", "return its fields")
-    refuse_lists(builder, node, "returns a list", value)
     if isinstance(value, Lazy):
         return array_values.computed(builder, value, "result")
-    is_part = is_array(value) and value.name in builder.extents and value.name not in builder.owned
-    # A caller in Python gets a part of an argument, whose derivatives are in those of the argument; what a
-    # derivative program returns in its place must only have the same values.
-    return array_values.copied(builder, value, "result") if is_part and len(builder.callers) == 1 else value
+    return of_own(builder, value) if is_array(value) else value
+
+
+def of_own(builder: Any, array: ir.Var) -> ir.Var:
+    """An array that a kernel returns, copied if it is a part of another one.
+
+    A caller in Python gets a part of an argument, whose derivatives are in those of the argument; what a derivative
+    program returns in its place must only have the same values.
+    """
+    is_part = array.name in builder.extents and array.name not in builder.owned
+    return array_values.copied(builder, array, "result") if is_part and len(builder.callers) == 1 else array
 
 
 def break_statement(builder: Any, node: ast.Break) -> None:

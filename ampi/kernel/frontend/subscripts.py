@@ -13,7 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, Range
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Flat, Group, Slice, Static, Value, constant_table, part_of
+from ampi.kernel.frontend.values import Flat, Group, Slice, Static, Value, constant_table, is_listed, part_of
 from ampi.kernel.ir import index_algebra, inference
 
 
@@ -79,7 +79,9 @@ def shape_of_records(builder: Any, owner: Records, name: str) -> Value:
 
 
 def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) -> Value:
-    owner = builder.value(node.value)
+    owner = builder.any_value(node.value)
+    if is_listed(owner):
+        return part_of_list(builder, node, owner)
     if isinstance(owner, Group):
         return item_of(builder, node, owner)
     if isinstance(owner, Static) and isinstance(owner.value, (list, tuple)):
@@ -97,6 +99,18 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
         part = array_values.part(builder, node, owner, items, hint)
         return sequences.copied_list(builder, node, part) if sequences.is_list(builder, owner) else part
     return builder.subscript(node, owner, builder.index(node, owner, items), hint)
+
+
+def part_of_list(builder: Any, node: ast.Subscript, owner: Group) -> Value:
+    """An item or a slice of a list of tuples."""
+    items = index_items(builder, node)
+    if array_values.is_simple(items) and len(items) == 1:
+        (index,) = builder.index(node, owner.items[0], items)
+        return sequences.tuple_at(owner, array_values.steady(builder, index))
+    if len(items) != 1 or not isinstance(items[0], Range):
+        builder.fail(node, "an index of a list of tuples that is no integer", "use integers and slices")
+    parts = [array_values.part(builder, node, array, items, None) for array in owner.items]
+    return sequences.of_columns(sequences.array_of(builder, node, part) for part in parts)
 
 
 def index_items(builder: Any, node: ast.Subscript) -> list[Any]:

@@ -7,6 +7,7 @@ None, a string).
 
 from __future__ import annotations
 
+import functools
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +37,24 @@ class Group:
 
 
 Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice object is of
+
+
+class Listed:
+    """What a ``Group`` for a list of tuples is of: it holds the arrays of their first, second, ... items."""
+
+    width: int
+
+
+@functools.cache
+def list_class(width: int) -> Any:
+    """The class of a list of tuples of ``width`` items, or of numbers (``width`` 0): for `Group.cls`."""
+    fields = namedtuple("List", [f"item{k}" for k in range(max(width, 1))])
+    return type("List", (Listed, fields), {"width": width})
+
+
+def is_listed(value: Any) -> bool:
+    """Whether a value is a list of tuples: a ``Group`` of the columns."""
+    return isinstance(value, Group) and value.cls is not None and issubclass(value.cls, Listed)
 
 
 @dataclass(frozen=True)
@@ -123,6 +142,17 @@ def structure_of(kind: Any) -> Any:
     if isinstance(kind, Group):
         return ("tuple", kind.cls, tuple(structure_of(k) for k in kind.items))
     return "array" if inference.is_array(kind) else "scalar"
+
+
+def lists_in(structure: Any) -> Any:
+    """The widths of the lists in ``ir.Function.result``, in their places; None if there are none."""
+    if not isinstance(structure, tuple):
+        return None
+    _, cls, parts = structure
+    if cls is not None and issubclass(cls, Listed):
+        return cls.width
+    found = tuple(lists_in(p) for p in parts)
+    return None if all(f is None for f in found) else found
 
 
 def assemble(structure: Any, leaves: Iterator[ir.Expr]) -> Value:

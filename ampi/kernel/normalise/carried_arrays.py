@@ -67,6 +67,11 @@ class _Pass:
             return None
 
 
+def _zero(type_: types.Type) -> ir.Const:
+    kinds = {types.Boolean: False, types.Float: 0.0, types.Complex: 0j}
+    return ir.Const(next((value for kind, value in kinds.items() if isinstance(type_, kind)), 0), type_)
+
+
 class _Unknown(Exception):
     """A value depends on more than what is known before a statement."""
 
@@ -483,11 +488,47 @@ class _Hoist(_Pass):
                 self.fail(f"'{name}' is an array that an iteration of prange makes, and is used after it; use range")
             shape = self.shape_before(s, n.shape, n)
             if shape is None:
+                parted = self.parted(s, n, after) if isinstance(s, ir.If) else None
+                if parted is not None:
+                    return parted
                 where = "branch" if isinstance(s, ir.If) else "loop"
                 self.line = n.line or self.line
                 self.fail(f"the size of '{name}' is not known before the {where} that makes it; make it there")
             begin.append(ir.Alloc(n.target, shape, None, line=n.line))
         return (*begin, self.without(s, {n.target.name for n in moved}))
+
+    def parted(self, s: ir.If, made: ir.Alloc, after: set[str]) -> Block | None:
+        """A branch in two, with an array between them whose size only the first part knows::
+
+        if condition:                     size = 0
+            n = ...                       if condition:
+            a = np.empty(n)       ->          size = n = ...
+            ...                           a = np.empty(size)
+                                          if condition:
+                                              ...
+        """
+        taken = any(t is made for t in s.then)
+        body, other = (s.then, s.orelse) if taken else (s.orelse, s.then)
+        place = next((k for k, t in enumerate(body) if t is made), None)
+        if place is None:
+            return None
+        condition = self.fresh("taken", types.boolean)
+        sizes = tuple(self.fresh("size", INT) for _ in made.shape)
+        known = tuple(ir.Assign(v, size, line=made.line) for v, size in zip(sizes, made.shape, strict=True))
+        first, rest = (*body[:place], *known), (*self.assign(made.target, made.fill, made.line), *body[place + 1 :])
+        before, behind = (
+            replace(s, condition=condition, then=part if taken else rest_of, orelse=rest_of if taken else part)
+            for part, rest_of in ((first, ()), (rest, other))
+        )
+        needed = live_before(rest, after) - live_before((s,), after)
+        set_there = {t.target for t in ir.walk(first) if isinstance(t, ir.Assign)}
+        set_there |= {t.var for t in ir.walk(first) if isinstance(t, ir.For)}
+        begin: list[ir.Stmt] = [ir.Assign(condition, s.condition, line=s.line)]
+        for v in sorted(set_there, key=lambda v: v.name):
+            if v.name in needed or v in sizes:
+                begin.append(ir.Assign(v, _zero(v.type), line=s.line))
+        array = ir.Alloc(made.target, sizes, None, line=made.line)
+        return (*begin, *self.out_of(before, after | used(behind)), array, *self.out_of(behind, after))
 
     def without(self, s: ir.Stmt, names: set[str]) -> ir.Stmt:
         block = lambda body: tuple(new for t in body for new in self.filled(t, names))
