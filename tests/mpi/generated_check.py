@@ -150,8 +150,9 @@ def free(leftover):
     leftover.clear()
 
 
-def check(program, narrow=False):
-    """Compare the sweep with differences, with a second sweep, and the values with those without a tape.
+def check(program, narrow=False, every_mode=True):
+    """Compare the sweep with differences, with a second sweep, and the values with those without a tape; then several
+    seeds at once and, in every mode, forward mode and second order.
 
     Collective.  Returns the complaints of all ranks, the same on every rank; none if all is well.
     """
@@ -182,6 +183,9 @@ def check(program, narrow=False):
             mine = [bar[k] for bar in several]
             problems += compared("vector mode", mine, [factor * bar for bar in x_bar], ROUNDING[single])
         problems += against_differences(program, x0, x_bar, seed, expected, single)
+        if every_mode:
+            x_bar = tape.gradient(arrays, x, seed=seed[: len(arrays)])  # without what was written to files
+            problems += of_other_modes(program, ours, x0, x_bar, seed, single)
     del tape, x, y, arrays
     free([*leftover, ours])
     gc.collect()
@@ -218,6 +222,59 @@ def against_differences(program, x0, x_bar, seed, expected, single):
             f"(scale {scale:.2g}, relative difference {abs(found - fine) / scale:.1e}, allowed {tolerance:.0e})"
         )
     return problems
+
+
+def of_other_modes(program, comm, x0, x_bar, seed, single):
+    """What `ampi.jvp` and `ampi.hvp` give, against the sweep's x̄, symmetry, and differences of gradients."""
+    leftover = []
+
+    def f(*x):
+        arrays, _, mine = program(ampi.numpy, ampi.MPI, comm, list(x))
+        leftover.extend(mine)
+        return arrays
+
+    def objective(*x):
+        parts = [y * numpy.conj(y) / (2.0 + k) + (0.3 + k) * y for k, y in enumerate(f(*x))]
+        return sum(ampi.numpy.sum(part.real) for part in parts) if parts else None
+
+    def moved(h):
+        x = [(a + h * d).astype(a.dtype) for a, d in zip(x0, v)]
+        bars = ampi.grad(objective, tuple(range(len(x))))(*x)
+        free(leftover)
+        return total(inner(u, bars))
+
+    u, v = (inputs([a.dtype for a in x0], salt) for salt in (3, 4))
+    problems = []
+    try:
+        _, y_dot = ampi.jvp(f, tuple(x0), tuple(v))
+        free(leftover)
+        problems += same_sum("forward mode", [(seed, y_dot)], [(x_bar, v)], ROUNDING[single])
+        hu, hv = (ampi.hvp(objective, tuple(x0), tuple(d)) for d in (u, v))
+        free(leftover)
+        problems += same_sum("H in second order", [(u, hv)], [(hu, v)], 10 * ROUNDING[single])
+        if single is numpy.float64:
+            coarse, fine = ((moved(h) - moved(-h)) / (2 * h) for h in (2e-4, 1e-4))
+            scale = max(size_of_sum([(u, hv)]), 1.0)
+            wrong = abs(total(inner(u, hv)) - (4 * fine - coarse) / 3)
+            if wrong > 1e-6 * scale and abs(coarse - fine) <= 1e-5 * scale:  # otherwise a kink is near
+                problems.append(f"second order differs from differences of gradients by {wrong:.1e} (of {scale:.1e})")
+    except Exception as error:
+        problems.append(f"{type(error).__name__} in another mode: {error}")
+    return problems
+
+
+def same_sum(what, found, expected, tolerance):
+    """Two sums over all ranks of inner products that are to be the same."""
+    a, b = (total(sum(inner(*pair) for pair in pairs)) for pairs in (found, expected))
+    scale = max(size_of_sum(found), size_of_sum(expected), 1.0)
+    if abs(a - b) <= tolerance * scale:
+        return []
+    return [f"{what}: {a:.15g} is not {b:.15g} (scale {scale:.2g}, relative difference {abs(a - b) / scale:.1e})"]
+
+
+def size_of_sum(pairs):
+    """Of the terms of such a sum."""
+    return total(sum(float(numpy.sum(abs(p) * abs(q))) for a, b in pairs for p, q in zip(a, b)))
 
 
 def compared(what, found, expected, tolerance):
