@@ -463,13 +463,30 @@ class _Hoist(_Pass):
                 case ir.If():
                     then = self.block(s.then, after, beyond | used((s.condition, *s.orelse)))
                     orelse = self.block(s.orelse, after, beyond | used((s.condition, *s.then)))
-                    out += self.out_of(replace(s, then=then, orelse=orelse), after & beyond)
+                    s = replace(s, then=then, orelse=orelse)
+                    parts = self.cut(s, after & beyond)
+                    out += self.out_of(s, after & beyond) if parts is None else self.block(parts, after, beyond)
                 case ir.For() | ir.While():
                     s = replace(s, body=self.block(s.body, live_around(s, after), beyond))
                     out += self.out_of(s, after & beyond)
                 case _:
                     out.append(s)
         return tuple(out)
+
+    def cut(self, s: ir.If, after: set[str]) -> Block | None:
+        """A branch that computes the size of an array, which is used after it, in two: the array is made between them,
+        of size zero where the branch is not taken; None if there is no such array."""
+        for side in ("then", "orelse"):
+            body: Block = getattr(s, side)
+            for k, n in enumerate(body):
+                if isinstance(n, ir.Alloc) and n.target.name in after and self.shape_before(s, n.shape, n) is None:
+                    taken = self.fresh("taken", types.boolean)
+                    begin = replace(ir.If(taken, (), (), line=s.line), **{side: body[:k]})
+                    made = ir.Alloc(n.target, n.shape, None, line=n.line)
+                    rest = (*self.assign(n.target, n.fill, n.line), *body[k + 1 :])
+                    end = replace(s, condition=taken, **{side: rest})
+                    return (ir.Assign(taken, s.condition, line=s.line), begin, made, end)
+        return None
 
     def out_of(self, s: ir.Stmt, after: set[str]) -> Block:
         """A statement, and before it the arrays made in it that are used after it."""
