@@ -1,5 +1,5 @@
 """Holds a NumPy program against itself with ampi's arrays, idle and recording: values bit by bit, dtypes, shapes,
-strides, flags, who shares memory with whom, and the gradient against differences."""
+strides, flags, who shares memory with whom, the gradient against differences, and the other modes against it."""
 
 import itertools
 import re
@@ -67,7 +67,10 @@ def examine(lines, world=ALONE):
             found = compared(expected, idle, recorded, rounding_errors(lines, expected, world))
         if world.any(found):
             return found or ["on another rank"]
-        return gradient_problems(lines, world) if world.differs else []
+        if not world.differs:
+            return []
+        found = gradient_problems(lines, world)
+        return mode_problems(lines, world) if found == [] and world.alone else found or []
 
 
 def tracked(world):
@@ -234,29 +237,95 @@ def same_numbers(a, b, error):
 
 
 def gradient_problems(lines, world):
-    """How the gradient differs from differences, where those agree among themselves; all in double precision."""
+    """How the gradient differs from differences, where those agree among themselves (None if they do not); all in
+    double precision."""
     try:
         values = [weighted_sum(lines, h, world) for h in (-2 * STEP, -STEP, 0.0, STEP, 2 * STEP)]
     except Exception:
         if not world.alone:
             raise
-        return []  # NumPy itself does not run it everywhere near by, or not in double precision
+        return None  # NumPy itself does not run it everywhere near by, or not in double precision
     if world.any(None in values):
-        return []
+        return None
     values = [world.sum(value) for value in values]
     left, right = (values[2] - values[1]) / STEP, (values[3] - values[2]) / STEP
     near, far = (values[3] - values[1]) / (2 * STEP), (values[4] - values[0]) / (4 * STEP)
     scale = max(1.0, abs(near))
     if not np.isfinite(near) or abs(near - far) > 1e-5 * scale or abs(left - right) > 0.02 * scale:
-        return []  # a kink, a jump, or too curved
+        return None  # a kink, a jump, or too curved
     total = slope(lines, world)
-    if abs(total - near) <= 2e-4 * scale or (np.isnan(total) and any(map(SINGULAR.search, lines))):
+    if abs(total - near) <= 2e-4 * scale:
         return []
+    if np.isnan(total) and any(map(SINGULAR.search, lines)):
+        return None
     if not smooth(lines, world, values[2], near):
-        return []  # a kink, or rounding errors in the place of a number: the five values agree by chance
+        return None  # a kink, or rounding errors in the place of a number: the five values agree by chance
     if slope(lines, world) == total and abs(slope(lines, world, 1e-12) - total) > 1e-3 * scale:
-        return []  # the derivative of rounding errors: it is the same each time, and another one very near by
+        return None  # the derivative of rounding errors: it is the same each time, and another one very near by
     return [f"gradient: ampi gives {total}, differences {near} (and {far})"]
+
+
+def mode_problems(lines, world):
+    """How forward mode differs from the gradient, and H from its transpose and from differences of gradients; all in
+    double precision, of a program of one rank."""
+    started_from = started(world, WIDE)
+    made = list(weights(run(lines, np, {**WIDE, **world.plain}, started(world, WIDE))))
+    u, v = (dict(zip(started_from, moves(seed))) for seed in (7, 8))
+
+    def results(*x):
+        copies = {n: a.copy() for n, a in zip(started_from, x)}
+        try:
+            names = run(lines, ampi.numpy, {**WIDE, **world.ours}, copies)
+        except ampi.AmpiError as error:
+            raise Refused(error) from error
+        for value, weight in zip(names.values(), made):
+            if isinstance(value, ampi.ndarray) and value.dtype.kind in "fc":
+                yield value, weight
+
+    def objective(*x):
+        total = 0.0
+        for y, w in results(*x):
+            total = total + ((w.real * y * y.conj()).real + (w.conj() * y).real).sum()
+        return total
+
+    def gradient(h):
+        return ampi.grad(objective, tuple(range(len(v))))(*(a + h * v[n] for n, a in started_from.items()))
+
+    try:
+        x = tuple(started_from.values())
+        value, rate = ampi.jvp(objective, x, tuple(v.values()))
+        bars = gradient(0.0)
+        hu, hv = (ampi.hvp(objective, x, tuple(d.values())) for d in (u, v))
+        bars_near = {h: gradient(h) for k in (1, 2) for h in (k * STEP, -k * STEP)}
+    except ampi.AmpiError as error:
+        raise Refused(error) from error
+    found = []
+    expected, scale = inner(bars, v.values()), size(bars, v.values())
+    if np.isfinite(scale) and not abs(rate - expected) <= 1e-9 * max(scale, abs(value), 1.0):
+        found.append(f"forward: ampi.jvp gives {rate}, the gradient {expected}")
+    there, back = inner(hv, u.values()), inner(hu, v.values())
+    scale = max(size(hv, u.values()), size(hu, v.values()), 1.0)
+    if not np.isfinite(scale):
+        return found
+    if not abs(there - back) <= 1e-9 * scale:
+        found.append(f"second order: H is not symmetric, {there} and {back}")
+    middle = inner(bars, u.values())
+    at = {h: inner(some, u.values()) for h, some in bars_near.items()}
+    near, far = ((at[h] - at[-h]) / (2 * h) for h in (STEP, 2 * STEP))
+    left, right = (middle - at[-STEP]) / STEP, (at[STEP] - middle) / STEP
+    scale = max(scale, abs(near))
+    if np.isfinite(near) and abs(near - far) <= 1e-6 * scale and abs(left - right) <= 0.02 * scale:
+        if abs(there - near) > 1e-3 * scale:
+            found.append(f"second order: ampi.hvp gives {there}, differences of gradients {near} (and {far})")
+    return found
+
+
+def inner(a, b):
+    return sum(np.vdot(x, y).real for x, y in zip(a, b))
+
+
+def size(a, b):
+    return sum(float(np.sum(np.abs(x) * np.abs(y))) for x, y in zip(a, b))
 
 
 def slope(lines, world, moved=0.0):
@@ -277,8 +346,8 @@ def smooth(lines, world, value, rate):
     return True
 
 
-def moves():
-    rng = np.random.default_rng(7)
+def moves(seed=7):
+    rng = np.random.default_rng(seed)
     for value in starts().values():
         made = rng.uniform(-1, 1, value.shape)
         yield made + 1j * rng.uniform(-1, 1, value.shape) if value.dtype.kind == "c" else made

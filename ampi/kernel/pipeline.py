@@ -456,6 +456,15 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
     return draft.derivative(way.run("finish", generated, only=("destruct",)), arrays_read(generated))
 
 
+def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
+    """The tangent of an adjoint program.
+
+    What a branch of the program makes and a later branch of the same condition reads is made before them.
+    """
+    program = Way(options).run("normalise", adjoint, only=("hoist", "expand"))
+    return build_tangent(program, active, options)
+
+
 def _draft(function: ir.Function, way: Way) -> Draft:
     """The plain adjoint of a kernel."""
     known = way.run("analyse", way.run("prepare", way.run("construct", function)))

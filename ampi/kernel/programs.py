@@ -241,7 +241,7 @@ def generate_second(kernel: Any, case: Case) -> str:
     primal, first = derive(kernel, case)
     code = first.function
     active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
-    derivative = pipeline.build_tangent(code, active, options_for(kernel, case))
+    derivative = pipeline.build_second(code, active, options_for(kernel, case))
     constants_of = dict(primal.constants)
     position = {a.name: k for k, a in enumerate(a for a in code.arguments if a.name not in constants_of)}
     (program,) = emit.spelled(without_constants(derivative.function, primal))

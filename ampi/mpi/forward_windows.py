@@ -1,10 +1,11 @@
-"""Forward mode of one-sided communication: tangents go through a shadow window as values go through the window.
+"""Tangents of one-sided communication: they go through a shadow window as values go through the window.
 
-The shadow window is on the tangents of window memory.  It is made, collectively, with the window, or at the first fence
-inside `ampi.jvp` of a window that was there before.  What an operation does to the target's memory its origin does to
-the target's tangents besides, in a passive epoch that lasts as long as the shadow: before the call that ends the
-epoch of the values ends it for others.  Atomic operations whose order matters are carried out one after the other, as
-on a tape of reverse mode (`rma_epochs`), and so are those on their tangents.
+They do in forward mode, and in second order while the program runs, where all is recorded for the sweep as well.  The
+shadow window is on the tangents of window memory.  It is made, collectively, with the window, or at the first fence
+inside `ampi.jvp` or `ampi.hvp` of a window that was there before.  What an operation does to the target's memory its
+origin does to the target's tangents besides, in a passive epoch that lasts as long as the shadow: before the call that
+ends the epoch of the values ends it for others.  Atomic operations whose order matters are carried out one after the
+other, as on a tape of reverse mode (`rma_epochs`), and so are those on their tangents.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .forward import ForwardLog
 from .log import communication_of
 from .notices import stranded
 from .reductions import known
+from .reductions_second import is_curved
 from .rma_access import Access
 from .rma_shadow import Shadow
 from .rma_target import Target, target_of
@@ -37,7 +39,7 @@ _MOST_ATTACHED = 256
 
 
 class ForwardShadow(Shadow):
-    """The window on the tangents of window memory, while `ampi.jvp` runs."""
+    """The window on the tangents of window memory, while `ampi.jvp` or the program of `ampi.hvp` runs."""
 
     __slots__ = ("_directory", "_listed", "push")
 
@@ -57,7 +59,7 @@ class ForwardShadow(Shadow):
             self.win = _Win.Allocate_shared(window.nbytes, 1, comm=comm)
             block = self._segment(window.reverse.rank)
             block[:] = push.block(storage) if push.has_block(storage) else 0  # type: ignore[arg-type]
-            push.adopt(storage, block)  # type: ignore[arg-type]
+            self._share(storage, block)  # type: ignore[arg-type]
             for rank, segment in (window.segments or {}).items():
                 self.know(rank, segment)
         else:
@@ -70,7 +72,11 @@ class ForwardShadow(Shadow):
 
     def know(self, rank: int, segment: Storage) -> None:
         """Another rank's memory in a shared window: so are its tangents."""
-        self.push.adopt(segment, self._segment(rank))
+        self._share(segment, self._segment(rank))
+
+    def _share(self, storage: Storage, block: np.ndarray) -> None:  # type: ignore[override]
+        self.push.adopt(storage, block)
+        self.blocks[storage] = block
 
     def _open_dynamic(self, comm: mpi.Intracomm) -> None:
         """Where the tangents of attached memory lie is read from the target."""
@@ -114,6 +120,9 @@ class ForwardShadow(Shadow):
                 self.win.Detach(block)
             self._directory.Unlock_all()
             self._directory.Free()
+        elif self.blocks:  # their memory ends with the window
+            for storage, block in self.blocks.items():
+                self.push.adopt(storage, block.copy())
         self.win.Free()
 
 
@@ -122,6 +131,8 @@ class ForwardTrace:
 
     It has a shadow for each direction.
     """
+
+    pushes = True
 
     __slots__ = (
         *("access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told", "token"),
@@ -185,6 +196,8 @@ class ForwardTrace:
         else:
             came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
             rule: Any = known(op)
+            if self.tape().tangents is not None and is_curved(rule, access.values[0]):
+                access.dots = came, np.zeros_like(came) if x_dot is None else x_dot
             with np.errstate(all="ignore"):
                 of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))
                 new = np.conj(of_old) * came
@@ -217,6 +230,11 @@ class ForwardTrace:
             shadow.win.Sync()
 
 
+def push_of(tape: Tape) -> Any:
+    """The tangents that go along with the program; None in reverse mode."""
+    return tape.forward if tape.tangents is None else tape.tangents
+
+
 def log_of(tape: Tape, window: Window) -> ForwardLog:
     """What is said besides: on the window's reverse communicator."""
     log: Any = communication_of(tape).log(window.reverse)
@@ -227,10 +245,10 @@ def log_of(tape: Tape, window: Window) -> ForwardLog:
 def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
     """Make the shadow of a window; collective over it."""
     log_of(tape, window)
-    push: Push = tape.forward
+    push = push_of(tape)
     traces: dict[Window, ForwardTrace] = push.state.setdefault("windows", {})
     if not traces:
-        tape.forward.at_end(lambda error: _close(traces, error))  # type: ignore[attr-defined]
+        push.at_end(lambda error: _close(traces, error))
     trace = traces[window] = ForwardTrace(tape, window, [ForwardShadow(lane, window) for lane in lanes_of(push)])
     return trace
 
@@ -246,10 +264,11 @@ def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> N
 
 def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
     """What this rank does with a window."""
-    trace = tape.forward.state.get("windows", {}).get(window)
+    trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is None:
+        name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
         raise no_tangent(
-            f"{window.reverse.name} that was made before ampi.jvp, and is used there before its first Fence: make it "
+            f"{window.reverse.name} that was made before {name}, and is used there before its first Fence: make it "
             "inside the function; it"
         )
     return trace
@@ -257,12 +276,13 @@ def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
 
 def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
     """The same at a fence, where all ranks are; collective where the window has no shadow yet."""
-    trace = tape.forward.state.get("windows", {}).get(window)
+    trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is not None:
         return trace
     reverse = window.reverse
     ranks = np.array([1], np.int64)
-    wait(reverse.comm.Iallreduce(mpi.IN_PLACE, ranks), lambda: f"ampi.jvp on all ranks of {reverse.name}", reverse)
+    name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
+    wait(reverse.comm.Iallreduce(mpi.IN_PLACE, ranks), lambda: f"{name} on all ranks of {reverse.name}", reverse)
     return open_shadow(tape, window)
 
 

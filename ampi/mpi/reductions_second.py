@@ -63,6 +63,11 @@ def rules_of_both(rule: Reduction) -> tuple[Reduction, Reduction]:
     return Reduction(share, rule.prefix, partials), Reduction(share_tangent, pairs.prefix, partials_tangent)
 
 
+def partials_of_pairs(rule: Reduction, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Adjoints with their tangents of two operands of a curved reduction, pairs as the adjoint of the result."""
+    return _of(rule).partials(a, b, g)
+
+
 class _Pairs:
     """An operation on pairs of values and tangents.
 

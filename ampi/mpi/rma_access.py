@@ -7,17 +7,19 @@ the primal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import Sweep
+from ..tape import Sweep, lanes_of
 from .buffers import Buffer
 from .datatypes import datatype_named
 from .messages import Collective, call_site, line_of
 from .reductions import PAIR_TYPES, known, pair_of
+from .reductions_second import partials_of_pairs
 from .rma_shadow import DONE, READY, Shadow, shadow_of
 from .rma_target import Target
 
@@ -66,12 +68,16 @@ class Access:
         Of an operation with a request that brings a result: the request's part.
     x_dot : list of ndarray or None
         In forward mode: the tangent of what was read here, for each direction; None: zero.
+    dots : (ndarray, ndarray) or None
+        In second order, if the partial derivatives depend smoothly on values: the tangents of `values`.
     """
 
     __slots__ = (
-        *("_operand", "_sink", "_values", "name", "old", "op", "origin", "request", "result"),
+        *("_operand", "_sink", "_values", "dots", "name", "old", "op", "origin", "request", "result"),
         *("target", "where", "window", "x_dot"),
     )
+    second = "each"
+    goes_along = True
 
     def __init__(
         self, name: str, window: Any, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
@@ -89,6 +95,7 @@ class Access:
         self._sink: Buffer | None = None
         self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
         self.x_dot: list[np.ndarray] | None = None
+        self.dots: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def updates(self) -> bool:
@@ -177,12 +184,25 @@ class Access:
             op = mpi.NO_OP if going is None else mpi.SUM
             shadow.came[self] = shadow.exchange(target, going, op, self.waiting)
 
+    def exchange_pairs(self, shadows: Sequence[Shadow], going: Sequence[np.ndarray | None]) -> None:
+        """The same in second order, where the partial derivatives have tangents, for adjoints with their tangents."""
+        after = np.stack([shadow.exchange(self.target, None, mpi.NO_OP, self.waiting) for shadow in shadows])
+        old, x = (np.stack(pair) for pair in zip(self.values, self.dots))  # type: ignore[arg-type]
+        with np.errstate(all="ignore"):
+            before, came = partials_of_pairs(known(self.op), old, x, after)  # type: ignore[arg-type]
+        for shadow, mine, its, part in zip(shadows, going, before, came):
+            shadow.came[self] = part
+            shadow.exchange(self.target, its if mine is None else its + mine, mpi.REPLACE, self.waiting)
+
     def collect(self, sweep: Sweep) -> None:
         """Mirror of the start in a lock epoch, the exchange having taken place at the mirror of the completion."""
         shadow = shadow_of(sweep, self.window)
         came = None if shadow is None else shadow.came.pop(self, None)
         if self.origin is not None and came is not None:
             self.origin.add(sweep, came)
+
+    collect.second = "each"  # type: ignore[attr-defined]
+    collect.goes_along = True  # type: ignore[attr-defined]
 
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint in an epoch of Fence or Start."""
@@ -211,6 +231,9 @@ class Completed:
     """Record of the completion of accesses to one target in a lock epoch: their ticket has its turn."""
 
     __slots__ = ("accesses", "rank", "ticket", "window")
+    second = "joint"
+    together = True
+    goes_along = True
 
     def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
         self.window = window
@@ -220,14 +243,20 @@ class Completed:
 
     def __call__(self, sweep: Sweep) -> None:
         """The adjoints of the accesses, one after the other."""
-        going = [(access, access.take(sweep)) for access in reversed(self.accesses)]
-        shadow = shadow_of(sweep, self.window)
-        if shadow is None:
+        lanes = lanes_of(sweep)
+        going = [(access, [access.take(lane) for lane in lanes]) for access in reversed(self.accesses)]
+        shadows: list[Any] = [shadow_of(lane, self.window) for lane in lanes]
+        if shadows[0] is None:
             return
-        shadow.turns.begin(self.rank, self.ticket, self.waiting)
-        for access, adjoint in going:
-            access.exchange(shadow, adjoint)
-        shadow.turns.end(self.rank, self.ticket)
+        turns = shadows[0].turns
+        turns.begin(self.rank, self.ticket, self.waiting)
+        for access, adjoints in going:
+            if access.dots is not None:
+                access.exchange_pairs(shadows, adjoints)
+                continue
+            for shadow, adjoint in zip(shadows, adjoints):
+                access.exchange(shadow, adjoint)
+        turns.end(self.rank, self.ticket)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
@@ -239,6 +268,8 @@ class Fence:
 
     __slots__ = ("token", "window")
     meets = True
+    second = "each"
+    goes_along = True
 
     def __init__(self, window: Any, token: Collective) -> None:
         self.window = window
@@ -263,6 +294,8 @@ class Handshake:
 
     __slots__ = ("name", "partners", "where", "window")
     meets = True
+    second = "each"
+    goes_along = True
 
     def __init__(self, name: str, window: Any, partners: list[int]) -> None:
         self.name = name

@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 
 from ..recording import open_tapes, opened
 from ..tape import Tape
-from .forward_windows import ForwardTrace, open_at_fence
+from .forward_windows import forward_trace, open_at_fence, push_of
 from .log import communication_of
 from .rma_access import Access, Fence, Handshake
 from .rma_trace import Trace, trace_of
@@ -33,7 +33,7 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
     if done:
         window.incomplete = left
         _draw(window, done)
-    if any(isinstance(trace, ForwardTrace) for trace, _ in done):
+    if any(trace.pushes for trace, _ in done):
         win = _Win.fromhandle(window.handle)
         for target in {access.target.rank for _, access in done}:
             _Win.Flush(win, target)
@@ -47,7 +47,7 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
 def _completed(accesses: list[tuple[Any, Access]]) -> None:
     for trace, access in accesses:
         access.complete()
-        if isinstance(trace, ForwardTrace):
+        if trace.pushes:
             trace.push(access)
 
 
@@ -79,7 +79,7 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
         _Win.Fence(win, mpi.MODE_NOPRECEDE)
     comm = window.reverse.comm
     late = np.empty(comm.Get_size(), np.int8)
-    forward = any(isinstance(trace, ForwardTrace) for trace, _ in window.put_off)
+    forward = any(trace.pushes for trace, _ in window.put_off)
     comm.Allgather(np.array([2 if forward else bool(window.put_off)], np.int8), late)
     ranks = np.flatnonzero(late).tolist()
     for rank in ranks:
@@ -159,10 +159,10 @@ def handshake(win: Any, name: str, partners: list[int]) -> None:
         trace.exposure = record
     else:
         trace.exposure = None
-    if tape.forward is not None:
-        trace.shake(name, partners)
-    else:
+    if tape.forward is None:
         tape.append(record)
+    if trace.pushes:
+        forward_trace(tape, window).shake(name, partners)
 
 
 def end_exposure(win: Any) -> None:
@@ -175,7 +175,7 @@ def end_exposure(win: Any) -> None:
 
 def note_fence(tape: Tape, window: Window) -> None:
     """Record a fence."""
-    if tape.forward is not None:
+    if push_of(tape) is not None:
         open_at_fence(tape, window).sync()
     trace = trace_of(tape, window)
     trace.accesses, trace.epoch = [], True

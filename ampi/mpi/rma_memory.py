@@ -17,7 +17,7 @@ from ..recording import opened
 from ..tape import overwrite
 from .argument_forms import as_array
 from .derived_buffers import memory_dtype
-from .forward_windows import forward_trace, open_shadow
+from .forward_windows import forward_trace, open_shadow, push_of
 from .reverse import Reverse, name_of, new_identity
 from .rma_trace import activate, trace_of
 from .rma_window import Window, alive, window_of, windows
@@ -60,6 +60,8 @@ class Elsewhere(Storage):
         tape, window = opened(), self.window()
         if tape is None or window is None or window.freed:
             return None
+        if tape.tangents is not None and tape.sweeping:
+            return tape.reference
         trace_of(tape, window)
         if tape.forward is not None:
             return tape.reference
@@ -106,7 +108,7 @@ def _enter(win: Any, window: Window) -> None:
 def _trace(window: Window) -> None:
     """A window has been made: the tape that is open sees what is done with it."""
     tape = opened()
-    if tape is not None and tape.forward is not None:
+    if tape is not None and push_of(tape) is not None:
         open_shadow(tape, window)
     if tape is not None:
         trace_of(tape, window)
@@ -143,8 +145,8 @@ def attach(win: Any, memory: Any) -> None:
     tape = opened()
     if tape is not None:
         trace = trace_of(tape, window)
-        if tape.forward is not None:
-            for shadow in trace.shadows:
+        if push_of(tape) is not None:
+            for shadow in forward_trace(tape, window).shadows:
                 shadow.attach(storage)
         trace.attached.setdefault(storage, array)
         activate(storage, tape)
@@ -175,7 +177,7 @@ def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
         track_block(storage, lambda: alive(reference))
         window.segments[owner] = storage
         tape = opened()
-        if tape is not None and tape.forward is not None:
+        if tape is not None and push_of(tape) is not None:
             for shadow in forward_trace(tape, window).shadows:
                 shadow.know(owner, storage)
 

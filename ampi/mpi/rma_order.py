@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..tape import Push, Record, Sweep, Tape
+from ..tape import Push, Record, Sweep, Tape, lanes_of
 from .messages import LateCompletion
 from .rma_precedence import Drawn, in_order
 from .waiting import Patience, running
@@ -284,8 +284,9 @@ def _record(adjoint: Callable[[Sweep], None]) -> Record:
 
 
 def _communicates(record: Record) -> bool:
-    """Whether a record's adjoint may wait for other ranks: all that this floor records."""
-    return type(record.adjoint).__module__.startswith(_FLOOR)
+    """Whether a record's adjoint may wait for other ranks: what this floor records."""
+    adjoint = record.adjoint
+    return type(adjoint).__module__.startswith(_FLOOR) and not getattr(adjoint, "is_local", False)
 
 
 _FLOOR = __name__.rpartition(".")[0] + "."
@@ -309,6 +310,9 @@ class Mark:
     """
 
     __slots__ = ("bound", "limit", "window")
+    second = "joint"
+    together = True
+    goes_along = True
 
     def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
         self.window = window
@@ -320,7 +324,7 @@ class Mark:
 
     def __call__(self, sweep: Sweep) -> None:
         """Lower the limit or the bound."""
-        shadow = sweep.state["windows"].get(self.window)
+        shadow = lanes_of(sweep)[0].state["windows"].get(self.window)
         if shadow is not None and shadow.turns is not None:
             shadow.turns.lower(self)
 
@@ -329,6 +333,9 @@ class Visit:
     """Record of the end (in the sweep, the beginning) of local work on another rank's memory, or of its beginning."""
 
     __slots__ = ("begins", "rank", "ticket", "window")
+    second = "joint"
+    together = True
+    goes_along = True
 
     def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
         self.window = window
@@ -338,16 +345,17 @@ class Visit:
 
     def __call__(self, sweep: Sweep) -> None:
         """Begin the turn, or end it."""
-        shadow = sweep.state["windows"].get(self.window)
-        if shadow is None:
+        shadows = [lane.state["windows"].get(self.window) for lane in lanes_of(sweep)]
+        if shadows[0] is None:
             return
+        turns = shadows[0].turns
         if self.begins:
-            shadow.turns.begin(self.rank, self.ticket, self.waiting)
-            shadow.visiting.add(self.rank)
-        else:
-            shadow.visiting.discard(self.rank)
-            shadow.turns.end(self.rank, self.ticket)
-        shadow.win.Sync()
+            turns.begin(self.rank, self.ticket, self.waiting)
+        for shadow in shadows:
+            (shadow.visiting.add if self.begins else shadow.visiting.discard)(self.rank)
+            shadow.win.Sync()
+        if not self.begins:
+            turns.end(self.rank, self.ticket)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

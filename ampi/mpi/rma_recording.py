@@ -62,23 +62,44 @@ def record(
     access = None
     if trace is not None:
         access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
-    if trace is not None and tape.forward is not None:
+    if trace is not None and tape.forward is not None:  # forward mode
         return _go_forward(trace, tape, name, rank, spec, (reads, writes), source, sink, access, undo)
     if access is None:
         cut = sink is not None and sink.tracked and window is not None
         if cut or undo:
-            tape.append(sink.detach().zero if cut else None, undo)  # type: ignore[union-attr]
+            tape.append(Cut(sink.detach()) if cut else None, undo)  # type: ignore[union-attr]
         return None
     assert trace is not None and window is not None and (source is not None or sink is not None)
+    if trace.pushes:
+        trace.note(access, source)
     if _waits(trace, access, rank, source, sink):
         tape.append(access.collect, undo)
     else:
         trace.accesses.append(access)
         tape.append(access, undo)
+        if trace.pushes:
+            trace.push(access)
     for buffer in (access.origin, access.result):
         if buffer is not None and not access.holds(buffer):
             buffer.detach()
     return trace, access
+
+
+class Cut:
+    """Adjoint of a receive of what carries no derivatives into tracked memory: it overwrites."""
+
+    __slots__ = ("sink",)
+    is_local = True
+    second = "each"
+
+    def __init__(self, sink: Buffer) -> None:
+        self.sink = sink
+
+    def __call__(self, sweep: Any) -> None:
+        """What it overwrites has an adjoint of zero before it, and a tangent of zero after it."""
+        self.sink.zero(sweep)
+
+    tangent = __call__
 
 
 def _go_forward(

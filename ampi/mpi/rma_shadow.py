@@ -38,22 +38,14 @@ class Shadow:
     later : list of (Target, ndarray)
         Adjoints that are added to targets' at the end of the mirrored epoch.
     turns : Turns or None
-        Of the tickets that were drawn in lock epochs; None if there are none.
+        Of the tickets that were drawn in lock epochs; None if there are none.  All lanes of a sweep have the same.
     visiting : set of int
         Ranks whose shared memory's adjoint this rank works on.
     """
 
     __slots__ = ("block", "blocks", "came", "later", "places", "turns", "visiting", "win", "window")
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        window: Any,
-        attached: Iterable[Storage],
-        tickets: dict[int, list[int]] | None,
-        seen: int,
-        history: Any,
-    ) -> None:
+    def __init__(self, sweep: Sweep, window: Any, attached: Iterable[Storage]) -> None:
         self.window = window
         comm = window.reverse.comm
         storages = list(attached) if window.storage is None else [window.storage]
@@ -76,12 +68,17 @@ class Shadow:
         self.came: dict[Any, np.ndarray] = {}
         self.later: list[tuple[Target, np.ndarray]] = []
         self.turns: Any = None
-        if tickets is not None:
-            touched = any(block.any() for block in self.blocks.values())
-            self.turns = Turns(window, tickets, seen, touched, history)
-            for storage in storages:
-                others = sweep.guards.get(storage)  # of another window on the same memory
-                sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)
+
+    def is_touched(self) -> bool:
+        """Whether the window's memory has an adjoint as the sweep begins: it is an output."""
+        return any(block.any() for block in self.blocks.values())
+
+    def follow(self, sweep: Sweep, turns: Turns) -> None:
+        """Have this rank wait for the turns of others before it touches the adjoint of its memory."""
+        self.turns = turns
+        for storage in self.blocks:
+            others = sweep.guards.get(storage)  # of another window on the same memory
+            sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)
 
     def _share(self, sweep: Sweep, window: Any) -> None:
         """Adjoints of shared memory are shared as the memory is."""
@@ -208,8 +205,6 @@ class Shadow:
             for block in self._attachable():
                 self.win.Detach(block)
         self.win.Free()
-        if self.turns is not None:
-            self.turns.cells.free()
 
 
 def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
@@ -233,3 +228,6 @@ def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None)
     for mine in shadows:
         for shadow in mine.values():
             shadow.free()
+    for shadow in shadows[0].values():
+        if shadow.turns is not None:
+            shadow.turns.cells.free()

@@ -10,15 +10,16 @@ from mpi4py import MPI as mpi
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import opened
-from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_second_derivative, no_tangent
-from .forward_windows import forward_trace
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_tangent
+from .forward_windows import ForwardTrace, forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
 from .rma_access import Access, Completed, Handshake
 from .rma_history import History
-from .rma_order import Observer
+from .rma_order import Observer, Turns
 from .rma_shadow import Shadow, close_all
 from .rma_window import Window, require_own, windows
+from .tangents import require_program
 from .waiting import wait
 
 
@@ -46,6 +47,9 @@ class Trace:
     attached : dict
         Of a dynamic window: an array by storage of all that was attached at some time.
     """
+
+    pushes = False
+    """Whether tangents go along, through a `ForwardTrace`."""
 
     __slots__ = (
         *(
@@ -147,6 +151,27 @@ class Trace:
         return ""
 
 
+class SecondTrace(Trace):
+    """The same in second order, where tangents go along."""
+
+    __slots__ = ()
+    pushes = True
+
+    @property
+    def forward(self) -> ForwardTrace:
+        """By which they go."""
+        return forward_trace(self.tape(), self.window)  # type: ignore[arg-type]
+
+    def note(self, access: Access, source: Any) -> None:
+        """Before an operation: keep the tangent of what it reads here."""
+        self.forward.note(access, source)
+
+    def push(self, access: Access) -> None:
+        """Do to the target's tangents what was done to its memory."""
+        self.forward.push(access)
+        access.x_dot = None
+
+
 class Traces:
     """What a rank did with windows while a tape recorded; called at the beginning of each sweep."""
 
@@ -176,7 +201,7 @@ class Traces:
         """Expose the adjoints of window memory; collective over each window that was used."""
         if isinstance(sweep, Push):
             return
-        lanes = lanes_of(sweep)
+        lanes = lanes_of(sweep)  # of which each has its own shadow of a window; their turns are the same
         shadows: list[dict[Window, Shadow]] = [{} for _ in lanes]
         for lane, mine in zip(lanes, shadows):
             lane.state["windows"] = mine
@@ -195,11 +220,14 @@ class Traces:
         drawn = any(tickets for _, tickets in facts.values())
         history = History(sweep.tape.records, logs.values()) if drawn else None
         for window, trace in happening.items():
-            tickets = trace.tickets if facts[window][1] else None
-            seen = self.observer.seen[window]
             for lane, mine in zip(lanes, shadows):
-                mine[window] = Shadow(lane, window, trace.attached, tickets, seen, history)
-        turns = [shadow.turns for mine in shadows for shadow in mine.values() if shadow.turns is not None]
+                mine[window] = Shadow(lane, window, trace.attached)
+            if facts[window][1]:
+                touched = any(mine[window].is_touched() for mine in shadows)
+                order = Turns(window, trace.tickets, self.observer.seen[window], touched, history)
+                for lane, mine in zip(lanes, shadows):
+                    mine[window].follow(lane, order)
+        turns = [shadow.turns for shadow in shadows[0].values() if shadow.turns is not None]
         problems = list(dict.fromkeys(text for t in turns for text in t.problems))
         if problems:
             raise CommunicationError("\n".join(problems))
@@ -223,8 +251,8 @@ def _problems(trace: Trace) -> list[str]:
 def trace_of(tape: Tape, window: Window) -> Any:
     """What this rank does with a window while a tape records."""
     if tape.tangents is not None:
-        raise no_second_derivative(f"one-sided communication on {window.reverse.name}")
-    if tape.forward is not None:
+        require_program(tape)
+    elif tape.forward is not None:
         return _forward(tape, window)
     communication_of(tape)  # the ranks agree before windows are opened
     traces = tape.sweep_starts.get("windows")
@@ -234,7 +262,8 @@ def trace_of(tape: Tape, window: Window) -> Any:
     trace = traces.of.get(window)  # type: ignore[attr-defined]
     if trace is None:
         require_own(window)
-        trace = traces.of[window] = Trace(tape, window)  # type: ignore[attr-defined]
+        kind = Trace if tape.tangents is None else SecondTrace
+        trace = traces.of[window] = kind(tape, window)  # type: ignore[attr-defined]
         traces.observer.watch(window)  # type: ignore[attr-defined]
         for storage in trace.attached if window.storage is None else (window.storage,):
             activate(storage, tape)
@@ -257,7 +286,7 @@ def activate(storage: Storage, tape: Tape) -> None:
 
 def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
-    for window in list(windows.values()) if tape.forward is None and tape.tangents is None else ():
+    for window in list(windows.values()) if tape.forward is None else ():
         if window.thread is tape.owner and not window.reverse.broken:
             trace_of(tape, window)
 

@@ -95,13 +95,11 @@ class Window:
         self.nbytes = nbytes
         self.order = Order(reverse.comm)
         tape = opened()
-        facts = reverse.comm.allgather(
-            (unit, dynamic or storage is not None, tape is not None and tape.forward is not None)
-        )
+        facts = reverse.comm.allgather((unit, dynamic or storage is not None, _carries_tangents(tape)))
         if len({fact[2] for fact in facts}) > 1:
             raise CommunicationError(
-                f"{where_called()}: some ranks make {reverse.name} inside ampi.jvp and some do not; make it there on "
-                "all of them, or before"
+                f"{where_called()}: some ranks make {reverse.name} inside ampi.jvp or ampi.hvp and some do not; make "
+                "it there on all of them, or before"
             )
         self.units = [fact[0] for fact in facts]
         self.tracked = [fact[1] for fact in facts]
@@ -126,6 +124,10 @@ class Window:
     def puts_off(self, rank: int) -> bool:
         """Whether an atomic operation on a target's memory has been put off in this epoch."""
         return any(access.target.rank == rank for _, access in self.put_off)
+
+
+def _carries_tangents(tape: Any) -> bool:
+    return tape is not None and (tape.forward is not None or tape.tangents is not None)
 
 
 ALL = -1  # in the place of a rank: all of them

@@ -24,7 +24,7 @@ from .reductions import Steps, known
 from .reductions_second import is_curved, rules_of_both
 from .reverse import Reverse
 from .reverse_schedule import Started, in_step
-from .tangents import tangent_in
+from .tangents import require_program, tangent_in
 
 
 class SecondCommunication(ForwardCommunication):
@@ -81,14 +81,11 @@ class SecondLog(ForwardLog):
     def called(self, call: Any) -> None:
         """A collective call."""
         require_program(self.push.tape)
-        if type(call) is not Performed and not call.name[0].islower():  # which are of objects
+        if type(call) is not Performed and call.name not in _OF_WINDOWS and not call.name[0].islower():  # of objects
             raise no_second_derivative(f"{call.name} on {self.reverse.name}")
 
 
-def require_program(tape: Any) -> None:
-    """Raise if it is an adjoint that communicates."""
-    if tape.sweeping:
-        raise no_second_derivative("an adjoint that communicates")
+_OF_WINDOWS = ("Win", "Fence")
 
 
 def steps_of_pairs(performed: Performed, sweep: Sweep, x: WithTangent) -> Steps:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tape import Push, lanes_of
+from ..tape import Push, lanes_of, no_second_derivative
 
 
 class Reader:
@@ -29,6 +29,12 @@ class Reader:
 
     def zero(self, region: Any, key: Any = ...) -> None:
         """Nothing: it stays."""
+
+
+def require_program(tape: Any) -> None:
+    """In second order: raise if it is an adjoint that communicates."""
+    if tape.sweeping:
+        raise no_second_derivative("an adjoint that communicates")
 
 
 def tangent_in(push: Push, memory: Any) -> np.ndarray:

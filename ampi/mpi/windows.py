@@ -25,7 +25,7 @@ from ..memory import carries_derivatives
 from ..recording import open_tapes, opened
 from ..tape import living, overwrite
 from .arguments import parse
-from .forward_windows import fenced
+from .forward_windows import fenced, push_of
 from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, track_segment
@@ -221,7 +221,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window.put_off:
             window.order.call(window.fences)
         _Win.Fence(self, assertion)
-        if tape is not None and tape.forward is not None:
+        if tape is not None and push_of(tape) is not None:
             fenced(tape, window, assertion)
         if window.order.called(window.fences):
             catch_up(self, window, assertion)

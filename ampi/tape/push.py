@@ -69,10 +69,16 @@ class Push:
         self.ends.append(callback)
 
     def finish(self, error: BaseException | None) -> None:
-        """This is the end."""
+        """This is the end.  What goes wrong in it, those who come later are told."""
         ends, self.ends = self.ends, []
+        raised: BaseException | None = None
         for end in reversed(ends):
-            end(error)
+            try:
+                end(error)
+            except Exception as problem:
+                error = raised = problem
+        if raised is not None:
+            raise raised
 
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent; if not, it is zero."""

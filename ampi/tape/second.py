@@ -139,6 +139,10 @@ class SecondTape(ForwardTape):
 
     def sweep_begins(self) -> None:
         """The program has ended: only tangents are pushed from here on."""
+        if self.observer is not None:
+            self.observer.close()
+            self.observer = None
+        self.append_record = self._take
         self.forward = self.tangents
         self.sweeping = True
 
@@ -239,10 +243,10 @@ class Half(Sweep):
 
     def block(self, storage: Storage) -> np.ndarray:
         """The adjoint of all of a storage, which owns its memory."""
+        if storage.volatile and storage in self.guards:
+            self.guards[storage]()
         block = self._shadows.get(storage)
         if block is None:
-            if storage.volatile or storage.elsewhere:
-                raise no_second_derivative("the memory of a window")
             size = storage.nbytes * SLOT if storage.packed else storage.nbytes
             block = self._shadows[storage] = np.zeros(size, np.uint8)
         return block

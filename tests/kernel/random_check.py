@@ -6,14 +6,15 @@ import numba
 import numpy as np
 from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
-from kernel_cases import Check, kernel_ir
+from kernel_cases import Check, copies, derivative, kernel_ir, load, pairing, run
 from numba import types
 from numba.extending import overload, register_jitable
 from random_kernels import SIZE
 
 import ampi
-from ampi.kernel import ANALYSES
+from ampi.kernel import ANALYSES, pipeline
 from ampi.kernel.options import Options
+from ampi.kernel.runtime import threads
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
 SWITCHES = [Options(), *(Options(without=frozenset({n})) for n in ANALYSES)]
@@ -142,6 +143,8 @@ def examine(text, seed):
     if not all(np.all(np.isfinite(tangent)) for tangent in tangents):
         return
     tolerance = max(1e-10, 100 * rounding(kernel, arguments, code, direction, tangents))
+    if seed // 8 % 4 == 0:  # it takes as long as the rest
+        examine_second(check, tolerance)
     for k, active in enumerate(PATTERNS):
         other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)], code=code)
         other.compare(tolerance, against_differences=False, values=True)
@@ -149,6 +152,59 @@ def examine(text, seed):
     for computed, a, b in zip(tangents, near, far):
         if np.allclose(a, b, rtol=1e-5, atol=1e-6):  # no kink nearby
             np.testing.assert_allclose(computed, a, rtol=1e-4, atol=1e-5)
+
+
+def examine_second(check, tolerance):
+    """Raise unless ⟨u, H v⟩ = ⟨H u, v⟩ and H v is what differences of adjoints are, where these agree among themselves.
+
+    H is that of all that the kernel leaves, with a random weight for each number.
+    """
+    seeds = check.seeds()
+    u, v = check.direction(), check.direction()
+    hu, hv = (second_products(check, *seeds, d) for d in (u, v))
+    if not all(np.all(np.isfinite(x)) for x in (*hu.values(), *hv.values())):
+        return
+    size = 1.0 + sum(float(np.sum(np.abs(a[n]) * np.abs(b[n]))) for a, b in ((u, hv), (hu, v)) for n in u)
+    there, back = (pairing([a[n] for n in u], [b[n] for n in u]) for a, b in ((u, hv), (hu, v)))
+    assert abs(there - back) <= tolerance * size, ("H is not symmetric", there, back)
+
+    def adjoint(h):
+        moved = [x + h * v[n] if n in v else x for n, x in zip(check.names, check.arguments)]
+        return check.at(moved).adjoints(*seeds)
+
+    near, far = (slopes(adjoint(h), adjoint(-h), 2 * h) for h in (1e-4, 2e-4))
+    largest = max(np.max(np.abs(near[n]), initial=0.0) for n in v)
+    for n in v:
+        if np.allclose(near[n], far[n], rtol=1e-5, atol=1e-6 * (1.0 + largest)):  # no kink nearby
+            np.testing.assert_allclose(hv[n], near[n], rtol=1e-4, atol=1e-5 * (1.0 + largest), err_msg=f"H v: {n}")
+
+
+def slopes(there, back, step):
+    return {n: (there[n] - back[n]) / step for n in there}
+
+
+def second_products(check, array_seeds, result_seeds, direction):
+    """H v for the active arguments, by the tangent of the adjoint."""
+    code, of_kernel = check.adjoint.function, check.tangents(direction)
+    after = dict(zip(check.tangent.shadows, of_kernel))
+    changed = dict(zip(check.names, run(check.function, check.arguments)[0])) if check.adjoint.after else {}
+    given = [*copies(check.arguments), *copies(list(array_seeds.values())), *copies(result_seeds)]
+    given += [changed[n] for n in check.adjoint.after]
+    dots = [np.array(direction[n]) if n in direction else np.zeros_like(x) for n, x in zip(check.names, given)]
+    dots += [np.zeros_like(x) for x in given[len(dots) : len(given) - len(check.adjoint.after)]]
+    dots += [np.array(after.get(n, np.zeros_like(changed[n]))) for n in check.adjoint.after]
+    given += [threads.distinct(check.value[n]) for n in check.adjoint.distinct] + [False for _ in check.adjoint.new]
+    names = [a.name for a in code.arguments]
+    active = [a.name for a in code.arguments if a.name in check.active or a.is_a("shadow") or a.is_a("seed")]
+    active += [a.name for a in code.arguments if a.is_a("after")]
+    second = derivative(pipeline.build_second, code, active, Options())
+    dot = dict(zip(names, dots))
+    arrays = {n: dot[n] for n in second.shadows}
+    found = load(second.function)(*given, *arrays.values(), *(dot[n][()] for n in second.scalars))
+    rest = iter(found[len(check.adjoint.scalars) :])
+    scalars = {n: next(rest) if moves else 0.0 for n, moves in zip(check.adjoint.scalars, second.result_active)}
+    shadows = dict(zip(array_seeds, names[len(check.names) :]))
+    return {n: scalars[n] if n in scalars else arrays.get(shadows[n], np.zeros_like(check.value[n])) for n in direction}
 
 
 def examine_all(text, seed):

@@ -164,6 +164,16 @@ def two_at_a_time(u, v, c, n):
     return u * v
 
 
+@case(x, 0.3)
+def chosen_in_a_branch(u, c):
+    if c > 0.2:
+        w = u[u > 0.57] * c
+    s = u[0] * c
+    if c > 0.2:
+        s += np.sum(w * w)
+    return s
+
+
 @case(x, 0.3, 3)
 def nested_steps(u, c, n):
     s = 0.0

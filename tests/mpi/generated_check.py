@@ -150,8 +150,9 @@ def free(leftover):
     leftover.clear()
 
 
-def check(program, narrow=False, kept=0):
-    """Compare the sweep with differences, with a second sweep, and the values with those without a tape.
+def check(program, narrow=False, kept=0, every_mode=True):
+    """Compare the sweep with differences, with a second sweep, and the values with those without a tape; then several
+    seeds at once and, in every mode, forward mode and second order.
 
     Collective.  ``kept``: as a step of a time loop with so many checkpoints (0: not at all).  Returns the complaints of
     all ranks, the same on every rank; none if all is well.
@@ -185,6 +186,9 @@ def check(program, narrow=False, kept=0):
             mine = [bar[k] for bar in several]
             problems += compared("vector mode", mine, [factor * bar for bar in x_bar], ROUNDING[single])
         problems += against_differences(program, x0, x_bar, seed, expected, single)
+        if every_mode:
+            x_bar = tape.gradient(arrays, x, seed=seed[: len(arrays)])  # without what was written to files
+            problems += of_other_modes(program, ours, x0, x_bar, seed, single)
     del tape, x, y, arrays
     free([*leftover, ours])
     gc.collect()
@@ -254,7 +258,7 @@ def against_differences(program, x0, x_bar, seed, expected, single):
 
     problems += compared("the values", expected, value(0.0), ROUNDING[single])
     rough = [total(inner(wide_seed, value(h)) - inner(wide_seed, value(-h))) / (2 * h) for h in (4e-4, 2e-4, 1e-4)]
-    coarse, fine = (4 * rough[1] - rough[0]) / 3, (4 * rough[2] - rough[1]) / 3
+    coarse, fine = extrapolated(rough)
     found = total(inner(x_bar, x_dot))
     scale = total(sum(float(numpy.sum(abs(g) * abs(d))) for g, d in zip(x_bar, x_dot)))
     scale = max(scale, abs(fine), 1.0)
@@ -267,6 +271,69 @@ def against_differences(program, x0, x_bar, seed, expected, single):
             f"(scale {scale:.2g}, relative difference {abs(found - fine) / scale:.1e}, allowed {tolerance:.0e})"
         )
     return problems
+
+
+def extrapolated(rough):
+    """Two differences of fourth order, from three of second order with a step half as long each."""
+    return (4 * rough[1] - rough[0]) / 3, (4 * rough[2] - rough[1]) / 3
+
+
+def of_other_modes(program, comm, x0, x_bar, seed, single):
+    """What `ampi.jvp` and `ampi.hvp` give, against the sweep's x̄, symmetry, and differences of gradients."""
+    leftover = []
+
+    def f(*x):
+        arrays, _, mine = program(ampi.numpy, ampi.MPI, comm, list(x))
+        leftover.extend(mine)
+        return arrays
+
+    def objective(*x):
+        parts = [y * numpy.conj(y) / (2.0 + k) + (0.3 + k) * y for k, y in enumerate(f(*x))]
+        return sum(ampi.numpy.sum(part.real) for part in parts) if parts else None
+
+    def gradient(h):
+        x = [(a + h * d).astype(a.dtype) for a, d in zip(x0, v)]
+        bars = ampi.grad(objective, tuple(range(len(x))))(*x)
+        free(leftover)
+        return bars
+
+    u, v = (inputs([a.dtype for a in x0], salt) for salt in (3, 4))
+    problems, bars = [], {}
+    try:
+        _, y_dot = ampi.jvp(f, tuple(x0), tuple(v))
+        free(leftover)
+        hu, hv = (ampi.hvp(objective, tuple(x0), tuple(d)) for d in (u, v))
+        free(leftover)
+        if single is numpy.float64:
+            bars = {h: gradient(h) for size in (4e-4, 2e-4, 1e-4) for h in (size, -size)}
+    except Exception as error:
+        problems.append(f"{type(error).__name__} in another mode: {error}")
+    if WORLD.allreduce(bool(problems), MPI.LOR):
+        return problems
+    problems += same_sum("forward mode", [(seed, y_dot)], [(x_bar, v)], ROUNDING[single])
+    problems += same_sum("H in second order", [(u, hv)], [(hu, v)], 10 * ROUNDING[single])
+    if bars:
+        rough = [(total(inner(u, bars[h])) - total(inner(u, bars[-h]))) / (2 * h) for h in (4e-4, 2e-4, 1e-4)]
+        coarse, fine = extrapolated(rough)
+        scale = max(size_of_sum([(u, hv)]), 1.0)
+        wrong = abs(total(inner(u, hv)) - fine)
+        if wrong > 1e-9 * scale and abs(coarse - fine) <= 3e-10 * scale:  # otherwise a kink is near
+            problems.append(f"second order differs from differences of gradients by {wrong:.1e} (of {scale:.1e})")
+    return problems
+
+
+def same_sum(what, found, expected, tolerance):
+    """Two sums over all ranks of inner products that are to be the same."""
+    a, b = (total(sum(inner(*pair) for pair in pairs)) for pairs in (found, expected))
+    scale = max(size_of_sum(found), size_of_sum(expected), 1.0)
+    if abs(a - b) <= tolerance * scale:
+        return []
+    return [f"{what}: {a:.15g} is not {b:.15g} (scale {scale:.2g}, relative difference {abs(a - b) / scale:.1e})"]
+
+
+def size_of_sum(pairs):
+    """Of the terms of such a sum."""
+    return total(sum(float(numpy.sum(abs(p) * abs(q))) for a, b in pairs for p, q in zip(a, b)))
 
 
 def compared(what, found, expected, tolerance):

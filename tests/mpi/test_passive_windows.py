@@ -16,7 +16,7 @@ import ampi.numpy
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
-check = functools.partial(check_program, walk=False, second=False)
+check = functools.partial(check_program, walk=False)
 
 REQUESTS = ampi.MPI.Request._base
 

@@ -234,22 +234,74 @@ def test_error_on_one_rank_is_one_on_all(error):
         ampi.hvp(f, numpy.ones(2), numpy.ones(2))
 
 
-def test_windows_that_are_not_used_are_no_obstacle_and_others_are_refused():
+def test_windows_of_before():
+    """They are no obstacle where they are not used, and can be used from a fence on."""
     memory = np.zeros(2)
-    window = ampi.Win.Create(memory, comm=COMM)
-    x = numpy.array([1.0, 2.0])
+    window = ampi.Win.Create(memory, 8, comm=COMM)
+    x = numpy.array([1.0, 2.0]) + WORLD.rank
     numpy.testing.assert_allclose(ampi.hvp(lambda x: (x**3).sum(), x, numpy.ones(2)), 6 * x)
 
-    def f(x):
-        window.Fence()
-        window.Put(x, WORLD.rank)
-        window.Fence()
-        return memory.sum()
+    def f(x, fences=True):
+        if fences:
+            window.Fence()
+        else:
+            window.Lock(WORLD.rank)
+        window.Put(x * x, (WORLD.rank + 1) % WORLD.size if fences else WORLD.rank)
+        if fences:
+            window.Fence()
+        else:
+            window.Unlock(WORLD.rank)
+        return (memory * memory * x).sum()
 
-    with pytest.raises(ampi.ActivityError, match=r"one-sided communication on .* has no second derivative yet"):
-        ampi.hvp(f, x, numpy.ones(2))
+    check_second(f, [x], 1e-12, add=add)
+    with pytest.raises(ampi.ActivityError, match=r"made before ampi.hvp, and is used there before its first Fence"):
+        ampi.hvp(lambda x: f(x, False), x, numpy.ones(2))
     assert nothing_records()
+    window.Unlock(WORLD.rank)
     window.Free()
+
+
+def test_memory_of_another_rank_in_a_shared_window():
+    """Loads and stores there; tangents are in memory of MPI's while the program runs, and in ours in the sweep."""
+    node = COMM.Split_type(MPI.COMM_TYPE_SHARED)
+
+    def f(x):
+        window = ampi.Win.Allocate_shared(3 * 8, 8, comm=node)
+        mine = np.frombuffer(window.Shared_query(node.rank)[0], "d")
+        there = np.frombuffer(window.Shared_query((node.rank + 1) % node.size)[0], "d")
+        window.Fence()
+        mine[:] = x * x
+        window.Fence()
+        y = there * x
+        window.Fence()
+        there[1:] *= y[:2]
+        window.Fence()
+        total = (mine * mine * x).sum() + (y * y).sum()
+        window.Fence()
+        window.Free()
+        return total
+
+    check_second(f, [numpy.linspace(0.5, 1.0, 3) + 0.1 * WORLD.rank], 1e-12, add=add)
+    node.Free()
+
+
+def test_a_window_whose_memory_is_the_result():
+    """What others put there after this rank's last operation is an output, with its tangent."""
+
+    def f(x):
+        memory = np.zeros(2)
+        window = ampi.Win.Create(memory, 8, comm=COMM)
+        window.Lock_all()
+        for rank in range(COMM.size):
+            window.Accumulate(x * x * (1 + rank), rank)
+            window.Flush(rank)
+        window.Unlock_all()
+        COMM.Barrier()
+        objective = (memory * memory).sum()
+        window.Free()
+        return objective
+
+    check_second(f, [numpy.linspace(0.5, 1.0, 2) + 0.1 * WORLD.rank], 1e-12, add=add)
 
 
 def nothing_records():

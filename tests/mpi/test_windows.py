@@ -14,7 +14,7 @@ import ampi.numpy
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
-check = functools.partial(check_program, walk=False, second=False)
+check = functools.partial(check_program, walk=False)
 
 WORLD = MPI.COMM_WORLD
 DTYPES = ["float32", "float64", "complex64", "complex128"]
