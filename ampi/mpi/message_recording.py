@@ -260,4 +260,4 @@ def receive_ended(receive: Received, status: mpi.Status | None) -> None:
         receive.resolve(status)
     observer = opened().observer
     if observer is not None:
-        observer.look()
+        observer.has_received(receive)
