@@ -198,8 +198,10 @@ class Observer:
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
         if self.visited and not _communicates(record):
-            self._append_visit(record)
-            return
+            self.visited = {visit for visit in self.visited if not visit[0].freed}  # looked at, and left alone
+            if self.visited:
+                self._append_visit(record)
+                return
         for window, seen in self.seen.items():
             if window.order.drawn != seen:
                 break

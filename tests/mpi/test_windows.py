@@ -966,3 +966,25 @@ def test_gradient_of_local_work_beside_a_window():
         assert tape.gradient(y, x).tolist() == [18.0, 18.0]
     COMM_WORLD.Barrier()
     win.Free()
+
+
+def test_shared_memory_that_is_left_alone_before_its_window_is_freed():
+    """An augmented assignment to a part writes it back to where it lies: a visit without work of its own."""
+    comm = ampi.COMM_WORLD.Dup()
+    x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        win = MPI.Win.Allocate_shared(16, 8, comm=comm)
+        mine = ampi.numpy.frombuffer(win.Shared_query(comm.rank)[0], "d")
+        mine[...] = 0.0
+        win.Fence()
+        near = ampi.numpy.frombuffer(win.Shared_query((comm.rank + 1) % comm.size)[0], "d")
+        mine += ampi.numpy.sin(x)
+        win.Fence()
+        near[0:1] *= ampi.numpy.cos(x[0:1])
+        win.Fence()
+        del near, mine
+        win.Free()
+        y = ampi.numpy.sum(x * x)
+    numpy.testing.assert_allclose(tape.gradient(y, x), 2 * x0)
+    comm.Free()
