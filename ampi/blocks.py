@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,23 +19,14 @@ def _zeroed(nbytes: int) -> np.ndarray:
     return np.zeros(nbytes, np.uint8)
 
 
-def _none(places: np.ndarray) -> None:
-    return None
-
-
 _copying: Callable[[np.ndarray], np.ndarray] = _copied
 _zeroing: Callable[[int], np.ndarray] = _zeroed
-_telling: Callable[[np.ndarray], np.ndarray | None] = _none
 
 
-def set_ways(
-    copying: Callable[[np.ndarray], np.ndarray],
-    zeroing: Callable[[int], np.ndarray],
-    telling: Callable[[np.ndarray], np.ndarray | None],
-) -> None:
-    """Tell this floor of faster ways to copy large arrays, to make large blocks of zeros, and for `fingerprints`."""
-    global _copying, _zeroing, _telling
-    _copying, _zeroing, _telling = copying, zeroing, telling
+def set_ways(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
+    """Tell this floor of faster ways to copy large arrays, and to make large blocks of zeros."""
+    global _copying, _zeroing
+    _copying, _zeroing = copying, zeroing
 
 
 def copied(array: np.ndarray) -> np.ndarray:
@@ -47,17 +37,6 @@ def copied(array: np.ndarray) -> np.ndarray:
 def zeroed(nbytes: int) -> np.ndarray:
     """A new block of bytes, all of them zero."""
     return _zeroing(nbytes)
-
-
-def fingerprints(blocks: Sequence[tuple[int, int]]) -> list[int]:
-    """Numbers that tell the bytes of blocks of memory, given by address and size, from others; the same in all
-    processes of a program on one kind of machine."""
-    if not blocks:
-        return []
-    found = _telling(np.array(blocks, np.int64))
-    if found is not None:
-        return found.tolist()
-    return [zlib.crc32((ctypes.c_char * nbytes).from_address(address)) for address, nbytes in blocks]
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:

@@ -73,7 +73,7 @@ def _is_array_of_ours(x: Any) -> bool:
 
 def _is_of_numbers(item: Any) -> bool:
     if isinstance(item, (np.ndarray, np.generic)):
-        return item.dtype.kind in "?biufc"
+        return item.dtype.kind in "biufc"
     return isinstance(item, numbers.Number)
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import ampi
 from ampi import memory
-from ampi.blocks import fingerprints
 from ampi.extents import Extent
+from ampi.kernel.runtime.fingerprints import fingerprints
 from ampi.memory import Region, plain, region_of, storage_of, tracked, tracked_copy
 
 

@@ -572,6 +572,34 @@ def test_a_step_that_one_rank_does_not_reproduce_ends_all_ranks(kept):
     comm.Free()
 
 
+@pytest.mark.parametrize("begins", [0, 4, 8])
+def test_a_kernel_that_is_called_late(mpiexec, tmp_path, begins):
+    """What is compared does not depend on what the program has imported by then."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import numpy, ampi, ampi.numpy as np
+@ampi.kernel
+def halve(u):
+    for i in range(u.shape[0]):
+        u[i] *= 0.5
+def step(s):
+    s["u"] *= 0.9
+    if s["n"] == {begins}:
+        halve(s["u"])
+    s["n"] += 1
+with ampi.Tape() as tape:
+    x = tape.watch(numpy.ones(3))
+    y = ampi.timeloop(step, {{"u": x * 1.0, "n": 0}}, 8, checkpoints=2)["u"]
+w = np.ones(1)
+with ampi.Tape() as other:
+    halve(other.watch(w) * 1.0)
+for _ in range(2):
+    numpy.testing.assert_allclose(tape.gradient(y, x, seed=numpy.ones(3)), 0.9**8 * {0.5 if begins < 8 else 1.0})
+""")
+    done = mpiexec(1, str(program))
+    assert done.returncode == 0, done.stderr
+
+
 def test_numbers_of_python_that_are_others_are_said():
     def step(s):
         s["u"] *= 0.9

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
-from ..blocks import fingerprints
 from ..errors import ActivityError, TapeError
 from ..extents import Extent, address_of
 from ..handouts import describe, where_called
@@ -24,7 +23,7 @@ from .resuming import Disk, OnDisk
 from .schedules import Commit
 from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
 from .views import View, spelled
-from .written import Values, Written, block_of
+from .written import Values, Written, block_of, fingerprints
 
 
 def give(storage: Any, reference: Any) -> None:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import fingerprints
 from ..derivatives import frames_of_ampi
 from ..errors import ActivityWarning, TapeError
 from ..handouts import describe
 from ..memory import plain, storage_of
 from .views import View, spelled
-from .written import block_of
+from .written import block_of, fingerprints
 
 if TYPE_CHECKING:
     from .replay import Loop

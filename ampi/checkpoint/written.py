@@ -134,3 +134,11 @@ class Values:
 _copy: Any = ctypes.CDLL(None).memcpy
 _copy.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 _copy.restype = None
+
+
+def fingerprints(blocks: list[tuple[int, int]]) -> list[int]:
+    """What tells the bytes of blocks from others, in one way from the beginning of a program to its end: the compiled
+    one, whether or not there is a kernel in the program yet."""
+    from ..kernel.runtime.fingerprints import fingerprints as found
+
+    return found(blocks)

@@ -23,10 +23,10 @@ from ampi.kernel.call_record import CallRecord, StandIn, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.list_results import as_arrays, as_lists
-from ampi.kernel.runtime import fingerprints, nontemporal_copy, threads
+from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.kernel.runtime.noalias import are_separate
 
-blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed, fingerprints.fingerprints)
+blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:

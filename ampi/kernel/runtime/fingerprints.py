@@ -9,6 +9,7 @@ lanes.)
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,22 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
+from ampi.handouts import checksum_of_bytes
 from ampi.kernel.runtime import cache
+from ampi.memory import memory_at
 
 LANES = 8
 WEIGHTS = np.random.default_rng(1982).integers(1, 1 << 62, (2, LANES)) | 1
 
 
-def fingerprints(places: np.ndarray) -> np.ndarray | None:
-    """Of blocks of memory, given by address and bytes: a table of two columns, int64; None if nothing is compiled."""
+def fingerprints(blocks: Sequence[tuple[int, int]]) -> list[int]:
+    """Of blocks of memory, given by address and bytes; alike in all processes of a program on one kind of machine."""
     if config.DISABLE_JIT:
-        return None
-    found = np.empty(len(places), np.uint64)
-    _compiled()(places, found)
-    return found
+        return [checksum_of_bytes(memory_at(*block)) if block[1] else 0 for block in blocks]
+    found = np.empty(len(blocks), np.uint64)
+    if blocks:
+        _compiled()(np.array(blocks, np.int64), found)
+    return found.tolist()
 
 
 @functools.cache
