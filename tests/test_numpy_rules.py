@@ -73,6 +73,10 @@ def _ignoring_nan(name):
     return lambda x: getattr(np, name)(x + np.array([0.0, np.nan, 0.0, 0.0]), axis=1)
 
 
+def _along(name, axis):
+    return case(lambda x: getattr(np, name)(x, axis=axis), (2, 3, 4), kinds=REAL)
+
+
 def _fft(name, *arguments, **keywords):
     return lambda x: getattr(np.fft, name)(x, *arguments, **keywords)
 
@@ -406,7 +410,11 @@ CASES = {
         case(lambda x: np.nan_to_num(x + np.array([np.nan, 0, np.inf, 0])), M, kinds=REAL),
     ],
     **{
-        name: [case(_ignoring_nan(name), M, kinds=REAL)]
+        name: [
+            case(_ignoring_nan(name), M, kinds=REAL),
+            *(_along(name, a) for a in (0, 1, -1)),
+            *(_along(name, a) for a in ((), (0, 2)) if "cum" not in name),
+        ]
         for name in ("nancumprod", "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar")
     },
     "partition": [case(lambda x: np.partition(x, 2)[2], V, kinds=REAL)],

@@ -92,9 +92,18 @@ def _without_nan(function: Callable, fill: Any) -> Callable:
     """A reduction with the NaNs replaced by its neutral element."""
 
     def ignoring(a: Any, *arguments: Any, **keywords: Any) -> Any:
-        return function(np.where(np.isnan(plain(a)), a.dtype.type(fill), a), *arguments, **keywords)
+        return function(_filled(a, fill), *arguments, **keywords)
 
     return ignoring
+
+
+def _filled(a: Any, fill: Any) -> Any:
+    """A copy with the NaNs replaced, laid out as NumPy's: what is reduced decides on the result's strides and rounding."""
+    absent = np.isnan(plain(a))
+    result = a[...].copy(order="K")
+    if absent.any():
+        result[absent] = fill
+    return result
 
 
 @exactly(np.nanmean)
@@ -102,7 +111,7 @@ def _nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: Any = False, **keywords: Any
 ) -> Any:
     present = ~np.isnan(plain(a))
-    total = np.sum(np.where(present, a, a.dtype.type(0)), axis=axis, dtype=dtype, keepdims=keepdims, **keywords)
+    total = np.sum(_filled(a, 0), axis=axis, dtype=dtype, keepdims=keepdims, **keywords)
     return total / np.sum(present, axis=axis, keepdims=keepdims, **keywords)
 
 
@@ -112,7 +121,7 @@ def _nanvar(
 ) -> Any:
     present = ~np.isnan(plain(a))
     # The NaNs leave first: their adjoint would be zero times NaN.
-    deviation = np.where(present, a, a.dtype.type(0)) - _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords)
+    deviation = _filled(a, 0) - _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords)
     squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
     total = np.sum(squares, axis=axis, keepdims=keepdims, **keywords)
     return total / (np.sum(present, axis=axis, keepdims=keepdims, **keywords) - ddof)
