@@ -23,7 +23,7 @@ def _broadcast(*axes):
 
 LAYOUTS = {
     "Fortran": lambda x: x.copy(order="F"),
-    "transposed": lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0)).transpose(*range(1, x.ndim), 0) if x.ndim else x,
+    "last axis first": lambda x: np.moveaxis(np.moveaxis(x, -1, 0).copy(order="C"), 0, -1) if x.ndim else x,
     "reversed": lambda x: np.flip(np.flip(x).copy()) if x.ndim else x,
     "every other": lambda x: np.repeat(x, 2, -1)[..., ::2] if x.ndim else x,
     "broadcast": _broadcast(-1),

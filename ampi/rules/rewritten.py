@@ -98,7 +98,7 @@ def _without_nan(function: Callable, fill: Any) -> Callable:
 
 
 def _filled(a: Any, fill: Any) -> Any:
-    """A copy with the NaNs replaced, laid out as NumPy's: what is reduced decides on the result's strides and rounding."""
+    """A copy with the NaNs replaced, laid out as in NumPy: strides and rounding of results depend on it."""
     absent = np.isnan(plain(a))
     result = a[...].copy(order="K")
     if absent.any():
