@@ -21,7 +21,7 @@ sys.path[:0] = FOLDERS
 os.environ.setdefault("AMPI_VERIFY", "1")
 
 PATIENCE = 60  # seconds of the processor's time for one kernel
-LONG = 2  # seconds after which one run in Python is slow: a stencil is compiled anew by Numba in each call
+LONG = 2  # seconds after which one run in Python is slow
 EVERY = 25  # kernels between two lines of news
 
 SCRIPT = '''"""A kernel whose derivatives were found wrong."""
@@ -61,14 +61,14 @@ def limited():
 
 def problem(text, seed):
     """What is wrong with a kernel, as an exception; None if nothing is, or if it cannot be run itself."""
-    from random_check import examine_all, kernel_of
+    from random_check import examine_all, in_python, kernel_of
 
     try:
         with limited():
             kernel, arguments = kernel_of(text, seed)
             arguments = [a.copy() if hasattr(a, "copy") else a for a in arguments]
             began = time.process_time()
-            results = kernel(*arguments)
+            results = in_python(kernel)(*arguments)
             taken = time.process_time() - began
         if not all(np.all(np.isfinite(x)) for x in (*arguments, *(np.ravel(results) if results is not None else ()))):
             return None
