@@ -13,7 +13,6 @@ import numpy as np
 from .activity import plain_of
 from .elements import NUMBERS, node_of
 from .memory import is_scalar, storage_of, variable, writable
-from .memory import set_class as _set_class
 from .recording import scope_now
 from .rules.elementwise import RULES
 from .tape import Tape, current
@@ -78,7 +77,7 @@ def {name}(self, other):
     pen.pool[room] = z
     made = pen.shown[room, ...]
     made._node = z, number, reference
-    set_class(made, kind)
+    made.__class__ = kind
     return made
 """
 
@@ -111,7 +110,6 @@ _NAMES = {
     "get_ident": get_ident,
     "node_of": node_of,
     "scope_now": scope_now,
-    "set_class": _set_class,
     "variable": variable,
 }
 
@@ -151,7 +149,7 @@ def _written(name: str, prefix: str, base: Callable) -> Callable:
     text = _METHOD.format(name=full, formula=formula, first=first, second=second, both=both)
     if prefix == "__r":
         text = text.replace("    z = ", "    x, a, y, b = y, b, x, a\n    z = ")
-    names = {**_NAMES, "base": base, "over": _over}
+    names: dict[str, Any] = {**_NAMES, "base": base, "over": _over}
     exec(compile(text, __file__, "exec"), names)
     return names[full]
 

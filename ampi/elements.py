@@ -9,7 +9,6 @@ stored in.
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import threading
@@ -21,7 +20,6 @@ import numpy as np
 
 from . import checks, indexing
 from .memory import (
-    Region,
     TrackedArray,
     at_first_structured,
     region_of,
@@ -29,7 +27,6 @@ from .memory import (
     storage_of,
     variable,
 )
-from .memory import set_class as _set_class
 from .recording import scope_now
 from .tape import Tape, at_opening, living, open_tapes
 from .tape.elements import (
@@ -39,13 +36,13 @@ from .tape.elements import (
     READ,
     STORE,
     Elements,
+    offset_of,
     set_compiled_sweep,
-    steps_of,
 )
 
 _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__
-_index = operator.index
+_double = np.float64
 _scalar: type = TrackedArray
 
 NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool))
@@ -56,7 +53,42 @@ NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int3
 
 
 def getitem(self: Any, key: Any) -> Any:
-    """``array[key]`` while a tape is open."""
+    """``array[key]`` while a tape is open; short for elements of arrays that have a table of them."""
+    try:
+        region = self._region
+        found = region.numbers[key]
+        offset = region.offsets[key]
+    except (AttributeError, NotImplementedError, TypeError):
+        return _getitem(self, key)
+    scope = scope_now()
+    tape = scope.tape
+    storage = region.storage
+    reference = storage.tape
+    if (
+        type(found) is not _double
+        or tape is None
+        or reference is not tape.reference
+        or scope.thread != get_ident()
+        or (pen := tape.pen) is None
+        or storage.guard
+        or storage.volatile
+        or pen.records[-1] is not pen.current
+        or (place := pen.places.get(storage)) is None
+    ):
+        return _getitem(self, key)
+    pen.integers += (offset, place)
+    number = pen.count
+    pen.count = number + 1
+    room = pen.room or pen.enlarge()
+    pen.room = room = room - 1
+    pen.pool[room] = found
+    made = pen.shown[room, ...]
+    made._node = found, number, reference
+    made.__class__ = _scalar
+    return made
+
+
+def _getitem(self: Any, key: Any) -> Any:
     found = _item(self, key)
     if type(found) not in BITS:
         return indexing.selected(self, key, found)
@@ -75,26 +107,9 @@ def getitem(self: Any, key: Any) -> Any:
     pen = tape.pen
     if pen is None or storage.guard or storage.volatile:
         return indexing.selected(self, key, found)
-    try:
-        offset, strides, shape, code = region.steps
-    except AttributeError:
-        if not steps_of(region):
-            return indexing.selected(self, key, found)
-        offset, strides, shape, code = region.steps
-    except ValueError:
+    if (offset := offset_of(region, key)) is None:
         return indexing.selected(self, key, found)
-    if type(key) is int:
-        offset += (key if key >= 0 else key + shape[0]) * strides[0]
-    else:
-        try:
-            i, j = key
-        except (TypeError, ValueError):
-            offset = _offset_of(key, region.steps)
-        else:
-            if type(i) is int and type(j) is int:
-                offset += (i if i >= 0 else i + shape[0]) * strides[0] + (j if j >= 0 else j + shape[1]) * strides[1]
-            else:  # NumPy's integers may be too short for offsets
-                offset = _offset_of(key, region.steps)
+    code = region.steps[3]
     if pen.records[-1] is not pen.current:
         pen.open()
     try:
@@ -114,7 +129,7 @@ def getitem(self: Any, key: Any) -> Any:
     pen.pool[room] = found
     made = pen.shown[room, ...]
     made._node = found, number, reference
-    _set_class(made, _scalar)
+    made.__class__ = _scalar
     return made
 
 
@@ -134,21 +149,49 @@ def _constant(self: Any, key: Any, found: Any) -> Any:
     pen.pool[room] = found
     made = pen.shown[room, ...]
     made._node = found, None, tape.reference
-    _set_class(made, _scalar)
+    made.__class__ = _scalar
     return made
 
 
-def _offset_of(key: Any, steps: tuple) -> int:
-    """Of the element that integers select, in its storage."""
-    offset, strides, shape, _ = steps
-    for k, stride, length in zip(key if type(key) is tuple else (key,), strides, shape):
-        k = _index(k)
-        offset += (k if k >= 0 else k + length) * stride
-    return offset
-
-
 def setitem(self: Any, key: Any, value: Any) -> None:
-    """``array[key] = value`` while a tape is open, or exists."""
+    """``array[key] = value`` while a tape is open, or exists; short for variables and such elements."""
+    if type(value) is not _scalar:
+        _setitem(self, key, value)
+        return
+    try:
+        number, variable, known = value._node
+        region = self._region
+        if type(key) is not int:
+            i, j = key
+            if type(i) is not int or type(j) is not int:  # True is no index here
+                raise TypeError
+        offset = region.offsets[key]
+        scope = scope_now()
+        tape = scope.tape
+        pen = tape.pen
+        storage = region.storage
+        if (
+            variable is None
+            or known is not tape.reference
+            or storage.tape is not known
+            or scope.thread != get_ident()
+            or storage.needs
+            or storage.guard
+            or storage.volatile
+            or storage.swapped_by
+            or region.steps[3]
+            or pen.records[-1] is not pen.current
+            or (place := pen.places.get(storage)) is None
+        ):
+            raise TypeError
+    except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError):
+        _setitem(self, key, value)
+        return
+    _set_item(self, key, number)
+    pen.integers += (variable, offset, place + STORE)
+
+
+def _setitem(self: Any, key: Any, value: Any) -> None:
     if type(key) is slice and open_tapes:
         indexing.setitem(self, key, value)
         return
@@ -184,19 +227,7 @@ def setitem(self: Any, key: Any, value: Any) -> None:
     ):
         indexing.setitem(self, key, value)
         return
-    try:
-        offset, strides, shape, code = region.steps
-    except (AttributeError, ValueError):
-        if not steps_of(region):
-            indexing.setitem(self, key, value)
-            return
-        offset, strides, shape, code = region.steps
-    if type(key) is tuple and len(key) == len(shape) == 2 and type(key[0]) is type(key[1]) is int:
-        i, j = key
-        offset += (i if i >= 0 else i + shape[0]) * strides[0] + (j if j >= 0 else j + shape[1]) * strides[1]
-    elif type(key) is int and len(shape) == 1:
-        offset += (key if key >= 0 else key + shape[0]) * strides[0]
-    elif (offset := _place_of(key, region)) is None:  # type: ignore[assignment]
+    if (offset := offset_of(region, key)) is None:
         indexing.setitem(self, key, value)
         return
     if (
@@ -210,6 +241,7 @@ def setitem(self: Any, key: Any, value: Any) -> None:
     integers = pen.integers
     if not pen.records or pen.records[-1] is not pen.current or len(integers) > LONGEST:
         integers = pen.open()
+    code = region.steps[3]
     try:
         code |= pen.places[storage]
     except KeyError:
@@ -228,36 +260,7 @@ def setitem(self: Any, key: Any, value: Any) -> None:
 def _saved(array: Any, key: Any, offset: int, pen: Elements) -> bool:
     """Whether what tapes need of an element has been saved before it is overwritten."""
     region = array._region if array.ndim else region_of(array)
-    return _place_of(key, region) is not None and pen.save(region.storage, array, region, offset)
-
-
-def _place_of(key: Any, region: Region) -> int | None:
-    """The offset of the element that a key of integers selects, in its storage; None if it is another key."""
-    try:
-        offset, strides, shape, _ = region.steps
-    except AttributeError:
-        if not steps_of(region):
-            return None
-        offset, strides, shape, _ = region.steps
-    except ValueError:
-        return None
-    if type(key) is int:
-        key = (key,)
-    elif type(key) is not tuple:
-        return None
-    if len(key) != len(shape):
-        return None
-    for k, stride, length in zip(key, strides, shape):
-        if type(k) is not int:
-            if not isinstance(k, np.integer):
-                return None
-            k = int(k)
-        if k < 0:
-            k += length
-        if not 0 <= k < length:
-            return None  # an error of NumPy's
-        offset += k * stride
-    return offset
+    return offset_of(region, key) is not None and pen.save(region.storage, array, region, offset)
 
 
 def _set_passively(self: Any, key: Any, value: Any) -> None:

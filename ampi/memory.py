@@ -145,10 +145,10 @@ def forget_node(array: TrackedArray) -> None:
 class Region:
     """Where an array lies in its storage.
 
-    ``steps`` is what `tape.elements` finds elements by, once it has been computed.
+    ``steps``, ``offsets`` and ``numbers`` are what `tape.elements` finds elements by, once they have been computed.
     """
 
-    __slots__ = ("dtype", "offset", "shape", "steps", "storage", "strides")
+    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "shape", "steps", "storage", "strides")
 
     def __init__(self, storage: Storage, array: np.ndarray) -> None:
         self.storage = storage
@@ -498,7 +498,7 @@ def is_scalar(x: Any) -> bool:
     return type(x) is _scalar_type
 
 
-set_class = _set_class = object.__dict__["__class__"].__set__
+_set_class = object.__dict__["__class__"].__set__
 _set_flags = np.ndarray.setflags
 _new = np.ndarray.__new__
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .elements import NUMBERS
-from .memory import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, set_class, storage_of
+from .memory import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, storage_of
 from .rules.elementwise import RULES, Rule
 from .tape import IsRecord, Push, Sweep, Tape
 
@@ -109,7 +109,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     result._storage = storage = Storage(address_of(result), result.nbytes)
     storage.tape = reference
     result._region = region = Region.all_of(storage, result)
-    set_class(result, _array)
+    result.__class__ = _array
     kept: list[Any] = [None] * len(values)
     for n in rule.wants(active):
         x = values[n]

@@ -23,6 +23,7 @@ overwriting.  They are in one record for as long as no other one is appended to 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import warnings
@@ -35,7 +36,7 @@ import numpy as np
 from ..errors import PerformanceWarning
 from ..extents import Extent, address_of, may_repeat
 from ..handouts import where_called
-from ..memory import SLOT, Pool, Region, Storage
+from ..memory import SLOT, Pool, Region, Storage, memory_at
 from ..needs import Needs
 from .records import IsRecord, Record
 from .undo import Undo, needs_lock
@@ -53,7 +54,7 @@ PLACE = 16
 BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
 """By types of numbers that can be variables: what is added to their codes."""
 
-LONGEST = 1 << 15
+LONGEST = 1 << 14
 """Numbers in one record, after which there is another one."""
 ROOM = 128
 """Scalars for which there is memory in one piece."""
@@ -64,6 +65,8 @@ FEW, MANY = 50_000, 200_000
 """Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
 SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
+FEWEST, LARGEST = 16, 1 << 20
+"""Elements asked for before there is a table of offsets, and elements of the largest such table."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
@@ -335,8 +338,9 @@ class Elements:
 
     def enlarge(self) -> int:
         """Make room for some more scalars; gives their number."""
-        self.pool = np.empty(ROOM)
-        self.shown = self.pool.view(Pool)
+        memory = np.empty(ROOM)
+        self.pool = memoryview(memory)
+        self.shown = memory.view(Pool)
         self.shown.setflags(write=False)
         if len(self.integers) > LONGEST:
             self.open()
@@ -438,3 +442,51 @@ def steps_of(region: Region) -> tuple:
         else:
             region.steps = ()
         return region.steps
+
+
+def offset_of(region: Region, key: Any) -> int | None:
+    """The offset of the element that a key of integers selects, in its storage; None if it is another key, or if the
+    element's statements have to be recorded in another way.
+
+    An array of which an eighth of the elements have been asked for gets a table of their offsets: what is in there is
+    found in half the time.
+    """
+    steps = steps_of(region)
+    if not steps:
+        return None
+    offset, strides, shape, code = steps
+    if type(key) is not tuple:
+        key = (key,)
+    if len(key) != len(shape):
+        return None
+    for k, stride, length in zip(key, strides, shape):
+        if type(k) is not int:
+            if not isinstance(k, np.integer):
+                return None
+            k = int(k)  # NumPy's integers may be too short for offsets
+        if k < 0:
+            k += length
+        if not 0 <= k < length:
+            return None  # an error of NumPy's
+        offset += k * stride
+    try:
+        region.asked += 1
+    except AttributeError:
+        region.asked = 1
+    if region.asked >= FEWEST and region.asked * 8 >= (size := math.prod(shape)) and size <= LARGEST:
+        region.asked = -sys.maxsize  # never again
+        region.offsets = _offsets(steps[0], strides, shape)
+        if not code:
+            storage = region.storage
+            # Of the array's own memory, but no view of it: the array, which holds its region, could not be freed.
+            region.numbers = np.ndarray(
+                shape, np.float64, memory_at(storage.address, storage.nbytes), steps[0], strides
+            )
+    return offset
+
+
+def _offsets(first: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> memoryview:
+    offsets = np.full(shape, first, np.int64)
+    for axis, (stride, length) in enumerate(zip(strides, shape)):
+        offsets += (stride * np.arange(length)).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    return memoryview(offsets)
