@@ -23,7 +23,7 @@ import numpy as np
 from .activity import is_active, is_inexact, plain_of, require_arrays, run_plainly
 from .byte_views import movable
 from .errors import no_rule
-from .memory import is_scalar, plain, storage_of, wrapped
+from .memory import is_numpys, is_scalar, plain, storage_of, wrapped
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
 from .tape import Tape, current
@@ -45,7 +45,7 @@ CONSTANT: set[Callable] = _named(
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
-    "full_like geomspace gradient i0 kron linspace logspace max mean median meshgrid min percentile piecewise "
+    "full_like geomspace gradient i0 kron logspace max mean median meshgrid min percentile piecewise "
     "prod ptp quantile real sinc sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 
@@ -79,7 +79,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
         result = function._implementation(*arguments, **keywords)
-        if any(isinstance(leaf, np.inexact) for leaf in leaves(result)):  # a method of NumPy's scalars gave it
+        if any(map(is_numpys, leaves(result))):  # a method of NumPy's scalars gave it
             given, named = mapped(_as_array, arguments), mapped(_as_array, keywords)
             result = function._implementation(*given, **named)
         return _checked(function, result)
@@ -93,7 +93,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
 
 def _as_array(x: Any) -> Any:
     """NumPy's scalars as arrays, which have no methods that drop the class of what they get."""
-    return np.asarray(x) if isinstance(x, np.generic) else x
+    return np.asarray(x) if issubclass(type(x), np.generic) else x
 
 
 def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[tuple, dict, bool]:

@@ -503,6 +503,11 @@ _set_flags = np.ndarray.setflags
 _new = np.ndarray.__new__
 
 
+def is_numpys(x: Any) -> bool:
+    """Whether this is a floating-point number of NumPy's own, and no tracked one (which `isinstance` does not tell)."""
+    return issubclass(type(x), np.inexact)
+
+
 def scalar(number: np.inexact) -> TrackedArray:
     """A number as a tracked scalar."""
     memory = np.asarray(number)
@@ -604,7 +609,7 @@ def wrapped(result: Any) -> Any:
         if result.dtype.names:
             note_structured()
         return result.view(_array_type)
-    if isinstance(result, np.inexact):
+    if is_numpys(result):
         return scalar(result)
     if isinstance(result, (tuple, list)):
         items = [wrapped(item) for item in result]

@@ -164,7 +164,6 @@ copy = _ours(_np.copy, lambda a, order="K", subok=False: _array(a, order=order))
 empty = _ours(_np.empty, _empty)
 empty_like = _ours(_np.empty_like, _like(_np.empty_like))
 full = _ours(_np.full, _full)
-isscalar = _ours(_np.isscalar, lambda element: _memory.is_scalar(element) or _np.isscalar(element))
 ones_like = _ours(_np.ones_like, _like(_np.ones_like))
 zeros_like = _ours(_np.zeros_like, _like(_np.zeros_like))
 

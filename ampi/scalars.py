@@ -30,8 +30,8 @@ class scalar(ndarray):
     """A number that carries derivatives: what NumPy gives as a scalar.
 
     It is a 0-d `ampi.ndarray` whose memory is read-only. In-place operators give another one, it can be hashed,
-    `ampi.numpy.isscalar` is true of it, and what NumPy makes of a scalar it makes of this: ``s[...]``, ``s.reshape(1)``
-    and ``np.atleast_1d(s)`` are arrays with memory of their own.
+    `isinstance` takes it for NumPy's number as well (`numpy.float64`, a `float`), and what NumPy makes of a scalar it makes
+    of this: ``s[...]``, ``s.reshape(1)`` and ``np.atleast_1d(s)`` are arrays with memory of their own.
     """
 
     __slots__ = ()
@@ -46,6 +46,11 @@ class scalar(ndarray):
     for _name, _method in element_arithmetic.operators().items():
         vars()[_name] = _method
     del _name, _method
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What NumPy's number would be, as `isinstance` asks: `numpy.float64`, which is a `float`, or another one."""
+        return self.dtype.type
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
         if len(inputs) == 2 and method == "__call__" and not keywords:

@@ -4,6 +4,7 @@ a tape; arrays without elements have no part in derivatives."""
 import contextlib
 import copy
 import math
+import numbers
 import pickle
 import warnings
 
@@ -76,6 +77,28 @@ def test_a_scalar_never_changes(make, x):
         assert s == before and np.all(part == before + 1.0)
     with pytest.raises(TypeError, match="read-only"):
         memoryview(s)[()] = 0.0
+
+
+KINDS = (
+    *(int, float, complex, np.generic, np.number, np.inexact, np.floating, np.complexfloating, np.integer),
+    *(np.float64, np.float32, np.complex128, np.complex64, np.longdouble, numbers.Number, numbers.Complex, numbers.Real),
+)
+DTYPES = [np.float64, np.float32, np.longdouble, np.complex128, np.complex64]
+
+
+@pytest.mark.filterwarnings("ignore::ampi.ActivityWarning")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_isinstance_takes_a_scalar_for_numpys(make, dtype):
+    values = np.array([1.0, 2.0, 3.0], dtype)
+    try:
+        expected = make(values)
+    except TypeError:  # of complex numbers, or of long ones
+        return
+    with ampi.Tape() as tape:
+        found = make(tape.watch(values))
+    assert [k for k in KINDS if isinstance(found, k)] == [k for k in KINDS if isinstance(expected, k)]
+    assert np.isscalar(found) and anp.isscalar(found)
 
 
 def test_a_history_of_totals_holds_each(x):

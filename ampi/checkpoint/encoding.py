@@ -73,7 +73,7 @@ def objects_of(state: Any) -> list[Any]:
     found: dict[int, Any] = {}
 
     def visit(x: Any) -> None:
-        if type(x) in ATOMS or isinstance(x, np.generic) or id(x) in found:
+        if type(x) in ATOMS or issubclass(type(x), np.generic) or id(x) in found:
             return
         found[id(x)] = x
         for part in _parts(x).values():
@@ -113,7 +113,7 @@ class Encoder:
 
     def encode(self, x: Any, way: tuple = ()) -> tuple:
         """The data of a part of the state, to which there is a way."""
-        if type(x) in ATOMS or isinstance(x, np.generic):
+        if type(x) in ATOMS or issubclass(type(x), np.generic):
             return "value", x
         if id(x) in self._met:
             return "again", self._met[id(x)][0]

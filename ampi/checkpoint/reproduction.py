@@ -63,7 +63,7 @@ class Held:
 
 
 def _told(value: Any) -> Any:
-    return value.tobytes() if isinstance(value, np.generic) else value
+    return value.tobytes() if issubclass(type(value), np.generic) else value
 
 
 def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> None:

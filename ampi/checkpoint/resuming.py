@@ -223,7 +223,7 @@ def numbers_of(step: Any) -> dict[str, str]:
     found = {}
     for function in functions_of(step):
         for name, value in _named_in(function).items():
-            if isinstance(value, _NUMBERS):
+            if issubclass(type(value), _NUMBERS):
                 found[f"{name} in {function.__qualname__}"] = repr(value)
     return found
 

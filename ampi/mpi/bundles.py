@@ -160,10 +160,10 @@ for_array_types(lambda cls: copyreg.pickle(cls, _reduced))
 
 def _arrays_in(obj: Any) -> list[TrackedArray]:
     """All arrays of ours that pickling an object would meet."""
-    if isinstance(obj, _ATOMS):
-        return []
     if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
         return [obj]
+    if isinstance(obj, _ATOMS):
+        return []
     found: dict[int, TrackedArray] = {}
     if _walk(obj, found, set()):
         return list(found.values())

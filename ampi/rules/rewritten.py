@@ -154,6 +154,16 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     return np.where(plain(x) > plain(xp)[-1], fp[-1] if right is None else right, result)
 
 
+@exactly(np.linspace)
+def _linspace(start: Any, stop: Any, *arguments: Any, **keywords: Any) -> Any:
+    start, stop = np.asanyarray(start), np.asanyarray(stop)
+    if start.ndim or stop.ndim:
+        return np.linspace._implementation(start, stop, *arguments, **keywords)
+    # Of numbers, NumPy's computes in an array of its own, which nobody tracks.
+    found = np.linspace._implementation(_array(start)[None], _array(stop)[None], *arguments, **keywords)
+    return (found[0][:, 0], found[1][0]) if isinstance(found, tuple) else found[:, 0]
+
+
 @exactly(np.polyval)
 def _polyval(p: Any, x: Any) -> Any:
     p, x = _array(p), _array(x)
@@ -289,6 +299,7 @@ RULES: dict[Callable, Callable] = {
     np.correlate: _correlate,
     np.imag: lambda val: val.imag,  # of real numbers a constant
     np.interp: _interp,
+    np.linspace: _linspace,
     np.nan_to_num: _nan_to_num,
     np.nancumprod: _without_nan(np.cumprod, 1),
     np.nancumsum: _without_nan(np.cumsum, 0),

@@ -58,7 +58,7 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
 
 def constant(builder: Any, value: Any, node: Any) -> Value:
     """A Python object found at compile time, as a value."""
-    if isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
+    if issubclass(type(value), (bool, int, float, complex, np.number, np.bool_)):
         try:
             type_ = inference.plain(numba.typeof(value))
         except (NumbaError, ValueError):

@@ -185,7 +185,9 @@ class _Identity:
         if is_plain(value):
             overloads = [self.of_function(f, None) for f in declared_overloads(value)]
             return value.__module__, value.__qualname__, overloads and (self.of_function(value, None), overloads)
-        if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, types.Type, type(None))):
+        if issubclass(
+            type(value), (bool, int, float, complex, str, bytes, np.generic, np.dtype, types.Type, type(None))
+        ):
             return type(value).__qualname__, repr(value)
         if isinstance(value, type):
             return value.__module__, value.__qualname__, getattr(value, "_fields", ())
