@@ -345,7 +345,9 @@ class _Custom:
             found = list(leaves(self.outputs))
             tangents = [None] * len(found) if dot is None else list(leaves(dot))
             if len(tangents) != len(found):
-                raise TapeError(f"the tangent of {self.name} returned {len(tangents)} tangents for {len(found)} results")
+                raise TapeError(
+                    f"the tangent of {self.name} returned {len(tangents)} tangents for {len(found)} results"
+                )
             for region, x_dot in zip(found, tangents):
                 if region is None:
                     continue

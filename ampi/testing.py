@@ -464,8 +464,8 @@ def taylor_test(
     verbose : bool
         Print the table on rank 0.
     order : {1, 2}
-        Whether the gradient is compared with differences of ``f``, or H v from `ampi.hvp` with differences of gradients:
-        the norm over all ranks' arguments.
+        Whether the gradient is compared with differences of ``f``, or H v from `ampi.hvp` with differences of
+        gradients: the norm over all ranks' arguments.
 
     Raises
     ------

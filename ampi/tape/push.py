@@ -210,6 +210,14 @@ def no_tangent(what: str) -> ActivityError:
     )
 
 
+def not_kept(what: str) -> ActivityError:
+    """The error for what a walk covers on tapes that are made for it."""
+    return ActivityError(
+        f"{where_called()}: {what}: this tape keeps what takes it back and not what takes it forward; make it with "
+        "ampi.Tape(tangents=True), or take ampi.linearize or ampi.jvp"
+    )
+
+
 class _AtOnce(list):
     """Records that are given to somebody as soon as they are there."""
 
