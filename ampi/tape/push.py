@@ -68,14 +68,16 @@ class Push:
         """Have ``callback(error)`` called at the very end, with the error that has come or None; the last one first."""
         self.ends.append(callback)
 
-    def finish(self, error: BaseException | None) -> None:
-        """This is the end.  What goes wrong in it, those who come later are told."""
+    def finish(self, error: BaseException | None, refuse: Callable[[BaseException], None] | None = None) -> None:
+        """This is the end.  What goes wrong in it, those who come later are told, and first of all ``refuse``."""
         ends, self.ends = self.ends, []
         raised: BaseException | None = None
         for end in reversed(ends):
             try:
                 end(error)
             except Exception as problem:
+                if error is None and refuse is not None:
+                    refuse(problem)
                 error = raised = problem
         if raised is not None:
             raise raised

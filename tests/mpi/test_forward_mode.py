@@ -10,6 +10,7 @@ from programs import WORLD, broken_in
 import ampi
 import ampi.numpy as np
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.reverse import reverse_of
 
 pytestmark = pytest.mark.mpi
 
@@ -195,6 +196,47 @@ def test_a_walk_refuses_on_all_ranks_what_a_tape_for_sweeps_has_not_kept(what):
         COMM_WORLD.Allreduce(y, total)
     with pytest.raises((ampi.ActivityError, ampi.CommunicationError), match=r"ampi\.Tape\(tangents=True\)"):
         tape.tangent(total, x, V)
+
+
+@pytest.mark.parametrize("mode", ["jvp", "hvp", "walk"])
+def test_an_error_in_the_end_of_one_part_is_told_to_the_others(mode):
+    """Whoever stops there may have left messages under way: the communicator says so at its next use."""
+    comm = COMM_WORLD.Dup()
+    told = []
+
+    def fail(error):
+        told.append(error)
+        raise ZeroDivisionError("in the end")
+
+    def f(x):
+        y = np.zeros(3)
+        comm.Sendrecv(x * x, AFTER, 0, y, BEFORE)
+        tape = ampi.tape.current()
+        push = tape.forward or tape.tangents
+        if push is not None and RANK == 0:
+            push.at_end(fail)
+        return np.sum(y * x)
+
+    def walked():
+        with ampi.Tape() as tape:
+            x = tape.watch(X)
+            y = f(x)
+            if RANK == 0:
+                tape.at_sweep_start("an end", lambda push: push.at_end(fail))
+        return tape.tangent(y, x, V)
+
+    run = {"jvp": lambda: ampi.jvp(f, X, V), "hvp": lambda: ampi.hvp(f, X, V), "walk": walked}[mode]
+    if RANK == 0:
+        with pytest.raises(ZeroDivisionError):
+            run()
+        assert told == [None]
+        assert "in the end" in reverse_of(comm).broken
+    elif mode == "hvp":  # there is no sweep on rank 0
+        with pytest.raises(ampi.CommunicationError, match="ZeroDivisionError: in the end"):
+            run()
+    else:
+        run()
+    comm.Free()
 
 
 SHORT = broken_in("Open MPI", "a nonblocking read beyond the end of the file never completes")
