@@ -93,7 +93,8 @@ class custom_vjp:
         self.backward = backward
 
     def defjvp(self, tangent: Callable) -> Callable:
-        """Give the tangent as well: without it, forward mode (`ampi.jvp`) is an error.
+        """Give the tangent as well: without it, forward mode (`ampi.jvp`, `ampi.linearize`) is an error, and so are
+        `Tape.tangent` over a tape that recorded a call before it was given, and second order.
 
         ``tangent(arguments, tangents)`` takes two tuples, the second of the same structure and shapes, with plain
         arrays and numbers (zeros for what carries no derivative, None for what cannot carry one).  It returns the
