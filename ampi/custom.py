@@ -21,7 +21,18 @@ from .memory import (
     tracked_copy,
 )
 from .structures import leaves, mapped
-from .tape import Push, SecondTape, Sweep, Tape, Undo, no_second_derivative, passive, recording, where_called
+from .tape import (
+    Push,
+    SecondTape,
+    Sweep,
+    Tape,
+    Undo,
+    lanes_of,
+    no_second_derivative,
+    passive,
+    recording,
+    where_called,
+)
 
 
 class custom_vjp:
@@ -82,7 +93,8 @@ class custom_vjp:
         self.backward = backward
 
     def defjvp(self, tangent: Callable) -> Callable:
-        """Give the tangent as well: without it, forward mode (`ampi.jvp`) is an error.
+        """Give the tangent as well: without it, forward mode (`ampi.jvp`, `ampi.linearize`) is an error, and so are
+        `Tape.tangent` over a tape that recorded a call before it was given, and second order.
 
         ``tangent(arguments, tangents)`` takes two tuples, the second of the same structure and shapes, with plain
         arrays and numbers (zeros for what carries no derivative, None for what cannot carry one).  It returns the
@@ -108,6 +120,7 @@ class custom_vjp:
         if tape.tangents is not None:
             return self._call_second(tape, arguments)
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
+        given = None if self.tangent is None else mapped(lambda x: _given(tape, x), arguments)
         start = len(tape)
         with passive():
             result, residuals = self.forward(*arguments)
@@ -117,7 +130,8 @@ class custom_vjp:
         active = [x for x in leaves(arguments) if is_active(tape, x)]
         result = mapped(lambda x: _output(x, active, written), result)
         outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
-        record = _Custom(self.__name__, self.backward, sources, overwritten, kept, outputs)
+        record = _Custom(self, sources, overwritten, kept, outputs)
+        record.arguments = given
         produced = [x for x in leaves(result) if _can_be_active(x)]
         created = [x for x in produced if not tape.is_active(x)]
         for x in produced:
@@ -127,7 +141,7 @@ class custom_vjp:
 
     def _call_forward(self, tape: Any, arguments: tuple) -> Any:
         """A call in forward mode."""
-        self._require_tangent()
+        self.require_tangent()
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
         active = [x for x in leaves(arguments) if is_active(tape, x)]
         lanes = tape.forward.lanes
@@ -158,8 +172,9 @@ class custom_vjp:
                 tape.start(x, value)
         return result
 
-    def _require_tangent(self) -> None:
-        if self.tangent is None:
+    def require_tangent(self, known: bool = True) -> None:
+        """Raise where there is no tangent, or none was known at the call."""
+        if self.tangent is None or not known:
             raise ActivityError(
                 f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
                 f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
@@ -168,7 +183,7 @@ class custom_vjp:
     def _call_second(self, tape: Any, arguments: tuple) -> Any:
         """A call in second order: its author's tangent gives that of the result, and forward mode those of the
         residuals, for which `forward` runs on copies."""
-        self._require_tangent()
+        self.require_tangent()
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
         with passive():
@@ -197,7 +212,7 @@ class custom_vjp:
         rest = iter(tangents)
         result = mapped(lambda x: _result(tape, self.__name__, x, next(rest)), result)
         outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
-        record = _CustomPairs(self.__name__, self.backward, sources, [], kept, outputs)  # type: ignore[arg-type]
+        record = _CustomPairs(self, sources, [], kept, outputs)
         tape.append(record, created=[x for x in leaves(result) if _can_be_active(x)])
         return result
 
@@ -244,14 +259,56 @@ def _tangent_of(tape: Any, x: Any) -> Any:
     return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
 
 
-class _Custom:
-    __slots__ = ("backward", "name", "outputs", "overwritten", "residuals", "sources")
+def _given(tape: Tape, x: Any) -> Any:
+    """A leaf of the arguments, for a walk: an array that has the values of now when the record is passed."""
+    return _Array(tape.need(x), is_scalar(x)) if isinstance(x, np.ndarray) else x
 
-    def __init__(
-        self, name: str, backward: Callable, sources: tuple, overwritten: list, residuals: Any, outputs: Any
-    ) -> None:
-        self.name = name
-        self.backward = backward
+
+class _Array:
+    """An array among a call's arguments; ``is_number``: it stands for a number."""
+
+    __slots__ = ("is_number", "values")
+
+    def __init__(self, values: np.ndarray, is_number: bool) -> None:
+        self.values = values
+        self.is_number = is_number
+
+    def copy(self) -> Any:
+        """A new array of the values, as `tangent` gets it."""
+        return tracked_copy(self.values[()] if self.is_number else self.values)
+
+    def tangent(self, push: Any, region: Region | None) -> Any:
+        """Its tangent: zeros without a region, None for what has none."""
+        if region is not None:
+            return np.array(push.get(region))[()]
+        if not carries_derivatives(self.values.dtype):
+            return None
+        return np.zeros(self.values.shape, self.values.dtype)[()]
+
+
+class _Custom:
+    """The record of a call.
+
+    Attributes
+    ----------
+    rule : custom_vjp
+    sources, outputs
+        Regions in the structure of the arguments and of the result; None for what is not active.
+    overwritten : list of Zero
+        What `forward` overwrote.
+    residuals
+        What it kept.
+    arguments
+        For walks, where the rule has a tangent: the arguments.
+    """
+
+    __slots__ = ("arguments", "backward", "name", "outputs", "overwritten", "residuals", "rule", "sources")
+
+    def __init__(self, rule: custom_vjp, sources: Any, overwritten: list, residuals: Any, outputs: Any) -> None:
+        self.rule = rule
+        self.name = rule.__name__
+        self.backward: Any = rule.backward
+        self.arguments: Any = None
         self.sources = sources
         self.overwritten = overwritten
         self.residuals = residuals
@@ -269,6 +326,38 @@ class _Custom:
             )
         for number, (source, bar) in enumerate(zip(self.sources, bars)):
             self._add(sweep, number, source, bar)
+
+    @property
+    def tangent(self) -> Callable[[Push], None]:
+        """In a walk: what the rule's tangent gives.  Without one it is an error."""
+        self.rule.require_tangent(self.arguments is not None)
+        return self._tangent
+
+    def _tangent(self, push: Push) -> None:
+        function: Any = self.rule.tangent
+        sources = iter(list(leaves(self.sources)))
+        regions = [next(sources) for _ in leaves(self.arguments)]
+        for lane in lanes_of(push):
+            given, of = mapped(lambda x: x.copy() if isinstance(x, _Array) else x, self.arguments), iter(regions)
+            dots = mapped(lambda x, of=of, lane=lane: _dot(lane, x, next(of)), self.arguments)
+            _, dot = function(given, dots)
+            for action in self.overwritten:
+                action.tangent(lane)
+            found = list(leaves(self.outputs))
+            tangents = [None] * len(found) if dot is None else list(leaves(dot))
+            if len(tangents) != len(found):
+                raise TapeError(
+                    f"the tangent of {self.name} returned {len(tangents)} tangents for {len(found)} results"
+                )
+            for region, x_dot in zip(found, tangents):
+                if region is None:
+                    continue
+                value = np.zeros(region.shape) if x_dot is None else plain(np.asarray(x_dot))
+                if value.shape != region.shape:
+                    raise TapeError(
+                        f"the tangent of {self.name} returned shape {value.shape} for a result of shape {region.shape}"
+                    )
+                lane.put(region, value)
 
     def _add(self, sweep: Sweep, number: int, source: Any, bar: Any) -> None:
         if bar is None or source is None:
@@ -301,6 +390,12 @@ class _CustomPairs(_Custom):
 
     def tangent(self, push: Push) -> None:
         """Nothing: it is there."""
+
+
+def _dot(push: Any, x: Any, region: Region | None) -> Any:
+    if isinstance(x, _Array):
+        return x.tangent(push, region)
+    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
 
 
 def _taken(sweep: Sweep, region: Region) -> np.ndarray:

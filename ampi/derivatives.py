@@ -265,9 +265,7 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     >>> push(np.array([1.0, 10.0]))
     array([ 2., 40.])
     """
-    tape = Tape()
-    tape.walks = True
-    with tape:
+    with Tape(tangents=True) as tape:
         watched = tuple(_watch(tape, leaf) for leaf in x)
         y = f(*watched)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .derivatives import jvp, value_and_grad, vjp
+from .derivatives import grad, jvp, value_and_grad, vjp
 from .memory import carries_derivatives, is_scalar, plain, tracked_copy
 from .second_order import hvp
 from .structures import leaves, mapped
@@ -87,15 +87,19 @@ class TaylorTest:
     steps : list of float
         h, each half of the one before.
     zeroth, first : list of float
-        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must go like h and h².
+        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must go like h and h²; with ``order=2``
+        ``|g(x + h v) − g(x)|`` and ``|g(x + h v) − g(x) − h H v|``, of all ranks together.
     floor : float
         Remainders below this are rounding.
+    order : {1, 2}
+        Of the derivative that was looked at.
     """
 
     steps: list[float]
     zeroth: list[float]
     first: list[float]
     floor: float
+    order: int = 1
 
     @property
     def orders(self) -> list[float]:
@@ -114,9 +118,12 @@ class TaylorTest:
         return min(seen[-3:]) >= 1.9
 
     def __str__(self) -> str:
+        names = " of second order: ", "|g(x+hv)-g(x)|   order   |... - h H v|  "
+        if self.order == 1:
+            names = ": ", "|J(x+hv)-J(x)|   order   |... - h<g,v>| "
         lines = [
-            f"Taylor test: {'passed' if self.passed else 'FAILED'}",
-            "  h          |J(x+hv)-J(x)|   order   |... - h<g,v>|   order",
+            f"Taylor test{names[0]}{'passed' if self.passed else 'FAILED'}",
+            f"  h          {names[1]}  order",
         ]
         for k, h in enumerate(self.steps):
             orders = ("", "")
@@ -428,8 +435,9 @@ def taylor_test(
     comm: Any = None,
     check: bool = True,
     verbose: bool = True,
+    order: int = 1,
 ) -> TaylorTest:
-    """Check that J(x + h v) − J(x) − h ⟨g, v⟩ goes like h², with g from `ampi.grad`.
+    """Check that J(x + h v) − J(x) − h ⟨g, v⟩ goes like h², with g from `ampi.grad`; or g(x + h v) − g(x) − h H v.
 
     Collective over ``comm``.
 
@@ -455,14 +463,27 @@ def taylor_test(
         Raise AssertionError if the test does not pass.
     verbose : bool
         Print the table on rank 0.
+    order : {1, 2}
+        Whether the gradient is compared with differences of ``f``, or H v from `ampi.hvp` with differences of
+        gradients: the norm over all ranks' arguments.
+
+    Raises
+    ------
+    ActivityError
+        With ``order=2``: an operation of ``f`` has no second derivative yet.
 
     Examples
     --------
     >>> ampi.testing.taylor_test(lambda x: (x**3).sum(), numpy.array([1.0, 2.0]), verbose=False).passed
     True
+    >>> ampi.testing.taylor_test(lambda x: (x**3).sum(), numpy.array([1.0, 2.0]), verbose=False, order=2).passed
+    True
     """
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 or 2, not {order!r}")
     with _ranks(comm) as comm:
-        result = _taylor_test(f, x, direction, objective, seed, step, steps, comm)
+        test = _taylor_test if order == 1 else _taylor_test_of_gradients
+        result = test(f, x, direction, objective, seed, step, steps, comm)
         if verbose and comm.Get_rank() == 0:
             print(result, flush=True)
     return _judged(result, check)
@@ -490,6 +511,33 @@ def _taylor_test(
     zeroth = [abs(value - start) for value in values]
     first = [abs(value - start - h * slope) for value, h in zip(values, hs)]
     return TaylorTest(hs, zeroth, first, 200 * eps * max(abs(start), *map(abs, values)))
+
+
+def _taylor_test_of_gradients(
+    f: Callable,
+    x: tuple,
+    direction: tuple | None,
+    objective: str,
+    seed: int,
+    step: float | None,
+    steps: int,
+    comm: Any,
+) -> TaylorTest:
+    generator = np.random.default_rng((seed, comm.Get_rank()))
+    f, x, v = _varying(f, x, _directions(x, direction, generator))
+    gradient = grad(f, tuple(range(len(x))), objective, comm)
+    norm = lambda parts: math.sqrt(comm.allreduce(sum(_pairing(part, part) for part in parts)))
+    start, product = gradient(*x), hvp(f, x, v, objective, comm)
+    eps = comm.allreduce(_epsilon(x), op=_max())
+    largest = (1e-2 if eps < 1e-10 else 0.2) if step is None else step
+    hs = [largest * _relative_size(comm, x, v) / _RATIO**k for k in range(steps + 1)]
+    zeroth, first, sizes = [], [], [norm(start)]
+    for h in hs:
+        there = gradient(*_moved(x, v, h))
+        zeroth.append(norm([_numbers(a) - _numbers(b) for a, b in zip(there, start)]))
+        first.append(norm([_numbers(a) - _numbers(b) - h * _numbers(c) for a, b, c in zip(there, start, product)]))
+        sizes.append(norm(there))
+    return TaylorTest(hs, zeroth, first, 200 * eps * max(sizes), 2)
 
 
 def _judged(result: Any, check: bool) -> Any:

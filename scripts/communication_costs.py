@@ -1,4 +1,4 @@
-"""The measurements of ``scripts/bench_mpi``: plain mpi4py, ampi with no tape, and ampi recording, in turn.
+"""The measurements of ``scripts/bench_mpi``: plain mpi4py, ampi with no tape, recording, and in forward mode, in turn.
 
 A row is one way to exchange messages between two ranks. All of its variants run once per round, so that what else the
 machine does hits them alike, and the medians over the rounds of the differences within a round are reported.
@@ -24,7 +24,7 @@ import ampi.numpy as np  # noqa: E402
 
 COMM = ampi.COMM_WORLD
 PARTNER = 1 - PLAIN.rank
-BARS = {"idle": 0.3, "record": 5.0, "sweep": 10.0, "large": 1.1, "bytes": 500}
+BARS = {"idle": 0.3, "record": 5.0, "sweep": 10.0, "large": 1.1, "forward": 2.0, "bytes": 500}
 
 
 # ------------------------------------------------------------------------------ ways to exchange; one message per turn
@@ -78,8 +78,8 @@ def timed(way, comm, request, x, y, turns):
 def one_round(number, way, elements, turns):
     """Microseconds per turn of every variant, once; in each round another one comes first."""
     took = {}
-    variants = [plain, idle, recorded]
-    for variant in variants[number % 3 :] + variants[: number % 3]:
+    variants = [plain, idle, recorded, forward]
+    for variant in variants[number % 4 :] + variants[: number % 4]:
         gc.collect()
         variant(took, way, elements, turns)
     return took
@@ -110,6 +110,18 @@ def recorded(took, way, elements, turns):
     took["sweep"] = (time.perf_counter() - start) / turns * 1e6
 
 
+def forward(took, way, elements, turns):
+    """ampi in forward mode: a tangent beside each message."""
+
+    def program(x):
+        y = np.zeros(elements)
+        y[...] = x
+        took["forward"] = timed(way, COMM, ampi.Request, x, y, turns)
+        return y
+
+    ampi.jvp(program, numpy.ones(elements), numpy.ones(elements))
+
+
 def median_of(rounds, quantity):
     """Median over the rounds, and over the two ranks the larger one."""
     return max(PLAIN.allgather(statistics.median(quantity(took) for took in rounds)))
@@ -128,6 +140,8 @@ def measure(name, elements, turns, rounds):
         "record_per_message": median_of(taken, lambda took: (took["recorded"] - took["plain"]) / messages),
         "sweep_per_message": median_of(taken, lambda took: (took["sweep"] - took["plain"]) / messages),
         "recorded_to_plain": median_of(taken, lambda took: took["recorded"] / took["plain"]),
+        "forward_per_message": median_of(taken, lambda took: (took["forward"] - took["plain"]) / messages),
+        "forward_to_plain": median_of(taken, lambda took: took["forward"] / took["plain"]),
         "sweep_to_plain": median_of(taken, lambda took: took["sweep"] / took["plain"]),
     }
 
@@ -177,18 +191,23 @@ def main():
 def report(small, large, memory):
     """Print the table."""
     print(f"{MPI.Get_library_version().splitlines()[0].split(',')[0]}, 2 ranks; µs over plain mpi4py\n")
-    print(f"{'one double':24}{'plain':>9}{'idle':>10}{'recording':>12}{'sweep':>12}{'tape':>13}")
-    print(f"{'':24}{'per turn':>9}{'per call':>10}{'per message':>12}{'per message':>12}{'per message':>13}")
+    print(f"{'one double':24}{'plain':>9}{'idle':>10}{'recording':>12}{'sweep':>12}{'tape':>13}{'forward':>13}")
+    per = f"{'per message':>12}" * 2 + f"{'per message':>13}" * 2
+    print(f"{'':24}{'per turn':>9}{'per call':>10}{per}")
     for row in small:
         print(
             f"{row['way']:24}{row['plain']:9.2f}{row['idle_per_call']:10.2f}{row['record_per_message']:12.2f}"
             f"{row['sweep_per_message']:12.2f}{memory[row['way']]:8.0f} bytes"
+            f"{row['forward_per_message']:13.2f}"
         )
     print(f"{'bar':24}{'':9}{BARS['idle']:10.2f}{BARS['record']:12.2f}{BARS['sweep']:12.2f}{BARS['bytes']:8.0f} bytes")
-    print(f"\n{'1 MB':24}{'plain':>9}{'recorded/plain':>16}{'sweep/plain':>13}")
+    print(f"\n{'1 MB':24}{'plain':>9}{'recorded/plain':>16}{'sweep/plain':>13}{'forward/plain':>15}")
     for row in large:
-        print(f"{row['way']:24}{row['plain']:9.1f}{row['recorded_to_plain']:16.3f}{row['sweep_to_plain']:13.3f}")
-    print(f"{'bar':24}{'':9}{BARS['large']:16.3f}")
+        print(
+            f"{row['way']:24}{row['plain']:9.1f}{row['recorded_to_plain']:16.3f}{row['sweep_to_plain']:13.3f}"
+            f"{row['forward_to_plain']:15.3f}"
+        )
+    print(f"{'bar':24}{'':9}{BARS['large']:16.3f}{'':13}{BARS['forward']:15.3f}")
 
 
 if __name__ == "__main__":

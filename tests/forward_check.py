@@ -44,22 +44,26 @@ def size(a):
     return np.sqrt(pairing(a, a))
 
 
-def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, walk=True):
-    """`ampi.jvp` (and `Tape.tangent`) against the reverse sweep, summed over ranks by ``add``."""
+def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, same_bits=True, walk=True):
+    """`ampi.jvp` and `Tape.tangent` against the reverse sweep, summed over ranks by ``add``.
+
+    Tangent programs of kernels are compiled on their own, and may round otherwise: ``same_bits`` is false.  Without
+    ``walk`` the tape is one for sweeps alone.
+    """
     generator = np.random.default_rng(seed)
     x_dot = [draw(generator, a) for a in x]
     y, y_dot = ampi.jvp(f, tuple(x), tuple(x_dot))
     y, y_dot = numbers(y), [leaf for leaf in leaves(y_dot) if leaf is not None]
     assert [np.shape(a) for a in y] == [np.shape(a) for a in y_dot]
     assert [np.asarray(a).dtype for a in y] == [np.asarray(a).dtype for a in y_dot]
-    with ampi.Tape() as tape:
+    with ampi.Tape(tangents=walk) as tape:
         watched = [tape.watch(a) for a in x]
         again = f(*watched)
     outputs = numbers(again)
     for a, b in zip(y, outputs, strict=True):
-        if walk:
+        if same_bits:
             assert np.array_equal(a, ampi.value(b), equal_nan=True), "other values than on a tape"
-        else:  # tangent programs are compiled on their own, and may round otherwise
+        else:
             np.testing.assert_allclose(a, ampi.value(b), tolerance, tolerance, err_msg="other values than on a tape")
     tracked = [isinstance(a, ampi.ndarray) for a in outputs]
     outputs, chosen = ([a for a, t in zip(some, tracked) if t] for some in (outputs, y_dot))
@@ -70,13 +74,13 @@ def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, walk=True):
     forward, reverse = add(pairing(chosen, w)), add(pairing(x_dot, x_bar))
     scale = max(add(size(chosen) * size(w)), add(size(x_dot) * size(x_bar)), 1e-300)
     assert abs(forward - reverse) <= tolerance * scale, (forward, reverse, scale)
-    if walk:
+    for _ in range(2 * walk):
         walked = tape.tangent(outputs, watched, x_dot)
         for a, b in zip(walked, chosen, strict=True):
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(size([b]), 1e-300))
     if is_drawn(1):
         check_seeds(tape, outputs, watched, 2)
-        check_tangents(f, x, 2, rounding=0.0 if walk else tolerance)
+        check_tangents(f, x, 2, rounding=0.0 if same_bits else tolerance)
     return forward
 
 

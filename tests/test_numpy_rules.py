@@ -463,8 +463,11 @@ CASES = {
     ],
     "vdot": [case(np.vdot, M, M)],
     "linalg.cholesky": [
-        case(lambda x: np.linalg.cholesky(_spd(x)), (3, 3), kinds=REAL),
-        case(lambda x: np.linalg.cholesky(_spd(x), upper=True), (3, 3), kinds=REAL),
+        case(lambda x: np.linalg.cholesky(_spd(x)), (3, 3)),
+        case(lambda x: np.linalg.cholesky(_spd(x), upper=True), (2, 3, 3)),
+        case(lambda x: np.linalg.cholesky(np.tril(_spd(x))), (3, 3)),
+        case(lambda x: np.linalg.cholesky(_spd(x) + np.triu(x, 1), upper=False), (2, 3, 3)),
+        case(lambda x: np.linalg.cholesky(np.triu(_spd(x)), upper=True), (3, 3)),
     ],
     "linalg.det": [
         case(lambda x: np.linalg.det(_regular(x)), (3, 3)),
@@ -474,9 +477,16 @@ CASES = {
     "linalg.eigvals": [case(lambda x: np.linalg.eigvals(_regular(x) * np.arange(1.0, 4.0)), (3, 3), kinds=REAL)],
     "linalg.eigh": [
         case(lambda x: np.linalg.eigh(_spd(x))[0], (3, 3)),
-        case(lambda x: abs(np.linalg.eigh(_spd(x))[1]), (3, 3), kinds=REAL),
+        case(lambda x: abs(np.linalg.eigh(_spd(x))[1]), (3, 3)),
+        *[
+            case(lambda x, UPLO=UPLO: abs(np.linalg.eigh(x + np.diag([1.0, 3.0, 6.0]), UPLO)[1]), (3, 3))
+            for UPLO in ("L", "U")
+        ],
     ],
-    "linalg.eigvalsh": [case(lambda x: np.linalg.eigvalsh(_spd(x)), (3, 3))],
+    "linalg.eigvalsh": [
+        case(lambda x: np.linalg.eigvalsh(_spd(x)), (3, 3)),
+        *[case(lambda x, UPLO=UPLO: np.linalg.eigvalsh(x, UPLO), (3, 3)) for UPLO in ("L", "U")],
+    ],
     "linalg.inv": [
         case(lambda x: np.linalg.inv(_regular(x)), (3, 3)),
         case(lambda x: np.linalg.inv(_regular(x)), (2, 3, 3)),

@@ -90,6 +90,28 @@ def test_the_table_can_be_read(capsys):
     assert lines[-1].split()[-1].startswith("2.0")
 
 
+def test_second_order_is_compared_with_differences_of_gradients(capsys):
+    assert taylor_test(rosenbrock, X, order=2).passed
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Taylor test of second order: passed" and "|g(x+hv)-g(x)|" in lines[1]
+    assert lines[-1].split()[-1].startswith("2.0")
+    assert taylor_test(lambda x: np.sum(np.abs(x) ** 4), X * (1 + 0.5j), verbose=False, order=2).passed
+    assert taylor_test(lambda x: (x * x).sum(), X, verbose=False, order=2).passed  # nothing but rounding
+    with pytest.raises(ValueError, match="order must be 1 or 2"):
+        taylor_test(rosenbrock, X, order=3)
+
+
+@pytest.mark.parametrize("relative", [1e-2, 1e-5])
+def test_wrong_second_derivatives_fail(relative):
+    sine = ampi.custom_vjp(lambda x: np.sin(x))
+    sine.defvjp(lambda x: (np.sin(x), x), lambda x, g: (anp.cos(x) * g,))
+    sine.defjvp(lambda x, x_dot: (np.sin(x[0]), (1.0 + relative) * np.cos(x[0]) * x_dot[0]))
+    f = lambda x: (sine(x) ** 2).sum()
+    assert taylor_test(f, X, verbose=False).passed
+    with pytest.raises(AssertionError, match="of second order: FAILED"):
+        taylor_test(f, X, verbose=False, order=2)
+
+
 def rosenbrock(x):
     return np.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2)
 
@@ -113,7 +135,9 @@ def test_several_ranks():
         comm.Allreduce(ring(x, comm).sum().reshape(1), total)
         return total[0]
 
-    taylor_test(replicated, x, objective="replicated", verbose=False)
+    for order in (1, 2):
+        taylor_test(lambda x: (ring(x, comm) ** 2).sum(), x, verbose=False, order=order)
+        taylor_test(replicated, x, objective="replicated", verbose=False, order=order)
     counted_once = ampi.grad(replicated, objective="replicated")(x)
     np.testing.assert_allclose(ampi.grad(replicated)(x), comm.size * counted_once)
 

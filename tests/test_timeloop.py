@@ -752,3 +752,21 @@ def test_windows_of_before_the_loop_that_other_ranks_use_in_steps_are_refused_ev
         COMM_WORLD.Barrier()
         win.Free()
         comm.Free()
+
+
+def test_walks_want_a_tape_that_keeps_all_steps():
+    step = lambda u: np.sin(u) * u
+    x_dot = np.cos(np.arange(4.0))
+    found = []
+    for tangents in (False, True):
+        with ampi.Tape(tangents=tangents) as tape:
+            x = tape.watch(np.linspace(0.2, 1.1, 4))
+            y = ampi.timeloop(step, x * 1, 5)
+        if not tangents:
+            with pytest.raises(ampi.ActivityError, match=r"ampi\.timeloop: .*ampi\.Tape\(tangents=True\)"):
+                tape.tangent(y, x, x_dot)
+            continue
+        found = tape.tangent(y, x, x_dot), tape.gradient(y, x, seed=x_dot)
+    y_dot = ampi.jvp(lambda x: ampi.timeloop(step, x * 1, 5), np.linspace(0.2, 1.1, 4), x_dot)[1]
+    np.testing.assert_allclose(found[0], y_dot, rtol=1e-14)
+    np.testing.assert_allclose(found[0] @ x_dot, found[1] @ x_dot, rtol=1e-13)

@@ -19,7 +19,7 @@ from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
 from ..mpi.files import positions
-from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
+from ..tape import IsRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
 from .progress import Figures, close, shown_by
@@ -260,6 +260,11 @@ class _Steps(IsRecord):
         self.created: tuple[Storage, ...] = ()
         self.swept_to: int | None = None
         """The first step of what was swept by an earlier process."""
+
+    @property
+    def tangent(self) -> Callable[[Push], None]:
+        """Steps that are not kept are run again backwards only."""
+        raise not_kept("ampi.timeloop")
 
     def _absorb(self) -> None:
         """What the tape got to know of a step: memory that was overwritten, whose earlier values this record keeps."""

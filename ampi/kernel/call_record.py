@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,13 +141,15 @@ class CallRecord(tape.IsRecord):
                 if k in contract.ends:
                     sweep.end(region)
 
-    def tangent(self, push: tape.Push) -> None:
-        """Run the tangent program on copies of what the call was given."""
-        contract = self.contract
-        if contract.tangent is None or contract.after or self.kept:
-            raise tape.no_tangent(
-                "a kernel of which this tape keeps values for the adjoint alone (ampi.linearize keeps others)"
-            )
+    @property
+    def tangent(self) -> Callable[[tape.Push], None]:
+        """In a walk: run the tangent program on copies of what the call was given, if it was kept."""
+        if self.contract.tangent is None or self.contract.after or self.kept:
+            raise tape.not_kept("a kernel")
+        return self._tangent
+
+    def _tangent(self, push: tape.Push) -> None:
+        contract: Any = self.contract
         found = contract.tangent()
         values = []
         for v in self.values:

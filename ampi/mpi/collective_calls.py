@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import plain
-from ..tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, where_called
+from ..tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
 from .buffers import Buffer
 from .log import log_collective
 from .messages import Collective, line_of
@@ -207,9 +207,21 @@ class Performed(IsRecord, Collective):
             self.zero(sweep)
 
     @property
-    def tangent(self) -> Callable[[Push], None] | None:
+    def tangent(self) -> Callable[[Push], None]:
         """In a walk: the tangent of the blocking form."""
-        return None if self.call.given is None else self._tangent
+        self.check_walk()
+        return self._tangent
+
+    def check_walk(self) -> None:
+        """Raise if a walk cannot go through the call."""
+        if self.call.given is None:
+            raise not_kept(self.call.name)
+        topology = self.call.given[0]
+        if topology is not None and not topology:
+            raise ActivityError(
+                f"{self.describe()}: its communicator has been freed; free a communicator with a topology when "
+                "tape.tangent has been called for the last time"
+            )
 
     def _tangent(self, push: Push) -> None:
         tangent = self.begin_tangent(push)

@@ -3,8 +3,9 @@
 What is sent of a partition is what it holds at its ``Pready``; what has arrived may be used from its ``Parrived`` on.
 The adjoint goes back by partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait, and the
 adjoint of a ``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from
-what came back for another one does not deadlock in the sweep.  Messages of one pair of requests are matched with one
-another and with no others, in the order in which the requests were made.
+what came back for another one does not deadlock in the sweep.  A walk forward goes by partitions of the sender.
+Messages of one pair of requests are matched with one another and with no others, in the order in which the requests
+were made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..recording import opened, recording
-from ..tape import Sweep, lanes_of
+from ..tape import Push, Sweep, lanes_of
 from .arguments import parse
 from .buffers import Buffer, arrive, as_packed, refuse_others
 from .log import log_received, log_sent
@@ -26,7 +27,8 @@ from .plain_buffers import mind
 from .requests import persistent
 from .reverse import reverse_of
 from .rules import Operation, Treatment, enter
-from .waiting import outbox_of, wait
+from .tangents import set_tangent, tangent_in
+from .waiting import Patience, outbox_of, wait
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
 _FIRST_KEY = -2000  # of the tags that stand for pairs of requests in the log: below all others
@@ -40,7 +42,9 @@ class PartitionedSent(Sent):
     """
 
     __slots__ = ("parts", "parts_there", "tangents", "user_tag")
-    tangent: Any = None
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: those of partitions go at their ``Pready``."""
 
     def describe(self) -> str:
         """For error messages."""
@@ -84,21 +88,36 @@ class PartitionedSent(Sent):
 
 
 class _Ready:
-    """Record of a Pready: x̄ of the partition += what came."""
+    """Record of a Pready: x̄ of the partition += what came.
 
-    __slots__ = ("part", "sent")
+    Those of constants are recorded as well: in a walk the receiver cannot know which ones these are.
+    """
+
+    __slots__ = ("active", "part", "sent")
     reads_memory = False
     second = "joint"
     together = True
     goes_along = True
 
-    def __init__(self, sent: PartitionedSent, part: int) -> None:
+    def __init__(self, sent: PartitionedSent, part: int, active: bool) -> None:
         self.sent = sent
         self.part = part
+        self.active = active
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: send the tangent of the partition, behind its number and how many there are."""
+        sent = self.sent
+        if sent.back is None:
+            return
+        going = np.array([self.part, sent.parts], np.int64).view(np.uint8)
+        if self.active:
+            flat = tangent_in(push, _part(sent.buffer, sent.parts, self.part))
+            going = np.concatenate([going, flat.view(np.uint8)])
+        outbox_of(push).send(sent.reverse, going, sent.route.partner, sent.back, sent.waiting)  # type: ignore[arg-type]
 
     def __call__(self, sweep: Sweep) -> None:
         sent = self.sent
-        if sent.back is not None:
+        if sent.back is not None and self.active:
             for lane, adjoint in zip(lanes_of(sweep), sent.adjoint(sweep, self.part)):
                 _part(sent.buffer, sent.parts, self.part).add(lane, adjoint)
 
@@ -112,10 +131,60 @@ class PartitionedReceived(Received):
 
     __slots__ = ("count", "early", "parts", "tangents", "user_tag")
     goes_along = True
-    tangent: Any = None
     count: int
     parts: int
     early: set[int]
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: nothing of it has come yet."""
+        self.flight = {}
+        push.at_last.append(self._forget)
+
+    def _forget(self) -> None:
+        self.flight = None
+
+    def arrive(self, push: Push) -> None:
+        """In a walk, at the wait: the tangents of all partitions that were not used before it."""
+        for part in range(self.parts):
+            if part not in self.early:
+                self.receive(push, part)
+
+    def receive(self, push: Push, part: int) -> None:
+        """In a walk: the tangents of a partition, which may lie in several ones of the sender's."""
+        buffer = _part(self.buffer, self.parts, part)
+        if self.back is None:
+            set_tangent(push, buffer, None)
+            return
+        came: dict[int, np.ndarray] = self.flight
+        size = self.buffer.count // self.parts
+        start, stop, directions = part * size, (part + 1) * size, len(lanes_of(push))
+        found = np.zeros((directions, size), buffer.dtype)
+        while start < stop:
+            first = next((k for k, piece in came.items() if k <= start < k + piece.shape[1]), None)
+            if first is None:
+                self._next(came, directions)
+                continue
+            piece = came[first]
+            end = min(stop, first + piece.shape[1])
+            found[:, start - part * size : end - part * size] = piece[:, start - first : end - first]
+            start = end
+        set_tangent(push, buffer, found.reshape(-1))
+
+    def _next(self, came: dict[int, np.ndarray], directions: int) -> None:
+        """Wait for the tangents of the next partition of the sender's."""
+        comm, source, status = self.reverse.comm, self.route.partner, mpi.Status()
+        with Patience(self.waiting, lambda: [(self.reverse, source)]) as patience:
+            while True:
+                message = comm.Improbe(source, self.back, status)  # type: ignore[arg-type]
+                if message is not None:
+                    break
+                patience.pause()
+        array = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+        message.Recv(array)
+        part, parts = array[:16].view(np.int64).tolist()
+        size = self.buffer.count // parts
+        flat = array[16:].view(self.buffer.dtype)
+        came[part * size] = flat.reshape(directions, size) if flat.size else np.zeros((directions, size))
 
     def arrived(self, part: int) -> None:
         """In forward mode: a partition has arrived."""
@@ -168,6 +237,10 @@ class _Arrived:
     def __init__(self, received: PartitionedReceived, part: int) -> None:
         self.received = received
         self.part = part
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangents of the partition."""
+        self.received.receive(push, self.part)
 
     def __call__(self, sweep: Sweep) -> None:
         self.received.send(sweep, self.part)
@@ -223,9 +296,11 @@ class _Sending(_Partitioned):
             self._ready_forward(buffer, parts)
         if tape is None:
             refuse_others(buffer)
+            self._constant(opened(), parts)
             return
         if not buffer.active(tape):
             mind("Pready", buffer, "sends", "to rank", self.partner)
+            self._constant(tape, parts)
             return
         if self.message is None or self.message[1] is not tape.reference:
             raise ActivityError(
@@ -238,7 +313,14 @@ class _Sending(_Partitioned):
             sent.buffer = buffer.detach()
             tape.append_start(sent)
         for part in parts:
-            tape.append(_Ready(sent, part))
+            tape.append(_Ready(sent, part, True))
+
+    def _constant(self, tape: Any, parts: Iterable[int]) -> None:
+        """Partitions of constants are sent."""
+        if tape is None or goes_forward(tape) or self.message is None or self.message[1] is not tape.reference:
+            return
+        for part in parts:
+            tape.append_start(_Ready(self.message[0], part, False))
 
     def _ready_forward(self, buffer: Buffer, parts: Iterable[int]) -> None:
         """The tangents of partitions go beside them."""

@@ -165,9 +165,10 @@ class Started:
         self.begun: Any = None
 
     @property
-    def tangent(self) -> Callable[[Push], None] | None:
+    def tangent(self) -> Callable[[Push], None]:
         """In a walk: begin what the tangent does."""
-        return None if self.performed.call.given is None else self._begin_tangent
+        self.performed.check_walk()
+        return self._begin_tangent
 
     def _begin_tangent(self, push: Push) -> None:
         if not self.completed():

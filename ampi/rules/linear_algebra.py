@@ -33,6 +33,8 @@ _LINALG = np.linalg
 
 @functools.cache
 def _vjp_maker(function: Callable) -> Callable | None:
+    if function in _OWN_MAKERS:
+        return _OWN_MAKERS[function]
     import autograd.numpy  # fills the tables
     from autograd.core import primitive_vjps
     from autograd.tracer import trace_primitives_map
@@ -43,6 +45,10 @@ def _vjp_maker(function: Callable) -> Callable | None:
 
     primitive = trace_primitives_map.get(function)
     return primitive_vjps.get(primitive)
+
+
+_OWN_MAKERS: dict[Callable, Callable] = {}
+"""Those that take the place of autograd's."""
 
 
 def _kept_arrays(x: Any, seen: set[int]) -> Iterator[np.ndarray]:
@@ -519,10 +525,30 @@ def _eigvalsh(a: Any, UPLO: Any = "L") -> Any:
     return np.linalg.eigh(a, UPLO)[0]
 
 
+def _adjoint_matrix(a: Any) -> Any:
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
 @exactly(_LINALG.cholesky)
 def _cholesky(a: Any, *, upper: bool = False) -> Any:
-    lower = by_autograd(np.linalg.cholesky, (np.conj(np.swapaxes(a, -1, -2)) if upper else a,), {})
-    return np.conj(np.swapaxes(lower, -1, -2)) if upper else lower
+    lower = by_autograd(np.linalg.cholesky, (_adjoint_matrix(a) if upper else a,), {})
+    return _adjoint_matrix(lower) if upper else lower
+
+
+def _cholesky_maker(active: tuple[int, ...], lower: Any, arguments: tuple, keywords: dict) -> Callable:
+    """Of a matrix's lower triangle, which is all that is read; complex ones as well (Murray, "Differentiation of the
+    Cholesky decomposition", 2016).  autograd's rule is for real ones of which both triangles are the same variable."""
+
+    def vjp(g: Any) -> tuple:
+        bar = np.tril(np.conj(g))
+        inner = np.tril(np.matmul(_adjoint_matrix(lower), bar))
+        inner = inner - 0.5 * inner * np.eye(inner.shape[-1])
+        left = np.linalg.solve(_adjoint_matrix(lower), inner)
+        full = _adjoint_matrix(np.linalg.solve(_adjoint_matrix(lower), _adjoint_matrix(left)))
+        both = 0.5 * (full + _adjoint_matrix(full))
+        return (np.conj(np.tril(both) + np.tril(both, -1)),)
+
+    return vjp
 
 
 @exactly(_LINALG.solve)
@@ -550,6 +576,9 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -
     if rcond is not None or hermitian or keywords or a.dtype.kind == "c":
         raise no_rule(np.linalg.pinv, " with options or for a complex matrix")
     return by_autograd(np.linalg.pinv, (a,), {})
+
+
+_OWN_MAKERS[np.linalg.cholesky] = _cholesky_maker
 
 
 RULES: dict[Callable, Callable] = {

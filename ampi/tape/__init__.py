@@ -19,7 +19,7 @@ in reverse-mode automatic differentiation" (2005), done here at run time by regi
 from ..handouts import where_called
 from ..recording import current, open_tapes, opened, passive, recording
 from .budget import bytes_of
-from .push import ForwardTape, Push, no_tangent, transposed, walk
+from .push import ForwardTape, Push, no_tangent, not_kept, transposed, walk
 from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
@@ -55,6 +55,7 @@ __all__ = [
     "may_change",
     "no_second_derivative",
     "no_tangent",
+    "not_kept",
     "open_tapes",
     "opened",
     "overwrite",

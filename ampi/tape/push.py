@@ -68,14 +68,16 @@ class Push:
         """Have ``callback(error)`` called at the very end, with the error that has come or None; the last one first."""
         self.ends.append(callback)
 
-    def finish(self, error: BaseException | None) -> None:
-        """This is the end.  What goes wrong in it, those who come later are told."""
+    def finish(self, error: BaseException | None, refuse: Callable[[BaseException], None] | None = None) -> None:
+        """This is the end.  What goes wrong in it, those who come later are told, and first of all ``refuse``."""
         ends, self.ends = self.ends, []
         raised: BaseException | None = None
         for end in reversed(ends):
             try:
                 end(error)
             except Exception as problem:
+                if error is None and refuse is not None:
+                    refuse(problem)
                 error = raised = problem
         if raised is not None:
             raise raised
@@ -207,6 +209,14 @@ def no_tangent(what: str) -> ActivityError:
     return ActivityError(
         f"{where_called()}: {what} has no tangent yet, so ampi.jvp and tape.tangent cannot go through it; take "
         "ampi.vjp, or ampi.value(x) if it is a constant"
+    )
+
+
+def not_kept(what: str) -> ActivityError:
+    """The error for what a walk covers on tapes that are made for it."""
+    return ActivityError(
+        f"{where_called()}: {what}: this tape keeps what takes it back and not what takes it forward; make it with "
+        "ampi.Tape(tangents=True), or take ampi.linearize or ampi.jvp"
     )
 
 

@@ -147,8 +147,8 @@ class SecondTape(ForwardTape):
         self.sweeping = True
 
     def finish(self, error: BaseException | None) -> None:
-        """The program has ended."""
-        self.tangents.finish(error)
+        """The program has ended.  Where that goes wrong there is no sweep, for which others may wait."""
+        self.tangents.finish(error, self.refuse)
 
     watch = Tape.watch
     append = Tape.append

@@ -80,6 +80,9 @@ class Tape(metaclass=_WithHelp):
     spill : str, path or True, optional
         A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is passed.
         They come back in sweeps, read ahead.  The file has no name and is gone with the tape, or the process.
+    tangents : bool, optional
+        Keep what `tangent` takes besides: for kernels that would keep values for the adjoint alone, neighborhood
+        collectives, and all steps of `ampi.timeloop`.  Sweeps over such kernels run them forward once more.
 
     Attributes
     ----------
@@ -148,7 +151,15 @@ class Tape(metaclass=_WithHelp):
     walks = False
     latest_shadows = 0
 
-    def __init__(self, memory: int | str | None = None, spill: str | os.PathLike[str] | bool | None = None) -> None:
+    def __init__(
+        self,
+        memory: int | str | None = None,
+        spill: str | os.PathLike[str] | bool | None = None,
+        *,
+        tangents: bool = False,
+    ) -> None:
+        if tangents:
+            self.walks = True
         self.budget: Limit | Spool | None = None if memory is None and not spill else budget_for(memory, spill)
         self.records: list[Record] = []
         self.watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it

@@ -16,6 +16,7 @@ import local
 import loops
 import lulesh
 import minibude
+import modes
 import npbench
 import reproducible
 import vector
@@ -23,7 +24,7 @@ from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
-SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget", "vector")
+SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget", "vector", "modes")
 
 
 def parse_arguments():
@@ -75,6 +76,8 @@ def measure(sections: list[str], repeat: int):
         yield from budget.rows(max(3, repeat // 5))
     if "vector" in wanted:
         yield from vector.rows(repeat)
+    if "modes" in wanted:
+        yield from modes.rows(repeat)
 
 
 def scaled(row: dict, factors: dict[str, float]) -> dict:

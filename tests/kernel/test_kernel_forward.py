@@ -69,10 +69,21 @@ def arguments_of(name, dtype=np.float64):
     return function_cases.make_arguments(key, dtype) if kind == "functions" else combined_cases.make_arguments(dtype)
 
 
+# A tape that is to be walked runs a kernel itself.  Numba compiles these not at all, or (lists_begun_anew) so that the
+# result is not Python's.
+NOT_NUMBAS = {
+    "language: array_of_the_iteration_before",
+    "language: assigned_in_comprehensions",
+    "language: assigned_in_conditions",
+    "language: assigned_in_expressions",
+    "language: lists_begun_anew",
+}
+
+
 def check(name, dtype=np.float64):
     values = arguments_of(name, dtype)
     f = program(ampi.kernel(CORPUS[name].function), values)
-    check_forward(f, list(independents(values)), 1e-11, walk=False)
+    check_forward(f, list(independents(values)), 1e-11, same_bits=False, walk=name not in NOT_NUMBAS)
 
 
 SOME = [name for name in CORPUS if not name.startswith("structured")]

@@ -302,6 +302,11 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
     try:
         _, y_dot = ampi.jvp(f, tuple(x0), tuple(v))
         free(leftover)
+        _, several = ampi.jvp(f, tuple(x0), tuple(numpy.stack([2 * d, d]) for d in v), vectorised=True)
+        free(leftover)
+        y_dots = [("vector forward mode", numpy.stack([2 * dot, dot]), both) for dot, both in zip(y_dot, several)]
+        y_dots += [("a walk", dot, along) for dot, along in zip(y_dot, walked(f, x0, v))]
+        free(leftover)
         hu, hv = (ampi.hvp(objective, tuple(x0), tuple(d)) for d in (u, v))
         free(leftover)
         if single is numpy.float64:
@@ -310,6 +315,8 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
         problems.append(f"{type(error).__name__} in another mode: {error}")
     if WORLD.allreduce(bool(problems), MPI.LOR):
         return problems
+    for what, expected, found in y_dots:
+        problems += compared(what, [found], [expected], ROUNDING[single])
     problems += same_sum("forward mode", [(seed, y_dot)], [(x_bar, v)], ROUNDING[single])
     problems += same_sum("H in second order", [(u, hv)], [(hu, v)], 10 * ROUNDING[single])
     if bars:
@@ -320,6 +327,18 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
         if wrong > 1e-9 * scale and abs(coarse - fine) <= 3e-10 * scale:  # otherwise a kink is near
             problems.append(f"second order differs from differences of gradients by {wrong:.1e} (of {scale:.1e})")
     return problems
+
+
+def walked(f, x0, v):
+    """What a walk over a tape gives; nothing where it does not go through what the program does."""
+    _, push = ampi.linearize(f, *x0)
+    try:
+        found = push(*(2 * d for d in v))
+    except ampi.ActivityError as error:
+        if "no tangent yet" not in str(error):
+            raise
+        return []
+    return [dot / 2 for dot in found]
 
 
 def same_sum(what, found, expected, tolerance):

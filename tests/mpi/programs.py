@@ -120,12 +120,12 @@ def check_forward(program, comm, x0, x_dot, seed, x_bar, walk=True, tape=None, s
 
 
 def walked(tape, x, y, x_dot):
-    """By `tape.tangent`: pairs of a factor and ẏ; none where that is refused, on all ranks, because a tape that is not
-    made by `ampi.linearize` does not keep what it takes."""
+    """By `tape.tangent`: pairs of a factor and ẏ; none where that is refused, on all ranks, because a tape that is made
+    for sweeps does not keep what it takes."""
     try:
         y_dot, refused = tape.tangent(y, x, 2 * x_dot), False
     except ampi.ActivityError as error:
-        assert "no tangent yet" in str(error)
+        assert "ampi.Tape(tangents=True)" in str(error)
         refused = True
     everywhere = WORLD.allgather(refused)
     assert all(everywhere) or not any(everywhere)

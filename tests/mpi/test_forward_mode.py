@@ -1,5 +1,7 @@
 """Forward mode of MPI by what is its own: messages of several forms, what comes from before, and what is refused."""
 
+import math
+
 import numpy
 import pytest
 from mpi4py import MPI
@@ -8,6 +10,7 @@ from programs import WORLD, broken_in
 import ampi
 import ampi.numpy as np
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.reverse import reverse_of
 
 pytestmark = pytest.mark.mpi
 
@@ -144,6 +147,98 @@ def test_gauss_newton_from_one_tape():
     numpy.testing.assert_array_equal(products[0], products[2])
     one, other = (WORLD.allreduce(float(a @ b)) for a, b in ((products[0], V[::-1]), (products[1], V)))
     assert one == pytest.approx(other, rel=1e-12)  # JᵀJ is symmetric
+
+
+@ampi.kernel
+def carried(a, b):
+    """Its adjoint takes what the loop carries."""
+    s = 1.0
+    for i in range(a.size):
+        s = math.sin(s * a[i]) + s
+        b[i] = s * b[i]
+
+
+def around(x, ring):
+    """A kernel, and neighborhood collectives."""
+    y, both, further = x * x, np.zeros((2, 3)), np.zeros((2, 3))
+    carried(x, y)
+    ring.Neighbor_allgather(y, both)
+    ring.Ineighbor_alltoall(both * x, further).Wait()
+    return further[0] * y + np.sin(both[1])
+
+
+@pytest.mark.parametrize("directions", [None, 2])
+def test_gauss_newton_from_a_tape_that_is_made_for_it(directions):
+    ring = COMM_WORLD.Create_cart([SIZE], [True])
+    with ampi.Tape(tangents=True) as tape:
+        x = tape.watch(X)
+        y = around(x, ring)
+    x_dot, y_bar = (V, numpy.cos(X)) if directions is None else (numpy.array([V, X]), numpy.array([X, V]))
+    y_dot = tape.tangent(y, x, x_dot, vectorised=directions is not None)
+    x_bar = tape.gradient(y, x, seed=y_bar) if directions is None else tape.gradient(y, x, seeds=y_bar)
+    there, back = (WORLD.allreduce(numpy.sum(a * b)) for a, b in ((y_dot, y_bar), (x_dot, x_bar)))
+    assert there == pytest.approx(back, rel=1e-12)
+    ring.Free()
+    with pytest.raises(ampi.ActivityError, match=r"Neighbor_allgather.*has been freed"):
+        tape.tangent(y, x, V)
+
+
+@pytest.mark.parametrize("what", ["a kernel", "Neighbor_allgather"])
+def test_a_walk_refuses_on_all_ranks_what_a_tape_for_sweeps_has_not_kept(what):
+    comm = COMM_WORLD.Dup()
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        y = x * x
+        if what != "a kernel":
+            comm.Create_cart([SIZE], [True]).Neighbor_allgather(y, np.zeros((2, 3)))
+        elif RANK == SIZE - 1:
+            carried(x, y)
+        total = np.zeros(3)
+        comm.Allreduce(y, total)
+    with pytest.raises((ampi.ActivityError, ampi.CommunicationError), match=r"ampi\.Tape\(tangents=True\)"):
+        tape.tangent(total, x, V)
+    comm.Free()
+
+
+@pytest.mark.parametrize("mode", ["jvp", "hvp", "walk"])
+def test_an_error_in_the_end_of_one_part_is_told_to_the_others(mode):
+    """Whoever stops there may have left messages under way: the communicator says so at its next use."""
+    comm = COMM_WORLD.Dup()
+    told = []
+
+    def fail(error):
+        told.append(error)
+        raise ZeroDivisionError("in the end")
+
+    def f(x):
+        y = np.zeros(3)
+        comm.Sendrecv(x * x, AFTER, 0, y, BEFORE)
+        tape = ampi.tape.current()
+        push = tape.forward or tape.tangents
+        if push is not None and RANK == 0:
+            push.at_end(fail)
+        return np.sum(y * x)
+
+    def walked():
+        with ampi.Tape() as tape:
+            x = tape.watch(X)
+            y = f(x)
+            if RANK == 0:
+                tape.at_sweep_start("an end", lambda push: push.at_end(fail))
+        return tape.tangent(y, x, V)
+
+    run = {"jvp": lambda: ampi.jvp(f, X, V), "hvp": lambda: ampi.hvp(f, X, V), "walk": walked}[mode]
+    if RANK == 0:
+        with pytest.raises(ZeroDivisionError):
+            run()
+        assert told == [None]
+        assert "in the end" in reverse_of(comm).broken
+    elif mode == "hvp":  # there is no sweep on rank 0
+        with pytest.raises(ampi.CommunicationError, match="ZeroDivisionError: in the end"):
+            run()
+    else:
+        run()
+    comm.Free()
 
 
 SHORT = broken_in("Open MPI", "a nonblocking read beyond the end of the file never completes")
