@@ -30,8 +30,8 @@ class scalar(ndarray):
     """A number that carries derivatives: what NumPy gives as a scalar.
 
     It is a 0-d `ampi.ndarray` whose memory is read-only. In-place operators give another one, it can be hashed,
-    `isinstance` takes it for NumPy's number as well (`numpy.float64`, a `float`), and what NumPy makes of a scalar it makes
-    of this: ``s[...]``, ``s.reshape(1)`` and ``np.atleast_1d(s)`` are arrays with memory of their own.
+    `isinstance` takes it for NumPy's number (`numpy.float64`, a `float`), and what NumPy makes of a scalar it makes of
+    this: ``s[...]``, ``s.reshape(1)`` and ``np.atleast_1d(s)`` are arrays with memory of their own.
     """
 
     __slots__ = ()

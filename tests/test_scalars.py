@@ -79,10 +79,9 @@ def test_a_scalar_never_changes(make, x):
         memoryview(s)[()] = 0.0
 
 
-KINDS = (
-    *(int, float, complex, np.generic, np.number, np.inexact, np.floating, np.complexfloating, np.integer),
-    *(np.float64, np.float32, np.complex128, np.complex64, np.longdouble, numbers.Number, numbers.Complex, numbers.Real),
-)
+ABSTRACT = (np.generic, np.number, np.inexact, np.floating, np.complexfloating, np.integer)
+CONCRETE = (np.float64, np.float32, np.complex128, np.complex64, np.longdouble)
+KINDS = (int, float, complex, *ABSTRACT, *CONCRETE, numbers.Number, numbers.Complex, numbers.Real)
 DTYPES = [np.float64, np.float32, np.longdouble, np.complex128, np.complex64]
 
 
