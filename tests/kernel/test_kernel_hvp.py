@@ -10,8 +10,6 @@ import ampi
 
 # What has no second derivative at a kink, or differences of gradients that are too rough.
 ROUGH = {"newton", "while_in_loop"}
-# Numba's value of a list as an array lacks elements there, and Python's is differentiated.
-ROUGH |= {"language: lists_begun_anew"}
 
 
 def check(name, dtype=np.float64):

@@ -27,6 +27,7 @@ from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conju
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads
+from ampi.kernel.runtime.listed_arrays import lists_cut_short
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 CASTS: tuple[Any, ...] = (
@@ -101,6 +102,8 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         function = function.f
     python_function = kernel_function(function)
     if python_function is not None:
+        if hasattr(function, "targetoptions"):  # a function that Numba compiles, not a kernel
+            refuse_short_lists(builder, node, python_function)
         return call_kernel(builder, node, python_function, hint)
     if _is_one_of(function, ALLOCATIONS) or function is np.array:
         return allocate(builder, node, function, hint)
@@ -420,6 +423,15 @@ def shape_of_new(builder: Any, node: ast.AST, value: Value) -> tuple[ir.Expr, ..
     if not 1 <= len(items) <= 4:
         builder.fail(node, f"a local array of {len(items)} dimensions", "use one to four")
     return tuple(items)
+
+
+def refuse_short_lists(builder: Any, node: ast.Call, function: Any) -> None:
+    for name in lists_cut_short(function):
+        builder.fail(
+            node,
+            f"'{function.__name__}', as Numba compiles it, makes an array of only some elements of the list '{name}'",
+            "decorate it with @ampi.kernel, which keeps them all",
+        )
 
 
 def call_kernel(builder: Any, node: ast.Call, function: Any, hint: str | None) -> Value:

@@ -37,6 +37,7 @@ from numba.stencils.stencil import StencilFunc
 from ampi import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
+from ampi.kernel.runtime.listed_arrays import whole_lists
 from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced, counted
 from ampi.kernel.runtime.scipy_names import name_in_scipy
@@ -427,6 +428,7 @@ def _compile_once(
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
             inside.enter_context(vectorised_extremes())
+            inside.enter_context(whole_lists())
         return compile(sig)
 
 
