@@ -122,12 +122,14 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    from random_draws import FlowThatDraws, LanguageThatDraws
     from random_flow import Flow
     from random_kernels import Program
     from random_language import Language
 
     kinds = (Flow, Language, functools.partial(Program, wide=True), Language)
     kinds += (Flow, Language, functools.partial(Program, wide=True, functions=True), Language)
+    kinds += (FlowThatDraws, LanguageThatDraws)
 
     from ampi import KernelError
 

@@ -18,6 +18,7 @@ from ..mpi.outcomes import install
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
+from .generators import generators_of_kernels
 from .reproduction import Held, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
@@ -56,6 +57,7 @@ class Stored:
     def __init__(self, loop: Loop, state: Any) -> None:
         self.snapshot = loop.snapshot(state)
         self.files = positions()
+        self.generators = generators_of_kernels()
         self.values = Values(loop.written)
         self.nbytes = self.snapshot.nbytes + self.values.nbytes
 
@@ -65,6 +67,8 @@ class Stored:
         self.values.put_back()
         for position in self.files:
             position.put_back()
+        if self.generators is not None:
+            self.generators.put_back()
         return self.snapshot.restore()
 
 
@@ -425,6 +429,7 @@ class Executor:
         if self.loop.shown is not None:
             actions, total = progress.counted(self.schedule, (Forward, Reverse))
         self.loop.begin(progress.REVERSE, total)
+        generators = generators_of_kernels()
         try:
             for action in actions:
                 if isinstance(action, EndReverse):
@@ -432,6 +437,8 @@ class Executor:
                 self._perform(action, after_step, sweep)
         finally:
             progress.close(self.loop.shown)
+            if generators is not None:
+                generators.put_back()
         self.loop.begin(progress.END, None)
 
     def _perform(self, action: Any, after_step: Callable[[], None], sweep: Sweep | None) -> None:

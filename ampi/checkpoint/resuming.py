@@ -18,6 +18,7 @@ from ..mpi.files import positions, put_back_told, told_positions
 from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
+from .generators import put_back_told_generators, told_generators
 from .states import write
 
 if TYPE_CHECKING:
@@ -77,13 +78,15 @@ class Disk:
         data = encoder.encode(state)
         written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
         outcomes = {n: entries for n, entries in self._loop.outcomes.items() if entries}
-        self.folder.save(name, (data, written, told_positions(positions()), outcomes), encoder.arrays)
+        told = data, written, told_positions(positions()), outcomes, told_generators()
+        self.folder.save(name, told, encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
         """The state, with files where they were, and views of other memory with what they are to hold; memory is left
         as it is."""
-        (data, written, files, outcomes), arrays = self.folder.loaded(name)
+        (data, written, files, outcomes, generators), arrays = self.folder.loaded(name)
         put_back_told(files)
+        put_back_told_generators(generators)
         self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # of another process, and of this one
         pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs

@@ -53,6 +53,8 @@ class Contract:
     lists : int, tuple or None
         Where the result has lists: in the place of each, its width.  It has as many leaves as its tuples have items (it
         is of numbers, with one leaf, if the width is 0).
+    drawn : tuple of str
+        The dtypes of the arrays of random numbers, which are the last leaves.
     adjoint : callable or None
         ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
         arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``
@@ -67,6 +69,8 @@ class Contract:
         ``tangent()`` is the `forward.TangentContract` for the same case (where a tape is to know it).
     second : callable or None
         ``second()`` is the `second.SecondContract` for the same case (where a tape is to know it).
+    drawing : callable or None
+        ``drawing()`` is the `drawing.Drawing` for the same case (where a tape is to know it).
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -86,11 +90,13 @@ class Contract:
     ends: tuple[int, ...] = ()
     new: tuple[int, ...] = ()
     lists: Any = None
+    drawn: tuple[str, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None
     split: Contract | None = None
     tangent: Callable[[], Any] | None = None
     second: Callable[[], Any] | None = None
+    drawing: Callable[[], Any] | None = None
     disagreement: Callable[..., int] | None = None
 
 

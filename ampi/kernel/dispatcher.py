@@ -160,7 +160,10 @@ class Kernel:
         Whether results are the same, bit by bit, on any number of threads.
     """
 
+    are_there = False  # whether there is any
+
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
+        Kernel.are_there = True
         functools.update_wrapper(self, function)
         self.py_func = function
         self.deterministic = bool(options.pop("deterministic", False))
@@ -383,7 +386,14 @@ class Kernel:
         are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
         from ampi.kernel.pipeline import primal
 
-        return primal(self.py_func, argument_types, same, single, self.without)
+        code = primal(self.py_func, argument_types, same, single, self.without)
+        if code.drawn and self.options.get("parallel"):
+            raise KernelError(
+                f"{code.filename}:{code.first_line}: in kernel '{code.name}': random numbers in a kernel with "
+                "parallel=True, where each thread has its own generator\n"
+                "  draw them in a kernel without it, and pass them as an array"
+            )
+        return code
 
     def lower_ir(self, *args: Any, **kwargs: Any) -> ir.Function:
         """The kernel's IR for these arguments."""

@@ -36,6 +36,10 @@ class TangentContract:
         classes that only it can make.
     lists : int, tuple or None
         Where the result has lists: see `Contract`.
+    drawn : tuple of str
+        The dtypes of the arrays of random numbers, which are the last leaves.
+    drawing : callable or None
+        ``drawing()`` is the `drawing.Drawing` for the same case.
     """
 
     names: tuple[str, ...]
@@ -50,6 +54,8 @@ class TangentContract:
     tangent: Callable[..., tuple]
     disagreement: Callable[..., int] | None = None
     lists: Any = None
+    drawn: tuple[str, ...] = ()
+    drawing: Callable[[], Any] | None = None
 
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
@@ -102,7 +108,8 @@ def call(
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     if undo:
         recording.append(None, undo)
-    result, dots = run(kernel, contract, push, args, leaves)
+    numbers = contract.drawing()(args, leaves) if contract.drawn and contract.drawing is not None else None
+    result, dots = run(kernel, contract, push, args, leaves, numbers)
     for k in contract.becomes_active:
         storages[k].tape = recording.reference  # type: ignore[union-attr]
     if not contract.result_dtypes:
@@ -116,20 +123,27 @@ def call(
 
 
 def run(
-    kernel: Any, contract: TangentContract, push: tape.Push, args: tuple[Any, ...], leaves: Sequence[Any]
+    kernel: Any,
+    contract: TangentContract,
+    push: tape.Push,
+    args: tuple[Any, ...],
+    leaves: Sequence[Any],
+    numbers: Any = None,
 ) -> tuple[Any, Iterator[Any]]:
     """Run a kernel and carry tangents along: its result, and the tangents of those leaves of it that are active (one
-    after the other, with a leading axis for directions in vector mode)."""
+    after the other, with a leading axis for directions in vector mode).  ``numbers`` is what it draws, if it does."""
     if push.lanes is not None:
-        return _run_lanes(kernel, contract, push, args, leaves)
+        return _run_lanes(kernel, contract, push, args, leaves, numbers)
     given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     given = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(given, leaves)]
+    given += [] if numbers is None else numbers.arrays
     shadows = [push.shadow(memory.region_of(leaves[k])) for k in contract.shadows]
     dots = [push.get(memory.region_of(leaves[k]))[()] for k in contract.scalars]
     result = None
     if contract.twice:
         before = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(given)]
-        result = kernel.dispatcher(*map(arguments.plain, args))
+        run_kernel = lambda: kernel.dispatcher(*map(arguments.plain, args))
+        result = run_kernel() if numbers is None else numbers.run(run_kernel)
         given = before
     found = contract.tangent(*given, *shadows, *dots)
     count = len(contract.result_dtypes)
@@ -139,21 +153,27 @@ def run(
 
 
 def _run_lanes(
-    kernel: Any, contract: TangentContract, push: tape.Push, args: tuple[Any, ...], leaves: Sequence[Any]
+    kernel: Any,
+    contract: TangentContract,
+    push: tape.Push,
+    args: tuple[Any, ...],
+    leaves: Sequence[Any],
+    numbers: Any,
 ) -> tuple[Any, Iterator[Any]]:
     """The same for each direction: on copies of what the kernel writes, but for the last one."""
     dots = []
     values: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     values = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(values, leaves)]
+    values += [] if numbers is None else numbers.arrays
     regions = [memory.region_of(leaves[k]) for k in contract.shadows]
-    numbers = [memory.region_of(leaves[k]) for k in contract.scalars]
+    scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
     count = len(contract.result_dtypes)
     for lane in push.lanes[:-1]:
         given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
         shadows = map(lane.shadow, regions)
-        given_dots = [lane.get(region)[()] for region in numbers]
+        given_dots = [lane.get(region)[()] for region in scalars]
         dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
-    result, last = run(kernel, contract, push.lanes[-1], args, leaves)
+    result, last = run(kernel, contract, push.lanes[-1], args, leaves, numbers)
     return result, iter([np.stack(some) for some in zip(*dots, last)])
 
 

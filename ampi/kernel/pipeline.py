@@ -34,7 +34,7 @@ from ampi.kernel.analysis import activity
 from ampi.kernel.analysis.activity import Activity
 from ampi.kernel.analysis.exactness import sums_in_any_order
 from ampi.kernel.codegen.destruct import destruct
-from ampi.kernel.differentiate import adjoint, facts, tangent, transpose
+from ampi.kernel.differentiate import adjoint, facts, random_numbers, tangent, transpose
 from ampi.kernel.differentiate.array_privatization import with_private_arrays
 from ampi.kernel.differentiate.dead_code import live_part
 from ampi.kernel.differentiate.derivative import Derivative, Split, arrays_read
@@ -463,6 +463,20 @@ def build_second(adjoint: ir.Function, active: Iterable[str], options: Options =
     """
     program = Way(options).run("normalise", adjoint, only=("hoist", "expand"))
     return build_tangent(program, active, options)
+
+
+def build_drawing(function: ir.Function) -> ir.Function:
+    """What of a kernel its random numbers depend on: it draws them into their arrays, as far as there is room, writes
+    nothing else, and returns how many there are."""
+    way = Way()
+    program = way.run("construct", random_numbers.counting(function))
+    return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct",))
+
+
+def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:
+    """Raise where what decides on a random number carries derivatives."""
+    if function.drawn:
+        random_numbers.refuse_active_parameters(Way().run("construct", function), frozenset(active))
 
 
 def _draft(function: ir.Function, way: Way) -> Draft:

@@ -14,9 +14,10 @@ from numba.np import numpy_support
 
 from ampi.kernel import ir, pipeline
 from ampi.kernel.case import Case
-from ampi.kernel.codegen import emit
+from ampi.kernel.codegen import emit, identifiers
 from ampi.kernel.differentiate.derivative import Derivative, Split
 from ampi.kernel.frontend.values import lists_in
+from ampi.kernel.ir import random_draws
 from ampi.kernel.ir.inference import is_array
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
@@ -25,7 +26,8 @@ from ampi.kernel.runtime import cache, threads
 def derive(kernel: Any, case: Case) -> tuple[ir.Function, Derivative]:
     """The primal and its adjoint."""
     primal = kernel.ir_of(case.types, case.same, case.single)
-    return primal, pipeline.build_adjoint(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+    pipeline.refuse_active_parameters(primal, wanted(primal, case))
+    return primal, pipeline.build_adjoint(prepared(primal), wanted(primal, case), options_for(kernel, case))
 
 
 def derive_split(kernel: Any, case: Case, primal: ir.Function, derivative: Derivative) -> Split | None:
@@ -34,7 +36,7 @@ def derive_split(kernel: Any, case: Case, primal: ir.Function, derivative: Deriv
         return None
     if kernel.options.get("error_model") != "numpy" or kernel.checked:
         return None  # statements in another order may raise what the kernel does not
-    return pipeline.build_split(with_constants(primal), wanted(primal, case), options_for(kernel, case))
+    return pipeline.build_split(prepared(primal), wanted(primal, case), options_for(kernel, case))
 
 
 def wanted(primal: ir.Function, case: Case) -> set[str]:
@@ -96,6 +98,7 @@ def generate(kernel: Any, case: Case) -> str:
         "ends": tuple(position[n] for n in derivative.ends),
         "new": tuple(position[n] for n in derivative.new),
         "lists": lists_in(primal.result),
+        "drawn": random_draws.dtypes_of(primal),
     }
     parts = emit.parts(program)
     source = emit.source(program) if case.active else ""
@@ -139,7 +142,8 @@ def disagreement(primal: ir.Function) -> list[str]:
     """A function that checks sizes before a call, as Python source (nothing if there is nothing to check)."""
     if not primal.agreeing:
         return []
-    (primal,) = emit.spelled(replace(primal, body=()))
+    leaves = tuple(a for a in primal.arguments if not (a.is_a("drawn") or a.is_a("generator")))
+    (primal,) = emit.spelled(replace(primal, arguments=leaves, body=()))
     checks = [
         f"    if {emit.expression(s.first)} != {emit.expression(s.second)}:\n        return {s.line}"
         for s in primal.agreeing
@@ -150,6 +154,11 @@ def disagreement(primal: ir.Function) -> list[str]:
 def array_source(array: np.ndarray) -> str:
     """A constant array as Python source."""
     return f"np.array({array.tolist()!r}, dtype=np.{array.dtype.name})"
+
+
+def prepared(primal: ir.Function) -> ir.Function:
+    """The kernel as it is differentiated: random numbers have been drawn, and constant arrays are arguments."""
+    return with_constants(random_draws.replayed(primal))
 
 
 def with_constants(function: ir.Function) -> ir.Function:
@@ -190,7 +199,7 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
     """The tangent program as the text of a file, for these active leaves."""
     primal = kernel.ir_of(argument_types)
     names = active_leaves(kernel, primal.arguments, active)
-    derivative = pipeline.build_tangent(with_constants(primal), names, Options(without=kernel.without))
+    derivative = pipeline.build_tangent(prepared(primal), names, Options(without=kernel.without))
     (program,) = emit.spelled(without_constants(derivative.function, primal))
     constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
     return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
@@ -200,7 +209,8 @@ def generate_tangent(kernel: Any, case: Case) -> str:
     """The text of the file: facts and tangent program."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     names = frozenset(wanted(primal, case))
-    derivative = pipeline.build_tangent(with_constants(primal), names, options_for(kernel, case))
+    pipeline.refuse_active_parameters(primal, names)
+    derivative = pipeline.build_tangent(prepared(primal), names, options_for(kernel, case))
     position = {a.name: k for k, a in enumerate(primal.arguments)}
     (program,) = emit.spelled(without_constants(derivative.function, primal))
     structure, twice = plain_structure(primal.result)
@@ -215,6 +225,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "structure": structure,
         "twice": twice,
         "lists": lists_in(primal.result),
+        "drawn": random_draws.dtypes_of(primal),
     }
     source = emit.source(program)
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
@@ -268,6 +279,28 @@ def generate_second(kernel: Any, case: Case) -> str:
     return "\n".join(text)
 
 
+def generate_drawing(kernel: Any, case: Case) -> str:
+    """The text of the file: the program that draws a kernel's random numbers."""
+    primal = kernel.ir_of(case.types, case.same, case.single)
+    program = without_constants(pipeline.build_drawing(with_constants(primal)), primal)
+    (program,) = identifiers.spelled((program,), emit.reserved() | {"interval", "seeded"})
+    source = emit.source(program)
+    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    text = [
+        title("Random numbers", kernel, primal, ()),
+        emit.HEADER + "from ampi.kernel.runtime.random_state import interval, seeded\n",
+        *constants,
+        f"DRAWING = {program.name!r}",
+        f"DTYPES = {random_draws.dtypes_of(primal)!r}",
+        f"GENERATORS = {bool(primal.generators)!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        "\n",
+        source,
+    ]
+    return "\n".join(text)
+
+
 def plain_structure(result: Any) -> tuple[Any, bool]:
     """How a result is made of its leaves, and whether only the kernel itself can do so: named tuples."""
     if not isinstance(result, tuple):
@@ -291,6 +324,7 @@ def is_race_free(kernel: Any, primal: ir.Function) -> bool:
 def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozenset[str] | None) -> frozenset[str]:
     """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
     if active is None:
+        leaves = tuple(a for a in leaves if not a.is_a("drawn"))
         return frozenset(a.name for a in leaves if isinstance(element(a.type), (types.Float, types.Complex)))
     named: dict[str, list[str]] = {}
     for leaf in leaves:

@@ -73,7 +73,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         return record_with_tangents(kernel, prepared, recording, args, leaves, values)
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
-        result, kept = prepared.run(args, leaves)
+        result, kept = prepared.run(args, leaves, values)
     except BaseException:
         if undo and recording is not None:
             recording.append(None, undo)  # it may have written something before it failed
@@ -103,7 +103,10 @@ def record_with_tangents(
     tangent = contract.tangent()
     undo = tape.overwrite(*[leaves[k] for k in sorted({*contract.writes, *tangent.writes})])
     try:
-        result, dots = forward.run(kernel, tangent, recording.tangents, args, leaves)
+        numbers = contract.drawing()(args, leaves) if contract.drawn and contract.drawing is not None else None
+        if numbers is not None:
+            values += numbers.arrays
+        result, dots = forward.run(kernel, tangent, recording.tangents, args, leaves, numbers)
     except BaseException:
         if undo:
             recording.append(None, undo)
@@ -283,9 +286,15 @@ class PreparedCall:
                 return False
         return True
 
-    def run(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """The primal: its result, and what the adjoint takes of this run."""
+    def run(self, args: tuple[Any, ...], leaves: Sequence[Any], values: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The primal: its result, and what the adjoint takes of this run; random numbers go to ``values`` as well."""
         primal, contract = self.primal, self.contract
+        if contract.drawn and self.active and contract.drawing is not None:
+            numbers = contract.drawing()(args, leaves)
+            values += numbers.arrays
+            if contract.forward is None:
+                return numbers.run(lambda: primal.by_dispatcher(args)), ()
+            leaves = [*leaves, *numbers.arrays]
         if contract.forward is not None:
             if all(leaves[k].flags.writeable for k in contract.writes):
                 found = contract.forward(*map(arguments.plain, leaves))
@@ -451,7 +460,11 @@ def find_contract(
             case = Case(primal.types, *choices, single, plain)
             tangent = cache(partial(forward.make_tangent_contract, kernel, case))
             twice = cache(partial(second.make_second_contract, kernel, case))
-            contract = kernel.contracts[key] = replace(make_contract(kernel, case), tangent=tangent, second=twice)
+            more = {"tangent": tangent, "second": twice, "drawing": cache(partial(drawing_of, kernel, case))}
+            contract = replace(make_contract(kernel, case), **more)
+            if contract.split is not None:
+                contract = replace(contract, split=replace(contract.split, drawing=contract.drawing))
+            kernel.contracts[key] = contract
         return contract
 
     contract = contract_for(frozenset())
@@ -461,6 +474,13 @@ def find_contract(
     if active and not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)
     return contract
+
+
+def drawing_of(kernel: Any, case: Case) -> Any:
+    """What draws the random numbers of a kernel; what differentiates is imported where there are any."""
+    from ampi.kernel.drawing import make_drawing
+
+    return make_drawing(kernel, case)
 
 
 def find_tangent_contract(
@@ -486,7 +506,9 @@ def find_tangent_contract(
         if contract is None:
             types = kernel.types_of(tuple(map(arguments.plain, bound)))
             case = Case(types, active, same, separate, threaded, single=single)
-            contract = kernel.contracts[key] = forward.make_tangent_contract(kernel, case)
+            drawing = cache(partial(drawing_of, kernel, case))
+            contract = replace(forward.make_tangent_contract(kernel, case), drawing=drawing)
+            kernel.contracts[key] = contract
         return contract
 
     contract = found(frozenset())

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..checkpoint.generators import generators_of_kernels
 from ..errors import ActivityWarning, ProgramError
 from . import verdicts
 from .modules import Loader, Modules
@@ -172,6 +173,7 @@ class _Randomness:
     def __init__(self) -> None:
         self._drawn: list[int] = []
         self._states: Any = None
+        self._of_kernels: Any = None
 
     def __enter__(self) -> None:
         bits: Any = np.random.bit_generator
@@ -179,8 +181,11 @@ class _Randomness:
         self._position = 0
         if self._states is None:
             self._states = np.random.get_state(), random.getstate()  # noqa: NPY002
+            self._of_kernels = generators_of_kernels()
         np.random.set_state(self._states[0])  # noqa: NPY002
         random.setstate(self._states[1])
+        if self._of_kernels is not None:
+            self._of_kernels.put_back()
         bits.randbits = self._draw
 
     def __exit__(self, *exception: Any) -> None:

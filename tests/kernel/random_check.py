@@ -9,6 +9,7 @@ from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
 from kernel_cases import Check, copies, derivative, kernel_ir, load, pairing, run
 from numba import types
+from numba.core.errors import NumbaError
 from numba.extending import overload, register_jitable
 from random_kernels import SIZE
 
@@ -16,6 +17,7 @@ import ampi
 from ampi.kernel import ANALYSES, pipeline
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import threads
+from ampi.kernel.runtime.random_state import Generators
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
 SWITCHES = [Options(), *(Options(without=frozenset({n})) for n in ANALYSES)]
@@ -102,6 +104,16 @@ def _declared(x, y):
     return lambda x, y: 0.5 * x * y - x
 
 
+@numba.njit
+def noisy(x):
+    return x + 0.3 * np.random.normal(0.0, x * x)  # noqa: NPY002
+
+
+@numba.njit
+def seed_numba(seed):
+    np.random.seed(seed)  # noqa: NPY002
+
+
 shifted = numba.njit(lambda x, y=0.3: math_free(x, y) + y * y)
 HELPERS = (
     "total",
@@ -115,6 +127,7 @@ HELPERS = (
     "applied",
     "declared",
     "shifted",
+    "noisy",
 )
 
 
@@ -220,6 +233,8 @@ def second_products(check, array_seeds, result_seeds, direction):
 
 def examine_all(text, seed):
     """The same, and that the programs do not depend on what things are called."""
+    if "np.random." in text:
+        return examine_drawn(text, seed)
     examine(text, seed)
     kernel, arguments = kernel_of(text, seed)
     require_the_same(kernel, arguments, draw(kernel, seed), "other")
@@ -266,6 +281,68 @@ def recorded(kernel, arguments, seed):
     if is_drawn(1):
         check_seeds(tape, outputs, watched, 2)
     return values, gradients, tape.kept_bytes
+
+
+def examine_drawn(text, seed):
+    """Raise unless a kernel that draws random numbers draws what Numba draws from the same seed, once, with a tape and
+    without; and its derivatives, for these numbers, are what differences say."""
+    function, arguments = kernel_of(text, seed)
+    plain, kernel = numba.njit(function, error_model="numpy"), ampi.kernel(function)
+    *vectors, index, u, v, n = arguments
+    point = [*vectors, np.array(u), np.array(v)]
+    rng = np.random.default_rng(seed)
+    direction = [rng.standard_normal(np.shape(x)) for x in point]
+
+    def run(call, values):
+        seed_numba(seed % 1000)
+        arrays = [x * 1.0 for x in values[:3]]
+        result = call(*arrays, index, *values[3:], n)
+        return [*arrays, *(result if isinstance(result, tuple) else () if result is None else (result,))]
+
+    def by_numba(values):
+        return run(lambda *given: plain(*given[:4], float(given[4]), float(given[5]), n), values)
+
+    try:
+        expected, state = by_numba(point), Generators().own
+    except (NumbaError, NotImplementedError):
+        return  # not for Numba either
+
+    def check(found):
+        assert Generators().own == state, "the generator is in another state"
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ampi.value(a), b)
+
+    check(run(lambda *given: kernel(*given[:4], float(given[4]), float(given[5]), n), point))
+    if not all(np.all(np.isfinite(x)) for x in expected):
+        return
+    weights = [rng.standard_normal(np.shape(x)) for x in expected]
+    with ampi.Tape() as tape:
+        watched = [tape.watch(x) for x in point]
+        found = run(kernel, watched)
+        check(found)
+        outputs = [(x, w) for x, w in zip(found, weights) if isinstance(x, ampi.ndarray) and tape.is_active(x)]
+    if not outputs:
+        return
+    gradients = tape.gradient(tuple(x for x, _ in outputs), watched, seed=tuple(w for _, w in outputs))
+    assert Generators().own == state, "the sweep has drawn"
+    slope = sum(np.sum(g * d) for g, d in zip(gradients, direction))
+    size = 1e-9 * (1.0 + sum(np.sum(np.abs(g * d)) for g, d in zip(gradients, direction)))
+
+    def loss(*values):
+        found = run(kernel, values)
+        check(found)
+        return sum(ampi.numpy.sum(x * w) for x, w in zip(found, weights))
+
+    _, tangent = ampi.jvp(loss, tuple(point), tuple(direction))
+    np.testing.assert_allclose(tangent, slope, atol=size, rtol=0)
+
+    def difference(h):
+        ends = [by_numba([x + s * h * d for x, d in zip(point, direction)]) for s in (1.0, -1.0)]
+        return sum(np.sum(w * (a - b)) for w, a, b in zip(weights, *ends)) / (2 * h)
+
+    near, far = difference(1e-5), difference(2e-5)
+    if np.allclose(near, far, rtol=1e-6, atol=1e-7):  # no kink nearby, and the same ways
+        np.testing.assert_allclose(slope, near, rtol=1e-4, atol=1e-5)
 
 
 def rounding(kernel, arguments, code, direction, tangents):

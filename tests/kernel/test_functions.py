@@ -189,7 +189,7 @@ def generated(x):
 
 
 def drawn(x):
-    return np.random.normal(0.0, x[0])  # noqa: NPY002
+    return np.random.hypergeometric(3, 4, 5) * x[0]  # noqa: NPY002
 
 
 def of_a_dictionary(x):
@@ -282,7 +282,7 @@ def digits_of_a_ufunc(x):
         (of_a_transform, "numpy.fft.fft is not known", "ampi.numpy.fft"),
         (of_any_eigenvalues, "numpy.linalg.eig is not known", "outside of the kernel"),
         (generated, "yield is not supported", "array"),
-        (drawn, "numpy.random.normal is not known", "draw the numbers outside"),
+        (drawn, "numpy.random.hypergeometric is not known", "draw the numbers outside"),
         (of_a_dictionary, "a dict is not supported", "named tuple"),
         (of_a_typed_dictionary, "Dict is not known", "named tuple"),
         (of_a_class, "the jitclass .*Held", "named tuple"),

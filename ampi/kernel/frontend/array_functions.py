@@ -92,10 +92,10 @@ def fold(builder: Any, value: Any, first: ir.Expr, combine: Callable[[ir.Expr, i
     return total
 
 
-def emit_loops(builder: Any, axes: tuple[ir.Var, ...], shape: tuple[ir.Expr, ...], body: ir.Stmt) -> None:
+def emit_loops(builder: Any, axes: tuple[ir.Var, ...], shape: tuple[ir.Expr, ...], *body: ir.Stmt) -> None:
     for axis, size in reversed(list(zip(axes, shape, strict=True))):
-        body = ir.For(axis, ZERO, size, ONE, (body,), whole=axis is axes[0], line=builder.line)
-    builder.emit(body)
+        body = (ir.For(axis, ZERO, size, ONE, body, whole=axis is axes[0], line=builder.line),)
+    builder.emit(*body)
 
 
 def number(value: int, type_: types.Type) -> ir.Const:

@@ -59,6 +59,7 @@ def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
     arguments = bound_values(builder, node, _function(rule.f), *call_values(builder, node))
     given = tuple(builder.type_of(node, v) for v in arguments)
     callee = _as_loops(builder.callee(node, _function(rule.f if isinstance(rule, custom_jvp) else rule.forward), given))
+    _refuse_random_numbers(builder, node, name, callee)
     arguments = _steady_arguments(builder, callee, arguments)
     make = _plain if isinstance(rule, custom_jvp) else _forward
     body, (result, residuals) = builder.sub_block(lambda: make(builder, rule, node, callee, arguments))
@@ -91,6 +92,7 @@ def _adjoint_rule(
     name = rule.__name__
     given = builder.type_of(node, residuals), builder.type_of(node, map_leaves(result, _carrier))
     backward = _as_loops(builder.callee(node, _function(rule.backward), given))
+    _refuse_random_numbers(builder, node, name, backward)
     constants = constant_arguments(backward)
     kept = [*_leaves(residuals), *_constants(builder, backward)]
     leaves = backward.arguments
@@ -98,6 +100,15 @@ def _adjoint_rule(
     backward = replace(backward, arguments=(*leaves[:count], *constants, *leaves[count:]), constants=())
     positions = tuple(_positions(builder, node, name, backward.result, arguments))
     return Rule(name, backward, positions, tangent), kept
+
+
+def _refuse_random_numbers(builder: Any, node: ast.Call, name: str, function: ir.Function) -> None:
+    if function.drawn:
+        builder.fail(
+            node,
+            f"random numbers in '{name}', whose derivative is its author's",
+            "pass them to it",
+        )
 
 
 def _constants(builder: Any, function: ir.Function) -> list[ir.Expr]:
@@ -244,6 +255,7 @@ def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], re
     if len(inspect.signature(_function(rule.tangent)).parameters) != 2:
         builder.fail(node, f"the tangent of '{name}' must take two tuples: arguments, and their tangents", SEE)
     function = _as_loops(builder.callee(node, _function(rule.tangent), given))
+    _refuse_random_numbers(builder, node, name, function)
     both = function.result[2] if isinstance(function.result, tuple) else ()
     if len(both) != 2:
         builder.fail(node, f"the tangent of '{name}' must return (result, tangent of the result)", SEE)

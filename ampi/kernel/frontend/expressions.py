@@ -9,13 +9,13 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, assignments, outside
+from ampi.kernel.frontend import array_functions, array_values, assignments, list_nodes, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.sequences import refuse_lists
 from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, is_listed, leaves_of, negation
-from ampi.kernel.ir import inference
+from ampi.kernel.ir import inference, random_draws
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
 
@@ -132,10 +132,17 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
     if any(isinstance(n, ast.NamedExpr) for part in node.comparators[1:] for n in ast.walk(part)):
         builder.fail(node, "an assignment (:=) that a chain of comparisons may not come to", "write it on its own line")
+    is_looked_in = len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
+    if is_looked_in and isinstance(node.comparators[0], list_nodes.Filled):
+        return in_list(builder, node)
+    begin = len(builder.block)
     values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
-    refuse_lists(builder, node, "a comparison of a list", *values)
-    if len(values) == 2 and isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_array(values[1]):
+    if len(values) > 2 and any(random_draws.draws(n) for n in ir.walk(tuple(builder.block[begin:]))):
+        builder.fail(node, "random numbers in a chain of comparisons", "draw the number on its own line")
+    if is_looked_in and is_array(values[1]):
+        refuse_lists(builder, node, "a list in a list", values[0])
         return among(builder, node, *values)
+    refuse_lists(builder, node, "a comparison of a list", *values)
     if any(map(is_array, values)) and len(values) == 2 and type(node.ops[0]) in COMPARE:
         function = COMPARE[type(node.ops[0])][1]
         make = lambda x, y: builder.compare(node, node.ops[0], x, y)
@@ -196,6 +203,16 @@ def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: G
         same = builder.compare(node, ast.Eq(), value, item)
         result = same if result == ir.Const(False, types.boolean) else ir.Op("or", (result, same), types.boolean)
     return result if isinstance(op, ast.In) else negation(result)
+
+
+def in_list(builder: Any, node: ast.Compare) -> ir.Expr:
+    """``value in list`` where the list grows; before it is known of what, there is nothing in it."""
+    try:
+        values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, node.comparators[0])])
+    except Unknown:
+        builder.pending.append(node)
+        return ir.Const(isinstance(node.ops[0], ast.NotIn), types.boolean)
+    return among(builder, node, *values)
 
 
 def among(builder: Any, node: ast.Compare, value: Value, array: Any) -> ir.Expr:

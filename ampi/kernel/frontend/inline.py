@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, outside, sequences
+from ampi.kernel.frontend import array_values, outside, random_draws, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared
 from ampi.kernel.frontend.sequences import refuse_lists
@@ -79,6 +79,12 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
     names: dict[str, ir.Expr] = {}
     for argument, value in zip(callee.arguments, leaf_values(arguments), strict=True):
         names[argument.name] = value if direct(value) else builder.temporary(argument.name, value)
+    for own in callee.drawn:
+        random_draws.refuse_on_threads(builder, node)
+        kept = random_draws.drawn_in(builder, own.array.type.dtype)
+        names[own.array.name], names[own.place.name] = kept.array, kept.place
+    if callee.drawn:
+        names.update(random_draws.generators_in(callee.body))
     for name, array in callee.constants:
         names[name] = outside.constant_array(builder, name, array)
     if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):

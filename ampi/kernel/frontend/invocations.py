@@ -16,7 +16,15 @@ from numba.core.errors import LiteralTypingError, NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, compositions, expressions, scipy_special, sequences
+from ampi.kernel.frontend import (
+    array_functions,
+    array_values,
+    compositions,
+    expressions,
+    random_draws,
+    scipy_special,
+    sequences,
+)
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
 from ampi.kernel.frontend.desugar import Nested
@@ -230,6 +238,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
     if isinstance(owner, ast.Name) and owner.id not in builder.webs.definitions:
         return None
     value = builder.value(owner)
+    if isinstance(value, Static) and isinstance(value.value, random_draws.Generator):
+        return random_draws.method_value(builder, node, value.value, *call_values(builder, node))
     if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
         if node.func.attr in ("conjugate", "conj"):
             return conjugate(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Collection
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -49,6 +50,8 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
     """A global or closure variable: its value now, for good."""
     # What ampi.numpy puts around a function of NumPy means that function here.
     value = getattr(value, "numpy_function", value)
+    if isinstance(value, ModuleType):
+        value = vars(value).get("stands_for", value)
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or value.dtype.kind not in "bifuc" or value.size > MAX_CONSTANT_ARRAY:
             builder.fail(node, f"the global array '{name}' is too large for a constant", "pass it as an argument")

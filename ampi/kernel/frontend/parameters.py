@@ -11,7 +11,7 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import assignments, outside, structured_arrays
+from ampi.kernel.frontend import assignments, outside, random_draws, structured_arrays
 from ampi.kernel.frontend.refusals import instead_of_argument
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.frontend.structured_arrays import Records
@@ -95,6 +95,8 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
         return outside.value_of(builder, builder.definition, name, type_.value)
     if isinstance(type_, types.Dispatcher):
         return Static(type_.dispatcher)
+    if isinstance(type_, types.NumPyRandomGeneratorType):
+        return random_draws.generator_argument(builder, type_, path)
     if structured_arrays.is_structured(type_):
         fields = tuple(
             (f, _leaves(builder, f"{name}_{f}", t, (*path, f), arguments))

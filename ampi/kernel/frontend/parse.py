@@ -38,6 +38,8 @@ from ampi.kernel.frontend import (
     invocations,
     list_nodes,
     outside,
+    random_generators,  # noqa: F401 (enters its rules)
+    random_numbers,  # noqa: F401 (enters its rules)
     statements,
     stencils,  # noqa: F401 (enters its calls)
     subscripts,
@@ -60,6 +62,7 @@ from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.operators import BINARY, COMPARE, fold
+from ampi.kernel.ir.random_draws import with_arguments
 from ampi.kernel.normalise.lower import lower
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
@@ -80,7 +83,7 @@ def parse(function: Any, argument_types: Iterable[types.Type], single: Single = 
     Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
     Raises ``KernelError`` for what is outside the language.
     """
-    return _parse(function, tuple(argument_types), (), single)
+    return with_arguments(_parse(function, tuple(argument_types), (), single))
 
 
 def _parse(
@@ -161,6 +164,8 @@ class _Builder:
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.lists: set[str] = set()  # arrays that are lists to the program
+        self.drawn: dict[types.Type, ir.Drawn] = {}  # where random numbers go, by their types
+        self.generators: list[ir.Argument] = []  # random generators among the arguments
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -175,6 +180,8 @@ class _Builder:
             first_line=self.source.first_line,
             result=structure_of(self.scope.results),
             constants=tuple(self.constants.items()),
+            drawn=tuple(self.drawn.values()),
+            generators=tuple(self.generators),
         )
 
     def check_complete(self) -> None:

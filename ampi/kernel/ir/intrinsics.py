@@ -34,17 +34,17 @@ from numba import types
 from ampi.kernel.ir import Const, Expr, Op
 from ampi.kernel.runtime import special
 
-ARGUMENTS = ("x", "y", "z")
+ARGUMENTS = ("x", "y", "z", "w")
 
 
 @dataclass(frozen=True)
 class Intrinsic:
     """One scalar operation.
 
-    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``; ``source_int`` the same where the result
-    is an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints`` replaces
-    them in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives, for the
-    tests, the open interval of each argument in which the function is smooth; ``cost`` counts in additions.
+    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``, ``w``; ``source_int`` the same where the
+    result is an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints``
+    replaces them in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives,
+    for the tests, the open interval of each argument in which the function is smooth; ``cost`` counts in additions.
     """
 
     name: str
@@ -200,6 +200,40 @@ _ENTRIES = (
 # Their derivatives are plain numbers, or the change itself on one side of a kink.
 LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "abs", "min", "max", "minimum", "maximum", "fmin", "fmax",
           "copysign", "degrees", "radians"}  # fmt: skip
+
+# Random numbers: x is how many have been drawn before, which makes each of them another operation.  What is drawn is
+# constant; a parameter that carries a derivative is refused.
+_RANDOM = (
+    ("draw_random", "np.random.random()", 1),
+    ("draw_normal", "np.random.standard_normal()", 1),
+    ("draw_integer", "np.random.randint(y, z)", 3),
+    ("draw_gamma", "np.random.gamma(y, 1.0)", 2),
+    ("draw_beta", "np.random.beta(y, z)", 3),
+    ("draw_vonmises", "np.random.vonmises(y, z)", 3),
+    ("draw_wald", "np.random.wald(y, z)", 3),
+    ("draw_standard_t", "np.random.standard_t(y)", 2),
+    ("draw_poisson", "np.random.poisson(y)", 2),
+    ("draw_binomial", "np.random.binomial(y, z)", 3),
+    ("draw_geometric", "np.random.geometric(y)", 2),
+    ("draw_negative_binomial", "np.random.negative_binomial(y, z)", 3),
+    ("draw_zipf", "np.random.zipf(y)", 2),
+    ("draw_logseries", "np.random.logseries(y)", 2),
+    ("draw_seed", "seeded(y)", 2),
+    # the same by generators, which y is
+    ("draw_by_random", "y.random()", 2),
+    ("draw_by_normal", "y.standard_normal()", 2),
+    ("draw_by_exponential", "y.standard_exponential()", 2),
+    ("draw_by_gamma", "y.standard_gamma(z)", 3),
+    ("draw_by_beta", "y.beta(z, w)", 4),
+    ("draw_by_standard_t", "y.standard_t(z)", 3),
+    ("draw_by_wald", "y.wald(z, w)", 4),
+    ("draw_by_integer", "y.integers(z, w)", 4),
+    ("draw_by_interval", "interval(y, z)", 3),
+    ("draw_by_poisson", "y.poisson(z)", 3),
+    ("draw_by_binomial", "y.binomial(z, w)", 4),
+    ("draw_by_geometric", "y.geometric(z)", 3),
+)
+_ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
 

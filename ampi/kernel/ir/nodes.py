@@ -370,11 +370,20 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """The array of the random numbers that a call draws, and how many there are so far."""
+
+    array: Var
+    place: Var
+
+
+@dataclass(frozen=True)
 class Function:
     """A kernel for one signature.  ``result`` says how the values of ``Return`` are put together for the caller
     (None, ``"scalar"``, ``"array"``, or ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are
     global arrays and tables which the body reads: a ``Var`` of that name is the array; nothing writes it.
-    ``agreeing`` are sizes that have to be equal, in terms of the arguments."""
+    ``agreeing`` are sizes that have to be equal, in terms of the arguments.  ``drawn`` says where the random numbers of
+    each type go (see ``random_draws``), and ``generators`` are the random generators among the arguments."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -384,6 +393,8 @@ class Function:
     result: Any = None
     constants: tuple[tuple[str, Any], ...] = ()
     agreeing: tuple[Agree, ...] = ()
+    drawn: tuple[Drawn, ...] = ()
+    generators: tuple[Argument, ...] = ()
 
     def where(self, line: int) -> str:
         """A place in the kernel, as errors begin."""

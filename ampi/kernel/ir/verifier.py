@@ -25,6 +25,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Stmt, Var, matrices, ssa
 from ampi.kernel.ir.intrinsics import TABLE
 from ampi.kernel.ir.printer import expression, printed
+from ampi.kernel.ir.random_draws import draws
 
 _OF_PARTS = {"abs", "real", "imag", "eq", "ne", "not", "and", "or", "cast", "select", "isnan", "isinf", "isfinite"}
 _TO_INTEGERS = {"cast", "select", "floor", "ceil", "trunc", "round", "sign"}
@@ -371,7 +372,7 @@ class _Verifier:
             if not isinstance(e.type, types.Complex):
                 self.fail(f"{expression(e)} of complex numbers is a {e.type}")
         numbers = [a.type for a in (e.args[1:] if e.name == "select" else e.args)]
-        if isinstance(e.type, types.Integer) and e.name not in _TO_INTEGERS:
+        if isinstance(e.type, types.Integer) and e.name not in _TO_INTEGERS and not draws(e):
             if any(isinstance(t, (types.Float, types.Complex)) for t in numbers):
                 self.fail(f"{expression(e)} of {', '.join(map(str, numbers))} is a {e.type}")
         if e.name == "select" and not all(_is_same(t, e.type) for t in numbers):

@@ -1,8 +1,8 @@
 """Compile ``np.array`` of a list as what it is where Numba would fill an array in place of the list, and lose elements.
 
 Numba (up to 0.68 at least) has the last loop before ``np.array(found)`` write into a new array instead of appending to
-the list. What earlier loops have appended is then not in it, and what the loop reads of the list, and its length, is not
-there::
+the list. What earlier loops have appended is not in it then, nor is there what the loop reads of the list, and its
+length::
 
     found = []                                  found = []
     for v in a:                                 for v in a:

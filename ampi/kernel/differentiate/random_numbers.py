@@ -1,0 +1,73 @@
+"""Random numbers: the part of a kernel that draws them, as a program; and parameters that have no derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from numba import types
+
+from ampi.errors import ActivityError
+from ampi.kernel import ir
+from ampi.kernel.analysis import activity
+from ampi.kernel.ir import random_draws
+from ampi.kernel.ir.index_algebra import INT, ZERO
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.rewrite import mapped
+from ampi.kernel.ir.ssa import definitions, every, written
+
+ADVICE = "draw standard numbers, and compute with these and the parameters"
+
+
+def counting(primal: ir.Function) -> ir.Function:
+    """A kernel that stores what it draws as far as there is room, and returns how many numbers there are."""
+    drawn = random_draws.arguments_of(primal)
+    names = {a.name for a in drawn}
+    places = tuple(ir.Var(a.role[1], INT) for a in drawn if a.role is not None)
+
+    def within(array: ir.Var, index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        there = ir.Op("lt", (index[0], ir.Size(array, 0, types.intp)), types.boolean)
+        return (ir.Op("select", (there, index[0], ZERO), INT),)
+
+    def change(e: ir.Expr) -> ir.Expr:
+        return replace(e, index=within(e.array, e.index)) if isinstance(e, ir.Load) and e.array.name in names else e
+
+    def statement(s: ir.Stmt) -> ir.Stmt:
+        return replace(s, index=within(s.array, s.index)) if isinstance(s, ir.Store) and s.array.name in names else s
+
+    body = [mapped(s, change, statement) for s in primal.body]
+    if body and isinstance(body[-1], ir.Return):
+        body.pop()
+    body.append(ir.Return(places, line=primal.first_line))
+    return replace(primal, name=f"{primal.name}_drawing", body=tuple(body), result=("tuple", len(places)))
+
+
+def with_copies(function: ir.Function) -> ir.Function:
+    """A program (in single assignment form) that writes into nothing but arrays of random numbers: what else it writes
+    of its arguments are copies."""
+    taken = {a.name for a in function.arguments} | {v.name for s in every(function.body) for v in definitions(s)}
+    fresh = Names(taken)
+    changed = {array.name for s in every(function.body) if (array := written(s)) is not None}
+    copies: list[ir.Stmt] = []
+    instead: dict[str, ir.Expr] = {}
+    for a in function.arguments:
+        if a.name in changed and not a.is_a("drawn"):
+            array, copy = ir.Var(a.name, a.type), ir.Var(fresh.fresh(a.name), a.type)
+            sizes = tuple(ir.Size(array, axis, INT) for axis in range(a.type.ndim))
+            copies.append(ir.Alloc(copy, sizes, array, line=function.first_line))
+            instead[a.name] = copy
+    return replace(function, body=(*copies, *substitute(function.body, instead)))
+
+
+def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> None:
+    """Raise where what decides on a random number carries derivatives; of a kernel in single assignment form."""
+    varied = activity.analyse(function, active).varied
+    for s in every(function.body):
+        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and random_draws.draws(s.value):
+            if any(isinstance(a, ir.Var) and a.name in varied for a in s.value.args[1:]):
+                what = s.value.name.removeprefix(random_draws.PREFIX)
+                raise ActivityError(
+                    f"{function.where(s.line)}: np.random.{what} has no derivative with respect to what decides on "
+                    f"the number, and a parameter of it carries derivatives\n  {ADVICE}"
+                )

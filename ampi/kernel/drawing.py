@@ -1,0 +1,118 @@
+"""Kernels that draw random numbers: what a call draws is drawn once, before it runs, and kept for its derivatives.
+
+The drawing program is what of the kernel its random numbers depend on.  It draws them into arrays, which derivative
+programs take as further arguments.  The generators are then put back, and the kernel itself draws the same: where it
+does not, that is an error.  Where a derivative program takes the kernel's place, they stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ampi.errors import KernelError
+from ampi.kernel import arguments
+from ampi.kernel.case import Case
+from ampi.kernel.contract import derivative_options, load, separated
+from ampi.kernel.runtime import cache
+from ampi.kernel.runtime.random_state import Generators
+
+FIRST = 256  # numbers for which there is room in the first call
+
+
+class Drawing:
+    """Draws the random numbers of calls of a kernel.
+
+    Attributes
+    ----------
+    program : callable
+        ``program(*leaves, *arrays, *generators)`` draws into the arrays as far as there is room, and returns how many
+        numbers there are for each.
+    dtypes : tuple of str
+        Of the arrays.
+    """
+
+    def __init__(
+        self, name: str, program: Callable[..., tuple[int, ...]], dtypes: tuple[str, ...], takes_generators: bool
+    ) -> None:
+        self.name = name
+        self.program = program
+        self.dtypes = dtypes
+        self.takes_generators = takes_generators
+        self._sizes = [FIRST] * len(dtypes)
+
+    def __call__(self, args: Sequence[Any], leaves: Sequence[Any]) -> Numbers:
+        """Draw what a call with these arguments draws."""
+        generators = list(generators_among(args)) if self.takes_generators else []
+        before = Generators(generators)
+        given = list(map(arguments.plain, leaves))
+        try:
+            while True:
+                arrays = [np.empty(max(n, 1), dtype) for n, dtype in zip(self._sizes, self.dtypes, strict=True)]
+                counts = self.program(*given, *arrays, *generators)
+                self._sizes = [max(n, count) for n, count in zip(self._sizes, counts, strict=True)]
+                if all(count <= len(a) for count, a in zip(counts, arrays)):
+                    break
+                before.put_back()
+        except Exception:
+            before.put_back()  # the kernel itself will say what is wrong
+            return Numbers(self, [np.empty(0, dtype) for dtype in self.dtypes], before, None)
+        found = [a if len(a) == n else a[:n].copy() for a, n in zip(arrays, counts)]
+        return Numbers(self, found, before, Generators(generators))
+
+
+def generators_among(args: Any) -> Iterator[np.random.Generator]:
+    """The random generators among arguments, in the order of the parameters."""
+    for value in args:
+        if isinstance(value, np.random.Generator):
+            yield value
+        elif isinstance(value, tuple):
+            yield from generators_among(value)
+
+
+class Numbers:
+    """What a call draws.
+
+    Attributes
+    ----------
+    arrays : list of numpy.ndarray
+        The numbers, in the order in which they are drawn.
+    """
+
+    __slots__ = ("_after", "_before", "_drawing", "arrays")
+
+    def __init__(self, drawing: Drawing, arrays: list[np.ndarray], before: Generators, after: Generators | None):
+        self.arrays = arrays
+        self._drawing, self._before, self._after = drawing, before, after
+
+    def run(self, kernel: Callable[[], Any]) -> Any:
+        """Run the kernel itself, which draws the same again."""
+        self._before.put_back()
+        result = kernel()
+        if self._after is None or not self._after.are_here():
+            raise KernelError(
+                f"{self._drawing.name}(): run again, the kernel draws other random numbers, so that its derivatives "
+                "would be those of another run; draw the numbers outside of the kernel, and pass them as an array"
+            )
+        return result
+
+
+def make_drawing(kernel: Any, case: Case) -> Drawing:
+    """What draws the random numbers of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    case = replace(separated(kernel, case), active=frozenset())
+    module, what = load(kernel, case, "drawing", (), _generate)
+    options = derivative_options(kernel, case, False)
+    code = cache.key(module.PROGRAM, cache.of_options(options))
+    program = getattr(module, module.DRAWING)
+    compiled = arguments.opaque(cache.compiled(program, f"{kernel.__name__}_drawing_{code}", options, what=what))
+    return Drawing(kernel.__name__, compiled, module.DTYPES, module.GENERATORS)
+
+
+def _generate(kernel: Any, case: Case) -> str:
+    """The text of the file; what differentiates is imported when something is differentiated."""
+    from ampi.kernel.programs import generate_drawing
+
+    return generate_drawing(kernel, case)
