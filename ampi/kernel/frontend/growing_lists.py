@@ -355,6 +355,13 @@ class _Changing(ast.NodeTransformer):
             keyword.value = self.visit(keyword.value)
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        node.left = self.visit(node.left)
+        is_looked_in = len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
+        many = node.comparators
+        node.comparators = [self.whole(c) if is_looked_in and name_of(c) == self.name else self.visit(c) for c in many]
+        return node
+
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if name_of(node.value) != self.name or isinstance(node.slice, (ast.Slice, ast.Tuple)):
             return self.generic_visit(node)

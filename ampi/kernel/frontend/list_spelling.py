@@ -29,6 +29,7 @@ from ampi.kernel.frontend.list_nodes import (
     placed,
     put,
 )
+from ampi.kernel.frontend.sets import spell_sets
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.ir.names import Names
 
@@ -39,6 +40,7 @@ def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None
     """Rewrite ``source.definition`` in place; ``known`` are the names around it."""
     spelling = _Spelling(source, Names(taken), known)
     definition = source.definition
+    spell_sets(definition, known, spelling.fresh, source.fail)
     for node in ast.walk(definition):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _makes_a_list(node.value, known):
             node.value = ast.copy_location(ast.List([], ast.Load()), node.value)

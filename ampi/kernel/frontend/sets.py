@@ -1,0 +1,150 @@
+"""Sets of numbers, spelled out as tuples, arrays and lists in which is looked, before anything is typed.
+
+* ``x in {1, 2}``, and a name for such a set, is a tuple;
+* ``s = set(a)`` is the array of what is in ``a``, each once;
+* ``s = set()`` to which numbers are added is a list: ``s.add(x)`` is ``if x not in s: s.append(x)``.
+
+Numba goes through sets in the order of hashes, which is not followed here: loops over sets are refused, as is all but
+looking, adding and counting.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ampi.kernel.frontend.list_nodes import Known, assign, loop, name_of, named, placed
+
+ADVICE = "a set here can be looked in (x in s), added to and counted; use a tuple, or np.unique of an array"
+
+
+def spell_sets(
+    definition: ast.FunctionDef, known: dict[str, Any], fresh: Callable[[str], str], fail: Callable[..., Any]
+) -> None:
+    """Rewrite a function in place."""
+    makes = lambda node: _makes_a_set(node, known)
+    names = {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)}  # type: ignore[attr-defined]
+    uses = _Uses(names, makes)
+    uses.visit(definition)
+    for node in uses.others:
+        fail(node, f"the set '{node.id}' as a whole", ADVICE)
+    _Spelling(names, uses, makes, fresh).visit(definition)
+
+
+def _makes_a_set(node: ast.AST, known: dict[str, Any]) -> bool:
+    if isinstance(node, ast.Set):
+        return not any(isinstance(v, ast.Starred) for v in node.elts)
+    is_call = isinstance(node, ast.Call) and not node.keywords and len(node.args) <= 1
+    return is_call and known.get(name_of(node.func) or "") in (set, frozenset)  # type: ignore[attr-defined]
+
+
+def _binds(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+
+
+def _is_membership(node: ast.Compare) -> bool:
+    return len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
+
+
+class _Uses(ast.NodeVisitor):
+    """What is done with sets that have names."""
+
+    def __init__(self, names: set[str], makes: Callable[[ast.AST], bool]) -> None:
+        self.names, self.makes = names, makes
+        self.added: set[str] = set()
+        self.counted: set[str] = set()
+        self.others: list[ast.Name] = []
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if not (_binds(node) and name_of(node.targets[0]) in self.names and self.makes(node.value)):
+            return self.generic_visit(node)
+        self.visit(node.value)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        match node.value:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="add"), args=[x]) if name in self.names:
+                self.added.add(name)
+                self.visit(x)
+            case _:
+                self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self.visit(node.left)
+        for other in node.comparators:
+            if not (_is_membership(node) and name_of(other) in self.names):
+                self.visit(other)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if name_of(node.func) == "len" and len(node.args) == 1 and name_of(node.args[0]) in self.names:
+            self.counted.add(node.args[0].id)  # type: ignore[attr-defined]
+        else:
+            self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if node.id in self.names:
+            self.others.append(node)
+
+
+class _Spelling(ast.NodeTransformer):
+    def __init__(
+        self, names: set[str], uses: _Uses, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]
+    ) -> None:
+        self.names, self.uses, self.makes, self.fresh = names, uses, makes, fresh
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        name = name_of(node.targets[0])
+        if name not in self.names or not self.makes(node.value):
+            return self.generic_visit(node)
+        items = self.items(node.value)
+        if name not in self.uses.added:
+            node.value = placed(self.array(items) if name in self.uses.counted else self.looked_in(items), node)
+            return node
+        made: list[ast.stmt] = [assign(name, ast.List([], ast.Load()))]
+        if isinstance(items, ast.Tuple):
+            made += [s for item in items.elts for s in self.added(name, item)]
+        else:
+            value = self.fresh(name)
+            made.append(loop(named(value, ast.Store()), items, self.added(name, named(value))))
+        return [placed(s, node) for s in made]
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        match node.value:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="add"), args=[x]) if name in self.names:
+                return [placed(s, node) for s in self.added(name, self.visit(x))]
+        return self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if _is_membership(node) and self.makes(node.comparators[0]):
+            node.comparators = [placed(self.looked_in(self.items(node.comparators[0])), node)]
+        return node
+
+    def items(self, node: Any) -> ast.expr:
+        """What a set is made of."""
+        elements = node.elts if isinstance(node, ast.Set) else node.args
+        elements = [self.visit(e) for e in elements]
+        if isinstance(node, ast.Set) or not elements:
+            return ast.Tuple(elements, ast.Load())
+        return elements[0]
+
+    def looked_in(self, items: ast.expr) -> ast.expr:
+        return items if isinstance(items, ast.Tuple) else self.array(items)
+
+    def array(self, items: ast.expr) -> ast.expr:
+        """The array of what is in it, each once."""
+        if isinstance(items, ast.Tuple):
+            listed: ast.expr = ast.List(items.elts, ast.Load())
+        else:
+            value = self.fresh("value")
+            generator = ast.comprehension(named(value, ast.Store()), items, [], 0)
+            listed = ast.ListComp(named(value), [generator])
+        return ast.Call(Known(np.unique), [ast.Call(Known(np.array), [listed], [])], [])
+
+    def added(self, name: str, item: ast.expr) -> list[ast.stmt]:
+        value = self.fresh("value")
+        absent = ast.Compare(named(value), [ast.NotIn()], [named(name)])
+        append = ast.Expr(ast.Call(ast.Attribute(named(name), "append", ast.Load()), [named(value)], []))
+        return [assign(value, item), ast.If(absent, [append], [])]
