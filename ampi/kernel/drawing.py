@@ -2,7 +2,7 @@
 
 The drawing program is what of the kernel its random numbers depend on.  It draws them into arrays, which derivative
 programs take as further arguments.  The generators are then put back, and the kernel itself draws the same: where it
-does not, that is an error.  Where a derivative program takes the kernel's place, they stay as they are.
+does not, that is an error.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class TangentContract:
     structure : str, tuple or None
         How the kernel's result is made of its leaves: None, ``"leaf"``, or a tuple of these.
     twice : bool
-        The kernel itself has to be run besides, and the tangent program on copies: it raises errors, or its result has
-        classes that only it can make.
+        The kernel itself has to be run besides, and the tangent program on copies: it raises errors, draws random
+        numbers, or its result has classes that only it can make.
     lists : int, tuple or None
         Where the result has lists: see `Contract`.
     drawn : tuple of str
@@ -68,6 +68,7 @@ def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
     compiled = opaque(cache.compiled(program, f"{kernel.__name__}_tangent_{code}", options, what=what))
     facts = dict(module.CONTRACT)
     facts["twice"] = facts["twice"] or kernel.checked or kernel.options.get("error_model") != "numpy"
+    facts["twice"] = facts["twice"] or bool(facts["drawn"])  # that these are its numbers is seen when it runs
     return TangentContract(**facts, tangent=compiled, disagreement=getattr(module, "disagreement", None))
 
 

@@ -292,9 +292,7 @@ class PreparedCall:
         if contract.drawn and self.active and contract.drawing is not None:
             numbers = contract.drawing()(args, leaves)
             values += numbers.arrays
-            if contract.forward is None:
-                return numbers.run(lambda: primal.by_dispatcher(args)), ()
-            leaves = [*leaves, *numbers.arrays]
+            return numbers.run(lambda: primal.by_dispatcher(args)), ()
         if contract.forward is not None:
             if all(leaves[k].flags.writeable for k in contract.writes):
                 found = contract.forward(*map(arguments.plain, leaves))
@@ -395,7 +393,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     contract = find_contract(
         kernel, primal, kinds, leaves, storages, frozenset(active), threaded and not in_pairs, plain, after
     )
-    if contract.split is not None and recording is not None and has_room(recording):
+    if contract.split is not None and recording is not None and not contract.drawn and has_room(recording):
         contract = contract.split
     prepared = PreparedCall(primal, contract, leaves is bound)
     prepared.on, prepared.off = on, off
@@ -461,10 +459,7 @@ def find_contract(
             tangent = cache(partial(forward.make_tangent_contract, kernel, case))
             twice = cache(partial(second.make_second_contract, kernel, case))
             more = {"tangent": tangent, "second": twice, "drawing": cache(partial(drawing_of, kernel, case))}
-            contract = replace(make_contract(kernel, case), **more)
-            if contract.split is not None:
-                contract = replace(contract, split=replace(contract.split, drawing=contract.drawing))
-            kernel.contracts[key] = contract
+            contract = kernel.contracts[key] = replace(make_contract(kernel, case), **more)
         return contract
 
     contract = contract_for(frozenset())

@@ -96,6 +96,18 @@ def in_lists(x):
     return np.array(found).sum()
 
 
+def what_lists_would_compute_twice(x):
+    kept = [v * x[0] for v in x if np.random.random() < 0.6]
+    drawn = [v * x[1] for v in np.random.random(4)]
+    some = []
+    for v in np.random.random(2):
+        some.append(v * x[2])
+    for _ in range(np.random.randint(2, 5)):
+        some.append(np.random.random() * x[0])
+    some.extend(np.random.random(3))
+    return sum(kept) * sum(drawn) * np.array(some).sum() + len(kept)
+
+
 def more_than_there_is_room_for(x):
     s = 0.0
     for k in range(2000):
@@ -113,6 +125,7 @@ KERNELS = [
     seeded_inside,
     in_calls_and_comprehensions,
     in_lists,
+    what_lists_would_compute_twice,
     more_than_there_is_room_for,
 ]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from numba import typed
 
+from ampi.kernel.frontend.drawn_once import DrawnOnce, draws, once
 from ampi.kernel.frontend.growing_lists import Growing
 from ampi.kernel.frontend.list_lengths import begun, changes
 from ampi.kernel.frontend.list_nodes import (
@@ -41,6 +42,7 @@ def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None
     spelling = _Spelling(source, Names(taken), known)
     definition = source.definition
     spell_sets(definition, known, spelling.fresh, source.fail)
+    DrawnOnce(known, spelling.fresh).visit(definition)
     for node in ast.walk(definition):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _makes_a_list(node.value, known):
             node.value = ast.copy_location(ast.List([], ast.Load()), node.value)
@@ -95,6 +97,10 @@ class _Spelling:
 
     def comprehension(self, node: ast.ListComp, before: list[ast.stmt]) -> ast.expr:
         (generator,) = node.generators
+        if any(draws(test, self.known) for test in generator.ifs):
+            return self.nested_comprehension(node, before)
+        drawn, generator.iter = once(generator.iter, self.known, self.fresh)
+        before += drawn
         self.rename_bound(node)
         array, count = self.fresh("list"), self.fresh("count")
         inside: list[ast.stmt] = []
@@ -123,7 +129,8 @@ class _Spelling:
         append = ast.Call(ast.Attribute(named(name), "append", ast.Load()), [element], [])
         body: list[ast.stmt] = [*inside, ast.Expr(append)]
         for generator in reversed(node.generators):
-            body = [loop(generator.target, generator.iter, self.when(generator.ifs, body))]
+            drawn, generator.iter = once(generator.iter, self.known, self.fresh)
+            body = [*drawn, loop(generator.target, generator.iter, self.when(generator.ifs, body))]
         begin = assign(name, ast.List([], ast.Load()))
         before += self.grown([placed(s, node) for s in (begin, *body)])
         return placed(named(name), node)
