@@ -105,7 +105,7 @@ def what_lists_would_compute_twice(x):
     for _ in range(np.random.randint(2, 5)):
         some.append(np.random.random() * x[0])
     some.extend(np.random.random(3))
-    return sum(kept) * sum(drawn) * np.array(some).sum() + len(kept)
+    return sum(kept) * sum(drawn) * sum(some) + len(kept)
 
 
 def more_than_there_is_room_for(x):
