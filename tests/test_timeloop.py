@@ -353,6 +353,83 @@ def test_states_hold_what_steps_have_written(seed):
         assert held <= kept * 4.3  # "first", "sometimes", "late" and what is plain, but not the others
 
 
+MASK = numpy.arange(24).reshape(4, 6) % 3 == 0
+ROWS = numpy.array([0, 2])
+
+
+@ampi.kernel
+def in_a_column(u):
+    for i in range(1, u.shape[0] - 1):
+        u[i, 2] = u[i, 2] * 0.99
+
+
+def to_oneself(u):
+    COMM_WORLD.Sendrecv(u[0].copy(), COMM_WORLD.rank, recvbuf=u[1], source=COMM_WORLD.rank)
+
+
+def element_by_element(u):
+    for i in range(4):
+        for j in range(1, 5):
+            u[i, j] = u[i, j] * 0.9
+
+
+def overlapping(u):
+    u[:2] *= 0.99
+    u[1:3] *= 0.98
+
+
+def some(u, key):
+    u[key] = u[key] * 0.99
+
+
+PARTS = {
+    "interior": lambda u: some(u, (slice(1, -1), slice(1, -1))),
+    "column": lambda u: some(u, (slice(None), 1)),
+    "strided": lambda u: some(u, (slice(None, None, 2), slice(None, None, 3))),
+    "mask": lambda u: some(u, MASK),
+    "rows": lambda u: some(u, ROWS),
+    "where": lambda u: np.multiply(u, 0.99, out=u, where=MASK),
+    "put": lambda u: np.put(u, [1, 3], [0.5, 0.6]),
+    "putmask": lambda u: np.putmask(u, MASK, 0.3),
+    "copyto": lambda u: np.copyto(u[1:3], u[1:3] * 0.9),
+    "at": lambda u: np.add.at(u, ROWS, 0.1),
+    "element": lambda u: some(u, (1, 2)),
+    "elements": element_by_element,
+    "overlapping": overlapping,
+    "kernel": in_a_column,
+    "kernel of a part": lambda u: in_a_column(u[1:]),
+    "message": to_oneself,
+    "reduction": lambda u: COMM_WORLD.Allreduce(u[0].copy(), u[2]),
+    "sort": lambda u: u[1].sort(),
+    "flat": lambda u: u.flat.__setitem__(slice(0, 5), 0.2),
+}
+
+
+@pytest.mark.parametrize("needed", [1, 30])  # of the array, before the loop: few are kept otherwise than many
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_kept_of_memory_from_before_the_loop_does_not_grow_with_its_steps(part, needed):
+    """Steps that write to a part of an array, all to the same."""
+
+    def program(x0, loop):
+        u = np.array(x0)
+        first = sum(np.sum(np.sin(u[k % 4, k % 6 :]) ** 2) for k in range(needed))
+        return first + np.sum(loop(u) ** 2)
+
+    def step(u):
+        PARTS[part](u)
+
+    x0, kept = numpy.linspace(0.1, 0.9, 24).reshape(4, 6), []
+    for steps in (25, 60):
+        with ampi.Tape() as tape:
+            x = tape.watch(x0)
+            y = program(x, lambda u: ampi.timeloop(step, u, steps, checkpoints=2))  # noqa: B023
+        (loop,) = (record for record in tape.records if hasattr(record, "owners"))
+        kept.append(sum(action.saved.nbytes for action in loop.undo))
+        expected = ampi.grad(lambda x: program(x, plainly(step, steps)))(x0)  # noqa: B023
+        numpy.testing.assert_array_equal(tape.gradient(y, x), expected)
+    assert kept[0] == kept[1] <= 3 * x0.nbytes
+
+
 def test_a_schedule_of_ones_own():
     from checkpoint_schedules import MultistageCheckpointSchedule
 
