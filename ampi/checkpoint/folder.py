@@ -166,8 +166,12 @@ class Folder:
         self.save(name, data, arrays)
         self.comm.Barrier()
         for other in removes:
-            (self.path / f"{other}.h5").unlink(missing_ok=True)
-            self._sizes.pop(other, None)
+            self.remove(other)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        (self.path / f"{name}.h5").unlink(missing_ok=True)
+        self._sizes.pop(name, None)
 
 
 def _order(point: tuple[int, int]) -> tuple[int, int]:

@@ -37,7 +37,11 @@ class Disk:
         The objects of the state with which the loop begins.
     sweeps : int
         How many have begun: what is done in the first one is kept.
+    goes_on : bool
+        Whether another process may go on from there: then states stay until the adjoint of an earlier one is there.
     """
+
+    goes_on = True
 
     def __init__(self, folder: Folder, loop: Loop, owners: dict[Storage, np.ndarray], state: Any) -> None:
         self.folder = folder
@@ -146,11 +150,16 @@ class Disk:
 class OnDisk:
     """A state at the beginning of a step that is in the folder."""
 
-    nbytes = 0
+    nbytes = counted = 0
 
     def __init__(self, disk: Disk, n: int) -> None:
         self.disk = disk
         self.n = n
+
+    def remove(self) -> None:
+        """Nobody needs it any more."""
+        if not self.disk.goes_on:
+            self.disk.folder.remove(f"state-{self.n}")
 
     def restore(self, loop: Loop) -> Any:
         """The state, with memory as it was."""
