@@ -215,7 +215,6 @@ def test_another_number_of_ranks_is_refused(shared):
     "options, message",
     [
         ({"resume": True}, "needs storage"),
-        ({"storage": "x", "schedule": lambda n, k: ()}, "not both"),
     ],
 )
 def test_arguments_that_do_not_fit(options, message):

@@ -151,7 +151,7 @@ class Spool(_Budget):
         if self.held > self.most:
             raise self.fail(
                 f"{where_called()}: the states of ampi.timeloop take {in_words(nbytes)}, more than is left of the "
-                f"{in_words(self.most)} of ampi.Tape(memory=...); give fewer checkpoints=, or have states in a folder by "
+                f"{in_words(self.most)} of ampi.Tape(memory=...); give fewer checkpoints=, or a folder for states, "
                 "storage=..."
             )
 
