@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
-from ..errors import ActivityError, TapeError
+from ..errors import ActivityError, CommunicationError, TapeError
 from ..extents import Extent, address_of
 from ..handouts import describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
@@ -18,6 +18,7 @@ from ..mpi.outcomes import install
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
+from .open_communication import left_open
 from .reproduction import Held, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
@@ -287,6 +288,11 @@ class Loop:
         for storage in self.written.storages:
             give(storage, None)
         self.check_windows(tape)
+        problem = left_open(tape)
+        if problem:
+            error = CommunicationError(f"{self.where}: ampi.timeloop: {problem}")
+            tape.refuse(error)  # on other ranks its sweep may begin
+            raise error
         self.references.add(reference)
         owners = {**self._owners(before, given), **self._owners(after, left)}
         taped = Taped(tape, before, after, owners)

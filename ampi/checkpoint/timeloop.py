@@ -23,6 +23,7 @@ from ..tape import IsRecord, Sweep, Tape, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
 from .measured import MadeArrays
+from .open_communication import completed_of, open_receives
 from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .reproduction import Held
@@ -288,6 +289,7 @@ class _Steps(IsRecord):
         self.make: Callable[[int | None], Any] = lambda n: ()
         self.initial = Snapshot(state, self.loop.is_kept)
         self.files = positions()
+        self.open_receives = open_receives(tape)
         self.roots = state
         self.executor: Executor | None = None
         self.final: dict[tuple, Region] = {}
@@ -400,6 +402,11 @@ class _Steps(IsRecord):
             return stops
 
         state = executor.forward(self._absorb, None if last is None else is_last)
+        for receive in completed_of(self.open_receives):
+            raise CommunicationError(
+                f"{loop.where}: ampi.timeloop: {receive.describe()} was begun before the loop and completed in one of "
+                "its steps, which are run again; wait for its request before the loop, or after it"
+            )
         self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
