@@ -14,7 +14,7 @@ from test_timeloop import Drawn
 
 import ampi
 import ampi.numpy as np
-from ampi.checkpoint import folder
+from ampi.checkpoint import folder, resuming
 from ampi.mpi import COMM_WORLD
 
 
@@ -147,7 +147,7 @@ def test_little_is_lost(shared, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("what", ["steps", "input", "step", "constant", "variable", "version", "checkpoints", "seed"])
+@pytest.mark.parametrize("what", ["steps", "input", "step", "constant", "variable", "version", "ampi", "checkpoints", "seed"])
 def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
     rate = 0.05
 
@@ -178,6 +178,9 @@ def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
     elif what == "version":
         monkeypatch.setattr(ampi, "__version__", "0.0.7")
         message = "ampi is '0.0.7', there"
+    elif what == "ampi":
+        monkeypatch.setattr(resuming, "_code_of_ampi", lambda: "another")
+        message = "ampi's code is 'another', there"
     elif what == "steps":
         options, message = {"steps": 21}, "number of steps is 21, there 20"
     elif what == "checkpoints":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 import sys
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +59,7 @@ class Disk:
         self.folder.open(
             {
                 "ampi": sys.modules[__package__.partition(".")[0]].__version__,
+                "ampi's code": _code_of_ampi(),
                 "program": os.path.basename(sys.argv[0]) if sys.argv else "",
                 "step": getattr(step, "__qualname__", type(step).__qualname__),
                 "its code": _digest(*(repr(told).encode() for told in codes_of(step))),
@@ -235,6 +239,14 @@ def numbers_of(step: Any) -> dict[str, str]:
             if isinstance(value, _NUMBERS):
                 found[f"{name} in {function.__qualname__}"] = repr(value)
     return found
+
+
+@functools.cache
+def _code_of_ampi() -> str:
+    """What tells this ampi from others of its version."""
+    top = Path(__file__).parents[1]
+    parts = [(str(path.relative_to(top)).encode(), path.read_bytes()) for path in sorted(top.rglob("*.py"))]
+    return _digest(*itertools.chain.from_iterable(parts))
 
 
 def _digest(*parts: Any) -> str:
