@@ -79,10 +79,11 @@ def timeloop(
         ``"MixedCheckpoint"`` or ``"Multistage"``; with ``storage`` ``"HRevolve"``, ``"DiskRevolve"``, ``"Multistage"``
         or ``"TwoLevel"``, whose states are in the folder as far as the schedule says so.  Or ``schedule(steps,
         checkpoints)`` gives one.  Recorded steps are kept in memory.
-    storage : str or path, optional
+    storage : str, path or Storage, optional
         A folder for states: one goes there every K (K + 1) / 2 steps, where K is ``checkpoints``, which are in memory
         and of which only those between two of them are needed (`ampi.checkpoint.schedules.TwoLevel`).  Each rank has
-        files of its own, which stay when the loop has been swept.
+        files of its own, which stay when the loop has been swept; `ampi.Storage` is a folder with files for each node,
+        or compressed ones.
     resume : bool, optional
         Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
         command, runs up to the loop, and loses at most the steps between two states.  The gradient is the same to the
