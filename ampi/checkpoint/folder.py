@@ -257,10 +257,10 @@ class Folder:
             self._sizes.pop(name, None)
 
 
-_nodes: dict[int, plain_mpi.Intracomm] = {}  # of COMM_WORLD, in which most loops are
+_nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
 
 
-def _node_of(comm: plain_mpi.Intracomm) -> plain_mpi.Intracomm:
+def _node_of(comm: plain_mpi.Intracomm) -> Any:
     """The ranks that share memory with this one."""
     if comm != plain_mpi.COMM_WORLD:
         return comm.Split_type(plain_mpi.COMM_TYPE_SHARED)
