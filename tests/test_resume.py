@@ -107,6 +107,24 @@ def test_files_per_node_and_compressed(how, shared, monkeypatch):
         gradient(drawn, other, True)
 
 
+@pytest.mark.mpi
+def test_files_per_node_of_a_loop_on_all_ranks(shared):
+    """What the ranks of a node tell each other is no part of the program."""
+
+    def step(u):
+        came = np.zeros(4)
+        COMM_WORLD.Sendrecv(u, (COMM_WORLD.rank + 1) % COMM_WORLD.size, recvbuf=came)
+        u += 0.1 * came * u
+
+    def final(u0, **options):
+        return np.sum(ampi.timeloop(step, np.array(u0), steps=9, checkpoints=2, **options) ** 2)
+
+    as_new_process()
+    u0 = numpy.linspace(0.2, 0.5, 4) + 0.1 * COMM_WORLD.rank
+    found = ampi.grad(final)(u0, storage=ampi.Storage(shared, per="node"), resume=True)
+    assert found.tobytes() == ampi.grad(final)(u0).tobytes()
+
+
 def test_compressed_files_are_smaller(tmp_path):
     def same_again(u):
         u *= 1.0

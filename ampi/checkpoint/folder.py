@@ -21,6 +21,7 @@ import numpy as np
 from mpi4py import MPI as plain_mpi
 
 from ..errors import TapeError
+from ..mpi.namespace import BASE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +262,8 @@ _nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
 
 
 def _node_of(comm: plain_mpi.Intracomm) -> Any:
-    """The ranks that share memory with this one."""
+    """The ranks that share memory with this one, on a communicator of mpi4py's own: no tape sees what they say."""
+    comm = BASE["Intracomm"](comm)
     if comm != plain_mpi.COMM_WORLD:
         return comm.Split_type(plain_mpi.COMM_TYPE_SHARED)
     if comm.handle not in _nodes:
