@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from . import numpy, rules, testing
     from .arguments import ArgumentParser
     from .array import ndarray, value
+    from .checkpoint.folder import Storage
     from .checkpoint.timeloop import timeloop
     from .constants import constant
     from .custom import custom_vjp
@@ -80,6 +81,7 @@ __all__ = [
     "Prequest",
     "ProgramError",
     "Request",
+    "Storage",
     "Tape",
     "TapeError",
     "Win",
@@ -119,6 +121,7 @@ _ARRAYS = ("numpy", "scalars", "foreign", "fftw", "pictures", "scipy_rules", "ru
 
 _HOMES = {
     "ArgumentParser": "arguments",
+    "Storage": "checkpoint.folder",
     "constant": "constants",
     "custom_vjp": "custom",
     "dependent": "programs.declared",

@@ -22,14 +22,26 @@ class Needs(dict[tuple, Extent]):
     `meets` and `drop` see those which have been entered since the last call of one of them.
     """
 
-    __slots__ = ("_filed", "_files")
+    __slots__ = ("_filed", "_files", "_keyed", "_saved")
 
     def __init__(self) -> None:
         self._files: Files | None = None
         self._filed = 0  # the first ones, in the order of entering
+        self._saved: set[tuple] = set()  # patterns that have been dropped since something was last needed
+        self._keyed: dict[tuple, int] = {}  # bytes that have been saved since of some elements
+
+    def enter(self, extent: Extent) -> Extent:
+        """The bytes of an extent are needed; gives the one that stands for these."""
+        if self._saved:
+            self._saved.clear()
+        if self._keyed:
+            self._keyed.clear()
+        return self.setdefault(extent.pattern, extent)
 
     def meets(self, extent: Extent) -> bool:
-        """Whether a byte of an extent is needed."""
+        """Whether a byte of an extent is needed, and has not been saved since."""
+        if extent.pattern in self._saved:  # a part of what is needed, written again and again
+            return False
         if self._files is None:
             if len(self) <= FEW:
                 for need in self.values():
@@ -42,17 +54,28 @@ class Needs(dict[tuple, Extent]):
 
     def drop(self, extent: Extent) -> None:
         """The bytes of an extent, some of which were needed, have been saved."""
+        for need in self.values():
+            need.listed = None  # who needs it again has to enter it
         if self._files is None:
             for covered in [pattern for pattern, need in self.items() if extent.covers(need)]:
-                self.pop(covered).listed = None
+                del self[covered]
+            if self:
+                self._saved.add(extent.pattern)
             return
-        for need in self.values():
-            need.listed = None
+        self._saved.add(extent.pattern)
         self.clear()
         self._filed = 0
         self._files.drop(extent)
         if self._files.is_empty():
             self._files = None
+
+    def saves_all(self, extent: Extent, part: int, whole: int) -> bool:
+        """Whether ``part`` bytes of some elements more would be as much as all that there are: these are saved then."""
+        if extent.pattern not in self._keyed:
+            self._keyed[extent.pattern] = part
+            return False
+        self._keyed[extent.pattern] += part
+        return self._keyed[extent.pattern] >= whole
 
     def meets_range(self, low: int, high: int) -> bool:
         """Whether one of some bytes is needed by something without gaps."""

@@ -31,7 +31,9 @@ def final(k):
     global scratch
     scratch = np.zeros(40)
     s = {"u": np.array(numpy.linspace(0.5, 1.0, 40)) * 1.0, "v": np.zeros(40), "k": k, "n": 0, "noise": noise}
-    s = ampi.timeloop(step, s, steps=60 + seed % 7, checkpoints=3, storage=os.path.join(folder, "s"), resume=True)
+    how = [{}, {"per": "node"}, {"compression": "gzip"}, {"per": "node", "compression": "lzf"}][seed % 4]
+    storage = ampi.Storage(os.path.join(folder, "s"), **how)
+    s = ampi.timeloop(step, s, steps=60 + seed % 7, checkpoints=3, storage=storage, resume=True)
     return np.sum(s["u"] ** 2) + np.sum(s["v"])
 found = ampi.grad(final)(numpy.linspace(0.1, 0.4, 39))
 numpy.save(os.path.join(folder, f"result-{comm.rank}.npy"), found)
@@ -55,7 +57,7 @@ def kill(folder: Path, ranks: int, draw: random.Random) -> str | None:
             pass
     if not killed:
         return None
-    when = "in the sweep" if any(folder.glob("s/loop-0/rank-*/final-*.h5")) else "in the steps"
+    when = "in the sweep" if any(folder.glob("s/loop-0/*/final-*.h5")) else "in the steps"
     return f"{when}, {'all ranks' if len(victims) == ranks else 'one rank'}"
 
 
@@ -63,7 +65,7 @@ def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -
     """Wait until a few files more are there, and a moment longer; or the end."""
 
     def files() -> set[str]:
-        return {str(path) for path in folder.glob("s/*/rank-*/*.h5")}
+        return {str(path) for path in folder.glob("s/*/*/*.h5")}
 
     before, left, end = files(), draw.randint(0, 5), time.monotonic() + 120
     while time.monotonic() < end:

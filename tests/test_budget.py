@@ -207,6 +207,31 @@ def test_a_time_loop_rolls_back_on_a_tape_with_a_file(tmp_path):
     same([found], [expected])
 
 
+@pytest.mark.parametrize("spill", [False, True])
+def test_states_of_a_time_loop_are_of_the_budget(spill, tmp_path):
+    """Without checkpoints= there are as many as the budget has room for; of more it is an error."""
+
+    def step(u):
+        u *= 0.5 + 0.5 * u
+
+    def run(**kept):
+        with ampi.Tape(memory=n * u0.nbytes, spill=tmp_path if spill else None) as tape:
+            x = tape.watch(u0)
+            u = ampi.timeloop(step, x * 1.0, steps=60, progress=seen.append, **kept)
+            y = np.sum(u * u)
+        return tape.gradient(y, x)
+
+    u0, seen, n = numpy.linspace(0.9, 1.1, 10_000), [], 40
+    expected = run(memory="1GiB")  # of the loop's own
+    with pytest.raises(ampi.TapeError, match=r"test_budget\.py.*(timeloop|old values)"):
+        run(checkpoints=60)
+    same([run()], [expected])
+    assert 60 < seen[-1].executed < 240 and seen[-1].memory_peak < n * u0.nbytes
+    n = 8
+    with pytest.raises(ampi.TapeError, match="too little on some rank"):
+        run()
+
+
 def heavy(x):
     u = x * 1.0
     for _ in range(5):

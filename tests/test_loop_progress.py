@@ -42,7 +42,7 @@ class Loop:
         if draw.random() < 0.8:
             self.options["checkpoints"] = draw.choice([1, 2, 3, 5, 40])
         else:
-            self.options["memory"] = draw.choice(["1KiB", "1MiB"])
+            self.options["memory"] = draw.choice(["80KiB", "1MiB"])
         if draw.random() < 0.4:
             self.options["storage"] = storage
         self.until = draw.random() < 0.4

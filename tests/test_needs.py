@@ -42,22 +42,26 @@ def test_as_sets_of_bytes(shape, seed):
     """What is needed is met; what no need has a byte of, that has not been dropped as a whole, is not."""
     draw = random.Random(seed)
     base = numpy.zeros(shape, draw.choice([numpy.float64, numpy.float32]))
-    needs, wanted, entered = Needs(), set(), {}
+    needs, wanted, entered, saved = Needs(), set(), {}, {}
     for _ in range(300):
         view = any_view(draw, base)
         if not view.size:
             continue
         extent, touched = Extent(view), bytes_of(view)
         if draw.random() < 0.5:
-            needs.setdefault(extent.pattern, extent)
+            needs.enter(extent)
             wanted |= touched
             entered[extent.pattern] = extent, touched
+            saved.clear()
             continue
         met = needs.meets(extent)
         assert met >= bool(wanted & touched)
         assert met <= any(need & touched for _, need in entered.values())
+        if saved and draw.random() < 0.3:
+            assert not needs.meets(draw.choice(list(saved.values())))  # nothing has been needed since
         if met and draw.random() < 0.7:
             needs.drop(extent)
+            saved[extent.pattern] = extent
             wanted -= touched
             entered = {name: need for name, need in entered.items() if not extent.covers(need[0])}
     whole = Extent(base)

@@ -148,7 +148,7 @@ def test_page_in_a_browser(ring, tmp_path):
     found, said = look(folder / "out" / "index.html", script, tmp_path)
     assert not said and "error" not in found, (said, found)
     data = data_of(folder / "out")
-    sites = [[lane[k] for k in range(2, len(lane), 5)] for lane in data["events"]]
+    sites = [[lane[k] for k in range(2, len(lane), 6)] for lane in data["events"]]
     named = lambda name: sum(data["sites"][site]["name"] == name for lane in sites for site in lane)
     assert found["all"] == [sum(map(len, sites)), 9] and found["bars"] > 10
     assert found["sends"] == [named("Sendrecv"), 9] and found["kernels"] == [named("square"), 0]
@@ -157,6 +157,65 @@ def test_page_in_a_browser(ring, tmp_path):
     assert 0 < found["swept"][0] < found["all"][0] and found["swept"][1] >= 3
     assert (found["cells"], found["partners"], found["rows"]) == (3, 1, len(data["table"]) + 2)
     assert found["title"] == "ring.py" and "3 messages of 72 B" in found["summary"]
+
+
+SEVERAL = """\
+import numpy
+import ampi
+import ampi.numpy as np
+
+comm = ampi.COMM_WORLD
+second, third = comm.Dup(), comm.Dup()
+second.Set_name("second")
+
+def energy(x):
+    u = np.array(x)
+    for c, times in ((comm, 1), (second, 2), (third, 3)):
+        for _ in range(times):
+            came, total = np.zeros(1), np.zeros(1)
+            request = c.Irecv(came, (c.rank - 1) % c.size)
+            c.Send(u[:1] * 1.0, (c.rank + 1) % c.size)
+            request.Wait()
+            c.Allreduce(np.sum(u), total)
+            u = u * total * came
+    return np.sum(u)
+
+x0 = numpy.linspace(0.2, 0.9, 5)
+energy(np.array(x0))
+ampi.grad(energy)(x0)
+"""
+
+
+def test_one_line_that_uses_several_communicators(mpiexec, tmp_path):
+    """Calls, waits and adjoints are filtered by the communicator that each of them has used."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    done = mpiexec(2, "-m", "ampi.run", "--report", tmp_path / "out", tmp_path / "several.py")
+    assert not done.returncode, done.stderr
+    script = """
+    const choose = (id, value) => { $(id).value = value; $(id).dispatchEvent(new Event("change")); };
+    const found = {};
+    for (const name of ["Send", "Wait", "Allreduce"]) for (const phase of ["primal", "recording"]) {
+      choose("by-name", name);
+      found[`${name} ${phase}`] = data.comms.map((_, k) => {
+        choose("by-comm", String(k));
+        const drawn = Number($("lanes").dataset.events), events = data.events.flatMap((lane) =>
+          lane.map((_, k) => k).filter((k) => k % 6 === 0).map((k) => lane.slice(k, k + 6)));
+        const of = events.filter((e) => data.sites[e[2]].name === name && e[5] === k);
+        return drawn === of.length ? of.filter((e) => PHASES[e[3]] === phase).length : "drawn otherwise";
+      });
+    }
+    return {found, comms: [...$("by-comm").options].map((o) => o.textContent)};
+    """
+    seen, said = look(tmp_path / "out" / "index.html", script, tmp_path)
+    assert not said and "error" not in seen, (said, seen)
+    comms = seen["comms"][1:]
+    assert sorted(comms) == ["MPI_COMM_WORLD", "a communicator of 2 ranks", "second"]
+    times = {"MPI_COMM_WORLD": 1, "second": 2, "a communicator of 2 ranks": 3}
+    assert seen["found"] == {
+        f"{name} {phase}": [2 * times[comm] for comm in comms]
+        for name in ("Send", "Wait", "Allreduce")
+        for phase in ("primal", "recording")
+    }
 
 
 def test_gradient_of_a_program_as_it_stands(mpiexec, tmp_path):
@@ -228,6 +287,7 @@ def many(ranks, events=40, messages=6):
                 "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
                 "messages": sent,
                 "plain": [],
+                "spoken": [],
                 "tape": {"saved": 64 * events, "kept": 8 * events},
                 "host": "here",
                 "process": rank,
@@ -264,7 +324,7 @@ def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
     monkeypatch.setattr(written, "MOST_IN_TRACE", 30)
     ranks = many(2, events=100)
     data = shown.figures_of(ranks, "much")
-    assert [len(lane) // 5 for lane in data["events"]] == [30, 30] and len(data["arrows"]) == 10
+    assert [len(lane) // 6 for lane in data["events"]] == [30, 30] and len(data["arrows"]) == 10
     assert len(data["notes"]) == 2 and "142 shorter ones" in data["notes"][0] and "10 messages" in data["notes"][1]
     assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
     said = written.write_trace(tmp_path / "trace.json.gz", ranks)

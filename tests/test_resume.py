@@ -14,7 +14,7 @@ from test_timeloop import Drawn
 
 import ampi
 import ampi.numpy as np
-from ampi.checkpoint import folder
+from ampi.checkpoint import folder, resuming
 from ampi.mpi import COMM_WORLD
 
 
@@ -85,6 +85,70 @@ def test_what_was_stopped_at_any_file_goes_on(seed, shared, monkeypatch):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("how", [{"per": "node"}, {"compression": "gzip"}, {"per": "node", "compression": 3}], ids=str)
+def test_files_per_node_and_compressed(how, shared, monkeypatch):
+    """Stopped on all ranks at a file, and started again."""
+    drawn = Drawn(2001, COMM_WORLD)
+    drawn.checkpoints = 2
+    expected = gradient(drawn, shared / "whole", False)
+    for n, after in ((2, True), (5, False), (9, True)):
+        storage = ampi.Storage(shared / f"stopped-{n}", **how)
+        with monkeypatch.context() as patch:
+            killing(patch, n, after=after)
+            with contextlib.suppress(Killed):
+                gradient(drawn, storage, True)
+        same(gradient(drawn, storage, True), expected, drawn)
+    COMM_WORLD.Barrier()
+    files = {path.parent.name for path in shared.glob("stopped-9/loop-0/*/*.h5")}
+    assert files == {f"{how.get('per', 'rank')}-{k}" for k in range(1 if "per" in how else COMM_WORLD.size)}
+    as_new_process()
+    other = ampi.Storage(shared / "stopped-9", per="rank" if "per" in how else "node")
+    with pytest.raises(ampi.TapeError, match="has files per"):
+        gradient(drawn, other, True)
+
+
+@pytest.mark.mpi
+def test_files_per_node_of_a_loop_on_all_ranks(shared):
+    """What the ranks of a node tell each other is no part of the program."""
+
+    def step(u):
+        came = np.zeros(4)
+        COMM_WORLD.Sendrecv(u, (COMM_WORLD.rank + 1) % COMM_WORLD.size, recvbuf=came)
+        u += 0.1 * came * u
+
+    def final(u0, **options):
+        return np.sum(ampi.timeloop(step, np.array(u0), steps=9, checkpoints=2, **options) ** 2)
+
+    as_new_process()
+    u0 = numpy.linspace(0.2, 0.5, 4) + 0.1 * COMM_WORLD.rank
+    found = ampi.grad(final)(u0, storage=ampi.Storage(shared, per="node"), resume=True)
+    assert found.tobytes() == ampi.grad(final)(u0).tobytes()
+
+
+def test_compressed_files_are_smaller(tmp_path):
+    def same_again(u):
+        u *= 1.0
+
+    def final(u0, storage):
+        u = ampi.timeloop(same_again, np.array(u0), steps=9, checkpoints=2, storage=storage)
+        return np.sum(u)
+
+    for name, how in (("plain", {}), ("small", {"compression": "gzip"})):
+        as_new_process()
+        ampi.grad(lambda u0: final(u0, ampi.Storage(tmp_path / name, **how)))(numpy.ones(20_000))  # noqa: B023
+    plain, small = (sum(f.stat().st_size for f in (tmp_path / n).glob("*/*/*.h5")) for n in ("plain", "small"))
+    assert small < 0.2 * plain
+
+
+@pytest.mark.parametrize(
+    "how, message", [({"per": "host"}, "per 'rank' or per 'node'"), ({"compression": "zip"}, "gzip")]
+)
+def test_storages_that_there_are_not(how, message):
+    with pytest.raises(ampi.TapeError, match=message):
+        ampi.Storage("folder", **how)
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize("n", [3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 11))])
 def test_a_run_is_stopped_again_and_again(n, shared, monkeypatch):
     """By ``until``, with a generator in the state; each run gets on by a few files."""
@@ -147,7 +211,7 @@ def test_little_is_lost(shared, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("what", ["steps", "input", "step", "constant", "variable", "version", "checkpoints", "seed"])
+@pytest.mark.parametrize("what", "steps input step constant variable version ampi checkpoints seed".split())
 def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
     rate = 0.05
 
@@ -178,6 +242,9 @@ def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
     elif what == "version":
         monkeypatch.setattr(ampi, "__version__", "0.0.7")
         message = "ampi is '0.0.7', there"
+    elif what == "ampi":
+        monkeypatch.setattr(resuming, "_code_of_ampi", lambda: "another")
+        message = "ampi's code is 'another', there"
     elif what == "steps":
         options, message = {"steps": 21}, "number of steps is 21, there 20"
     elif what == "checkpoints":
@@ -215,7 +282,6 @@ def test_another_number_of_ranks_is_refused(shared):
     "options, message",
     [
         ({"resume": True}, "needs storage"),
-        ({"storage": "x", "schedule": lambda n, k: ()}, "not both"),
     ],
 )
 def test_arguments_that_do_not_fit(options, message):

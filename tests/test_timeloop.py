@@ -353,16 +353,6 @@ def test_states_hold_what_steps_have_written(seed):
         assert held <= kept * 4.3  # "first", "sometimes", "late" and what is plain, but not the others
 
 
-def test_a_schedule_of_ones_own():
-    from checkpoint_schedules import MultistageCheckpointSchedule
-
-    def schedule(steps, checkpoints):
-        return MultistageCheckpointSchedule(steps, checkpoints, 0)
-
-    found = through(lambda u: ampi.timeloop(decayed, u, 20, checkpoints=3, schedule=schedule), X)
-    same(found, through(plainly(decayed, 20), X))
-
-
 @pytest.mark.parametrize("kept, most", [(5, 6.86), (10, 3.93), (20, 2.83), (40, 2.15)])
 def test_steps_are_run_as_often_as_is_needed(kept, most):
     count = 0

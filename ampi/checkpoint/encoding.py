@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -134,6 +135,8 @@ class Encoder:
             return self._first_one("generator", x, way, x.get_state())
         if isinstance(x, np.random.Generator):
             return self._first_one("generator", x, way, x.bit_generator.state)
+        if isinstance(x, random.Random):
+            return self._first_one("generator", x, way, x.getstate())
         if has_state(x):
             return "object", type(x), parts
         return self._first_one("same", x, way)
@@ -225,6 +228,8 @@ class Decoder:
     def _generator(self, _: int, present: Any, told: Any) -> Any:
         if isinstance(present, np.random.Generator):
             present.bit_generator.state = told
+        elif isinstance(present, random.Random):
+            present.setstate(told)
         else:
             present.set_state(told)
         return present

@@ -8,6 +8,7 @@ have passed the next one (a barrier), so that they all have one in common.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import pickle
@@ -20,10 +21,49 @@ import numpy as np
 from mpi4py import MPI as plain_mpi
 
 from ..errors import TapeError
+from ..mpi.namespace import BASE
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """A folder for the states of a time loop (``ampi.timeloop(storage=...)``), and how they are written there.
+
+    Parameters
+    ----------
+    folder : str or path
+    per : str
+        ``"rank"``: each rank has files of its own.  ``"node"``: the ranks that share memory have files in common, which
+        one of them writes: fewer files, where a parallel file system cannot take so many.
+    compression : str or int, optional
+        What h5py takes: ``"gzip"``, ``"lzf"``, or the level of gzip, 0 to 9.
+
+    Raises
+    ------
+    TapeError
+        Another ``per`` or ``compression``.
+
+    Examples
+    --------
+    >>> ampi.Storage("states", per="node", compression="gzip")
+    Storage(folder='states', per='node', compression='gzip')
+    """
+
+    folder: Any
+    per: str = "rank"
+    compression: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.per not in ("rank", "node"):
+            raise TapeError(f"ampi.Storage: per={self.per!r}: files are per 'rank' or per 'node'")
+        levels = range(10)
+        if self.compression not in (None, "gzip", "lzf", *levels) or isinstance(self.compression, bool):
+            raise TapeError(f"ampi.Storage: compression={self.compression!r}: give 'gzip', 'lzf', or a level, 0 to 9")
+
 
 _opened: Counter[str] = Counter()  # loops of this process by folder: the next process has them in the same order
 
 FORWARD, FINAL, REVERSE = range(3)
+_TAG = 1
 
 
 class Folder:
@@ -38,34 +78,54 @@ class Folder:
     """
 
     def __init__(self, storage: Any, comm: Any, where: str) -> None:
-        base = Path(os.fspath(storage)).resolve()
+        how = storage if isinstance(storage, Storage) else Storage(storage)
+        base = Path(os.fspath(how.folder)).resolve()
         number = _opened[str(base)]
         _opened[str(base)] += 1
         self.comm = plain_mpi.Intracomm(comm)
         self.where = where
-        self.path = base / f"loop-{number}" / f"rank-{comm.rank}"
+        self.compression = how.compression
+        self.per = how.per
+        self.node = plain_mpi.COMM_SELF if self.per == "rank" else _node_of(self.comm)
+        self.writes = not self.node.rank
+        first = self.node.bcast(self.comm.rank)
+        self.path = base / f"loop-{number}" / f"{self.per}-{first}"
         self.point: tuple[int, int] | None = None
         self.peak_bytes = 0
         self._sizes: dict[str, int] = {}
 
     def open(self, about: dict[str, Any], resume: bool) -> None:
         """Make the folder, or find where to go on; an error on all ranks if it is of another run on one."""
+        about = {**about, "files": f"per {self.per}", "ranks of this file": self.node.allgather(self.comm.rank)}
         problem, point = "", None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for left in self.path.glob("*.part"):
-                left.unlink()
             if resume:
                 problem = self._differences(about)
-            if not problem:
-                if not resume or not (self.path / "about.h5").exists():
-                    self.clear()
-                    self.save("about", about, [])
-                self._sizes = {path.stem: path.stat().st_size for path in self.path.glob("*.h5")}
-                self.peak_bytes = sum(self._sizes.values())
-                point = self._last()
         except OSError as error:
             problem = f"{self.path}: {error}"
+        self._agree(problem)
+        try:
+            if self.writes:
+                for left in self.path.glob("*.part"):
+                    left.unlink()
+            begins = self.node.bcast(not resume or not (self.path / "about.h5").exists())
+            if begins:
+                self.clear()
+                self.save("about", about, [])
+            if self.writes:
+                self._sizes = {path.stem: path.stat().st_size for path in self.path.glob("*.h5")}
+                self.peak_bytes = sum(self._sizes.values())
+            self.node.Barrier()
+            point = self._last()
+        except OSError as error:
+            problem = f"{self.path}: {error}"
+        said = self._agree(problem, point)
+        points = [point for _, point in said]
+        self.point = None if None in points else min(points, key=_order)  # type: ignore[type-var]
+
+    def _agree(self, problem: str, point: Any = None) -> list[tuple[str, Any]]:
+        """What all ranks say; an error on all of them if there is a problem on one."""
         said = self.comm.allgather((problem, point))
         problems = [f"rank {rank}: {problem}" for rank, (problem, _) in enumerate(said) if problem]
         if problems:
@@ -73,11 +133,14 @@ class Folder:
                 f"{self.where}: ampi.timeloop: storage={str(self.path.parents[1])!r}: {'; '.join(problems)}; remove it "
                 "or name another folder, or run what it is of"
             )
-        points = [point for _, point in said]
-        self.point = None if None in points else min(points, key=_order)  # type: ignore[type-var]
+        return said
 
     def _differences(self, about: dict[str, Any]) -> str:
-        others = {path.name for path in self.path.parent.glob("rank-*")} - {f"rank-{r}" for r in range(self.comm.size)}
+        if any(self.path.parent.glob("node-*" if self.per == "rank" else "rank-*")):
+            return f"{self.path.parent} has files per {'node' if self.per == 'rank' else 'rank'}, not per {self.per}"
+        others = {path.name for path in self.path.parent.glob("*-*")} - {
+            f"{self.per}-{r}" for r in range(self.comm.size)
+        }
         if others:
             return f"{self.path.parent} is of more ranks than the {self.comm.size} there are"
         if not (self.path / "about.h5").exists():
@@ -105,9 +168,10 @@ class Folder:
 
     def clear(self) -> None:
         """Remove what is there."""
-        for path in self.path.glob("*.h5"):
-            path.unlink()
-        self._sizes.clear()
+        if self.writes:
+            for path in self.path.glob("*.h5"):
+                path.unlink()
+            self._sizes.clear()
 
     def states(self, below: int) -> list[int]:
         """The steps before which there are states."""
@@ -117,17 +181,26 @@ class Folder:
     # --------------------------------------------------------------------------------------------------------- files
 
     def save(self, name: str, data: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file, whole or not at all; of several ranks together."""
         import h5py
 
-        part, path = self.path / f"{name}.part", self.path / f"{name}.h5"
         told = pickle.dumps((data, [(a.shape, a.dtype) for a in arrays]))
         flat = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
+        if not self.writes:
+            self.node.send((told, [a.nbytes for a in flat]), 0, _TAG)
+            for values in flat:
+                self.node.Send(values, 0, _TAG)
+            self.node.Barrier()
+            return
+        part, path = self.path / f"{name}.part", self.path / f"{name}.h5"
         with h5py.File(part, "w") as file:
-            file["data"] = np.frombuffer(told, np.uint8)
-            for k, values in enumerate(flat):
-                file[f"array {k}"] = values
-            file.attrs["checksum"] = _checksum(told, flat)
+            self._write(file.create_group("0"), told, flat)
+            for rank in range(1, self.node.size):
+                told, sizes = self.node.recv(None, rank, _TAG)
+                received = [np.empty(size, np.uint8) for size in sizes]
+                for values in received:
+                    self.node.Recv(values, rank, _TAG)
+                self._write(file.create_group(str(rank)), told, received)
         with open(part, "rb+") as file:
             os.fsync(file.fileno())
         size = os.path.getsize(part)
@@ -139,16 +212,25 @@ class Folder:
             os.fsync(folder)
         finally:
             os.close(folder)
+        self.node.Barrier()
+
+    def _write(self, group: Any, told: bytes, flat: Sequence[np.ndarray]) -> None:
+        group["data"] = np.frombuffer(told, np.uint8)
+        for k, values in enumerate(flat):
+            options = {} if self.compression is None or not values.size else {"compression": self.compression}
+            group.create_dataset(f"array {k}", data=values, shuffle=bool(options), **options)
+        group.attrs["checksum"] = _checksum(told, flat)
 
     def load(self, name: str) -> tuple[Any, list[np.ndarray]] | None:
-        """What a file holds; None if it is damaged."""
+        """What a file holds of this rank; None if it is damaged."""
         import h5py
 
         with contextlib.suppress(OSError, KeyError):
             with h5py.File(self.path / f"{name}.h5", "r") as file:
-                told = file["data"][...].tobytes()
-                flat = [file[f"array {k}"][...] for k in range(len(file) - 1)]
-                checksum = file.attrs["checksum"]
+                group = file[str(self.node.rank)]
+                told = group["data"][...].tobytes()
+                flat = [group[f"array {k}"][...] for k in range(len(group) - 1)]
+                checksum = group.attrs["checksum"]
             if checksum == _checksum(told, flat):
                 data, layouts = pickle.loads(told)
                 return data, [a.view(dtype).reshape(shape) for a, (shape, dtype) in zip(flat, layouts)]
@@ -165,9 +247,28 @@ class Folder:
         """`save` on all ranks; then remove files that nobody needs any more."""
         self.save(name, data, arrays)
         self.comm.Barrier()
-        for other in removes:
-            (self.path / f"{other}.h5").unlink(missing_ok=True)
-            self._sizes.pop(other, None)
+        for other in self.node.bcast(removes):  # others see a folder from which some are gone by now
+            self.remove(other)
+
+    def remove(self, name: str) -> None:
+        """Remove a file that nobody reads any more."""
+        self.node.Barrier()
+        if self.writes:
+            (self.path / f"{name}.h5").unlink(missing_ok=True)
+            self._sizes.pop(name, None)
+
+
+_nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
+
+
+def _node_of(comm: plain_mpi.Intracomm) -> Any:
+    """The ranks that share memory with this one, on a communicator of mpi4py's own: no tape sees what they say."""
+    comm = BASE["Intracomm"](comm)
+    if comm != plain_mpi.COMM_WORLD:
+        return comm.Split_type(plain_mpi.COMM_TYPE_SHARED)
+    if comm.handle not in _nodes:
+        _nodes[comm.handle] = comm.Split_type(plain_mpi.COMM_TYPE_SHARED)
+    return _nodes[comm.handle]
 
 
 def _order(point: tuple[int, int]) -> tuple[int, int]:

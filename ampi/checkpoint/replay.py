@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
-from ..errors import ActivityError, TapeError
+from ..errors import ActivityError, CommunicationError, TapeError
 from ..extents import Extent, address_of
 from ..handouts import describe, where_called
 from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
@@ -19,6 +19,7 @@ from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
 from .generators import generators_of_kernels
+from .open_communication import left_open
 from .reproduction import Held, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
@@ -60,6 +61,7 @@ class Stored:
         self.generators = generators_of_kernels()
         self.values = Values(loop.written)
         self.nbytes = self.snapshot.nbytes + self.values.nbytes
+        self.counted = 0
 
     def restore(self, loop: Loop) -> Any:
         if loop.first_values is not None:
@@ -75,10 +77,11 @@ class Stored:
 class Taped:
     """A recorded step: its tape, and where its state lay before and after it.
 
-    ``owners`` has, by weak references, the arrays which own that memory as far as it was made in the loop.
+    ``owners`` has, by weak references, the arrays which own that memory as far as it was made in the loop, and ``more``
+    the bytes that are kept beside the tape's old values and what kernels keep.
     """
 
-    __slots__ = ("after", "before", "frozen", "nbytes", "owners", "tape")
+    __slots__ = ("after", "before", "counted", "frozen", "more", "owners", "tape")
 
     def __init__(
         self, tape: StepTape, before: dict[tuple, Region], after: dict[tuple, Region], owners: dict[Storage, Any]
@@ -88,7 +91,12 @@ class Taped:
         self.after = after
         self.owners = owners
         self.frozen: list[np.ndarray] = []  # memory that the sweep writes to
-        self.nbytes = tape.saved_bytes + tape.kept_bytes
+        self.more = self.counted = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps by now: later steps overwrite what it needs."""
+        return self.tape.saved_bytes + self.tape.kept_bytes + self.more
 
     def alive(self, outside: dict[Storage, Any]) -> dict[Storage, np.ndarray]:
         """The memory of its states that is still there, and arrays which own that."""
@@ -113,7 +121,7 @@ class Taped:
                 block = memory_at(storage.address, storage.nbytes)
                 undo.append(Undo(storage, block, Extent(block)))
                 self.frozen.append(owner)
-        self.nbytes += sum(action.saved.nbytes for action in undo)
+        self.more += sum(action.saved.nbytes for action in undo)
         self.tape.records.append(Record(None, undo, ()))
 
 
@@ -163,6 +171,9 @@ class Loop:
         By the numbers of the steps: the entries of their books.
     loose : set of str
         Numbers that steps do not reproduce, of which that has been said.
+    made_bytes : int
+        What a recorded step keeps beside old values and what kernels keep: arrays that it makes, and its records; as
+        far as that has been measured.
     """
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, owners: dict[Storage, np.ndarray]) -> None:
@@ -180,6 +191,7 @@ class Loop:
         install()
         self.where = where_called()
         self.disk: Disk | None = None
+        self.made_bytes = 0
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
         self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and fingerprints, by identity
@@ -280,9 +292,16 @@ class Loop:
         for storage in self.written.storages:
             give(storage, None)
         self.check_windows(tape)
+        problem = left_open(tape)
+        if problem:
+            error = CommunicationError(f"{self.where}: ampi.timeloop: {problem}")
+            tape.refuse(error)  # on other ranks its sweep may begin
+            raise error
         self.references.add(reference)
         owners = {**self._owners(before, given), **self._owners(after, left)}
-        return state, Taped(tape, before, after, owners)
+        taped = Taped(tape, before, after, owners)
+        taped.more = self.made_bytes
+        return state, taped
 
     def check_windows(self, tape: Tape) -> None:
         """Raise if a step has used a window from before the loop: others write to its memory, which no state has."""
@@ -406,6 +425,7 @@ class Executor:
         self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
         self.begun: dict[int, Held] = {}  # what the recorded steps began with
         self._latest: tuple[int, Held | None] = -1, None
+        self._recorded: Taped | None = None
 
     def forward(self, after_step: Callable[[], None], is_last: Callable[[Any, int], bool] | None = None) -> Any:
         """Run to the end; the final state.  ``is_last(state, n)`` says whether step n is one too many."""
@@ -435,6 +455,8 @@ class Executor:
                 if isinstance(action, EndReverse):
                     break
                 self._perform(action, after_step, sweep)
+            else:
+                raise TapeError(f"{self.loop.where}: ampi.timeloop: the schedule ends before all steps are reversed")
         finally:
             progress.close(self.loop.shown)
             if generators is not None:
@@ -463,11 +485,18 @@ class Executor:
                 self._latest = -1, None
                 loop.forget_view()
             if isinstance(action, Move) and not isinstance(found, Taped):
-                self.nbytes -= found.nbytes
+                self._forget(found)
+                if isinstance(found, OnDisk):
+                    found.remove()
 
     def _run(self, n: int, action: Forward) -> None:
         """Run step ``n``, and record it if the action wants that."""
         loop, first = self.loop, not self.again and n >= self.steps
+        if action.write_adj_deps and action.storage is StorageType.DISK:
+            raise TapeError(
+                f"{loop.where}: ampi.timeloop: the schedule wants recorded steps on a disk, and they can be in memory "
+                "only; give it storage=StorageType.RAM, or take another one"
+            )
         if not action.write_adj_deps:
             self._latest = -1, None
             self.state = loop.run(self.state, n, first)
@@ -475,7 +504,7 @@ class Executor:
             taped = self._record(n, first)
             if action.storage is StorageType.WORK:
                 self.work[n] = taped
-                self._keep(taped.nbytes)
+                self._keep(taped)
             else:
                 self._store(n, taped)
         self.steps = max(self.steps, n + 1)
@@ -502,8 +531,13 @@ class Executor:
 
     def _store_state(self, n: int, storage: StorageType) -> None:
         disk = self.loop.disk
-        if storage is not StorageType.DISK or disk is None:
+        if storage is not StorageType.DISK:
             self._store(n, Stored(self.loop, self.state))
+        elif disk is None:
+            raise TapeError(
+                f"{self.loop.where}: ampi.timeloop: the schedule wants states on a disk; give storage=..., a folder, "
+                "or take a schedule whose states are in memory (storage=StorageType.RAM)"
+            )
         elif n not in self.stored:
             disk.save_state(f"state-{n}", self.state)
             self.stored[n] = OnDisk(disk, n)
@@ -511,12 +545,26 @@ class Executor:
 
     def _store(self, n: int, what: Stored | Taped) -> None:
         self.stored[n] = what
-        self._keep(what.nbytes)
+        self._keep(what)
 
-    def _keep(self, nbytes: int) -> None:
+    def _keep(self, what: Stored | Taped) -> None:
+        """Count what is kept from now on, and what has been added to the step that was recorded before."""
+        before, self._recorded = self._recorded, what if isinstance(what, Taped) else self._recorded
+        if before is not None and before.counted:
+            self._count(before)
+        self._count(what)
         figures = self.loop.figures
-        self.nbytes += nbytes
         figures.memory_peak = max(figures.memory_peak, self.nbytes)
+
+    def _count(self, what: Stored | Taped) -> None:
+        more = what.nbytes - what.counted
+        what.counted += more
+        self.nbytes += more
+
+    def _forget(self, what: Stored | Taped | OnDisk) -> None:
+        """It is not kept any more."""
+        self.nbytes -= what.counted
+        what.counted = 0
 
     def freeze(self) -> None:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
@@ -528,9 +576,8 @@ class Executor:
                 known[storage] = owner_of(array)
         for taped in (*self.stored.values(), *self.work.values()):
             if isinstance(taped, Taped):
-                before = taped.nbytes
                 taped.freeze({**taped.alive(loop.outside), **known})
-                self._keep(taped.nbytes - before)
+                self._keep(taped)
 
     def _sweep(self, n: int, sweep: Sweep) -> None:
         """Sweep a recorded step; ``later`` is where its result went."""
@@ -538,10 +585,19 @@ class Executor:
         inside = sweep.inside(taped.tape)
         is_last = self.stored.get(n) is not taped
         if is_last:
-            self.nbytes -= taped.nbytes
+            self._forget(taped)
             inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
+        outside, left = self.loop.outside, {region.storage for region in taped.after.values()}
+        for region in self.later.values():  # of an array that the next step was given, which nobody else has
+            if region.storage not in outside and region.storage not in left:
+                sweep.forget(region.storage)
+        known = sweep.storages()
         inside.run()
+        left = {region.storage for region in taped.before.values()}
+        for storage in sweep.storages() - known:  # of arrays that the step has made
+            if storage not in outside and storage not in left:
+                sweep.forget(storage)
         self.loop.check_windows(taped.tape)  # once more: what other ranks have done with them is known now
         if is_last:
             taped.forget_needs(self.loop.written.storages)

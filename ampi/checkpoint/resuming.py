@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 import sys
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +41,11 @@ class Disk:
         The objects of the state with which the loop begins.
     sweeps : int
         How many have begun: what is done in the first one is kept.
+    goes_on : bool
+        Whether another process may go on from there: then states stay until the adjoint of an earlier one is there.
     """
+
+    goes_on = True
 
     def __init__(self, folder: Folder, loop: Loop, owners: dict[Storage, np.ndarray], state: Any) -> None:
         self.folder = folder
@@ -53,6 +60,7 @@ class Disk:
         self.folder.open(
             {
                 "ampi": sys.modules[__package__.partition(".")[0]].__version__,
+                "ampi's code": _code_of_ampi(),
                 "program": os.path.basename(sys.argv[0]) if sys.argv else "",
                 "step": getattr(step, "__qualname__", type(step).__qualname__),
                 "its code": _digest(*(repr(told).encode() for told in codes_of(step))),
@@ -149,11 +157,16 @@ class Disk:
 class OnDisk:
     """A state at the beginning of a step that is in the folder."""
 
-    nbytes = 0
+    nbytes = counted = 0
 
     def __init__(self, disk: Disk, n: int) -> None:
         self.disk = disk
         self.n = n
+
+    def remove(self) -> None:
+        """Nobody needs it any more."""
+        if not self.disk.goes_on:
+            self.disk.folder.remove(f"state-{self.n}")
 
     def restore(self, loop: Loop) -> Any:
         """The state, with memory as it was."""
@@ -229,6 +242,14 @@ def numbers_of(step: Any) -> dict[str, str]:
             if issubclass(type(value), _NUMBERS):
                 found[f"{name} in {function.__qualname__}"] = repr(value)
     return found
+
+
+@functools.cache
+def _code_of_ampi() -> str:
+    """What tells this ampi from others of its version."""
+    top = Path(__file__).parents[1]
+    parts = [(str(path.relative_to(top)).encode(), path.read_bytes()) for path in sorted(top.rglob("*.py"))]
+    return _digest(*itertools.chain.from_iterable(parts))
 
 
 def _digest(*parts: Any) -> str:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from checkpoint_schedules import (
     Copy,
+    DiskRevolve,
     EndForward,
     EndReverse,
     Forward,
+    HRevolve,
     MixedCheckpointSchedule,
     Move,
+    MultistageCheckpointSchedule,
+    NoneCheckpointSchedule,
     Reverse,
+    Revolve,
     StorageType,
+    TwoLevelCheckpointSchedule,
 )
 from checkpoint_schedules.mixed import mixed_steps_tabulation
+
+from ..errors import TapeError
+from ..tape import where_called
 
 RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE
 
@@ -168,3 +177,42 @@ def _later(action: Any, steps: int) -> Any:
         return Reverse(action.n1 + steps, action.n0 + steps, action.clear_adj_deps)
     assert isinstance(action, (Copy, Move))
     return type(action)(action.n + steps, *action.args[1:])
+
+
+def _states_on_disk(steps: int, checkpoints: int) -> int:
+    return -(-steps // distance(checkpoints))
+
+
+Maker = Callable[[int, int], Iterable[Any]]
+IN_MEMORY: dict[str, Maker] = {
+    "MixedCheckpoint": offline,
+    "Revolve": Revolve,
+    "Multistage": lambda n, k: MultistageCheckpointSchedule(n, k, 0),
+}
+"""Schedules of the package by name, for so many steps and states in memory."""
+ON_DISK: dict[str, Maker] = {
+    "HRevolve": lambda n, k: HRevolve(n, k, _states_on_disk(n, k)) if n > 1 else offline(n, k),
+    "DiskRevolve": DiskRevolve,
+    "Multistage": lambda n, k: MultistageCheckpointSchedule(n, k, _states_on_disk(n, k)),
+    "TwoLevel": lambda n, k: TwoLevelCheckpointSchedule(distance(k), k, binomial_storage=RAM),
+}
+"""The same of those that have states on a disk besides."""
+
+
+def of_package(made: Iterable[Any], steps: int) -> Iterator[Any]:
+    """The actions of a schedule of the package for so many steps, also of one that is not told their number before they
+    have been run, until all are reversed."""
+    if isinstance(made, NoneCheckpointSchedule):
+        raise TapeError(f"{where_called()}: ampi.timeloop: NoneCheckpointSchedule keeps nothing to go back with")
+    finalize, is_known = getattr(made, "finalize", None), getattr(made, "max_n", steps) is not None
+    for action in made:
+        if is_known or not isinstance(action, Forward):
+            yield action
+        else:
+            end = min(int(action.n1), steps)
+            yield Forward(action.n0, end, *action.args[2:])
+            if end == steps and finalize is not None:
+                finalize(steps)
+                is_known = True
+        if isinstance(action, EndReverse):
+            return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -243,6 +244,16 @@ def _of_random_state(_: Any, generator: Any) -> Callable[[dict], Any]:
     return restore
 
 
+def _of_python_generator(_: Any, generator: random.Random) -> Callable[[dict], Any]:
+    state = generator.getstate()
+
+    def restore(done: dict) -> Any:
+        generator.setstate(state)
+        return generator
+
+    return restore
+
+
 @functools.cache
 def _maker_of(cls: type) -> Callable[[Snapshot, Any], Callable[[dict], Any]] | None:
     """How objects of a class are put back; None if they stay what they are."""
@@ -257,6 +268,7 @@ _MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ..
     (np.ndarray, Snapshot._of_array),
     (np.random.Generator, _of_generator),
     (np.random.RandomState, _of_random_state),
+    (random.Random, _of_python_generator),
     (tuple, Snapshot._of_tuple),
     (list, Snapshot._of_list),
     (dict, Snapshot._of_dict),

@@ -22,11 +22,13 @@ from ..mpi.files import positions
 from ..tape import IsRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
+from .measured import MadeArrays
+from .open_communication import completed_of, open_receives
 from .progress import Figures, close, shown_by
 from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
 from .reproduction import Held
 from .resuming import Disk, OnDisk
-from .schedules import Online, TwoLevel, distance, offline
+from .schedules import IN_MEMORY, ON_DISK, Online, TwoLevel, distance, of_package, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
 from .views import View
 from .written import Values
@@ -40,7 +42,7 @@ def timeloop(
     until: Callable[[Any], bool] | None = None,
     checkpoints: int | None = None,
     memory: int | str | None = None,
-    schedule: Callable[[int, int], Iterable[Any]] | None = None,
+    schedule: str | Callable[[int, int], Iterable[Any]] | None = None,
     storage: Any = None,
     resume: bool = False,
     progress: bool | Callable[[Figures], None] | None = None,
@@ -65,17 +67,23 @@ def timeloop(
         ``until(state)`` is asked before each step whether to stop; on all these ranks alike.
     checkpoints : int, optional
         How many states, or recorded steps, may be kept at a time, on all these ranks alike.  By default √(2 steps), for
-        which every step is run about three times at most; 30 with ``until``.
+        which every step is run about three times at most; 30 with ``until``; on a tape with a budget, of which states
+        are a part, as many as that has room for.
     memory : int or str, optional
-        In the place of ``checkpoints``: bytes for each rank, such as ``"8GiB"``.  The first step is run once more, to
-        see what it takes; the rank with the least room decides.
-    schedule : callable, optional
-        ``schedule(steps, checkpoints)`` gives a schedule of the package ``checkpoint_schedules``, whose storage is
-        memory, in the place of ``MixedCheckpointSchedule``.
-    storage : str or path, optional
+        In the place of ``checkpoints``: bytes for each rank, such as ``"8GiB"``, for all that the loop and its sweep
+        keep beside the program's own arrays (and beside a budget of the tape).  The first step is run once more, to see
+        what it takes: old values, arrays that it makes (of which `tracemalloc` is asked), its records; the rank with
+        the least room decides.
+    schedule : str or callable, optional
+        Another schedule of the package ``checkpoint_schedules`` than ``MixedCheckpointSchedule``: ``"Revolve"``,
+        ``"MixedCheckpoint"`` or ``"Multistage"``; with ``storage`` ``"HRevolve"``, ``"DiskRevolve"``, ``"Multistage"``
+        or ``"TwoLevel"``, whose states are in the folder as far as the schedule says so.  Or ``schedule(steps,
+        checkpoints)`` gives one.  Recorded steps are kept in memory.
+    storage : str, path or Storage, optional
         A folder for states: one goes there every K (K + 1) / 2 steps, where K is ``checkpoints``, which are in memory
         and of which only those between two of them are needed (`ampi.checkpoint.schedules.TwoLevel`).  Each rank has
-        files of its own, which stay when the loop has been swept.
+        files of its own, which stay when the loop has been swept; `ampi.Storage` is a folder with files for each node,
+        or compressed ones.
     resume : bool, optional
         Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
         command, runs up to the loop, and loses at most the steps between two states.  The gradient is the same to the
@@ -138,8 +146,12 @@ def timeloop(
         raise TapeError(f"{where_called()}: ampi.timeloop: give checkpoints=... or memory=..., not both")
     if until is not None and schedule is not None:
         raise TapeError(f"{where_called()}: ampi.timeloop: schedule=... needs steps=... without until=...")
-    if storage is not None and schedule is not None:
-        raise TapeError(f"{where_called()}: ampi.timeloop: give schedule=... or storage=..., not both")
+    if resume and schedule is not None:
+        raise TapeError(
+            f"{where_called()}: ampi.timeloop: resume=True goes on with its own schedule; leave out schedule="
+        )
+    if isinstance(schedule, str):
+        schedule = _named(schedule, storage is not None)
     if resume and storage is None:
         raise TapeError(f"{where_called()}: ampi.timeloop: resume=True needs storage=..., the folder to go on from")
     budget = None if memory is None else bytes_of(memory, "ampi.timeloop")
@@ -162,17 +174,39 @@ def timeloop(
     record = _Steps(step, tape, state)
     record.loop.shown = shown
     record.loop.begin("forward", last.known)
+    record.is_counted = budget is None
+    if budget is None and checkpoints is None and schedule is None and tape.budget is not None:
+        budget = tape.budget.room()
     if budget is not None:
         checkpoints = record.units(budget, last.comm)
     elif checkpoints is None:
         checkpoints = 30 if until is not None or most is None else max(1, math.isqrt(2 * most))
     kept = checkpoints
-    if storage is not None:
+    if storage is not None and schedule is None:
         return record.run_on_disk(step, storage, resume, kept, most, last)
     if until is not None:
         return record.run(lambda n: Online(kept) if n is None else offline(n, kept), last)
-    make = schedule or offline
-    return record.run(lambda n: make(most, kept), None)  # type: ignore[arg-type]
+    if schedule is None:
+        return record.run(lambda n: offline(most, kept), None)  # type: ignore[arg-type]
+    made = lambda n: of_package(schedule(most, kept), most)  # type: ignore[arg-type, misc]
+    if storage is not None:
+        record.open_folder(step, storage, most, last.comm)
+    return record.run(made, None)
+
+
+def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
+    """A schedule of a name."""
+    known = ON_DISK if on_disk else IN_MEMORY
+    if name not in known:
+        reason = (
+            "needs storage=..., a folder; without" if name in ON_DISK else "is none of the schedules that there are;"
+        )
+        reason = "has no state on a disk; with storage=..." if on_disk and name in IN_MEMORY else reason
+        raise TapeError(
+            f"{where_called()}: ampi.timeloop: schedule={name!r} {reason} there are "
+            f"{', '.join(map(repr, known))}, and callables that give one"
+        )
+    return known[name]
 
 
 def _keep_all(**asked: Any) -> None:
@@ -209,6 +243,10 @@ def _count(name: str, value: Any, least: int) -> int:
             f"{where_called()}: ampi.timeloop: {name} is {value!r}; it must be an integer of at least {least}"
         )
     return int(value)
+
+
+RECORD = 1300
+"""Bytes of a record."""
 
 
 class _Last:
@@ -252,11 +290,14 @@ class _Steps(IsRecord):
         self.make: Callable[[int | None], Any] = lambda n: ()
         self.initial = Snapshot(state, self.loop.is_kept)
         self.files = positions()
+        self.open_receives = open_receives(tape)
         self.roots = state
         self.executor: Executor | None = None
         self.final: dict[tuple, Region] = {}
         self.start = 0
         self.undo: list[Any] = []
+        self.is_counted = True
+        """Whether what it keeps is of the tape's budget, if that has one."""
         self.created: tuple[Storage, ...] = ()
         self.swept_to: int | None = None
         """The first step of what was swept by an earlier process."""
@@ -275,20 +316,28 @@ class _Steps(IsRecord):
     def units(self, budget: int, comm: Any) -> int:
         """How many states or recorded steps there is room for, on the rank with the least."""
         self.start = len(self.loop.tape)
-        state, taped = self.loop.record(self.roots, None, first=False)
-        self._absorb()
-        taped.freeze(self.loop.written.storages)
-        kept = sum(action.saved.nbytes for action in self.undo)
-        unit = max(taped.nbytes, Stored(self.loop, state).nbytes, 1)
+        with MadeArrays() as made:
+            state, taped = self.loop.record(self.roots, None, first=False)
+            self._absorb()
+            taped.freeze(self.loop.written.storages)
+        old = sum(action.saved.nbytes for action in self.undo)
+        stored = Stored(self.loop, state)
+        new = stored.snapshot.nbytes
+        # What a recorded step keeps besides: arrays that it makes, those that it is given, its records.
+        self.loop.made_bytes = max(made.nbytes - old - taped.nbytes, 0) + new + RECORD * len(taped.tape.records)
+        unit = max(taped.nbytes + self.loop.made_bytes, stored.nbytes, 1)
+        # Beside them: what was there when the loop began (a sweep has it once more), when it ends, and the step that is
+        # swept, with its shadows.
+        kept = 2 * old + stored.nbytes + 2 * (unit + new)
         for action in reversed(self.undo):
             write(action.view if action.key is None else action.view[action.key], action.saved)
         self.roots = self._begin_anew()
-        found = (budget - kept) // unit - 1  # one more is at work
+        found = (budget - kept) // unit
         found = found if comm.size == 1 else comm.allreduce(found, MPI.MIN)
         if found < 1:
             raise TapeError(
-                f"{where_called()}: ampi.timeloop: a step takes {unit} bytes and what it overwrites {kept}, so that "
-                f"memory={budget} is too little on some rank; give at least {kept + 2 * unit}"
+                f"{where_called()}: ampi.timeloop: a state or a recorded step takes {unit} bytes, and {kept} are "
+                f"needed beside, so that memory={budget} is too little on some rank; give at least {kept + unit}"
             )
         return int(found)
 
@@ -305,6 +354,12 @@ class _Steps(IsRecord):
         self.make, self.start = make, len(self.loop.tape)
         schedule = make(None)
         return self._run(Executor(self.loop, schedule, self.roots), schedule, last)
+
+    def open_folder(self, step: Any, storage: Any, steps: int | None, comm: Any) -> None:
+        """Have states that a schedule wants on a disk in a folder, as long as it wants them there."""
+        self.loop.disk = disk = Disk(Folder(storage, comm, self.loop.where), self.loop, self.owners, self.roots)
+        disk.open(step, False, **{"number of steps": steps})
+        disk.goes_on = False
 
     def run_on_disk(self, step: Any, storage: Any, resume: bool, kept: int, most: int | None, last: _Last) -> Any:
         """The same with states in a folder, from what is there on."""
@@ -353,9 +408,16 @@ class _Steps(IsRecord):
             return stops
 
         state = executor.forward(self._absorb, None if last is None else is_last)
+        for receive in completed_of(self.open_receives):
+            raise CommunicationError(
+                f"{loop.where}: ampi.timeloop: {receive.describe()} was begun before the loop and completed in one of "
+                "its steps, which are run again; wait for its request before the loop, or after it"
+            )
         self.steps = executor.steps
         executor.freeze()
         tape.saved_bytes += executor.nbytes
+        if tape.budget is not None and self.is_counted:
+            tape.budget.note_states(executor.nbytes)
         view = with_tracked_numbers(View(state))
         state, finals = view.state, view.differentiable
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})

@@ -6,13 +6,19 @@ object may be met in several places.
 
 from __future__ import annotations
 
+import argparse
+import collections
 import functools
+import gc
+import random
 import sys
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ..errors import TapeError
 from ..handouts import LIBRARIES
 from ..memory import TrackedArray, carries_derivatives
 
@@ -76,15 +82,21 @@ class View:
                 self.has_numbers |= kind == NUMBER
                 if within is tuple and is_number(type(part)):
                     self._in_tuples[(*way, (mark, key)) if mark else way] = part
+                if kind == LEAF and may_hide(type(part)):
+                    _refuse_hidden(part, (*way, (mark, key)) if mark else way)
             elif id(part) not in met:
                 met.add(id(part))
                 to_part = (*way, (mark, key)) if mark else way
                 if kind == ARRAY:
                     self.arrays[to_part] = part
+                    if part.dtype.hasobject:
+                        _refuse_hidden(part, to_part)
                 elif kind == GENERATOR:
                     self.generators.append(part)
                 else:
                     mark_within = "." if kind == OBJECT else "["
+                    if kind == OBJECT and is_container(type(part)):
+                        _refuse_hidden(part, to_part)
                     if not isinstance(part, tuple):
                         self.inside.append(Inside(part, kind, to_part, mark_within))
                     cls = tuple if isinstance(part, tuple) else type(part)
@@ -191,7 +203,7 @@ ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 LEAF, NUMBER, ARRAY, GENERATOR, SEQUENCE, DICT, OBJECT = range(7)
-GENERATORS = np.random.Generator, np.random.RandomState
+GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 
 @functools.cache
@@ -210,6 +222,60 @@ def kind_of(cls: type) -> int:
 def is_number(cls: type) -> bool:
     """Whether objects of a class are numbers of Python, or of NumPy that may have a derivative."""
     return cls in PLAIN_NUMBERS or kind_of(cls) == NUMBER
+
+
+_HOLDERS = types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap
+"""Classes of Python's whose objects hold in attributes what programs give them."""
+
+
+@functools.cache
+def may_hide(cls: type) -> bool:
+    """Whether there may be arrays in objects of a class at which nobody looks: containers that are none of `_KINDS`."""
+    return not (
+        cls in ATOMS
+        or issubclass(cls, (type, types.ModuleType, np.generic, *_FUNCTIONS))
+        or cls.__module__.partition(".")[0] in LIBRARIES
+    )
+
+
+@functools.cache
+def is_container(cls: type) -> bool:
+    """Whether objects of a class of the program's hold something beside their attributes: it is derived from one of
+    Python's that is written in C."""
+    return any(base is not object and not base.__flags__ & _HEAP_TYPE for base in cls.__mro__)
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of a class statement
+
+
+def _refuse_hidden(x: Any, way: tuple) -> None:
+    """Raise if something in a state at which nobody looks holds arrays of ampi's."""
+    met, inside = {id(x)}, [x]
+    if kind_of(type(x)) == OBJECT:  # its attributes are looked at
+        held = attributes(x)
+        met.update(map(id, (held, getattr(x, "__dict__", held), *held.values())))
+    for _ in range(_DEPTH):
+        inside = [part for part in _inside_of(inside) if not (id(part) in met or met.add(id(part)))]  # type: ignore[func-returns-value]
+        if any(isinstance(part, TrackedArray) for part in inside):
+            what = "an array of objects" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+            raise TapeError(
+                f"ampi.timeloop: {spelled(way)} is {what} that holds arrays of ampi's, which cannot be found there; "
+                "keep them in a list, tuple, dictionary, or object with attributes"
+            )
+
+
+_DEPTH = 3
+_FUNCTIONS = types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial
+
+
+def _inside_of(objects: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for x in objects:
+        if isinstance(x, np.ndarray):
+            found += x.ravel().tolist() if x.dtype == object else []
+        elif not isinstance(x, (type, types.ModuleType, *_FUNCTIONS)):
+            found += gc.get_referents(x)
+    return found
 
 
 _KINDS: tuple[tuple[Any, int], ...] = (
@@ -235,6 +301,8 @@ def has_state(x: Any) -> bool:
 def _is_of_program(cls: type) -> bool:
     if issubclass(cls, (type, np.generic)):
         return False
+    if cls in _HOLDERS:
+        return True
     package = cls.__module__.partition(".")[0]
     return package not in LIBRARIES and (package not in sys.stdlib_module_names or package == "__main__")
 

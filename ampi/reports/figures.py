@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
-from .tracer import PRIMAL, RECORDING, SWEEP, WAITING
+from .tracer import COMMUNICATION, PRIMAL, RECORDING, SWEEP, WAITING
 
 MOST_SHOWN = 60_000
 """Events in the page."""
@@ -48,7 +48,6 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
         "events": _shown(ranks, notes),
         "arrows": _some(found, notes),
         "comms": ranks[0]["comms"],
-        "commsOfSites": _comms_of_sites(ranks),
         "matrix": matrix(ranks),
         "reverse": matrix(ranks, back=True),
         "collectives": collectives(ranks),
@@ -87,18 +86,19 @@ def _named(site: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
-    """Events by rank, flat: begin, length, site, phase, kind; those that lasted longest where there are too many."""
+    """Events by rank, flat: begin, length, site, phase, kind, communicator (-1: none); those that lasted longest where
+    there are too many."""
     most = MOST_SHOWN // len(ranks)
     left_out = 0
     shown = []
     for rank in ranks:
-        events = rank["events"]
+        events = with_communicators(rank)
         if len(events) > most:
             left_out += len(events) - most
             events = sorted(events, key=lambda e: e[0] - e[1])[:most]
         flat: list[int] = []
-        for begin, end, site, phase, kind in sorted(events):
-            flat += (_tenths(begin), _tenths(end) - _tenths(begin), site, phase, kind)
+        for begin, end, site, phase, kind, comm in sorted(events):
+            flat += (_tenths(begin), _tenths(end) - _tenths(begin), site, phase, kind, comm)
         shown.append(flat)
     if left_out:
         notes.append(
@@ -176,12 +176,31 @@ def _apart(left: int, came: int) -> tuple[int, int]:
     return _tenths(left), _tenths(max(left, came))
 
 
-def _comms_of_sites(ranks: Ranks) -> dict[int, list[int]]:
-    found: defaultdict[int, set[int]] = defaultdict(set)
-    for rank in ranks:
-        for message in (*rank["messages"], *rank["plain"]):
-            found[message[5]].add(message[1])
-    return {site: sorted(comms) for site, comms in sorted(found.items())}
+def with_communicators(rank: dict[str, Any]) -> list[tuple]:
+    """The events of a rank, each with the communicator that it used (-1: none): a call by its first argument, a wait by
+    the message that it has ended, what a sweep passed by the message of the record; and what is inside of these."""
+    begun = dict(rank["spoken"])
+    ended: dict[int, int] = {}
+    for _, comm, _, _, _, _, begin, end, *swept in (*rank["messages"], *rank["plain"]):
+        begun.setdefault(begin, comm)
+        ended.setdefault(end, comm)
+        if swept:
+            begun.setdefault(swept[0], comm)
+    for nothing in (begun, ended):
+        nothing.pop(0, None)
+    found = []
+    outer_end, outer = 0, -1
+    for event in sorted(rank["events"], key=lambda e: (e[0], -e[1])):
+        begin, end, _, _, kind = event
+        comm = -1
+        if kind in (COMMUNICATION, WAITING):
+            comm = begun.get(begin, ended.get(end, -1))
+        if comm < 0 and end <= outer_end and kind == WAITING:
+            comm = outer
+        if end > outer_end and (begin in begun or comm >= 0):
+            outer_end, outer = end, begun.get(begin, comm)
+        found.append((*event, comm))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------ messages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -95,7 +96,8 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
             *((*found[:6], *map(at, found[6:]), 0, 0, -1) for found in tracer.plain.messages(tracer.comms, True)),
         ],
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
-        "comms": tracer.comms,
+        "comms": {**tracer.comms, **tracer.named},
+        "spoken": [(at(begin), identity) for begin, identity in rows_of(tracer.spoken, 2).tolist()],
         "compiling": tracer.compiling,
         "tape": tape,
         "host": mpi.Get_processor_name(),
@@ -115,7 +117,7 @@ def _from_zero(ranks: list[dict[str, Any]]) -> None:
     move = lambda t: t - first if t else 0
     for rank in ranks:
         rank["events"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["events"]]
-        for name in ("phases", "memory", "shadows", "checkpoints"):
+        for name in ("phases", "memory", "shadows", "checkpoints", "spoken"):
             rank[name] = [(t - first, *rest) for t, *rest in rank[name]]
         rank["messages"] = [(*found[:6], *map(move, found[6:10]), found[10]) for found in rank["messages"]]
         rank["plain"] = [(*found[:6], *map(move, found[6:])) for found in rank["plain"]]
@@ -138,9 +140,20 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
     places = {identity: "MPI_COMM_SELF" if name == "MPI_COMM_SELF" else identity for identity, name in names.items()}
     numbers = {place: k for k, place in enumerate(dict.fromkeys(places.values()))}  # each rank has a COMM_SELF
     comms = {identity: numbers[place] for identity, place in places.items()}
-    texts = list({comms[identity]: name for identity, name in names.items()}.values())
+    texts = _told_apart(list({comms[identity]: name for identity, name in names.items()}.values()))
     for rank in ranks:
         rank["sites"] = list(sites)
         rank["comms"] = texts
+        rank["spoken"] = [(begin, comms[identity]) for begin, identity in rank["spoken"]]
         for name in ("messages", "plain"):
             rank[name] = [(found[0], comms[found[1]], *found[2:]) for found in rank[name]]
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    """Names of communicators, with numbers where several have the same."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if names.count(name) == 1 else f"{name} ({seen[name]})")
+    return found

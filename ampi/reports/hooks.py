@@ -117,7 +117,7 @@ def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
 @cache
 def _seen(function: Callable, cls_name: str, name: str, kind: int) -> Callable:
     """A method of a class of MPI's that looks at the clock, and at messages."""
-    return _traced(function, name, kind, *_around(cls_name, name))
+    return _traced(function, name, kind, *_around(cls_name, name), speaks=cls_name == "Comm")
 
 
 @cache
@@ -127,7 +127,13 @@ def _calling(function: Callable) -> Callable:
 
 
 def _traced(
-    function: Callable, name: str, kind: int, before: Callable | None = None, after: Callable | None = None
+    function: Callable,
+    name: str,
+    kind: int,
+    before: Callable | None = None,
+    after: Callable | None = None,
+    *,
+    speaks: bool = False,
 ) -> Callable:
     """A method that looks at the clock.
 
@@ -138,6 +144,8 @@ def _traced(
     before, after : callable
         What else is to be done: ``before(tracer, arguments, keywords)``, and ``after(tracer, (site, begin, end),
         arguments, keywords, result, before)``, which gives the result.
+    speaks : bool
+        Whether the first argument is the communicator that is used.
     """
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -167,6 +175,8 @@ def _traced(
             events.extend((begin, end, site, phase, kind))
             if len(events) > tracer.full:
                 tracer.settle()
+        if speaks:
+            tracer.spoke(arguments[0], begin)
         if after is not None:
             return after(tracer, (site, begin, end), arguments, keywords, result, noted)
         return result

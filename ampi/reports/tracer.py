@@ -23,6 +23,7 @@ import numpy as np
 from ..handouts import LIBRARIES
 from ..kernel.runtime import progress
 from ..mpi.messages import Collective, Completion, Received, Sent, line_of
+from ..mpi.reverse import reverse_of
 from ..mpi.rma_access import Access, Completed
 from ..programs.traffic import name_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
@@ -308,6 +309,10 @@ class Tracer:
         Messages of which no tape knows.
     comms : dict
         Names of communicators, by their identities.
+    named : dict
+        The names that the program has given them by the first call that uses them.
+    spoken : array
+        When calls of communicators began, and the identities of these; flat.
     known : dict
         Sites of calls, by the program's code, the instruction, and the name of what is called.
     compiling : float
@@ -333,6 +338,8 @@ class Tracer:
         self.checkpoints: list[tuple[int, int]] = []
         self.messages: dict[int, array[int]] = {}
         self.comms: dict[int, str] = {}
+        self.named: dict[int, str] = {}
+        self.spoken: array[int] = array("q")
         self.plain = Plain()
         self.inside = 0
         self.tapes: list[weakref.ref] = []
@@ -465,6 +472,16 @@ class Tracer:
         self.events.extend((begin, end, site, phase, self.kinds[site]))
         if len(self.events) >= self.full:
             self.settle()
+
+    def spoke(self, comm: Any, begin: int) -> None:
+        """A call has used a communicator."""
+        reverse = reverse_of(comm)
+        if reverse is None or len(self.spoken) >= 2 * MOST_EVENTS:
+            return
+        identity = reverse.identity
+        if identity not in self.named:
+            self.named[identity] = (comm.Get_name() if comm else "") or reverse.name
+        self.spoken.extend((begin, identity))
 
     def wait(self, begin: int, end: int) -> None:
         """A wait inside of what happens."""

@@ -72,6 +72,10 @@ class _Budget:
         self.error = error
         return TapeError(error)
 
+    def room(self) -> int:
+        """Bytes that are left of it."""
+        return max(self.most - self.held, 0)
+
     def begin(self) -> None:
         """A sweep or a walk begins."""
         if self.error:
@@ -94,6 +98,10 @@ class Limit(_Budget):
 
     def note_kept(self, record: Any, nbytes: int) -> None:
         """A kernel has saved so many bytes for its adjoint."""
+        self._note(nbytes)
+
+    def note_states(self, nbytes: int) -> None:
+        """A time loop keeps so many bytes of states and recorded steps."""
         self._note(nbytes)
 
     def _note(self, nbytes: int) -> None:
@@ -135,15 +143,34 @@ class Spool(_Budget):
         if arrays:
             self._note(_KeptItem(record, arrays))
 
+    def note_states(self, nbytes: int) -> None:
+        """A time loop keeps so many bytes of states and recorded steps, which stay in memory."""
+        with self._lock:
+            self.held += nbytes
+            self._make_room()
+        if self.held > self.most:
+            raise self.fail(
+                f"{where_called()}: the states of ampi.timeloop take {in_words(nbytes)}, more than is left of the "
+                f"{in_words(self.most)} of ampi.Tape(memory=...); give fewer checkpoints=, or a folder for states, "
+                "storage=..."
+            )
+
+    def room(self) -> int:
+        """Bytes that are left of it for what stays in memory: the file takes the rest, through blocks."""
+        return self.most // 2
+
     def _note(self, item: _Item) -> None:
         with self._lock:
             self._waiting.append(item)
             self.held += item.nbytes
-            while self.held > self.most // 2 and os.getpid() == self.file.pid:
-                try:
-                    self._spill()
-                except TapeError as error:
-                    raise self.fail(str(error)) from error
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self.held > self.most // 2 and self._waiting and os.getpid() == self.file.pid:
+            try:
+                self._spill()
+            except TapeError as error:
+                raise self.fail(str(error)) from error
 
     def _spill(self) -> None:
         """Hand the oldest block to the threads, which have two at a time."""

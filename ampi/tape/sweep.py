@@ -163,6 +163,10 @@ class Sweep:
         self._views.pop(storage, None)
         self._lent.discard(storage)
 
+    def storages(self) -> set[Storage]:
+        """All memory that has a shadow."""
+        return set(self._shadows)
+
     def value(self, array: np.ndarray) -> np.ndarray:
         """The values that an array (from `Tape.need`) had when the operation of this record ran: for an adjoint with
         ``reads_memory = False``, which finds memory in a later state.

@@ -476,7 +476,7 @@ class Tape(metaclass=_WithHelp):
             needs = storage.needs.get(self.reference)
             if needs is None:
                 needs = first_need(storage, self.reference)
-            needs.setdefault(extent.pattern, extent)
+            needs.enter(extent)
         return view
 
     def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
@@ -496,7 +496,7 @@ class Tape(metaclass=_WithHelp):
             needs = need.storage.needs.get(reference)
             if needs is None:
                 needs = first_need(need.storage, reference)
-            need.extent = listed = needs.setdefault(extent.pattern, extent)
+            need.extent = listed = needs.enter(extent)
             listed.listed = reference
 
     def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:

@@ -142,10 +142,12 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
         if extent.pattern not in needs and not needs.meets(extent):
             continue
         saved = tape.undo_of(storage, array, extent, key)
+        if key is not None and needs.saves_all(extent, saved.saved.nbytes, array.nbytes):
+            saved = tape.undo_of(storage, array, extent, None)
         tape.saved_bytes += saved.saved.nbytes
         if tape.budget is not None:
             tape.budget.note_undo(saved)
-        if key is None:
+        if saved.key is None:
             needs.drop(extent)
             if not needs and needs.is_empty():
                 del storage.needs[reference]

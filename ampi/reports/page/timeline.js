@@ -5,7 +5,7 @@ const filtered = { events: 0, arrows: 0 };
 
 {
   const used = new Set();
-  for (const lane of data.events) for (let k = 2; k < lane.length; k += 5) used.add(lane[k]);
+  for (const lane of data.events) for (let k = 2; k < lane.length; k += 6) used.add(lane[k]);
   for (const arrow of data.arrows) used.add(arrow[5]);
   const sites = [...used].map((s) => data.sites[s]);
   const distinct = (list) => [...new Set(list)].sort();
@@ -20,9 +20,8 @@ const filtered = { events: 0, arrows: 0 };
 
 /* Which sites pass the filters. */
 function passing() {
-  return data.sites.map((s, k) =>
-    (!view.name || s.name === view.name) && (!view.line || s.line === view.line) &&
-    (view.comm === "" || (data.commsOfSites[k] || []).includes(Number(view.comm))));
+  return data.sites.map((s) =>
+    (!view.name || s.name === view.name) && (!view.line || s.line === view.line));
 }
 
 function lanes() {
@@ -59,9 +58,10 @@ function bars(lane, pass, x, y, inner, grain, parts) {
   const bins = new Map(), gap = LANE > 14 ? 2 : 1, strip = LANE > 14 ? 4 : 2;
   const rect = (a, w, kind, k) => parts.push(`<rect x="${a.toFixed(2)}" y="${y + gap}" width="${w.toFixed(2)}" height="${LANE - 2 * gap - strip}" fill="${COLOURS[kind]}"${k === undefined ? "" : ` data-e="${k}"`}/>`);
   const wide = [];
-  for (let k = 0; k < lane.length; k += 5) {
+  for (let k = 0; k < lane.length; k += 6) {
     const begin = lane[k], end = begin + lane[k + 1];
     if (end < view.low || begin > view.high || !pass[lane[k + 2]]) continue;
+    if (view.comm !== "" && lane[k + 5] !== Number(view.comm)) continue;
     filtered.events++;
     const a = Math.max(x(begin), LEFT), b = Math.min(x(end), LEFT + inner);
     if (b - a >= grain) {

@@ -1,0 +1,43 @@
+"""Communication that is under way when a step of a time loop begins or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..mpi.log import Communication
+from ..mpi.messages import Received
+from ..tape import Tape
+
+
+def open_receives(tape: Tape) -> list[Received]:
+    """Receives of a tape that have not been completed."""
+    communication = tape.sweep_starts.get("communication")
+    if not isinstance(communication, Communication):
+        return []
+    found = []
+    for log in communication.logs.values():
+        for message in log.messages:
+            if isinstance(message, Received) and not message.void and message.request is not None:
+                message.reverse = log.reverse  # for what it says of itself
+                if not message.completed():
+                    found.append(message)
+    return found
+
+
+def completed_of(receives: Iterable[Received]) -> list[Received]:
+    """Those that have been completed meanwhile."""
+    return [receive for receive in receives if receive.request is None or receive.completed()]
+
+
+def left_open(tape: Tape) -> str:
+    """What is under way at the end of the step that a tape has recorded; empty if nothing is."""
+    for receive in open_receives(tape):
+        return (
+            f"{receive.describe()} is still under way at the end of the step that has begun it; wait for its request "
+            "in this step, for steps are run again one by one"
+        )
+    for trace in getattr(tape.sweep_starts.get("windows"), "of", {}).values():
+        problem = trace.problem()
+        if problem:
+            return f"at the end of a step, {problem}; steps are run again one by one, each with whole epochs"
+    return ""

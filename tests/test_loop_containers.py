@@ -1,0 +1,116 @@
+"""Objects that may be a state of a time loop: what they hold is put back, or it is said that it cannot be found."""
+
+import argparse
+import collections
+import random
+import threading
+import types
+
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy as np
+from ampi.mpi import COMM_WORLD
+
+X = numpy.array([0.3, 0.7, 1.1, 0.9])
+
+
+def nested(x):
+    return types.SimpleNamespace(u=np.array(x), inner=types.SimpleNamespace(v=np.sin(x)))
+
+
+def step_nested(s):
+    s.u = s.u * s.inner.v
+    s.inner.v = s.inner.v * 1.01
+
+
+def step_named(s):
+    s["u"] = s["u"] * s["k"]
+
+
+def step_listed(s):
+    s.append(s[-1] * (1.0 - 0.05 * s[-1]))
+    del s[0]
+
+
+def step_options(s):
+    s.u = s.u * (1.0 - 0.05 * s.u)
+    s.n += 1
+
+
+def step_drawn(s):
+    s["u"] = s["u"] * s["random"].uniform(0.9, 1.1)
+
+
+HELD = {
+    "namespace": (nested, step_nested, lambda s: s.u),
+    "options": (lambda x: argparse.Namespace(u=np.array(x), n=0), step_options, lambda s: s.u),
+    "UserDict": (lambda x: collections.UserDict(u=x * 1.0, k=np.cos(x)), step_named, lambda s: s["u"]),
+    "ChainMap": (lambda x: collections.ChainMap({"u": x * 1.0}, {"k": np.cos(x)}), step_named, lambda s: s["u"]),
+    "UserList": (lambda x: collections.UserList([x * 1.0, np.sin(x)]), step_listed, lambda s: s[-1]),
+    "Python's generator": (lambda x: {"u": x * 1.0, "random": random.Random(3)}, step_drawn, lambda s: s["u"]),
+}
+
+
+def gradients(make, step, read, **options):
+    def by_loop(x):
+        return np.sum(read(ampi.timeloop(step, make(x), 11, **options)))
+
+    def plainly(x):
+        state = make(x)
+        for _ in range(11):
+            step(state)
+        return np.sum(read(state))
+
+    return ampi.grad(by_loop)(X), ampi.grad(plainly)(X)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "options", [{"checkpoints": 1}, {"checkpoints": 3}, {"storage": True, "checkpoints": 2}], ids=str
+)
+@pytest.mark.parametrize("what", HELD)
+def test_what_they_hold_is_put_back(what, options, tmp_path):
+    options = {**options, **({"storage": COMM_WORLD.bcast(str(tmp_path))} if "storage" in options else {})}
+    found, expected = gradients(*HELD[what], **options)
+    numpy.testing.assert_array_equal(found, expected)
+
+
+def of_objects(x):
+    found = numpy.empty(2, object)
+    found[:] = [np.array(x), 3]
+    return found
+
+
+class Wrapped(collections.deque):
+    """A container of the program's own, which holds more than its attributes."""
+
+
+HIDING = {
+    "deque": (lambda x: collections.deque([np.array(x)], 3), r"state is a deque that holds arrays of ampi's"),
+    "of the program": (lambda x: {"a": Wrapped([np.array(x)])}, r"state\['a'\] is a Wrapped that holds"),
+    "in a tuple of a deque": (lambda x: [collections.deque([(1, [np.array(x)])])], r"state\[0\] is a deque that holds"),
+    "array of objects": (lambda x: {"o": of_objects(x)}, r"state\['o'\] is an array of objects that holds"),
+    "iterator": (lambda x: {"i": iter([np.array(x)])}, r"state\['i'\] is a list_iterator that holds"),
+    "view": (lambda x: {"i": {"u": np.array(x)}.values()}, r"state\['i'\] is a dict_values that holds"),
+}
+
+
+@pytest.mark.parametrize("what", HIDING)
+def test_what_cannot_be_found_is_named(what):
+    """These gradients had been zero without a word, if a step computed with what is in there."""
+    make, message = HIDING[what]
+    with pytest.raises(ampi.TapeError, match=message):
+        gradients(make, lambda s: None, lambda s: np.zeros(1), checkpoints=2)
+
+
+def test_what_holds_no_arrays_may_be_anything():
+    """Also what steps do not change, or do not read."""
+    state = {"lock": threading.Lock(), "set": {1, 2}, "file": __file__, "deque": collections.deque([1])}
+
+    def step(s):
+        s["u"] = s["u"] * 0.9
+
+    found, expected = gradients(lambda x: {**state, "u": np.array(x)}, step, lambda s: s["u"], checkpoints=2)
+    numpy.testing.assert_array_equal(found, expected)

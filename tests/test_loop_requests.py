@@ -1,0 +1,132 @@
+"""Requests and epochs that are open between the steps of a time loop: right, or an error that says what to do."""
+
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy as np
+from ampi.mpi import COMM_WORLD as COMM
+
+AFTER, BEFORE = (COMM.rank + 1) % COMM.size, (COMM.rank - 1) % COMM.size
+X = numpy.array([0.3, 0.7, 1.1]) + 0.1 * COMM.rank
+
+
+def begun(u, came):
+    return [COMM.Irecv(came, BEFORE, 7), COMM.Isend(u.copy(), AFTER, 7)]
+
+
+def in_the_state(x, loop):
+    s = {"u": np.array(x), "came": np.zeros(3), "requests": []}
+
+    def step(s):
+        ampi.MPI.Request.Waitall(s["requests"])
+        s["u"] += 0.1 * s["came"]
+        s["came"] = np.zeros(3)
+        s["requests"] = begun(s["u"], s["came"])
+
+    s = loop(step, s)
+    ampi.MPI.Request.Waitall(s["requests"])
+    return np.sum(s["u"] * s["came"])
+
+
+def beside_the_state(x, loop):
+    u, came, requests = np.array(x), np.zeros(3), []
+
+    def step(u):
+        ampi.MPI.Request.Waitall(requests)
+        u += 0.1 * came
+        requests[:] = begun(u, came)
+
+    u = loop(step, u)
+    ampi.MPI.Request.Waitall(requests)
+    return np.sum(u * came)
+
+
+def begun_before(x, loop):
+    u, came = np.array(x), np.zeros(3)
+    requests = begun(np.sin(u), came)
+
+    def step(u):
+        ampi.MPI.Request.Waitall(requests)
+        del requests[:]
+        u += 0.1 * came * u
+
+    return np.sum(loop(step, u))
+
+
+def an_epoch(x, loop):
+    s = {"u": np.array(x), "window": None, "memory": None}
+
+    def step(s):
+        if s["window"] is not None:
+            s["window"].Fence()
+            s["u"] += 0.1 * s["memory"]
+            s["window"].Free()
+        s["memory"] = np.zeros(3)
+        s["window"] = ampi.MPI.Win.Create(s["memory"], comm=COMM)
+        s["window"].Fence()
+        s["window"].Put(s["u"].copy(), AFTER)
+
+    try:
+        return np.sum(loop(step, s)["u"])
+    finally:
+        s["window"].Fence()
+        s["window"].Free()
+
+
+REFUSED = {
+    in_the_state: r"test_loop_requests.py:\d+: ampi.timeloop: Irecv from .*still under way at the end of the step",
+    beside_the_state: r"Irecv from .*still under way at the end of the step.*wait for its request in this step",
+    begun_before: r"Irecv from .*was begun before the loop and completed in one of its steps",
+    an_epoch: r"at the end of a step, .*epoch.*each with whole epochs",
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("program", REFUSED)
+def test_what_is_open_between_steps_is_named(program):
+    def by_loop(step, state):
+        return ampi.timeloop(step, state, 6, checkpoints=2)
+
+    with pytest.raises(ampi.CommunicationError, match=REFUSED[program]):
+        ampi.grad(lambda x: program(x, by_loop))(X)
+
+
+def through_the_loop(x, loop):
+    u, came = np.array(x), np.zeros(3)
+    requests = begun(np.sin(u), came)
+
+    def step(u):
+        u *= 1.0 - 0.05 * u
+
+    u = loop(step, u)
+    ampi.MPI.Request.Waitall(requests)
+    return np.sum(u * came)
+
+
+def sent_before(x, loop):
+    """A send whose request is waited for in the next step: what it sends has come before."""
+    u, requests = np.array(x), []
+
+    def step(u):
+        ampi.MPI.Request.Waitall(requests)
+        came = np.zeros(3)
+        requests[:] = [COMM.Isend(u.copy(), AFTER, 7)]
+        COMM.Recv(came, BEFORE, 7)
+        u += 0.1 * came
+
+    u = loop(step, u)
+    ampi.MPI.Request.Waitall(requests)
+    return np.sum(u)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("program", [through_the_loop, sent_before])
+def test_what_may_be_open(program):
+    def plainly(step, state):
+        for _ in range(6):
+            step(state)
+        return state
+
+    found = ampi.grad(lambda x: program(x, lambda *a: ampi.timeloop(*a, 6, checkpoints=2)))(X)
+    numpy.testing.assert_array_equal(found, ampi.grad(lambda x: program(x, plainly))(X))
