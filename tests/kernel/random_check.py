@@ -167,7 +167,7 @@ def examine(text, seed):
     if not all(np.all(np.isfinite(tangent)) for tangent in tangents):
         return
     tolerance = max(1e-10, 100 * rounding(kernel, arguments, code, direction, tangents))
-    if seed // 8 % 4 == 0:  # it takes as long as the rest
+    if seed // 8 % 8 == 0:  # it takes as long as the rest
         examine_second(check, tolerance)
     for k, active in enumerate(PATTERNS):
         other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)], code=code)
