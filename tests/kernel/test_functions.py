@@ -161,9 +161,12 @@ def test_parameters_have_numpys_names():
     """So that what NumPy takes by keyword a kernel takes."""
     for function, handler in FUNCTIONS.items():
         try:
-            theirs = list(inspect.signature(function).parameters)
+            parameters = inspect.signature(function).parameters
         except ValueError:
             continue
+        if any(p.kind == p.VAR_POSITIONAL for p in parameters.values()):  # another name of a function: np.random.sample
+            continue
+        theirs = list(parameters)
         mine = [p.name for p in inspect.signature(handler).parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
         mine = [name for name in mine if name not in ("builder", "node")]
         if function not in NUMBAS_NAMES:
