@@ -1,10 +1,12 @@
 """Time loops by schedules of the package, by name or made by the program, with states in memory and on disk."""
 
+import math
 import pathlib
 
 import numpy
 import pytest
 from checkpoint_schedules import (
+    Forward,
     HRevolve,
     MixedCheckpointSchedule,
     MultistageCheckpointSchedule,
@@ -16,6 +18,7 @@ from checkpoint_schedules import (
 
 import ampi
 import ampi.numpy as np
+from ampi.checkpoint.schedules import Online
 from ampi.mpi import COMM_WORLD
 
 X = numpy.array([0.3, 0.7, 1.1])
@@ -117,3 +120,33 @@ def test_a_schedule_that_ends_too_early_is_an_error():
 
     with pytest.raises(ampi.TapeError, match="the schedule ends before all steps are reversed"):
         ampi.grad(program)(X)
+
+
+def executed(steps, checkpoints):
+    """Steps that are run where their number is told at the end only."""
+    schedule, count = Online(checkpoints), 0
+    for action in schedule:
+        if isinstance(action, Forward):
+            count += action.n1 - action.n0
+            if action.n1 == steps and schedule.steps is None:
+                schedule.finish(steps)
+    return count
+
+
+def revolve(steps, checkpoints):
+    """Steps that Revolve runs in vain (Griewank and Walther 2000)."""
+    r = 0
+    while math.comb(checkpoints + r, checkpoints) < steps:
+        r += 1
+    return r * steps - math.comb(checkpoints + r, checkpoints + 1)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, 3, 5, 8, 10])
+def test_an_unknown_number_of_steps_is_run_as_often_as_is_proven(checkpoints):
+    for steps in [*range(1, 40), 63, 64, 65, 100, 127, 200, 257]:
+        distance = 1
+        while distance * checkpoints < steps:
+            distance *= 2
+        parts = -(-steps // distance)
+        most = 2 * steps + sum(revolve(distance, c) for c in range(checkpoints - parts + 1, checkpoints + 1))
+        assert steps <= executed(steps, checkpoints) <= most
