@@ -66,10 +66,10 @@ class Online:
     first.
 
     At the end the distance d is the smallest power of two with which N steps have m = ⌈N/d⌉ ≤ K states: d < 2N/K. The
-    k-th part from the front, of d steps at most, is reversed with K - k + 1 units, by a schedule that runs no more steps
-    than Revolve's p(d, c) = r d - C(c + r, c + 1), with the least r for which C(c + r, c) ≥ d (A. Griewank and A. Walther,
-    Algorithm 799, ACM Transactions on Mathematical Software 26 (2000)), and each step once more to record it.  With the
-    first run that is at most 2N + p(d, K - m + 1) + … + p(d, K) steps.
+    k-th part from the front, of d steps at most, is reversed with K - k + 1 units, by a schedule that runs no more
+    steps than Revolve's p(d, c) = r d - C(c + r, c + 1), with the least r for which C(c + r, c) ≥ d (A. Griewank and
+    A. Walther, Algorithm 799, ACM Transactions on Mathematical Software 26, 2000), and each step once more to record
+    it.  With the first run that is at most 2N + p(d, K - m + 1) + … + p(d, K) steps.
 
     M. Stumm and A. Walther, New algorithms for optimal online checkpointing, SIAM Journal on Scientific Computing 32
     (2010), have one that runs the fewest steps.  This one is simpler: for 1000 steps with 5, 10 and 40 units it runs
