@@ -56,12 +56,15 @@ class Needs(dict[tuple, Extent]):
         """The bytes of an extent, some of which were needed, have been saved."""
         for need in self.values():
             need.listed = None  # who needs it again has to enter it
+        if self._files is None and len(self) > FEW:
+            self._files = _new_files()
         if self._files is None:
             for covered in [pattern for pattern, need in self.items() if extent.covers(need)]:
                 del self[covered]
             if self:
                 self._saved.add(extent.pattern)
             return
+        self._file()
         self._saved.add(extent.pattern)
         self.clear()
         self._filed = 0

@@ -1,4 +1,4 @@
-"""Interval sets of needed bytes, against sets of bytes."""
+"""Interval sets of needed bytes, against sets of bytes; and what programs need that overwrite what they have read."""
 
 import itertools
 import random
@@ -6,6 +6,8 @@ import random
 import numpy
 import pytest
 
+import ampi
+from ampi import small_arrays
 from ampi.extents import Extent
 from ampi.filed_needs import Ranges
 from ampi.needs import FEW, Needs
@@ -54,7 +56,8 @@ def test_as_sets_of_bytes(shape, seed):
             entered[extent.pattern] = extent, touched
             saved.clear()
             continue
-        met = needs.meets(extent)
+        # What is needed as it is need not be asked for.
+        met = (extent.pattern in needs and draw.random() < 0.5) or needs.meets(extent)
         assert met >= bool(wanted & touched)
         assert met <= any(need & touched for _, need in entered.values())
         if saved and draw.random() < 0.3:
@@ -99,3 +102,53 @@ def test_few_needs_are_kept_as_they_are():
     assert not needs.meets(Extent(base[1:2])) and needs.meets(Extent(base[:1]))
     needs.drop(Extent(base[:1]))
     assert len(needs) == FEW - 1
+
+
+def overwriting(draw, shape, length):
+    """Statements that read views of an array, and overwrite others: functions of the array and the terms of a sum."""
+    found = []
+    views = [any_key(draw, shape) for _ in range(40)] if draw.random() < 0.3 else [(k,) for k in range(shape[0])]
+    for _ in range(length):
+        read, written = draw.choices(views, k=2)
+        factor = draw.uniform(0.5, 1.5)
+        kind = draw.choices(["square", "constant", "multiply"], (8, 1, 1))[0]
+        if kind == "square":
+            found.append(lambda u, terms, read=read, factor=factor: terms.append(factor * (u[read] ** 2).sum()))
+        elif kind == "constant":
+            found.append(lambda u, terms, written=written, factor=factor: u.__setitem__(written, factor))
+        else:
+            found.append(lambda u, terms, written=written, factor=factor: u.__setitem__(written, u[written] * factor))
+    return found
+
+
+def any_key(draw, shape):
+    """Of a view with one element or more."""
+    key = []
+    for n in shape:
+        low = draw.randrange(n)
+        key.append(slice(low, draw.randrange(low + 1, n + 1), draw.choice([1, 1, 2])))
+    return tuple(key)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_long_programs_with_many_views(seed, monkeypatch):
+    """Gradients against the complex step: each old value is there for whoever has read it."""
+    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 0)  # which would copy what they read
+    draw = random.Random(seed)
+    shape = draw.choice([(40,), (40, 3), (30, 2), (6, 7)])
+    statements = overwriting(draw, shape, draw.choice([100, 200, 300]))
+    start = numpy.random.default_rng(seed).uniform(0.5, 1.5, shape)
+
+    def total(x):
+        u, terms = x * 1.0, []
+        for statement in statements:
+            statement(u, terms)
+        return sum(terms, 0.0 * x.sum()) + (u * u).sum()
+
+    gradient = ampi.grad(total)(start)
+    expected = numpy.empty(shape)
+    for place in numpy.ndindex(shape):
+        moved = start.astype(complex)
+        moved[place] += 1e-30j
+        expected[place] = total(moved).imag / 1e-30
+    numpy.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10 * numpy.abs(expected).max())
