@@ -283,12 +283,12 @@ def generate_drawing(kernel: Any, case: Case) -> str:
     """The text of the file: the program that draws a kernel's random numbers."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     program = without_constants(pipeline.build_drawing(with_constants(primal)), primal)
-    (program,) = identifiers.spelled((program,), emit.reserved() | {"interval", "seeded"})
+    (program,) = identifiers.spelled((program,), emit.reserved())
     source = emit.source(program)
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
     text = [
         title("Random numbers", kernel, primal, ()),
-        emit.HEADER + "from ampi.kernel.runtime.random_state import interval, seeded\n",
+        f"{emit.HEADER}from ampi.kernel.runtime.random_state import {', '.join(emit.DRAWING)}\n",
         *constants,
         f"DRAWING = {program.name!r}",
         f"DTYPES = {random_draws.dtypes_of(primal)!r}",

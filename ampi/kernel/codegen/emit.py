@@ -34,6 +34,8 @@ from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_sma
 """
 FACTS = ("CONTRACT", "ADJOINT", "SOURCE", "PARTS", "COSTS", "PROGRAM", "SPLIT", "SPLIT_PROGRAM", "disagreement")
 """What a generated file defines besides its programs (see ``programs``)."""
+DRAWING = ("interval", "seeded")
+"""What a file that draws random numbers imports besides."""
 WORDS = {"min": "smallest", "max": "largest"}
 
 
@@ -41,7 +43,7 @@ WORDS = {"min": "smallest", "max": "largest"}
 def reserved() -> frozenset[str]:
     """What a generated file defines besides its programs, and their constants."""
     imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
-    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset(FACTS)
+    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset((*FACTS, *DRAWING))
 
 
 def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:

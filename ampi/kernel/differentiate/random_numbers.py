@@ -10,7 +10,7 @@ from numba import types
 from ampi.errors import ActivityError
 from ampi.kernel import ir
 from ampi.kernel.analysis import activity
-from ampi.kernel.ir import random_draws
+from ampi.kernel.ir import intrinsics, random_draws
 from ampi.kernel.ir.index_algebra import INT, ZERO
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
@@ -66,8 +66,8 @@ def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> 
     for s in every(function.body):
         if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and random_draws.draws(s.value):
             if any(isinstance(a, ir.Var) and a.name in varied for a in s.value.args[1:]):
-                what = s.value.name.removeprefix(random_draws.PREFIX)
+                what = intrinsics.DRAWS[s.value.name]
                 raise ActivityError(
-                    f"{function.where(s.line)}: np.random.{what} has no derivative with respect to what decides on "
+                    f"{function.where(s.line)}: {what} has no derivative with respect to what decides on "
                     f"the number, and a parameter of it carries derivatives\n  {ADVICE}"
                 )

@@ -233,6 +233,8 @@ _RANDOM = (
     ("draw_by_binomial", "y.binomial(z, w)", 4),
     ("draw_by_geometric", "y.geometric(z)", 3),
 )
+DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, source, _ in _RANDOM}
+"""What draws, by the names of operations."""
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}

@@ -16,9 +16,7 @@ from typing import Any
 
 from ampi.kernel import ir
 from ampi.kernel.ir.index_algebra import ZERO
-
-PREFIX = "draw_"
-"""How the names of operations that draw begin, in the table of intrinsics."""
+from ampi.kernel.ir.intrinsics import DRAWS
 
 
 def with_arguments(function: ir.Function) -> ir.Function:
@@ -41,7 +39,7 @@ def arguments_of(function: ir.Function) -> list[ir.Argument]:
 
 def draws(value: Any) -> bool:
     """Whether an expression draws a number."""
-    return isinstance(value, ir.Op) and value.name.startswith(PREFIX)
+    return isinstance(value, ir.Op) and value.name in DRAWS
 
 
 def replayed(function: ir.Function) -> ir.Function:
