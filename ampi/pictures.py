@@ -10,6 +10,7 @@ import numpy as np
 from .activity import plain_of
 from .array import ndarray
 from .arrivals import when_imported
+from .memory import TrackedArray
 from .scalars import scalar
 
 
@@ -28,6 +29,9 @@ def _register() -> None:
 
     for kind in (ndarray, scalar):
         units.registry[kind] = Converter()
+    natively = units._is_natively_supported
+    # It leaves what holds numbers as it is, and asks isinstance, which takes our numbers for NumPy's.
+    units._is_natively_supported = lambda x: not isinstance(x, TrackedArray) and natively(x)
 
 
 when_imported("matplotlib.units", _register)

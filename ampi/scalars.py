@@ -47,6 +47,8 @@ class scalar(ndarray):
         vars()[_name] = _method
     del _name, _method
 
+    __len__ = __iter__ = __contains__ = None  # type: ignore[assignment]  # numbers have no length
+
     @property
     def __class__(self) -> type:  # type: ignore[override]
         """What NumPy's number would be, as `isinstance` asks: `numpy.float64`, which is a `float`, or another one."""

@@ -7,6 +7,7 @@ import math
 import numbers
 import pickle
 import warnings
+from collections import abc
 
 import numpy as np
 import pytest
@@ -81,7 +82,17 @@ def test_a_scalar_never_changes(make, x):
 
 ABSTRACT = (np.generic, np.number, np.inexact, np.floating, np.complexfloating, np.integer)
 CONCRETE = (np.float64, np.float32, np.complex128, np.complex64, np.longdouble)
-KINDS = (int, float, complex, *ABSTRACT, *CONCRETE, numbers.Number, numbers.Complex, numbers.Real)
+OTHERS = (
+    numbers.Number,
+    numbers.Complex,
+    numbers.Real,
+    abc.Sized,
+    abc.Iterable,
+    abc.Container,
+    abc.Hashable,
+    abc.Sequence,
+)
+KINDS = (int, float, complex, *ABSTRACT, *CONCRETE, *OTHERS)
 DTYPES = [np.float64, np.float32, np.longdouble, np.complex128, np.complex64]
 
 
@@ -97,7 +108,8 @@ def test_isinstance_takes_a_scalar_for_numpys(make, dtype):
     with ampi.Tape() as tape:
         found = make(tape.watch(values))
     assert [k for k in KINDS if isinstance(found, k)] == [k for k in KINDS if isinstance(expected, k)]
-    assert np.isscalar(found) and anp.isscalar(found)
+    assert np.isscalar(found) and anp.isscalar(found) and not np.iterable(found)
+    assert found == pytest.approx(expected) and expected == pytest.approx(found)
 
 
 def test_a_history_of_totals_holds_each(x):

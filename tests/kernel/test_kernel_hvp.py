@@ -25,7 +25,9 @@ def check(name, dtype=np.float64):
     return True
 
 
-LONG = {"arrays: cholesky_factors", "functions: covariances", "functions: other_places"}  # compile for minutes
+LONG = {  # compile for minutes
+    *("arrays: cholesky_factors", "functions: covariances", "functions: least_squares", "functions: other_places"),
+}
 
 
 IN_BRANCHES = ["language: two_at_a_time", "language: chosen_in_a_branch"]
