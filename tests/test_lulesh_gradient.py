@@ -209,7 +209,7 @@ def test_state_is_as_after_the_run_and_a_second_sweep_agrees():
         np.testing.assert_array_equal(ampi.value(getattr(domain, name)), after[name], err_msg=name)
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("ranks", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_command_line_writes_file_and_picture(mpiexec, tmp_path, ranks):
     pytest.importorskip("matplotlib")
     data, picture = tmp_path / "gradient.h5", tmp_path / "gradient.png"

@@ -82,17 +82,8 @@ def test_a_scalar_never_changes(make, x):
 
 ABSTRACT = (np.generic, np.number, np.inexact, np.floating, np.complexfloating, np.integer)
 CONCRETE = (np.float64, np.float32, np.complex128, np.complex64, np.longdouble)
-OTHERS = (
-    numbers.Number,
-    numbers.Complex,
-    numbers.Real,
-    abc.Sized,
-    abc.Iterable,
-    abc.Container,
-    abc.Hashable,
-    abc.Sequence,
-)
-KINDS = (int, float, complex, *ABSTRACT, *CONCRETE, *OTHERS)
+COLLECTIONS = (abc.Sized, abc.Iterable, abc.Container, abc.Hashable, abc.Sequence)
+KINDS = (int, float, complex, *ABSTRACT, *CONCRETE, numbers.Number, numbers.Complex, numbers.Real, *COLLECTIONS)
 DTYPES = [np.float64, np.float32, np.longdouble, np.complex128, np.complex64]
 
 

@@ -89,7 +89,7 @@ def check(name, dtype=np.float64):
 SOME = [name for name in CORPUS if not name.startswith("structured")]
 
 
-LONG = {"arrays: orders"}  # compiles for ten seconds
+LONG = {"arrays: orders", "arrays: linear_systems"}  # compile for ten seconds and more
 
 
 @pytest.mark.parametrize("name", [n for n in SOME[::24] if n not in LONG])

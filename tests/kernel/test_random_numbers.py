@@ -315,7 +315,10 @@ def drawn_twice(generator, x):
     return generator.normal(x[0], x[1]) ** 3 * generator.exponential(x[2])
 
 
-BY_GENERATORS = [by_a_generator, drawn_twice, pytest.param(distributions_of_a_generator, marks=pytest.mark.slow)]
+BY_GENERATORS = [
+    drawn_twice,
+    *(pytest.param(f, marks=pytest.mark.slow) for f in (by_a_generator, distributions_of_a_generator)),
+]
 
 
 @pytest.mark.parametrize("f", BY_GENERATORS, ids=lambda f: f.__name__)
