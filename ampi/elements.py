@@ -156,7 +156,10 @@ def _constant(self: Any, key: Any, found: Any) -> Any:
 def setitem(self: Any, key: Any, value: Any) -> None:
     """``array[key] = value`` while a tape is open, or exists; short for variables and such elements."""
     if type(value) is not _scalar:
-        _setitem(self, key, value)
+        if open_tapes:
+            _setitem(self, key, value)
+        else:
+            _set_passively(self, key, value)
         return
     try:
         number, variable, known = value._node
