@@ -237,7 +237,7 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
         storage.guard
         or storage.volatile
         or storage.swapped_by
-        or (storage.needs and not _saved(self, key, offset, pen))
+        or (storage.needs and not pen.save(storage, self, region, offset))
     ):
         indexing.setitem(self, key, value)
         return
@@ -258,12 +258,6 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
         storage.tape = tape.reference
     elif reference is not None:
         integers += (offset, code + CLEAR)
-
-
-def _saved(array: Any, key: Any, offset: int, pen: Elements) -> bool:
-    """Whether what tapes need of an element has been saved before it is overwritten."""
-    region = array._region if array.ndim else region_of(array)
-    return offset_of(region, key) is not None and pen.save(region.storage, array, region, offset)
 
 
 def _set_passively(self: Any, key: Any, value: Any) -> None:

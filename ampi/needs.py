@@ -40,6 +40,8 @@ class Needs(dict[tuple, Extent]):
 
     def meets(self, extent: Extent) -> bool:
         """Whether a byte of an extent is needed, and has not been saved since."""
+        if extent.pattern in self:
+            return True
         if extent.pattern in self._saved:  # a part of what is needed, written again and again
             return False
         if self._files is None:
@@ -91,7 +93,6 @@ class Needs(dict[tuple, Extent]):
         """`drop`, for bytes that may be a part of something that is needed."""
         if self._files is None:
             self._files = _new_files()
-        self._file()
         self.drop(extent)
 
     def is_empty(self) -> bool:

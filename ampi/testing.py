@@ -482,31 +482,22 @@ def taylor_test(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2, not {order!r}")
     with _ranks(comm) as comm:
+        generator = np.random.default_rng((seed, comm.Get_rank()))
+        f, x, v = _varying(f, x, _directions(x, direction, generator))
+        eps = comm.allreduce(_epsilon(x), op=_max())
+        largest = (1e-2 if eps < 1e-10 else 0.2) if step is None else step
+        hs = [largest * _relative_size(comm, x, v) / _RATIO**k for k in range(steps + 1)]
         test = _taylor_test if order == 1 else _taylor_test_of_gradients
-        result = test(f, x, direction, objective, seed, step, steps, comm)
+        result = test(f, x, v, objective, hs, eps, comm)
         if verbose and comm.Get_rank() == 0:
             print(result, flush=True)
     return _judged(result, check)
 
 
-def _taylor_test(
-    f: Callable,
-    x: tuple,
-    direction: tuple | None,
-    objective: str,
-    seed: int,
-    step: float | None,
-    steps: int,
-    comm: Any,
-) -> TaylorTest:
-    generator = np.random.default_rng((seed, comm.Get_rank()))
-    f, x, v = _varying(f, x, _directions(x, direction, generator))
+def _taylor_test(f: Callable, x: tuple, v: tuple, objective: str, hs: list[float], eps: float, comm: Any) -> TaylorTest:
     mine, gradient = value_and_grad(f, tuple(range(len(x))), objective, comm)(*x)
     slope = comm.allreduce(_pairing(gradient, v))
     start = _objective(comm, mine, objective)
-    eps = comm.allreduce(_epsilon(x), op=_max())
-    largest = (1e-2 if eps < 1e-10 else 0.2) if step is None else step
-    hs = [largest * _relative_size(comm, x, v) / _RATIO**k for k in range(steps + 1)]
     values = [_objective(comm, f(*_moved(x, v, h)), objective) for h in hs]
     zeroth = [abs(value - start) for value in values]
     first = [abs(value - start - h * slope) for value, h in zip(values, hs)]
@@ -514,23 +505,11 @@ def _taylor_test(
 
 
 def _taylor_test_of_gradients(
-    f: Callable,
-    x: tuple,
-    direction: tuple | None,
-    objective: str,
-    seed: int,
-    step: float | None,
-    steps: int,
-    comm: Any,
+    f: Callable, x: tuple, v: tuple, objective: str, hs: list[float], eps: float, comm: Any
 ) -> TaylorTest:
-    generator = np.random.default_rng((seed, comm.Get_rank()))
-    f, x, v = _varying(f, x, _directions(x, direction, generator))
     gradient = grad(f, tuple(range(len(x))), objective, comm)
     norm = lambda parts: math.sqrt(comm.allreduce(sum(_pairing(part, part) for part in parts)))
     start, product = gradient(*x), hvp(f, x, v, objective, comm)
-    eps = comm.allreduce(_epsilon(x), op=_max())
-    largest = (1e-2 if eps < 1e-10 else 0.2) if step is None else step
-    hs = [largest * _relative_size(comm, x, v) / _RATIO**k for k in range(steps + 1)]
     zeroth, first, sizes = [], [], [norm(start)]
     for h in hs:
         there = gradient(*_moved(x, v, h))

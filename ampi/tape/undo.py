@@ -139,7 +139,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
         if tape is None:
             del storage.needs[reference]
             continue
-        if extent.pattern not in needs and not needs.meets(extent):
+        if not needs.meets(extent):
             continue
         saved = tape.undo_of(storage, array, extent, key)
         if key is not None and needs.saves_all(extent, saved.saved.nbytes, array.nbytes):
