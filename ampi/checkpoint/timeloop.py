@@ -198,10 +198,12 @@ def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
     """A schedule of a name."""
     known = ON_DISK if on_disk else IN_MEMORY
     if name not in known:
-        reason = (
-            "needs storage=..., a folder; without" if name in ON_DISK else "is none of the schedules that there are;"
-        )
-        reason = "has no state on a disk; with storage=..." if on_disk and name in IN_MEMORY else reason
+        if on_disk and name in IN_MEMORY:
+            reason = "has no state on a disk; with storage=..."
+        elif name in ON_DISK:
+            reason = "needs storage=..., a folder; without"
+        else:
+            reason = "is none of the schedules that there are;"
         raise TapeError(
             f"{where_called()}: ampi.timeloop: schedule={name!r} {reason} there are "
             f"{', '.join(map(repr, known))}, and callables that give one"
