@@ -1,5 +1,6 @@
 """Programs as they stand: gradients of scripts without an edit, against finite differences and closed forms."""
 
+import io
 import sys
 import textwrap
 
@@ -10,6 +11,7 @@ from mpi4py import MPI
 import ampi
 from ampi.programs.differences import compare
 from ampi.programs.gradients import Differentiation
+from ampi.programs.results import describe
 from ampi.programs.runs import Program
 
 pytestmark = pytest.mark.mpi
@@ -39,8 +41,10 @@ def check(path, wrt, of, objective="sum", arguments=(), also=()):
     problem = Differentiation(Program("file", str(path), list(arguments)), wrt, of, also, objective)
     with ampi.mpi.installed():
         found = problem.gradients()
+        described = describe(problem, found)
         compared = compare(problem, found)
         problem.runner.forget()
+    assert all(f"{name} = " in described for name in of) and "it is zero" not in described
     for one in compared:
         assert one.passed, str(one)
         assert one.exact != 0, str(one)
@@ -461,7 +465,7 @@ ERRORS = {
     ("Class.mthod:w", "y"): "there is no Class.mthod in it, did you mean Class.method",
     ("text", "y"): "text .* is a str, and no number",
     ("o", "y"): "o .* no number; it has the attributes o.a",
-    ("x@99", "y"): "line 99 of the script has no statement that assigns x",
+    ("x@99", "y"): "line 99 of the script has no statement in a scope that assigns x",
     ("k k", "y"): "names no variable",
     ("x", "return"): "the top level returns nothing",
     ("lib:f:x", "y"): "does not import a module lib of its own",
@@ -486,6 +490,58 @@ def test_errors_have_names(program, wrt, of):
     """)
     with pytest.raises(ampi.ProgramError, match=ERRORS[wrt, of]):
         ampi.trace(path, wrt, of)
+
+
+@pytest.mark.parametrize("whole", ["0:3", ":2"])
+def test_why_a_gradient_is_zero(program, whole):
+    """An array that is filled after it has been made: the lines that do so are named."""
+    source = """
+        import numpy as np
+        x = np.full(3, np.nan)
+        x[{all}] = 2.0
+        x.flat = [1.0, 2.0, 3.0]; x *= 2
+        energy = np.sum(x ** 2)
+    """
+    path = program(source.replace("{all}", whole))
+    problem = Differentiation(Program("file", str(path), []), ["x"], ["energy"])
+    hint = "x is that of line 3 here; lines 4, 5 assign or change it: x@4 is what it is after line 4"
+    with ampi.mpi.installed():
+        try:
+            found = problem.gradients()
+        except ampi.ProgramError as error:
+            assert "energy does not depend on x" in str(error) and hint in str(error)
+        else:
+            assert f"it is zero: energy does not change with it. {hint}" in describe(problem, found)
+            (compared,) = compare(problem, found)
+            assert compared.exact == 0 and compared.passed  # nan is displaced by numbers
+        problem.runner.forget()
+    found = check(path, ["x@5"], ["energy"])
+    numpy.testing.assert_allclose(found.parts[0][0], [4.0, 8.0, 12.0], rtol=1e-14)
+
+
+READING = """
+    import sys
+    import numpy as np
+    from mpi4py import MPI
+    comm = MPI.COMM_WORLD
+    n = int(input("How many? "))
+    x = np.array([float(word) for word in sys.stdin.readline().split()]) * 1.0
+    rest = [line for line in sys.stdin]
+    assert len(rest) == n == int(sys.argv[1]), rest
+    energy = comm.allreduce(np.sum(x ** 2)) * sum(map(float, rest))
+"""
+
+
+@pytest.mark.parametrize("rest", [0, 1, 3])
+def test_what_is_read_from_the_standard_input_is_the_same_in_all_runs(program, rest, monkeypatch):
+    lines = [str(rest), "1.5 -2.5 0.5", *["0.75"] * rest]
+    text = io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()), "utf-8")
+    monkeypatch.setattr(sys, "stdin", text)
+    if rest:
+        check(program(READING), ["x"], ["energy"], arguments=[str(rest)])
+    else:
+        assert ampi.trace(program(READING), "x", "energy", [str(rest)])[0] == 0
+    assert sys.stdin is text and text.read() == ""
 
 
 def test_files_are_untouched_and_lines_are_kept(program):

@@ -72,7 +72,7 @@ def test_chance_fails(path, mpiexec):
             1,
             "ampi.run: nothing is never assigned at the top level of the script",
         ),
-        (["--wrt", "k", "--of", "comm"], 1, "ampi.run: comm is an Intracomm, and no number"),
+        (["--wrt", "k", "--of", "comm"], 1, "ampi.run: comm is an ampi.MPI.Intracomm, and no number"),
         (["--wrt", "k", "--of", "x"], 1, "ampi.run: x does not depend on k"),
         (["--wrt", "comm", "--of", "x"], 1, "ProgramError: comm ("),
         (["--wrt", "k"], 2, "ampi.run: --wrt without --of"),

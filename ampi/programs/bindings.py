@@ -35,6 +35,28 @@ def stored(node: ast.AST) -> Iterator[ast.expr]:
             yield from _captured(node.pattern)
 
 
+def changed(node: ast.AST) -> list[str]:
+    """What a statement assigns, as it is written, augmented assignments among it."""
+    found = [ast.unparse(target) for target in stored(node)]
+    return [*found, ast.unparse(node.target)] if isinstance(node, ast.AugAssign) else found
+
+
+def changes(node: ast.AST, path: str) -> bool:
+    """Whether a statement assigns a variable, elements or attributes of it, or calls a method of it."""
+    called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    places = changed(node) + ([ast.unparse(called)] if called is not None else [])
+    return any(place == path or place.startswith((f"{path}[", f"{path}.")) for place in places)
+
+
+def lines_that_change(tree: ast.AST, scope: str, path: str) -> list[int]:
+    """The lines of a scope that assign or change a variable, in their order."""
+    found = set()
+    for name, node in scopes(tree):
+        if name == scope:
+            found |= {part.lineno for part in inside(node) if isinstance(part, ast.stmt) and changes(part, path)}
+    return sorted(found)
+
+
 def _parts(target: ast.expr) -> Iterator[ast.expr]:
     if isinstance(target, (ast.Tuple, ast.List)):
         for item in target.elts:

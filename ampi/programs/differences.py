@@ -190,7 +190,7 @@ def choose_direction(problem: Differentiation, seed: int) -> bool:
         everywhere = problem.comm.allgather([(v.shape, v.dtype.str, v.tobytes()) for v in values])
         replicated = all(one == everywhere[0] for one in everywhere)
         rng = np.random.default_rng([seed, number, 0 if replicated else problem.comm.Get_rank()])
-        everything = problem.comm.allreduce(sum(float(np.sum(np.abs(v))) for v in values))
+        everything = problem.comm.allreduce(sum(float(np.sum(_sizes(v))) for v in values))
         independent.direction = [_direction(rng, v, bool(everything)) for v in values]
         singles |= any(v.dtype in (np.float32, np.complex64, np.float16) for v in values)
     return bool(problem.comm.allreduce(int(singles)))
@@ -251,7 +251,7 @@ def _point(
         independent.direction = [np.zeros(v.shape, v.dtype) for v in independent.values]
         if k == number and rank in (None, problem.comm.Get_rank()):
             d = independent.direction[leaf]
-            d[index] = abs(independent.values[leaf][index]) or 1.0
+            d[index] = _sizes(independent.values[leaf][index]) or 1.0
             g = np.asarray(found.leaves(0, number)[leaf], complex)
             exact = float(np.sum(np.real(np.conj(g) * d)))
     return exact, problem.session.independents[number]
@@ -262,4 +262,9 @@ def _direction(rng: Any, values: Any, relative: bool) -> Any:
         return rng.uniform(0.5, 1.5, values.shape) * rng.choice([-1.0, 1.0], values.shape)
 
     found = draw() + 1j * draw() if values.dtype.kind == "c" else draw()
-    return found * np.abs(values) if relative else found
+    return found * _sizes(values) if relative else found
+
+
+def _sizes(values: Any) -> Any:
+    """How large elements are; 1 for what is no number, as memory may be that nobody has written yet."""
+    return np.where(np.isfinite(values), np.abs(values), 1.0)

@@ -29,6 +29,7 @@ _COMPILED = re.compile(r"jit|kernel|vectorize|stencil|cfunc|cuda")
 _NUMBERS = {"float", "complex"} | set(
     "float16 float32 float64 half single double longdouble float128 complex64 complex128 cdouble csingle".split()
 )
+_HEADS = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
@@ -76,12 +77,20 @@ class _Scope:
     watched: list[tuple[Request, str]]  # with what is looked for: the path, or the variable that it begins with
     lines: list[Request]
     results: list[Request]
+    chosen: dict[Request, list[ast.stmt]]  # the statements of a line after which an independent is watched
 
 
 def _member_of(path: str) -> tuple[str, str]:
     """The object that ``o.a.k`` or ``o[k]`` is a part of, and what of it, as source."""
     node: Any = ast.parse(path, mode="eval").body
     return ast.unparse(node.value), repr(node.attr) if isinstance(node, ast.Attribute) else ast.unparse(node.slice)
+
+
+def _goes_on_below(node: Any) -> bool:
+    """Whether a line is only the head of a statement, or the whole of it is a scope of its own."""
+    body = getattr(node, "body", None)
+    is_scope = isinstance(node, (*bindings.Function, ast.ClassDef))
+    return is_scope or (isinstance(body, list) and body[-1].end_lineno > node.lineno)
 
 
 class _Editor(ast.NodeTransformer):
@@ -95,7 +104,7 @@ class _Editor(ast.NodeTransformer):
 
     def _scope(self, node: ast.AST, name: str, compiled: bool) -> _Scope:
         if not self.requests:
-            return _Scope(node, name, compiled, [], [], [])
+            return _Scope(node, name, compiled, [], [], [], {})
         names = bindings.names_in(node)
         watched, lines, results = [], [], []
         for request in self.requests:
@@ -116,12 +125,28 @@ class _Editor(ast.NodeTransformer):
             for request in (*(request for request, _ in watched), *lines, *results):
                 request.placed = request.compiled = True
             watched, lines, results = [], [], []
-        return _Scope(node, name, compiled, watched, lines, results)
+        chosen = {r: self._at_line_chosen(node, r.name) for r in lines if r.role == WATCH}
+        return _Scope(node, name, compiled, watched, lines, results, chosen)
 
     @staticmethod
     def _may_assign(node: ast.AST, names: set[str], wanted: Name) -> bool:
         """Whether an assignment in a scope would not make a variable of the scope's own of it."""
         return not isinstance(node, bindings.Function) or wanted.path != wanted.root or wanted.root in names
+
+    def _at_line_chosen(self, scope: ast.AST, wanted: Name) -> list[ast.stmt]:
+        """The statement of a line after which a variable is watched: the last that changes it, or else the last one."""
+        nodes = [node for node in bindings.inside(scope) if isinstance(node, (ast.stmt, ast.NamedExpr))]
+        nodes = [node for node in nodes if self._is_at(node, wanted.line)]
+        if any(isinstance(node, ast.NamedExpr) and node.target.id == wanted.path for node in nodes):
+            return []
+        heads = [node for node in nodes if isinstance(node, _HEADS) and wanted.path in bindings.changed(node)]
+        if heads:
+            return heads
+        whole = [node for node in nodes if isinstance(node, ast.stmt) and not _goes_on_below(node)]
+        parts = {part for node in whole for part in ast.walk(node) if part is not node}
+        whole = [node for node in whole if node not in parts]
+        changing = [node for node in whole if any(bindings.changes(part, wanted.path) for part in ast.walk(node))]
+        return (changing or whole)[-1:]
 
     @property
     def here(self) -> _Scope:
@@ -159,12 +184,9 @@ class _Editor(ast.NodeTransformer):
                 found += self._watch(node, request, certain=looked_for == request.name.path)
             elif star and not self.here.name and looked_for not in self.names:
                 found += self._watch(node, request, certain=False)
-        if isinstance(node, ast.AugAssign):
-            targets.append(ast.unparse(node.target))
-        for request in self.here.lines:
-            if request.role == WATCH and self._is_at(node, request.name.line):
-                if request.name.path in targets or not (targets or not of_block):
-                    found += self._watch(node, request, certain=True)
+        for request, chosen in self.here.chosen.items():
+            if node in chosen:
+                found += self._watch(node, request, certain=request.name.path in bindings.changed(node))
         return found + (self._at_line(node) if of_block else [])
 
     def _at_line(self, node: Any) -> list[ast.stmt]:
@@ -279,7 +301,7 @@ class _Editor(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
         """A scope in which nothing is asked for."""
-        self.scopes.append(_Scope(node, self._inner("<lambda>"), self.here.compiled, [], [], []))
+        self.scopes.append(_Scope(node, self._inner("<lambda>"), self.here.compiled, [], [], [], {}))
         node = self.generic_visit(node)  # type: ignore[assignment]
         self.scopes.pop()
         return node

@@ -257,11 +257,12 @@ class Differentiation:
         if self.comm.allreduce(int(active)):
             return
         asked = ", ".join(x.text for x in self.session.independents)
+        later = "".join([self.changed_later(x) for x in self.session.independents])
         self.agree(
             [
                 f"{dependent.text} does not depend on {asked}: no derivative arrives there. Either the value is not "
                 f"used for it (or is assigned anew before), or the way leads through something that carries no "
-                f"derivative: python -m ampi.check lists such places"
+                f"derivative: python -m ampi.check lists such places{later}"
             ]
         )
 
@@ -269,7 +270,7 @@ class Differentiation:
         if name.line is not None:
             return (
                 f"{name.text}: line {name.line} of {f'module {name.module}' if name.module else 'the script'} has no "
-                f"statement that assigns {name.path}{self._suggest(name)}"
+                f"statement in a scope that assigns {name.path}{self._suggest(name)}"
             )
         if name.module and name.module not in self.modules.loaded:
             there = ", ".join(sorted(self.modules.loaded)) or "none"
@@ -300,6 +301,25 @@ class Differentiation:
         shown = close or known[:12]
         more = ", …" if shown is not close and len(known) > 12 else ""
         return f"; assigned there: {', '.join(shown)}{more}" if shown else ""
+
+    def changed_later(self, independent: Independent) -> str:
+        """Where a variable gets other values than those that it was watched with, and what to write. Collective."""
+        assigned = [int(place.rpartition(":")[2]) for place in self.comm.allgather(independent.place) if place]
+        name = independent.name
+        if name is None or name.line is not None:
+            return ""
+        try:
+            lines = bindings.lines_that_change(ast.parse(self._source(name.module)), name.function, name.path)
+        except (OSError, SyntaxError, AttributeError, TypeError):
+            return ""
+        lines = [line for line in lines if line > min(assigned)]
+        if not lines:
+            return ""
+        listed = ", ".join(map(str, lines[:6])) + (", …" if len(lines) > 6 else "")
+        return (
+            f". {name.text} is that of line {min(assigned)} here; line{'s' * (len(lines) > 1)} {listed} assign or change "
+            f"it: {name.text}@{lines[0]} is what it is after line {lines[0]}"
+        )
 
     def _source(self, module: str) -> Any:
         if module:

@@ -43,8 +43,7 @@ def _of_one(problem: Differentiation, found: Gradients, dependent: int, number: 
     numbers = comm.allgather(mine[0].item() if is_number else None)
     shapes = comm.allgather([(str(np.asarray(g).dtype), np.shape(g)) for g in mine])
     having = [r for r, s in enumerate(shapes) if s]
-    where = independent.place or comm.allgather(independent.place)[0]
-    places = [place for place in comm.allgather(where) if place]
+    places = [place for place in comm.allgather(independent.place) if place]
     text = f"norm {math.sqrt(square):.12e}"
     if len([x for x in numbers if x is not None]) == len(having):
         total = sum(x for x in numbers if x is not None)
@@ -62,7 +61,10 @@ def _of_one(problem: Differentiation, found: Gradients, dependent: int, number: 
     if independent.others:
         text += f", the first of several values: the {independent.others} others count as what they are made of"
     text += ")"
-    return text + ("\n      it is zero" if not square else "")
+    if square:
+        return text
+    of = problem.session.dependents[dependent].text
+    return f"{text}\n      it is zero: {of} does not change with it{problem.changed_later(independent)}"
 
 
 def write(path: str, problem: Differentiation, found: Gradients, command: str) -> None:

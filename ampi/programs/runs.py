@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import io
 import os
 import pathlib
 import random
@@ -119,6 +120,7 @@ class Runner:
         self.modules = modules
         self.namespace: dict[str, Any] | None = None
         self._randomness = _Randomness()
+        self._input = _StandardInput()
 
     def run(self, silent: bool = False) -> None:
         """Run the program from its beginning.
@@ -142,6 +144,7 @@ class Runner:
             if not self.final:
                 stack.enter_context(_restored())
                 stack.enter_context(self._randomness)
+                stack.enter_context(self._input)
                 stack.enter_context(without_the_end_of_mpi())
             if silent:
                 stack.enter_context(silence())
@@ -196,6 +199,54 @@ class _Randomness:
             self._drawn.append(self._original(count))
         self._position += 1
         return self._drawn[self._position - 1]
+
+
+class _StandardInput:
+    """What a program reads from the standard input is the same in every run: what it read in the first."""
+
+    def __init__(self) -> None:
+        self._read = bytearray()
+
+    def __enter__(self) -> None:
+        self._original = sys.stdin
+        binary = getattr(self._original, "buffer", None)
+        if binary is not None:
+            source = io.BufferedReader(_ReadAgain(self._read, binary))
+            sys.stdin = io.TextIOWrapper(source, self._original.encoding, self._original.errors)
+
+    def __exit__(self, *exception: Any) -> None:
+        sys.stdin = self._original
+
+
+class _ReadAgain(io.RawIOBase):
+    """A file of which the beginning has been read before.
+
+    Parameters
+    ----------
+    known : bytearray
+        What has been read of it, which grows.
+    file : io.BufferedIOBase
+        Where the rest comes from.
+    """
+
+    def __init__(self, known: bytearray, file: Any) -> None:
+        self._known = known
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def readinto(self, into: Any) -> int:
+        if self._position == len(self._known):
+            self._known += self._file.read1(len(into))
+        piece = self._known[self._position : self._position + len(into)]
+        into[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
 
 
 @contextlib.contextmanager
