@@ -116,7 +116,7 @@ __all__ = [
 ]
 
 
-_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "pictures", "scipy_rules", "rules.definitions")
+_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "scipy_rules", "rules.definitions")
 """What is there before the first tape opens; a program that has messages alone does without."""
 
 _HOMES = {

@@ -22,7 +22,16 @@ from .memory import (
     tracked,
     wrapped,
 )
-from .outside import is_called_by_ampi, is_called_by_program, lend, lose, lose_number, warn_lost, would_be_lost
+from .outside import (
+    is_called_by_ampi,
+    is_called_by_program,
+    lend,
+    lose,
+    lose_number,
+    lose_unheard,
+    warn_lost,
+    would_be_lost,
+)
 from .tape import current
 
 
@@ -93,7 +102,7 @@ class ndarray(TrackedArray):
     @property
     def __numba_array_subtype_dispatch__(self) -> Any:
         # Numba asks for this of every array that is not exactly NumPy's; without it, it takes it as one.
-        warn_lost("a function of numba.njit given", self, "make it an ampi.kernel")
+        lose_unheard("a function of numba.njit given", self, "make it an ampi.kernel")
         lend(self)
         raise AttributeError
 

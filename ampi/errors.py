@@ -31,7 +31,7 @@ class ActivityError(AmpiError):
     --------
     >>> ampi.grad(lambda x: numpy.roots(x)[0])(numpy.ones(2))
     Traceback (most recent call last):
-    ampi.errors.ActivityError: numpy.roots has no derivative rule and was given an active array; ...
+    ampi.errors.ActivityError: ...numpy.roots has no derivative rule and was given an active array; ...
     """
 
 
@@ -130,9 +130,14 @@ class PerformanceWarning(UserWarning):
 
 def no_rule(function: object, why: str = "") -> ActivityError:
     """The error for a NumPy function that has no derivative rule (for the arguments that ``why`` describes)."""
-    module = getattr(function, "__module__", None) or "numpy"
-    name = f"{module}.{getattr(function, '__name__', function)}"
+    import numpy
+
+    from .tape import where_called
+
+    name = getattr(function, "__name__", str(function))
+    module = getattr(function, "__module__", None) or ("numpy" if hasattr(numpy, name) else "")
+    name = f"{module}.{name}" if module else name
     return ActivityError(
-        f"{name} has no derivative rule{why} and was given an active array; write it with functions that have one, "
-        "wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+        f"{where_called()}: {name} has no derivative rule{why} and was given an active array; write it with functions "
+        "that have one, wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
     )

@@ -460,9 +460,35 @@ def _replace_h5py_attributes() -> None:
     replace_method(sys.modules["h5py.h5a"].AttrID, "read", _writing(_argument("arr", 0)))
 
 
+def _replace_stencils() -> None:
+    replace_method(sys.modules["numba.stencils.stencil"].StencilFunc, "__call__", _by_a_kernel("call_stencil"))
+
+
+def _replace_generalized_ufuncs() -> None:
+    replace_method(sys.modules["numba.np.ufunc.gufunc"].GUFunc, "__call__", _by_a_kernel("call_generalized"))
+
+
+def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
+    """What the call of something that Numba compiled becomes, which is differentiated where an array is active."""
+
+    def replace(method: Callable) -> Callable:
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
+                from . import compiled_calls
+
+                return getattr(compiled_calls, name)(self, method, arguments, keywords)
+            return method(self, *arguments, **keywords)
+
+        return call
+
+    return replace
+
+
 _LATER: dict[str, Callable[[], None]] = {
     "h5py.h5a": _replace_h5py_attributes,
     "h5py.h5d": _replace_h5py_datasets,
+    "numba.np.ufunc.gufunc": _replace_generalized_ufuncs,
+    "numba.stencils.stencil": _replace_stencils,
     "numpy.random": _replace_random,
     "scipy.special": _redirect_special,
 }

@@ -14,6 +14,7 @@ sweep, the values that earlier records need, and the derivative of what is no lo
 
 from __future__ import annotations
 
+import os
 import sys
 import zlib
 from collections.abc import Sequence
@@ -132,10 +133,20 @@ LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
 """Packages whose lines are not those of the program."""
 
 
+_PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
+
+
+def _is_of_a_library(frame: Any) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    if package in LIBRARIES:
+        return True
+    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith(_PYTHONS)
+
+
 def where_called() -> str:
     """``file:line`` of the program's line that runs, for messages."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+    while frame is not None and _is_of_a_library(frame):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -72,7 +72,46 @@ def lose_number(what: str, array: Any) -> None:
     """The same where a number becomes Python's in a program that is differentiated as it stands: an error, unless it is
     only to be shown."""
     if would_be_lost(array) and not _is_shown(3):
-        raise ActivityError(_message(where_called(), what, KEEP))
+        raise _refused(_message(where_called(), what, KEEP))
+
+
+def _refused(message: str) -> ActivityError:
+    """The error, which code in C may put another one in the place of."""
+    global latest_refusal
+    latest_refusal = message
+    return ActivityError(message)
+
+
+latest_refusal = ""
+"""The message of the latest error that was raised for a number."""
+
+
+def lose_exactly(what: str, array: Any) -> None:
+    """The same for what computes with a number in another form than a `float`."""
+    if checks.whole and would_be_lost(array):
+        raise _refused(_message(where_called(), what, KEEP))
+    warn_lost(what, array)
+
+
+def lose_unheard(what: str, array: Any, instead: str) -> None:
+    """The same where an error would not be heard, since who asks takes any as a no: if `checks.strict`, every sweep and
+    walk of the tape raises it."""
+    tape = current()
+    if checks.strict and would_be_lost(array) and tape is not None and tape.forward is None:
+        tape.append(_Lost(_message(where_called(), what, instead)))
+    warn_lost(what, array, instead)
+
+
+class _Lost:
+    """Stands among the records of a tape for a derivative that has been lost."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def __call__(self, sweep: Any) -> None:
+        raise ActivityError(self.message)
+
+    tangent = __call__
 
 
 def _is_shown(depth: int) -> bool:

@@ -1,8 +1,9 @@
 """How the tests run on several ranks.
 
 ``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
-``min_size`` fits run, on all ranks (on more than three half of them, with some of their cases); the ranks agree on the
-outcome of each phase of each test, and rank 0 reports for all. ``scripts/test`` does both.
+``min_size`` fits run, on all ranks (of a test's many cases half on two ranks, the other half on three; on more than
+that half of the tests, with some of their cases); the ranks agree on the outcome of each phase of each test, and rank 0
+reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves none out.
 """
 
 import gc
@@ -23,7 +24,8 @@ FOLDER = os.environ.get("AMPI_TEST_FOLDER")  # where scripts/test looks for outc
 PATIENCE = patience(20.0)  # seconds a rank that failed waits for the others to leave the test
 OUTCOMES = ("passed", "skipped", "failed")
 FEW = 3  # ranks: on more, which share the cores, of what runs on these half of the tests run, with so many cases
-CASES = {4: 8, 8: 4}
+CASES = {4: 8, 8: 2}
+MANY = 4  # cases of a test: where there are more, every second of them runs on two ranks, and the others on three
 UNTIL = float(os.environ.get("AMPI_TEST_UNTIL", "inf"))  # seconds since 1970 after which no test begins
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # of several that share the tests of one rank, which one this is
 LONGEST = (  # files that take minutes: where processes share the files they begin first, so that all end together
@@ -53,7 +55,7 @@ else:  # every rank draws the same examples, and a slow machine is not a failure
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
     parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
-    parser.addoption("--all-cases", action="store_true", help=f"on more than {FEW} ranks all tests with all cases")
+    parser.addoption("--all-cases", action="store_true", help="on several ranks all tests with all cases")
 
 
 @pytest.hookimpl(trylast=True)
@@ -85,8 +87,8 @@ def pytest_collection_modifyitems(config, items):
         note("sizes", " ".join(str(least_size(item)) for item in selected if item.get_closest_marker("mpi")))
     selected = [item for item in selected if fits(item)]
     named = config.getoption("keyword") or any("::" in argument for argument in config.args)
-    if WORLD.size > FEW and not (slow or named or config.getoption("--all-cases")):
-        selected = some_cases(selected)
+    if WORLD.size > 1 and not (slow or named or config.getoption("--all-cases")):
+        selected = some_cases(selected) if WORLD.size > FEW else every_second_case(selected)
     if WORKER:
         last = len(LONGEST)
         selected.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else last)
@@ -136,17 +138,29 @@ def no_window_left():
     assert not left, f"windows were not freed: {left}"
 
 
+def every_second_case(items):
+    """Of tests with many cases half of them: those that run on two ranks do not run on three."""
+    kept = []
+    for group in by_test(items):
+        kept += group[WORLD.size % 2 :: 2] if len(group) > MANY and least_size(group[0]) < FEW else group
+    chosen = set(kept)
+    return [item for item in items if item in chosen]
+
+
+def by_test(items):
+    """The cases of each test."""
+    groups = {}
+    for item in items:
+        groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return list(groups.values())
+
+
 def some_cases(items):
     """Of what has run on fewer ranks each second test on four ranks, and the others on more; of each of them cases that
     are spread evenly over all. Tests that need more ranks than `FEW` run on both, with all of their cases."""
-    groups, kept = {}, set()
-    for item in items:
-        if least_size(item) > FEW:
-            kept.add(item)
-        else:
-            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for item in items if least_size(item) > FEW}
     many = WORLD.size > 4
-    for group in list(groups.values())[many::2]:
+    for group in by_test([item for item in items if item not in kept])[many::2]:
         count = min(CASES[8 if many else 4], len(group))
         kept.update(group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count))
     return [item for item in items if item in kept]
@@ -159,7 +173,9 @@ def least_size(item):
 
 def fits(item):
     """Whether the test is for this number of ranks."""
-    return (WORLD.size == 1 or item.get_closest_marker("mpi") is not None) and least_size(item) <= WORLD.size
+    mark = item.get_closest_marker("mpi")
+    most = mark.kwargs.get("max_size", WORLD.size) if mark else 1
+    return least_size(item) <= WORLD.size <= most
 
 
 # What scripts/test reads, from rank 0

@@ -128,7 +128,7 @@ def test_random_loops_with_constants(first):
     assert not {seed: found for seed in range(first, first + 8) if (found := problems_of(seed, PASSING))}
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(max_size=4)
 @pytest.mark.parametrize("first", range(0, 16, 8))
 def test_random_loops_with_messages(first):
     assert not {seed: found for seed in range(first, first + 8) if (found := problems_of(seed, TOGETHER, 5))}

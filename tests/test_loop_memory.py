@@ -162,12 +162,12 @@ def peak_of(step, steps, **options):
         tracemalloc.stop()
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(max_size=4)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("options", [{}, {"storage": True}], ids=["in memory", "on disk"])
 def test_memory_does_not_grow_with_steps(step, options, tmp_path):
     options = {name: COMM_WORLD.bcast(str(tmp_path)) for name in options}
-    few, many = (peak_of(step, steps, checkpoints=3, **options) for steps in (12, 60))
+    few, many = (peak_of(step, steps, checkpoints=3, **options) for steps in (12, 36 if options else 60))
     assert many <= few + 8 * 8 * N  # states of more steps, of which some have more parts
 
 

@@ -115,8 +115,8 @@ def test_eight_ranks_have_the_gradient_of_one(functional):
         np.testing.assert_allclose(many, one, rtol=0, atol=1e-9 * np.abs(one).max(), err_msg=name)
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize("kept", [{"checkpoints": 2}, {"memory": "1MiB"}])
+@pytest.mark.mpi(max_size=3)
+@pytest.mark.parametrize("kept", [{"checkpoints": 2}, pytest.param({"memory": "1MiB"}, marks=pytest.mark.slow)])
 def test_a_few_states_in_the_place_of_all_cycles(kept):
     if ampi.COMM_WORLD.size not in (1, 8):
         pytest.skip("8 ranks make a cube")

@@ -27,6 +27,7 @@ LINES = {
     "y = np.unique(x)": "numpy.unique: there is no derivative rule",
     "y = np.heaviside": None,
     "y = np.spacing(x)": "numpy.spacing",
+    "import array; y = array.array('d', [0.0]); z = array.array('i', [0])": "array.array: its elements keep no",
     "y = np.array([x, None], dtype=object)": "dtype=object",
     "y = x.tobytes()": "tobytes",
     "y = x.ctypes.data": "ctypes",
@@ -105,6 +106,10 @@ def test_command(mpiexec, tmp_path):
         x = np.arange(3.0) * float(sys.argv[1])
         n = x.astype(int)
         y = comm.allreduce(np.sum(x ** 2))
+        part = np.zeros(1) if comm.rank else x[1:2]
+        comm.Bcast(part)
+        comm.Allreduce(np.zeros(2), np.ones(2))
+        comm.Allreduce([n, MPI.INT64_T], [n + 1, MPI.INT64_T], op=MPI.MAX)
         print("ran")
         """)
     )
@@ -113,5 +118,7 @@ def test_command(mpiexec, tmp_path):
     result = mpiexec(2, "-m", "ampi.check", "--run", "--wrt", "x", path, "2")
     assert "ran\n" not in result.stdout
     assert "prog.py:8: 2 x NumPy (reduction) on 2" in result.stdout, result.stdout + result.stderr
+    assert "prog.py:10: 2 x Bcast on 2" in result.stdout  # one rank has active data, the other receives it
+    assert "Allreduce" not in result.stdout  # none has
     assert "message" in result.stdout and "ampi/el" not in result.stdout  # lines of the program, and none of ampi's
     assert "   y: carries derivatives" in result.stdout and "   n: does not" in result.stdout

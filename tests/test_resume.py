@@ -84,8 +84,14 @@ def test_what_was_stopped_at_any_file_goes_on(seed, shared, monkeypatch):
         same(gradient(drawn, shared / f"stopped-{n}", True), expected, drawn)  # what is complete is complete
 
 
+SAVED = [
+    {"per": "node", "compression": 3},
+    *(pytest.param(how, marks=pytest.mark.slow) for how in ({"per": "node"}, {"compression": "gzip"})),
+]
+
+
 @pytest.mark.mpi
-@pytest.mark.parametrize("how", [{"per": "node"}, {"compression": "gzip"}, {"per": "node", "compression": 3}], ids=str)
+@pytest.mark.parametrize("how", SAVED, ids=str)
 def test_files_per_node_and_compressed(how, shared, monkeypatch):
     """Stopped on all ranks at a file, and started again."""
     drawn = Drawn(2001, COMM_WORLD)
@@ -355,7 +361,7 @@ def test_requests_in_the_state(shared, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("n", [9, 22, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 13, 17, 26))])
+@pytest.mark.parametrize("n", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 13, 17, 22, 26))])
 def test_a_descent_of_several_gradients(n, shared, monkeypatch):
     """Each gradient of a program has a loop of its own in the folder; those that are complete are not run again."""
     executed = []

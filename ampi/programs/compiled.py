@@ -6,10 +6,13 @@ handing it an array that carries derivatives is an error.
 
 from __future__ import annotations
 
+import builtins
 import functools
+import importlib
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CellType, FunctionType
 from typing import Any
 
 import numba
@@ -110,9 +113,99 @@ def compiled_by_numba(function: Callable, given: dict[str, Any], owner: Any) -> 
 _ITSELF = object()
 
 
+def decorators(module: str, names: str) -> dict[str, Any]:
+    """Decorators of a module of Numba's, which compile functions of a program with the names that Numba knows."""
+    found = importlib.import_module(module)
+    made = {name: _decorator(getattr(found, name)) for name in names.split() if not name.startswith("overload")}
+    made |= {name: _overload(getattr(found, name)) for name in names.split() if name.startswith("overload")}
+    return {**made, "register_jitable": _register_jitable} if "register_jitable" in made else made
+
+
+def _decorator(numbas: Callable) -> Callable:
+    @functools.wraps(numbas)
+    def decorate(*arguments: Any, **options: Any) -> Any:
+        if len(arguments) == 1 and not options and (inspect.isfunction(arguments[0]) or inspect.isclass(arguments[0])):
+            return numbas(for_numba(arguments[0]))
+        made = numbas(*arguments, **options)
+        return lambda function: made(for_numba(function))
+
+    return decorate
+
+
+def _overload(numbas: Callable) -> Callable:
+    """`numba.extending.overload` and its kin, whose arguments are what is replaced."""
+
+    @functools.wraps(numbas)
+    def decorate(*arguments: Any, **options: Any) -> Any:
+        made = numbas(*arguments, **options)
+        return lambda function: made(for_numba(function))
+
+    return decorate
+
+
+def _register_jitable(*function: Callable, **options: Any) -> Any:
+    """`numba.extending.register_jitable`: Numba takes the copy where it meets the program's function."""
+
+    def register(function: Callable) -> Callable:
+        copy = for_numba(function)
+        numba.extending.overload(
+            function,
+            jit_options={name: value for name, value in options.items() if name != "inline"},
+            inline=options.get("inline", "never"),
+            strict=False,
+        )(lambda *arguments, **keywords: copy)
+        return function
+
+    return register(*function) if function else register
+
+
+def for_numba(function: Any) -> Any:
+    """A function as it was written, with the names that Numba knows for what the program has in their place; the
+    methods of a class."""
+    if inspect.isclass(function):
+        for name, method in list(vars(function).items()):
+            if inspect.isfunction(method):
+                setattr(function, name, for_numba(method))
+        return function
+    if not inspect.isfunction(function):
+        return function
+    code = as_written.get(function.__code__, function.__code__)
+    cells = tuple(CellType(_numbas(cell.cell_contents)) for cell in function.__closure__ or ())
+    names = _Names(function.__globals__)
+    copy = FunctionType(code, names, function.__name__, function.__defaults__, cells or None)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(copy, function)
+
+
+class _Names(dict):
+    """The global variables of a function for Numba, as they are when it asks for them."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__(__name__=names.get("__name__"), __builtins__=builtins)
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._names
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name) if super().__contains__(name) else _numbas(self._names[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._names, "__builtins__": None})
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def keys(self) -> Any:
+        return list(iter(self))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+
 def _numbas(value: Any) -> Any:
     if isinstance(value, (Plain, Compiled)):
-        if value is _in_work[-1]:
+        if _in_work and value is _in_work[-1]:
             return _ITSELF
         return value if value in _in_work else value.numbas_own
     return numpys_own(value)

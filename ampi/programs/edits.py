@@ -139,7 +139,9 @@ class _Editor(ast.NodeTransformer):
         nodes = [node for node in nodes if self._is_at(node, wanted.line)]
         if any(isinstance(node, ast.NamedExpr) and node.target.id == wanted.path for node in nodes):
             return []
-        heads = [node for node in nodes if isinstance(node, _HEADS) and wanted.path in bindings.changed(node)]
+        heads: list[ast.stmt] = [
+            node for node in nodes if isinstance(node, _HEADS) and wanted.path in bindings.changed(node)
+        ]
         if heads:
             return heads
         whole = [node for node in nodes if isinstance(node, ast.stmt) and not _goes_on_below(node)]

@@ -8,15 +8,16 @@ import dataclasses
 import difflib
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
-from .. import checks, memory
+from .. import checks, memory, outside
 from ..derivatives import OBJECTIVES, adjoints_of, seed_of
-from ..errors import AmpiError, ProgramError
+from ..errors import ActivityError, AmpiError, ProgramError
 from ..memory import TrackedArray
 from ..tape import Tape
 from . import bindings, names, verdicts
@@ -61,6 +62,22 @@ def strictly() -> Iterator[None]:
         yield
     finally:
         checks.strict, checks.whole = before
+
+
+@contextlib.contextmanager
+def _with_reason() -> Iterator[None]:
+    """Raise the error for a number that loses its derivative where code in C has put one of its own in its place."""
+    outside.latest_refusal = ""
+    try:
+        yield
+    except AmpiError:
+        raise
+    except Exception as error:
+        lost = outside.latest_refusal
+        lines = [f"{s.filename}:{s.lineno}: " for s in traceback.extract_tb(error.__traceback__)]
+        if lost and lost.startswith(tuple(lines)):
+            raise ActivityError(lost) from error
+        raise
 
 
 class _Watching(Tape):
@@ -135,7 +152,7 @@ class Differentiation:
         session = self.session
         with strictly(), _Watching() as tape:
             session.begin(tape)
-            with declaring(session):
+            with declaring(session), _with_reason():
                 self.runner.run()
             session.finish(self._namespace_of)
         self.is_single = bool(self.comm.allreduce(int(tape.is_single)))
@@ -317,8 +334,8 @@ class Differentiation:
             return ""
         listed = ", ".join(map(str, lines[:6])) + (", …" if len(lines) > 6 else "")
         return (
-            f". {name.text} is that of line {min(assigned)} here; line{'s' * (len(lines) > 1)} {listed} assign or change "
-            f"it: {name.text}@{lines[0]} is what it is after line {lines[0]}"
+            f". {name.text} is that of line {min(assigned)} here; line{'s' * (len(lines) > 1)} {listed} assign or "
+            f"change it: {name.text}@{lines[0]} is what it is after line {lines[0]}"
         )
 
     def _source(self, module: str) -> Any:

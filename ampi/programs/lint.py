@@ -53,6 +53,7 @@ _ADVICE = {
     "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
     "integers": "integers carry no derivative: that of what is made of them is zero",
     "numba": "it is compiled by Numba alone, active arrays are an error; write it with numba.njit",
+    "buffer": "its elements keep no derivatives, active numbers are an error there; numpy.array does",
     "class": "it keeps numbers where ampi does not see them, active arrays are an error; use plain arrays",
 }
 _OWN_RULES = "write it with functions that have a rule, or wrap it with ampi.custom_vjp"
@@ -225,6 +226,8 @@ class _File(ast.NodeVisitor):
             self._say(node, name, f"there is no derivative rule for it, active numbers are an error; {_OWN_RULES}")
         elif package == "cmath":
             self._say(node, name, "active numbers are an error there; write it with numpy's functions")
+        elif name == "array.array" and node.args and ast.unparse(node.args[0])[1:-1] in ("d", "f"):
+            self._say(node, name, _ADVICE["buffer"])
         elif name == "mpi4py.MPI.Op.Create":
             self._say(node, "MPI.Op.Create", _ADVICE["operation"])
         elif isinstance(node.func, ast.Name) and node.func.id == "open" and _opens_for_writing(node):

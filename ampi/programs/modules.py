@@ -54,6 +54,7 @@ class Modules(importlib.abc.MetaPathFinder):
             raise ProgramError(f"--also {package}: ampi uses {package}, which is imported already")
         self.edit = edit
         self.builtins = {**vars(builtins), "__import__": _import, "isinstance": numbers.is_instance}
+        self.builtins["hasattr"] = numbers.has_attribute
         self.builtins[hidden("__ampi_number__")] = numbers.convert
         self.builtins.update({hidden(hook): function for hook, function in hooks.items()})
         self.loaded: list[str] = []

@@ -51,6 +51,11 @@ def is_instance(x: Any, kinds: Any, /) -> bool:
     return isinstance(x, kinds) or (type(x) is np.ndarray and issubclass(ndarray, kinds))
 
 
+def has_attribute(x: Any, name: str, /) -> bool:
+    """``hasattr(x, name)`` in a program: tracked scalars have what NumPy's have (no ``__len__``, no ``__iter__``)."""
+    return hasattr(x, name) and (not (isinstance(x, TrackedArray) and is_scalar(x)) or hasattr(x.dtype.type, name))
+
+
 _UFUNCS: dict[str, Callable] = {
     **{
         name: getattr(np, name)

@@ -6,6 +6,7 @@ import functools
 import importlib
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from . import numbers
@@ -33,12 +34,32 @@ class _Standing(types.ModuleType):
 def _numba() -> types.ModuleType:
     from . import compiled  # imports Numba
 
-    return _Standing("numba", njit=compiled.njit, jit=compiled.jit, prange=importlib.import_module("numba").prange)
+    below = {name: top(f"numba.{name}") for name in ("experimental", "extending")}
+    names = "cfunc guvectorize stencil vectorize"
+    return _Standing(
+        "numba",
+        njit=compiled.njit,
+        jit=compiled.jit,
+        prange=importlib.import_module("numba").prange,
+        **compiled.decorators("numba", names),
+        **below,
+    )
+
+
+def _below_numba(name: str, names: str) -> Callable[[], types.ModuleType]:
+    def make() -> types.ModuleType:
+        from . import compiled
+
+        return _Standing(name, **compiled.decorators(name, names))
+
+    return make
 
 
 _MAKERS = {
     "numpy": lambda: importlib.import_module("ampi.numpy"),
     "numba": _numba,
+    "numba.experimental": _below_numba("numba.experimental", "jitclass"),
+    "numba.extending": _below_numba("numba.extending", "overload overload_method overload_attribute register_jitable"),
     "math": numbers.make_math,
 }
 
@@ -71,6 +92,6 @@ def imported(name: str) -> Any:
     if package == "numpy" and rest:
         return importlib.import_module(f"ampi.numpy.{rest}")
     if rest:
-        return importlib.import_module(name)
+        return top(name) or importlib.import_module(name)
     sys.modules.setdefault(package, found.__dict__["stands_for"])
     return found

@@ -19,16 +19,27 @@ _OWN_NAMES = re.compile(r"^_+|_+$")
 
 
 class Recorded(list):
-    """The records of a tape, which counts them by the program's lines as they are appended."""
+    """The records of a tape, which counts them by the program's lines as they are appended.
+
+    Attributes
+    ----------
+    lines : Counter
+        By line and operation.
+    receptions : Counter
+        The same of collective calls that take nothing active on this rank: whether they carry derivatives, other ranks
+        must know.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: collections.Counter = collections.Counter()
+        self.receptions: collections.Counter = collections.Counter()
 
     def append(self, record: Any) -> None:
         """Append a record, and count it."""
         if record.adjoint is not None:
-            self.lines[where_called(), name_of(record)] += 1
+            counts = self.lines if getattr(record.adjoint, "reads_active", True) else self.receptions
+            counts[where_called(), name_of(record)] += 1
         super().append(record)
 
 
@@ -68,7 +79,7 @@ def run(problem: Differentiation) -> str:
             session.finish(lambda module: problem.runner.namespace if not module else None)
             arrays = _arrays(tape, problem.runner.namespace or {})
     said = [str(w.message) for w in told if issubclass(w.category, ActivityWarning)]
-    gathered = problem.comm.gather((dict(records.lines), arrays, said))
+    gathered = problem.comm.gather((dict(records.lines), dict(records.receptions), arrays, said))
     if gathered is None:
         return ""
     return _text(gathered)
@@ -89,10 +100,12 @@ def _text(gathered: list[Any]) -> str:
     ranks: dict[Any, set[int]] = collections.defaultdict(set)
     arrays: dict[str, set[str]] = collections.defaultdict(set)
     warned: dict[str, None] = {}
-    for rank, (counted, known, said) in enumerate(gathered):
-        lines.update(counted)
-        for key in counted:
-            ranks[key].add(rank)
+    carried = {key for counted, *_ in gathered for key in counted}
+    for rank, (counted, received, known, said) in enumerate(gathered):
+        for found in (counted, {key: count for key, count in received.items() if key in carried}):
+            lines.update(found)
+            for key in found:
+                ranks[key].add(rank)
         for name, state in known.items():
             arrays[name].add(state)
         warned.update(dict.fromkeys(said))

@@ -282,13 +282,13 @@ def test_derivatives(name):
         compare(name, dtype, make_check(name, dtype))
 
 
-@pytest.mark.parametrize("name", HERE[::2] + [n for n in CORPUS if n.startswith("language")])
+@pytest.mark.parametrize("name", HERE[::3] + [n for n in CORPUS if n.startswith("language")])
 def test_one_argument_alone(name):
     check = make_check(name, CORPUS[name].dtypes[0], 1 + list(CORPUS).index(name))
     compare(name, CORPUS[name].dtypes[0], check)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in SINGLE[::2]])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in SINGLE[::3]])
 def test_single_precision(name):
     compare(name, np.float32, make_check(name, np.float32))
 

@@ -32,7 +32,7 @@ CROSSING = {
 LONG = set("correlations covariances other_places partitions percentiles pieces rows_in_parts sets norms".split())
 """Cases that Numba compiles for half a minute."""
 UNSTORED = {i for i, (name, dtype) in CROSSING.items() if name in LONG and np.finfo(dtype).bits < 64}
-SAMPLE = {name for name in list(CROSSING)[::20] if CROSSING[name][0] not in LONG}
+SAMPLE = {name for name in list(CROSSING)[::30] if CROSSING[name][0] not in LONG}
 
 
 def digits(value):

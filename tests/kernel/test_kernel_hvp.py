@@ -26,7 +26,13 @@ def check(name, dtype=np.float64):
 
 
 LONG = {  # compile for minutes
-    *("arrays: cholesky_factors", "functions: covariances", "functions: least_squares", "functions: other_places"),
+    *(
+        "arrays: cholesky_factors",
+        "functions: covariances",
+        "functions: least_squares",
+        "functions: other_places",
+        "arrays: any_steps_of_-1",
+    ),
 }
 
 

@@ -216,7 +216,7 @@ def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, la
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("arguments", [["30"], pytest.param(["200", "all"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arguments", [["12"], pytest.param(["200", "all"], marks=pytest.mark.slow)])
 def test_every_form_holds_under_eight_threads(arguments):
     """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}

@@ -153,7 +153,12 @@ def slopes(f, x, h=1e-6):
     return np.array([(f(x + e) - f(x - e)) / (2 * h) for e in h * np.eye(x.size)])
 
 
-@pytest.mark.parametrize("f", KERNELS, ids=lambda f: f.__name__)
+LONG = {"by_rejection", "by_inversion"}  # compile for seconds
+
+
+@pytest.mark.parametrize(
+    "f", [pytest.param(f, marks=[pytest.mark.slow] * (f.__name__ in LONG)) for f in KERNELS], ids=lambda f: f.__name__
+)
 def test_all_modes_draw_what_numba_draws(f):
     plain, kernel, seeded = numba.njit(f, error_model="numpy"), ampi.kernel(f), Seeded()
     expected = seeded(lambda: plain(X))

@@ -1,0 +1,86 @@
+"""Modules of Python that tell a `float` by its class in C, where tracked numbers are to be what NumPy's are there."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .activity import plain_of
+from .arrivals import when_imported
+from .scalars import scalar
+
+
+def plainly(x: Any) -> Any:
+    """What json is given, with Python's numbers for tracked ones: the same object where there are none."""
+    kind = type(x)
+    if kind is scalar:
+        return plain_of(x).item() if x.dtype.type is np.float64 else x
+    if isinstance(x, dict):
+        found = {plainly(key): plainly(value) for key, value in x.items()}
+        return found if any(a is not b for a, b in zip(_parts(found), _parts(x))) else x
+    if isinstance(x, (list, tuple)):
+        items = [plainly(item) for item in x]
+        return items if any(a is not b for a, b in zip(items, x)) else x
+    return x
+
+
+def _parts(x: dict[Any, Any]) -> Iterator[Any]:
+    for pair in x.items():
+        yield from pair
+
+
+def _json() -> None:
+    """What is written has no derivative (as with all files); the encoder in C takes nothing but a `float`."""
+    encoder = sys.modules["json.encoder"].JSONEncoder
+    for name in ("encode", "iterencode"):
+        setattr(encoder, name, _of_numbers(getattr(encoder, name)))
+
+
+def _of_numbers(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def call(self: Any, o: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            given = plainly(o)
+        except RecursionError:  # json says what it is that contains itself
+            given = o
+        if not isinstance(self.default, _Default):
+            self.default = _Default(self.default)
+        return method(self, given, *arguments, **keywords)
+
+    return call
+
+
+class _Default:
+    """What an encoder makes of other objects, with Python's numbers."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, o: Any) -> Any:
+        return plainly(self.function(o))
+
+
+def _statistics() -> None:
+    module: Any = sys.modules["statistics"]
+    coerce = module._coerce
+
+    @functools.wraps(coerce)
+    def of_numpys(first: type, second: type) -> type:
+        kinds = (np.float64 if kind is scalar else kind for kind in (first, second))
+        return coerce(*kinds)
+
+    module._coerce = of_numpys
+
+
+def _sqlite3() -> None:
+    """By itself it takes a number for the bytes of a buffer."""
+    sys.modules["sqlite3"].register_adapter(scalar, lambda x: plain_of(x).item())
+
+
+when_imported("json.encoder", _json)
+when_imported("statistics", _statistics)
+when_imported("sqlite3", _sqlite3)
