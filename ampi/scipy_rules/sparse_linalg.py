@@ -21,7 +21,8 @@ from ..memory import tracked
 from ..nested import from_nested
 from ..rules.definitions import Adjoint, any_active, define, refusal
 from . import guards
-from .sparse import h, numbered, refuse_sparse, sampled, through
+from .sparse import h, refuse_sparse, sampled, through
+from .sparse_entries import numbered
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
