@@ -202,12 +202,17 @@ def _way(x: Any) -> tuple | None:
         return found
 
 
+def _is_dictionary(x: Any) -> bool:
+    """Whether an object is a dictionary, and not of a class derived from it that `define_class` tells of."""
+    return isinstance(x, dict) and (type(x) is dict or not _classes or _way(x) is None)
+
+
 def parts(x: Any) -> Iterator[Any]:
     """What tuples, lists, dictionaries and objects of known classes hold, in order."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from parts(item)
-    elif isinstance(x, dict):
+    elif _is_dictionary(x):
         for item in x.values():
             yield from parts(item)
     else:
@@ -225,7 +230,7 @@ def mapped(function: Callable, x: Any) -> Any:
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, list):
         return [mapped(function, item) for item in x]
-    if isinstance(x, dict):
+    if _is_dictionary(x):
         return {name: mapped(function, item) for name, item in x.items()}
     way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
     if way is None:
@@ -240,7 +245,7 @@ def opened(function: Callable, x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         items = [opened(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if isinstance(x, dict):
+    if _is_dictionary(x):
         return {name: opened(function, item) for name, item in x.items()}
     way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
     return function(x) if way is None else tuple([opened(function, a) for a in way[0](x)[0]])

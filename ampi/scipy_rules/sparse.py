@@ -18,7 +18,7 @@ from ..activity import plain_of
 from ..libraries import Hook, hook
 from ..memory import tracked
 from ..nested import from_nested
-from ..rules.definitions import any_active, define, mapped, parts, refusal
+from ..rules.definitions import any_active, define, define_class, mapped, parts, refusal
 from ..tape import SecondTape, Tape, passive
 from . import sparse_arithmetic as arithmetic
 from .sparse_entries import (
@@ -31,6 +31,7 @@ from .sparse_entries import (
     keys_of,
     matrix_of,
     moving,
+    name_of,
     numbered,
     placed,
     with_data,
@@ -105,6 +106,13 @@ for _dispatch in {ss._base._spbase._matmul_dispatch, ss._coo._coo_base._matmul_d
     _hook.handle = functools.partial(_matmul, hook(ss._base._spbase._matmul_dispatch, None).handle)
 
 
+def _not_kept(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """A method that gives a matrix of a format that keeps numbers of Python's."""
+    if any_active(tape, arguments, keywords):
+        raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
+    return found.original(*arguments, **keywords)
+
+
 def through(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method that is made of others which have rules: what it gives of active arrays is active."""
     result = found.original(*arguments, **keywords)
@@ -113,7 +121,7 @@ def through(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     return result
 
 
-def _as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method that is made of others, whose derivative may be zero, or which yields its results."""
     return found.original(*arguments, **keywords)
 
@@ -164,16 +172,18 @@ _MOVING = (
 _IN_PLACE = "sum_duplicates sort_indices prune resize setdiag __setitem__".split()
 _THROUGH = (
     "__matmul__ __rmatmul__ __mul__ __rmul__ dot _rmatmul_dispatch __truediv__ __neg__ T astype conj conjugate getH "
-    "asfptype __abs__ power __pow__ mean trace max min nanmax nanmin sqrt sin tan arcsin arctan sinh tanh arcsinh "
+    "asfptype __abs__ power mean trace max min nanmax nanmin sqrt sin tan arcsin arctan sinh tanh arcsinh "
     "arctanh expm1 log1p deg2rad rad2deg"
 ).split()
-_AS_IT_IS = "sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
+_AS_IT_IS = "__pow__ sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
 _OWN: dict[str, tuple[Callable, str]] = {
     "__init__": (_made, ""),
     "multiply": (arithmetic.multiplied, ".multiply"),
     "maximum": (arithmetic.extreme, ".maximum"),
     "minimum": (arithmetic.extreme, ".minimum"),
     "sum": (arithmetic.total, ".sum"),
+    "tolil": (_not_kept, ".tolil"),
+    "todok": (_not_kept, ".todok"),
     "eliminate_zeros": (arithmetic.without_zeros, ".eliminate_zeros"),
     "_mul_scalar": (arithmetic.scaled, ".*"),
     "__imul__": (arithmetic.scaled_in_place, ".*="),
@@ -195,7 +205,7 @@ _move_in_place = moving("self", "x", "value", "values", in_place=True)
 def _changed(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method that moves the elements of its matrix about in place, and may set some."""
     if arguments[0].format not in INDICES and any_active(tape, arguments, keywords):
-        raise refusal(found.name, " for active entries", INSTEAD)
+        raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
     return _move_in_place(found, tape, arguments, keywords)
 
 
@@ -204,11 +214,14 @@ def _handler(cls: type, name: str) -> tuple[Callable, str] | None:
         return None
     if name in _OWN:
         return _OWN[name]
-    for names, handle in ((_MOVING, _move), (_IN_PLACE, _changed), (_THROUGH, through), (_AS_IT_IS, _as_it_is)):
+    for names, handle in ((_MOVING, _move), (_IN_PLACE, _changed), (_THROUGH, through), (_AS_IT_IS, as_it_is)):
         if name in names:
             return handle, f".{name}"
     return None
 
+
+for _kind in ("array", "matrix"):
+    define_class(getattr(ss, f"dok_{_kind}"), lambda a: ((), a), lambda _, a: a)  # a dictionary of plain numbers
 
 for _cls in {
     base

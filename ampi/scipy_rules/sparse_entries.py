@@ -82,6 +82,12 @@ def indices_of(numbers: np.ndarray) -> np.ndarray:
     return np.rint(numbers.real).astype(np.intp) - 1
 
 
+def name_of(found: Hook, arguments: tuple) -> str:
+    """What the program calls a function, or a method of the class that the matrix has."""
+    own = type(arguments[0])
+    return f"scipy.sparse.{own.__name__}.{found.__name__}" if ss.issparse(arguments[0]) else found.name
+
+
 # --------------------------------------------------------------------------------------------------- places and values
 
 
@@ -263,7 +269,7 @@ def moving(*names: str, in_place: bool = False) -> Callable:
         given = dict(bound.arguments)
         own = [name for name in names if name in given]
         if any_active(tape, [x for name, x in given.items() if name not in own]):
-            raise refusal(found.name, " with respect to its other arguments")
+            raise refusal(name_of(found, arguments), " with respect to its other arguments")
         bound.arguments.pop("out", None)
         for attempt in (False, True):
             numbers = Numbers()
@@ -273,7 +279,7 @@ def moving(*names: str, in_place: bool = False) -> Callable:
                 if in_place:
                     exact = bound.arguments["self"]
                 if ss.issparse(exact) and exact.format not in INDICES:
-                    raise refusal(found.name, f" that gives the format {exact.format}", INSTEAD)
+                    raise refusal(name_of(found, arguments), f" that gives the format {exact.format}", INSTEAD)
                 warnings.simplefilter("ignore")
                 bound.arguments.update({name: numbers.of(given[name]) for name in own})
                 kind = bound.arguments.pop("dtype", None)

@@ -15,18 +15,18 @@ import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
 from ..errors import TapeError
-from ..foreign import replace_method
 from ..libraries import Hook, hook
-from ..memory import tracked
-from ..nested import from_nested
-from ..rules.definitions import Adjoint, any_active, define, refusal
-from . import guards
-from .sparse import h, refuse_sparse, sampled, through
+from ..rules.definitions import Adjoint, define, refusal
+from . import sparse_factors as factors
+from . import sparse_operators as operators
+from .sparse import as_it_is, h, refuse_sparse, sampled, through
 from .sparse_entries import numbered
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
     """The adjoint of a matrix (sparse: of its arrays) where it is left @ rightᴴ."""
+    if isinstance(a, sl._interface.MatrixLinearOperator):
+        a = a.A
     if ss.issparse(a):
         return sampled(a, left, right)
     left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
@@ -89,27 +89,6 @@ def _triangular(A: Any, lower: Any) -> None:
 define(sl.spsolve_triangular, adjoint={"b": _triangular_b, "A": _triangular_a}, calls_back=True, require=_triangular)
 
 
-_superlu = type(sl.splu(ss.csc_array(np.eye(1))))
-
-
-def _lu_solve(self: Any, rhs: Any, trans: str = "N") -> Any:
-    """`SuperLU.solve`."""
-    return _original_solve(self, rhs, trans)
-
-
-def _lu_solve_bar(g: Any, self: Any, trans: Any) -> Any:
-    g = np.asarray(g)
-    if trans == "T":
-        return np.conj(_original_solve(self, np.conj(g), "N"))
-    return _original_solve(self, g, "H" if trans == "N" else "N")
-
-
-_original_solve = vars(_superlu)["solve"]
-define(_lu_solve, adjoint={"rhs": _lu_solve_bar})
-hook(_lu_solve, None).name = "scipy.sparse.linalg.SuperLU.solve"
-replace_method(_superlu, "solve", lambda _: _lu_solve)
-
-
 # ------------------------------------------------------------------------------------------------------------ iterative
 
 
@@ -148,7 +127,9 @@ def _solver(solve: Callable) -> None:
     )
 
     def handle(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
-        result = rule(found, tape, arguments, keywords)
+        operators.require_matrix(found, tape, arguments, keywords)
+        with factors.as_preconditioners():
+            result = rule(found, tape, arguments, keywords)
         if result[1] and tape.is_active(result[0]):
             raise refusal(found.name, f" where it has not converged (info={result[1]})")
         return result
@@ -173,37 +154,67 @@ for _name in "cg bicg bicgstab cgs gmres lgmres minres gcrotmk".split():
         _solver(getattr(sl, _name))
 
 
-# ------------------------------------------------------------------------------------------------------------ operators
-
-define(
-    sl.LinearOperator.matvec,
-    adjoint={"x": lambda g, self, shape: np.reshape(self.rmatvec(g), shape)},
-    calls_back=True,
-)
-define(
-    sl.LinearOperator.rmatvec,
-    adjoint={"x": lambda g, self, shape: np.reshape(self.matvec(g), shape)},
-    calls_back=True,
-)
-define(sl.LinearOperator.matmat, adjoint={"X": lambda g, self: self.rmatmat(g)}, calls_back=True)
-define(sl.LinearOperator.rmatmat, adjoint={"X": lambda g, self: self.matmat(g)}, calls_back=True)
-hook(sl._interface._CustomLinearOperator.__init__, guards.refuse, "scipy.sparse.linalg.LinearOperator")
-for _name in ("__matmul__", "__mul__", "__call__"):
-    hook(vars(sl.LinearOperator)[_name], through, f"scipy.sparse.linalg.LinearOperator.{_name}")
+# ------------------------------------------------------------------------------------------------------- least squares
 
 
-def _dot(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
-    if not any_active(tape, arguments, keywords):
-        return guards.refuse(found, tape, arguments, keywords)
-    self, x = arguments
-    x = tracked(np.asanyarray(from_nested(x)))
-    if x.ndim not in (1, 2):
-        raise refusal(found.name, " with a number")
-    return self.matvec(x) if x.ndim == 1 or x.shape[1] == 1 else self.matmat(x)
+def _least_squares(solve: Callable) -> None:
+    """Solutions of least squares; of minimal norm, where there are several.
+
+    With the pseudoinverse A⁺ (Golub and Pereyra 1973): dx = A⁺ db - A⁺ dA x + A⁺ A⁺ᴴ dAᴴ r + (1 - A⁺ A) dAᴴ A⁺ᴴ x, where r
+    is the residual.
+    """
+    name = f"scipy.sparse.linalg.{solve.__name__}"
+
+    def solved(A: Any, b: Any, settings: tuple) -> Any:
+        atol, btol, limit = settings
+        return solve(A, np.asarray(b), atol=atol, btol=btol, conlim=limit)[0]
+
+    def of_b(g: Any, A: Any, damp: Any, atol: Any, btol: Any, conlim: Any) -> Any:
+        if any(np.any(x) for x in g[1:] if x is not None):
+            raise refusal(name, " that gives norms and variances (only for its solution)")
+        return solved(_adjoint_of(A), g[0], (atol, btol, conlim))
+
+    def of_a(g: Any, A: Any, b: Any, damp: Any, atol: Any, btol: Any, conlim: Any, result: Any) -> Any:
+        settings, x, g_x = (atol, btol, conlim), result[0], g[0]
+        b_bar = of_b(g, A, damp, atol, btol, conlim)
+        bars = _matrix_bar(A, -b_bar, x)
+        if A.shape[0] != A.shape[1]:
+            bars = _total(bars, _matrix_bar(A, b - A @ x, solved(A, b_bar, settings)))
+            null = g_x - solved(A, A @ g_x, settings)
+            bars = _total(bars, _matrix_bar(A, solved(_adjoint_of(A), x, settings), null))
+        return bars
+
+    def require(damp: Any) -> None:
+        if np.any(damp):
+            raise refusal(name, " with damping", "stack A and damp * identity (scipy.sparse.vstack), and b and zeros")
+
+    define(solve, adjoint={"b": of_b, "A": of_a, "x0": None}, calls_back=True, require=require)
+    found = hook(solve, None)
+    rule = found.handle
+
+    def handle(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
+        operators.require_matrix(found, tape, arguments, keywords)
+        with factors.as_preconditioners():
+            return rule(found, tape, arguments, keywords)
+
+    found.handle = handle
 
 
-hook(sl.LinearOperator.dot, _dot)
+def _total(left: Any, right: Any) -> Any:
+    """The sum of two adjoints of a matrix."""
+    if not isinstance(left, tuple):
+        return left + right
+    return (left[0] + right[0], *left[1:])
 
+
+for _name in ("lsqr", "lsmr"):
+    _least_squares(getattr(sl, _name))
+
+
+# ------------------------------------------------------------------------------------------------------------ functions
+
+hook(sl.norm, through, "scipy.sparse.linalg.norm")
+hook(sl.matrix_power, as_it_is, "scipy.sparse.linalg.matrix_power")
 define(
     sl.expm_multiply,
     adjoint={"B": lambda g, A, start, traceA: _expm_multiply_b(g, A, start, traceA)},
