@@ -6,7 +6,6 @@ methods; `sparse_entries` has the idea, and `sparse_arithmetic` what is computed
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ import scipy.sparse as ss
 
 from ..activity import plain_of
 from ..libraries import Hook, hook
-from ..memory import tracked
+from ..memory import storage_of, tracked
 from ..nested import from_nested
 from ..rules.definitions import any_active, define, define_class, mapped, parts, refusal
 from ..tape import SecondTape, Tape, passive
@@ -24,17 +23,16 @@ from . import sparse_arithmetic as arithmetic
 from .sparse_entries import (
     INDICES,
     INSTEAD,
+    any_entries,
     as_array,
     coords_of,
+    copied,
     dense_of,
     entries,
-    keys_of,
-    matrix_of,
     moving,
     name_of,
     numbered,
     placed,
-    with_data,
 )
 
 
@@ -116,9 +114,14 @@ def _not_kept(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 def through(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method that is made of others which have rules: what it gives of active arrays is active."""
     result = found.original(*arguments, **keywords)
-    if any_active(tape, arguments, keywords) and result is not NotImplemented and not any_active(tape, result):
-        raise refusal(found.name, "")
+    if any_entries(tape, arguments, keywords) and result is not NotImplemented and not any_active(tape, result):
+        if any(np.size(x) for x in parts(result) if _is_inexact(x)):
+            raise refusal(name_of(found, arguments), "")
     return result
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, (float, complex)) or (isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "fc")
 
 
 def as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -171,7 +174,7 @@ _MOVING = (
 ).split()
 _IN_PLACE = "sum_duplicates sort_indices prune resize setdiag __setitem__".split()
 _THROUGH = (
-    "__matmul__ __rmatmul__ __mul__ __rmul__ dot _rmatmul_dispatch __truediv__ __neg__ T astype conj conjugate getH "
+    "__matmul__ __rmatmul__ __mul__ __rmul__ dot _rmatmul_dispatch __neg__ T astype conj conjugate getH "
     "asfptype __abs__ power mean trace max min nanmax nanmin sqrt sin tan arcsin arctan sinh tanh arcsinh "
     "arctanh expm1 log1p deg2rad rad2deg"
 ).split()
@@ -186,6 +189,7 @@ _OWN: dict[str, tuple[Callable, str]] = {
     "todok": (_not_kept, ".todok"),
     "eliminate_zeros": (arithmetic.without_zeros, ".eliminate_zeros"),
     "_mul_scalar": (arithmetic.scaled, ".*"),
+    "__truediv__": (arithmetic.divided, "./"),
     "__imul__": (arithmetic.scaled_in_place, ".*="),
     "__itruediv__": (arithmetic.scaled_in_place, "./="),
     "__add__": (arithmetic.of_number_or_matrix, ".+"),
@@ -204,9 +208,14 @@ _move_in_place = moving("self", "x", "value", "values", in_place=True)
 
 def _changed(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method that moves the elements of its matrix about in place, and may set some."""
-    if arguments[0].format not in INDICES and any_active(tape, arguments, keywords):
-        raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
-    return _move_in_place(found, tape, arguments, keywords)
+    if any_active(tape, arguments, keywords):
+        if arguments[0].format not in INDICES:
+            raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
+        return _move_in_place(found, tape, arguments, keywords)
+    own = vars(arguments[0])
+    if isinstance(own.get("data"), np.ndarray) and storage_of(own["data"]) is not None:
+        own.update(vars(copied(arguments[0])))  # what SciPy writes there, no tape would see
+    return found.original(*arguments, **keywords)
 
 
 def _handler(cls: type, name: str) -> tuple[Callable, str] | None:

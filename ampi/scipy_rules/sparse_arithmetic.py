@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as ss
 
-from ..activity import plain_of
 from ..libraries import Hook
 from ..memory import TrackedArray, tracked
-from ..rules.definitions import any_active, exactly, mapped, refusal
+from ..rules.definitions import any_active, refusal
 from ..tape import Tape, passive
 from .sparse_entries import (
     INDICES,
@@ -30,13 +29,14 @@ from .sparse_entries import (
     numbered,
     summed,
     with_data,
+    with_values,
 )
 
 
 def _exactly(found: Hook, *arguments: Any, **keywords: Any) -> Any:
     """What SciPy gives."""
     with passive():
-        return found.original(*mapped(plain_of, tuple(map(copied, arguments))), **keywords)
+        return found.original(*map(copied, arguments), **keywords)
 
 
 def _given(found: Hook, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
@@ -55,19 +55,30 @@ def _joined(*pairs: Any) -> tuple[np.ndarray, Any]:
 
 def scaled(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A product with a number, which may be active as well as the data."""
-    self, other = arguments
+    self, other = arguments[:2]
     if not any_active(tape, self, other):
-        return found.original(self, other)
+        return found.original(*arguments, **keywords)
     if self.format not in INDICES:
         self = self.tocsr()
     return with_data(self, np.multiply(self.data, as_array(other).reshape(())))
 
 
+def divided(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """A / k, and A / array."""
+    self, other = arguments[:2]
+    if not any_active(tape, self, other):
+        return found.original(*arguments, **keywords)
+    if ss.issparse(other):
+        raise refusal(found.name, " by a sparse matrix, which gives nan between its entries")
+    factor = np.divide(1, as_array(other))
+    return self.multiply(factor) if factor.ndim else self._mul_scalar(factor)
+
+
 def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """``A *= k`` and ``A /= k``."""
-    self, other = arguments
+    self, other = arguments[:2]
     if not any_active(tape, self, other) or ss.issparse(other) or np.ndim(other):
-        return found.original(self, other)
+        return found.original(*arguments, **keywords)
     if self.format not in INDICES:
         return NotImplemented  # a new matrix
     if isinstance(self.data, TrackedArray):
@@ -75,16 +86,16 @@ def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -
     exact = _exactly(found, self, other)  # which raises for a type that cannot take it
     k = as_array(other)
     data = self.data * (1.0 / k if found.name.endswith("/=") else k)
-    self.data = exactly(found.name, tape, data.astype(exact.dtype, copy=False), exact.data, [self.data])
+    self.data = with_values(found.name, tape, data.astype(exact.dtype, copy=False), exact.data, [self.data])
     return self
 
 
 def of_number_or_matrix(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """``A + B`` and ``A - B``, which SciPy hands on, but for numbers."""
-    self, other = arguments
+    other = arguments[1]
     if np.ndim(other) == 0 and not ss.issparse(other) and any_active(tape, other) and other == 0:
         raise refusal(found.name, " with a number", "add it to an array (A.toarray() + k)")
-    return found.original(self, other)
+    return found.original(*arguments, **keywords)
 
 
 # ---------------------------------------------------------------------------------------------------------------- sums
@@ -92,23 +103,26 @@ def of_number_or_matrix(found: Hook, tape: Tape, arguments: tuple, keywords: dic
 
 def sum_of_two(sign: int, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A + B and A - B."""
-    self, other = arguments
+    self, other = arguments[:2]
     if not any_active(tape, self, other):
-        return found.original(self, other)
+        return found.original(*arguments, **keywords)
     keys, data = entries(other)
-    return _given(found, tape, _exactly(found, self, other), *_joined(entries(self), (keys, sign * data)))
+    if keywords.get("sub") or any(arguments[2:]):  # of two matrices of diagonals
+        sign = -1
+    exact = _exactly(found, *arguments, **keywords)
+    return _given(found, tape, exact, *_joined(entries(self), (keys, sign * data)))
 
 
 def sum_with_dense(sign: int, other_sign: int, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """The sum with a dense array."""
-    self, other = arguments
+    self, other = arguments[:2]
     if not any_active(tape, self, other):
-        return found.original(self, other)
+        return found.original(*arguments, **keywords)
     exact = _exactly(found, self, other)
     other = as_array(other)
     keys, data = entries(self)
     made = other_sign * other + sign * added(data, keys, other.size).reshape(other.shape)
-    return exactly(found.name, tape, made, np.asarray(exact), [data, other])
+    return with_values(found.name, tape, made, np.asarray(exact), [data, other])
 
 
 def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -123,7 +137,7 @@ def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     exact = _exactly(found, *given.args, **given.kwargs)
     keys, data = entries(self)
     if np.ndim(exact) == 0:
-        return exactly(found.name, tape, data.sum(), exact, [data])
+        return with_values(found.name, tape, data.sum(), exact, [data])
     axes = {a % self.ndim for a in (axis if isinstance(axis, tuple) else (axis,))}
     left = [k for k in range(self.ndim) if k not in axes]
     coords = coords_of(keys, self.shape)

@@ -21,9 +21,9 @@ import scipy.sparse as ss
 
 from ..activity import is_active, plain_of
 from ..libraries import Hook
-from ..memory import TrackedArray, tracked
+from ..memory import TrackedArray, tracked, wrapped
 from ..nested import from_nested
-from ..rules.definitions import any_active, define_class, exactly, mapped, refusal
+from ..rules.definitions import any_active, define_class, exactly, mapped, parts, refusal
 from ..tape import Tape, current, passive
 from ..writing import assign
 
@@ -47,21 +47,39 @@ def take_apart(a: Any) -> tuple:
 
 
 def put_together(arrays: tuple, a: Any) -> Any:
-    """The same matrix with other arrays."""
+    """The same matrix with other arrays.
+
+    SciPy sorts data and indices in place: where the data is another one, so are the indices.
+    """
+    made = holding(a, arrays[0])
+    is_other = not np.may_share_memory(arrays[0], a.data)
+    for name, x in zip(INDICES[a.format], arrays[1:]):
+        setattr(made, name, mapped(_index, x) if is_other else x)
+    return made
+
+
+def _index(x: np.ndarray) -> np.ndarray:
+    return np.array(plain_of(x))
+
+
+def holding(a: Any, data: Any) -> Any:
+    """The same matrix on the same indices, with other data."""
     made = copy.copy(a)
-    for name, x in zip(("data", *INDICES[a.format]), arrays):
-        setattr(made, name, x)
+    made.data = data
+    return made
+
+
+def with_data(a: Any, data: Any) -> Any:
+    """The same matrix, with indices of its own, and other data."""
+    made = holding(a, data)
+    for name in INDICES[a.format]:
+        setattr(made, name, mapped(_index, getattr(a, name)))
     return made
 
 
 for _format in INDICES:
     for _kind in ("array", "matrix"):
         define_class(getattr(ss, f"{_format}_{_kind}"), take_apart, put_together)
-
-
-def with_data(a: Any, data: Any) -> Any:
-    """The same matrix, with indices of its own, and other data."""
-    return put_together((data, *[copy.copy(x) for x in take_apart(a)[0][1:]]), a)
 
 
 def copied(x: Any) -> Any:
@@ -74,7 +92,7 @@ def copied(x: Any) -> Any:
 def numbered(a: Any) -> Any:
     """The matrix with the numbers of its data's elements (from 1) in their place."""
     numbers = np.arange(1.0, a.data.size + 1).reshape(a.data.shape)
-    return with_data(mapped(plain_of, a), numbers)
+    return with_data(a, numbers)
 
 
 def indices_of(numbers: np.ndarray) -> np.ndarray:
@@ -135,6 +153,17 @@ def added(data: Any, slots: np.ndarray, n: int) -> Any:
     return sums
 
 
+def any_entries(tape: Tape, *given: Any) -> bool:
+    """Whether a part of an argument is active, and has elements."""
+    return any(x.size and is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
+
+
+def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> Any:
+    """`exactly`, where there may be no elements at all."""
+    is_known = is_active(tape, made) or any_entries(tape, given)
+    return exactly(name, tape, made, exact, given) if is_known else wrapped(exact)
+
+
 def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
     """The same entries in order, with those at one place in one."""
     distinct, slots = np.unique(keys, return_inverse=True)
@@ -144,7 +173,7 @@ def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
 def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
     """What a function has given, as sums of values at positions of that array (or number)."""
     made = added(data, keys, np.size(exact)).reshape(np.shape(exact))
-    return exactly(name, tape, made, exact if np.ndim(exact) == 0 else np.asarray(exact), [data])
+    return with_values(name, tape, made, exact if np.ndim(exact) == 0 else np.asarray(exact), [data])
 
 
 def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
@@ -159,11 +188,11 @@ def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) ->
     known[known] = inside[place[known]] == keys[known]
     if known.all() and (inside[1:] != inside[:-1]).all():
         made = added(data, slots[order[place]], exact.data.size).reshape(exact.data.shape)
-        return put_together((exactly(name, tape, made, exact.data, [data]), *take_apart(exact)[0][1:]), exact)
+        return holding(exact, with_values(name, tape, made, exact.data, [data]))
     places = np.unique(np.concatenate([own, keys]))
-    values = np.zeros(len(places), exact.dtype)
+    values = np.zeros(len(places), exact.dtype if own.size else data.dtype)  # of nothing, it has any
     np.add.at(values, np.searchsorted(places, own), exact.data.reshape(-1)[slots])
-    made = exactly(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
+    made = with_values(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
     kind = "array" if isinstance(exact, ss.sparray) else "matrix"
     with passive():
         numbers = np.arange(1.0, len(places) + 1)
@@ -205,7 +234,7 @@ class Numbers:
             if x.format not in INDICES:
                 with passive():
                     x = x.tocoo()
-            return with_data(mapped(plain_of, x), self._new(x.data))
+            return with_data(x, self._new(x.data))
         return self._new(np.asanyarray(x))
 
     def _new(self, data: Any) -> Any:
@@ -236,13 +265,13 @@ def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> An
     if (picks < 0).any():
         result = np.where(picks >= 0, result, np.zeros((), result.dtype))
     if exact is None:
-        return put_together((result, *take_apart(places)[0][1:]), places)
+        return holding(places, result)
     if not ss.issparse(exact):
         exact = exact if np.ndim(exact) == 0 else np.asarray(exact)
-        return exactly(name, tape, result, exact, sources)
+        return with_values(name, tape, result, exact, sources)
     if exact.data.shape != result.shape:  # without the zeros, which have derivatives
-        return put_together((result.astype(exact.dtype, copy=False), *take_apart(places)[0][1:]), places)
-    return put_together((exactly(name, tape, result, exact.data, sources), *take_apart(exact)[0][1:]), exact)
+        return holding(places, result.astype(exact.dtype, copy=False))
+    return holding(exact, with_values(name, tape, result, exact.data, sources))
 
 
 def each(function: Callable, x: Any) -> Any:

@@ -17,7 +17,7 @@ import scipy.sparse.linalg as sl
 from ..activity import plain_of
 from ..foreign import replace_method
 from ..libraries import Hook, hook
-from ..rules.definitions import any_active, define, mapped, refusal
+from ..rules.definitions import any_active, define, refusal
 from ..tape import Tape, current, passive
 from .sparse import sampled
 from .sparse_entries import copied
@@ -122,7 +122,7 @@ def _factors(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     given = found.signature.bind(*arguments, **keywords)
     matrix = given.arguments["A"]
     with passive():
-        given.arguments["A"] = mapped(copied, matrix)
+        given.arguments["A"] = copied(matrix)
         factors = found.original(*given.args, **given.kwargs)
     matrix = matrix.copy() if ss.issparse(matrix) else ss.csc_array(matrix)
     return Factors(factors, matrix, found.name.endswith("splu"))

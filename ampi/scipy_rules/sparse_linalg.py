@@ -160,8 +160,8 @@ for _name in "cg bicg bicgstab cgs gmres lgmres minres gcrotmk".split():
 def _least_squares(solve: Callable) -> None:
     """Solutions of least squares; of minimal norm, where there are several.
 
-    With the pseudoinverse A⁺ (Golub and Pereyra 1973): dx = A⁺ db - A⁺ dA x + A⁺ A⁺ᴴ dAᴴ r + (1 - A⁺ A) dAᴴ A⁺ᴴ x, where r
-    is the residual.
+    With the pseudoinverse A⁺ and the residual r: dx = A⁺ db - A⁺ dA x + A⁺ A⁺ᴴ dAᴴ r + (1 - A⁺ A) dAᴴ A⁺ᴴ x (Golub and
+    Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems", 1973).
     """
     name = f"scipy.sparse.linalg.{solve.__name__}"
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
 from ..libraries import Hook, hook
@@ -97,7 +96,8 @@ def _applied(rule: Callable, adjoint: bool, found: Hook, tape: Tape, arguments: 
 for _name in ("matvec", "rmatvec", "matmat", "rmatmat"):
     _hook = hook(vars(sl.LinearOperator)[_name], None)
     _hook.handle = functools.partial(_applied, _hook.handle, _name.startswith("r"))
-for _name in "__new__ adjoint transpose _adjoint _transpose __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__".split():
+_MADE = "__new__ adjoint transpose _adjoint _transpose __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__"
+for _name in _MADE.split():
     if _name in vars(sl.LinearOperator):
         hook(vars(sl.LinearOperator)[_name], as_it_is, f"scipy.sparse.linalg.LinearOperator.{_name}")
 
