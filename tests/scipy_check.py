@@ -56,3 +56,26 @@ def check(function, *arrays, rtol=1e-5, atol=1e-6, step=STEP, rounding=0.0):
     scale = max(1.0, abs(near))
     assert abs(near - far) < 1e-3 * scale, ("differences do not converge", near, far)
     assert abs(value - (4 * near - far) / 3) <= rtol * scale + atol, (value, near, far)
+
+
+_plain_check = check
+
+
+def check(function, *arrays, **kw):
+    _plain_check(function, *arrays, **kw)
+    arrays = [np.asarray(a) for a in arrays]
+    rng = np.random.default_rng(7)
+    moves = [rng.uniform(-1, 1, a.shape) + (1j * rng.uniform(-1, 1, a.shape) if a.dtype.kind == "c" else 0) for a in arrays]
+    f = lambda *x: scalar_of(function(*x))
+    if not any(a.dtype.kind in "fc" for a in arrays): return
+    try:
+        g = ampi.grad(f, argnums=tuple(range(len(arrays))))(*arrays)
+    except Exception: return
+    try:
+        y, d = ampi.jvp(f, tuple(arrays), tuple(moves))
+    except ampi.ActivityError as e:
+        if "no tangent" in str(e):
+            return
+        raise
+    e = sum(np.vdot(a, m).real for a, m in zip(g, moves))
+    assert abs(float(d) - e) <= 1e-5 * max(1, abs(e)), ("jvp", d, e)

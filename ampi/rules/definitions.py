@@ -383,7 +383,16 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
 
 
 class Adjoint:
-    """A rule by adjoints of the arguments."""
+    """A rule by adjoints of the arguments.
+
+    Attributes
+    ----------
+    second : str or None
+        ``"pairs"`` where the adjoints compute with functions that have derivatives, and with arrays that NumPy's
+        functions give them: then there are second derivatives, too.
+    """
+
+    second: str | None = None
 
     def __init__(
         self,
@@ -458,6 +467,7 @@ class Adjoint:
             values["result"] = _kept(tape, result)
         record = _ByAdjoint()
         record.name, record.adjoints, record.always = found.name, self, self.communicates
+        record.second = self.second
         record.sources = {
             name: [region_of(x) if is_active(tape, x) else None for x in parts(given[name])] for name in active
         }
@@ -503,7 +513,7 @@ def _kind_of(x: Any, sources: list) -> dict[str, Any]:
 
 
 class _ByAdjoint:
-    __slots__ = ("adjoints", "always", "kinds", "name", "result", "sources", "values")
+    __slots__ = ("adjoints", "always", "kinds", "name", "result", "second", "sources", "values")
 
     def __call__(self, sweep: Sweep) -> None:
         regions = [r for r in parts(self.result) if r is not None]

@@ -18,17 +18,15 @@ from ..libraries import Hook, hook
 from ..memory import storage_of, tracked
 from ..nested import from_nested
 from ..rules.definitions import any_active, define, define_class, mapped, parts, refusal
-from ..tape import SecondTape, Tape, passive
+from ..tape import Tape, passive
 from . import sparse_arithmetic as arithmetic
 from .sparse_entries import (
     INDICES,
     INSTEAD,
+    added,
     any_entries,
-    as_array,
-    coords_of,
     copied,
-    dense_of,
-    entries,
+    indices_of,
     moving,
     name_of,
     numbered,
@@ -41,8 +39,8 @@ def sampled(a: Any, left: Any, right: Any) -> tuple:
     places = numbered(a).tocoo()
     row, column = places.coords
     left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
-    bar = np.zeros(a.data.size, np.result_type(left, right))
-    bar[places.data.astype(np.intp) - 1] = (left[row] * np.conj(right[column])).sum(1)
+    terms = (left[row] * np.conj(right[column])).sum(1)
+    bar = added(terms, indices_of(places.data), a.data.size)
     return (bar.reshape(a.data.shape), *[None] * (len(list(parts(a))) - 1))
 
 
@@ -79,25 +77,19 @@ def _matmul(adjoint: Callable, found: Hook, tape: Tape, arguments: tuple, keywor
             return arithmetic.product(found, tape, self, other)
         if np.ndim(other) == 0:
             return self._mul_scalar(other)
-        if isinstance(tape, SecondTape) and not tape.sweeping and self.ndim == 2 and np.ndim(other) <= 2:
-            return _product_of_entries(found, tape, self, other)
     return adjoint(found, tape, (self, other), keywords)
 
 
-def _product_of_entries(found: Hook, tape: Tape, self: Any, other: Any) -> Any:
-    """A product with an array, in functions that have second derivatives."""
-    with passive():
-        exact = found.original(mapped(plain_of, self), plain_of(other))
-    keys, data = entries(self)
-    row, column = coords_of(keys, self.shape)
-    wide = as_array(other).reshape(len(other), -1)
-    width = wide.shape[1]
-    terms = (data[:, np.newaxis] * wide[column]).reshape(-1)
-    return dense_of(found.name, tape, exact, (row[:, np.newaxis] * width + np.arange(width)).reshape(-1), terms)
+def define_twice(function: Callable, adjoint: dict, **options: Any) -> Hook:
+    """`define`, with adjoints that have derivatives themselves."""
+    define(function, adjoint=adjoint, **options)
+    found = hook(function, None)
+    found.handle.second = "pairs"  # type: ignore[union-attr]
+    return found
 
 
 _dispatch = ss._base._spbase._matmul_dispatch
-define(_dispatch, adjoint={"self": _product_by_self, "other": _product_by_other})
+define_twice(_dispatch, {"self": _product_by_self, "other": _product_by_other})
 for _dispatch in {ss._base._spbase._matmul_dispatch, ss._coo._coo_base._matmul_dispatch}:
     _hook = hook(_dispatch, None)
     _hook.name = "scipy.sparse: @"

@@ -17,9 +17,9 @@ import scipy.sparse.linalg as sl
 from ..activity import plain_of
 from ..foreign import replace_method
 from ..libraries import Hook, hook
-from ..rules.definitions import any_active, define, refusal
+from ..rules.definitions import any_active, refusal
 from ..tape import Tape, current, passive
-from .sparse import sampled
+from .sparse import define_twice, sampled
 from .sparse_entries import copied
 
 _approximating: ContextVar[bool] = ContextVar("_approximating", default=False)
@@ -44,15 +44,13 @@ def _lu_solve(self: Any, rhs: Any, trans: str = "N") -> Any:
 
 
 def _lu_solve_bar(g: Any, self: Any, trans: Any) -> Any:
-    g = np.asarray(g)
     if trans == "T":
-        return np.conj(_original_solve(self, np.conj(g), "N"))
-    return _original_solve(self, g, "H" if trans == "N" else "N")
+        return np.conj(_lu_solve(self, np.conj(g), "N"))
+    return _lu_solve(self, g, "H" if trans == "N" else "N")
 
 
 _original_solve = vars(_superlu)["solve"]
-define(_lu_solve, adjoint={"rhs": _lu_solve_bar})
-hook(_lu_solve, None).name = "scipy.sparse.linalg.SuperLU.solve"
+define_twice(_lu_solve, {"rhs": _lu_solve_bar}).name = "scipy.sparse.linalg.SuperLU.solve"
 replace_method(_superlu, "solve", lambda _: _lu_solve)
 
 
@@ -64,8 +62,14 @@ def factored_solve(A: Any, rhs: Any, factors: Any, trans: str) -> Any:
     return _original_solve(factors, rhs, trans)
 
 
+def _factored_b_bar(g: Any, A: Any, factors: Any, trans: Any) -> Any:
+    if trans == "T":
+        return np.conj(factored_solve(A, np.conj(g), factors, "N"))
+    return factored_solve(A, g, factors, "H" if trans == "N" else "N")
+
+
 def _factored_bar(g: Any, A: Any, factors: Any, trans: Any, result: Any) -> Any:
-    b_bar, x = _lu_solve_bar(g, factors, trans), np.asarray(result)
+    b_bar, x = _factored_b_bar(g, A, factors, trans), result
     if trans == "N":
         return sampled(A, -b_bar, x)
     if trans == "T":
@@ -73,11 +77,10 @@ def _factored_bar(g: Any, A: Any, factors: Any, trans: Any, result: Any) -> Any:
     return sampled(A, -x, b_bar)
 
 
-define(
+define_twice(
     factored_solve,
-    adjoint={"rhs": lambda g, factors, trans: _lu_solve_bar(g, factors, trans), "A": _factored_bar},
-)
-hook(factored_solve, None).name = "scipy.sparse.linalg.SuperLU.solve"
+    {"rhs": _factored_b_bar, "A": _factored_bar},
+).name = "scipy.sparse.linalg.SuperLU.solve"
 
 
 class Factors:

@@ -16,10 +16,10 @@ import scipy.sparse.linalg as sl
 
 from ..errors import TapeError
 from ..libraries import Hook, hook
-from ..rules.definitions import Adjoint, define, refusal
+from ..rules.definitions import Adjoint, refusal
 from . import sparse_factors as factors
 from . import sparse_operators as operators
-from .sparse import as_it_is, h, refuse_sparse, sampled, through
+from .sparse import as_it_is, define_twice, h, refuse_sparse, sampled, through
 from .sparse_entries import numbered
 
 
@@ -52,12 +52,12 @@ def _adjoint_of_preconditioner(M: Any) -> Any:
 
 def _spsolve_b(g: Any, A: Any, b: Any, shape: Any) -> Any:
     refuse_sparse("spsolve", b)
-    return np.reshape(sl.spsolve(ss.csc_array(h(A)), np.asarray(g)), shape)
+    return np.reshape(sl.spsolve(ss.csc_array(h(A)), g), shape)
 
 
-define(
+define_twice(
     sl.spsolve,
-    adjoint={
+    {
         "b": _spsolve_b,
         "A": lambda g, A, b, result: _matrix_bar(A, -_spsolve_b(g, A, b, np.shape(g)), result),
     },
@@ -86,7 +86,7 @@ def _triangular(A: Any, lower: Any) -> None:
         raise refusal("scipy.sparse.linalg.spsolve_triangular", " for a matrix that is not triangular")
 
 
-define(sl.spsolve_triangular, adjoint={"b": _triangular_b, "A": _triangular_a}, calls_back=True, require=_triangular)
+define_twice(sl.spsolve_triangular, {"b": _triangular_b, "A": _triangular_a}, calls_back=True, require=_triangular)
 
 
 # ------------------------------------------------------------------------------------------------------------ iterative
@@ -102,7 +102,7 @@ def _solver(solve: Callable) -> None:
             settings["atol"] *= np.linalg.norm(g) / max(np.linalg.norm(b), np.finfo(float).tiny)
         if given.get("shift"):
             settings["shift"] = np.conj(given["shift"])
-        found, info = solve(_adjoint_of(A), np.asarray(g), M=_adjoint_of_preconditioner(given.get("M")), **settings)
+        found, info = solve(_adjoint_of(A), g, M=_adjoint_of_preconditioner(given.get("M")), **settings)
         if info:
             raise TapeError(
                 f"scipy.sparse.linalg.{solve.__name__} has not converged for the adjoint system (info={info}); "
@@ -134,6 +134,7 @@ def _solver(solve: Callable) -> None:
             raise refusal(found.name, f" where it has not converged (info={result[1]})")
         return result
 
+    rule.second = "pairs"
     rule.prepare(hook(solve, handle, f"scipy.sparse.linalg.{solve.__name__}"))
 
 
@@ -188,7 +189,7 @@ def _least_squares(solve: Callable) -> None:
         if np.any(damp):
             raise refusal(name, " with damping", "stack A and damp * identity (scipy.sparse.vstack), and b and zeros")
 
-    define(solve, adjoint={"b": of_b, "A": of_a, "x0": None}, calls_back=True, require=require)
+    define_twice(solve, {"b": of_b, "A": of_a, "x0": None}, calls_back=True, require=require)
     found = hook(solve, None)
     rule = found.handle
 
@@ -215,9 +216,9 @@ for _name in ("lsqr", "lsmr"):
 
 hook(sl.norm, through, "scipy.sparse.linalg.norm")
 hook(sl.matrix_power, as_it_is, "scipy.sparse.linalg.matrix_power")
-define(
+define_twice(
     sl.expm_multiply,
-    adjoint={"B": lambda g, A, start, traceA: _expm_multiply_b(g, A, start, traceA)},
+    {"B": lambda g, A, start, traceA: _expm_multiply_b(g, A, start, traceA)},
     calls_back=True,
 )
 
@@ -225,4 +226,4 @@ define(
 def _expm_multiply_b(g: Any, A: Any, start: Any, traceA: Any) -> Any:
     if start is not None:
         raise refusal("scipy.sparse.linalg.expm_multiply", " for several times")
-    return sl.expm_multiply(_adjoint_of(A), np.asarray(g), traceA=None if traceA is None else np.conj(traceA))
+    return sl.expm_multiply(_adjoint_of(A), g, traceA=None if traceA is None else np.conj(traceA))

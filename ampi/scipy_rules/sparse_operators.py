@@ -13,10 +13,10 @@ import scipy.sparse.linalg as sl
 from ..libraries import Hook, hook
 from ..memory import tracked
 from ..nested import from_nested
-from ..rules.definitions import any_active, define, define_class, refusal
+from ..rules.definitions import any_active, define_class, refusal
 from ..tape import Tape
 from . import guards
-from .sparse import as_it_is, h, through
+from .sparse import as_it_is, define_twice, h, through
 from .sparse_factors import as_preconditioners
 
 OfMatrix = sl._interface.MatrixLinearOperator
@@ -53,18 +53,18 @@ def require_matrix(found: Hook, tape: Tape, arguments: tuple, keywords: dict) ->
         raise refusal(found.name, " for an operator that is made of others", "compute its matrix")
 
 
-define(
+define_twice(
     sl.LinearOperator.matvec,
-    adjoint={"x": lambda g, self, shape: np.reshape(self.rmatvec(g), shape)},
+    {"x": lambda g, self, shape: np.reshape(self.rmatvec(g), shape)},
     calls_back=True,
 )
-define(
+define_twice(
     sl.LinearOperator.rmatvec,
-    adjoint={"x": lambda g, self, shape: np.reshape(self.matvec(g), shape)},
+    {"x": lambda g, self, shape: np.reshape(self.matvec(g), shape)},
     calls_back=True,
 )
-define(sl.LinearOperator.matmat, adjoint={"X": lambda g, self: self.rmatmat(g)}, calls_back=True)
-define(sl.LinearOperator.rmatmat, adjoint={"X": lambda g, self: self.matmat(g)}, calls_back=True)
+define_twice(sl.LinearOperator.matmat, {"X": lambda g, self: self.rmatmat(g)}, calls_back=True)
+define_twice(sl.LinearOperator.rmatmat, {"X": lambda g, self: self.matmat(g)}, calls_back=True)
 hook(sl._interface._CustomLinearOperator.__init__, guards.refuse, "scipy.sparse.linalg.LinearOperator")
 for _name in ("__matmul__", "__mul__", "__call__"):
     hook(vars(sl.LinearOperator)[_name], through, f"scipy.sparse.linalg.LinearOperator.{_name}")

@@ -449,6 +449,9 @@ def transposed(
         with Tape() as inner:
             recorded = _Recorded(inner, results)
             adjoint(recorded)
+        if any(not inner.is_active(value) and np.any(value) for _, value in recorded.added):
+            # It is linear: what is not zero depends on ȳ, unless that was copied into arrays that are not tracked.
+            raise no_tangent(getattr(adjoint, "name", None) or "an operation whose adjoint uses plain arrays")
         pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
         found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
     finally:
