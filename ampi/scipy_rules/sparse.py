@@ -49,12 +49,6 @@ def h(a: Any) -> Any:
     return a.conj().T
 
 
-def refuse_sparse(name: str, x: Any) -> None:
-    """Raise if an operand is a sparse matrix."""
-    if ss.issparse(x):
-        raise refusal(f"scipy.sparse: {name}", " of two sparse matrices")
-
-
 # ------------------------------------------------------------------------------------------------------------ products
 
 
@@ -170,7 +164,7 @@ _THROUGH = (
     "asfptype __abs__ power mean trace max min nanmax nanmin sqrt sin tan arcsin arctan sinh tanh arcsinh "
     "arctanh expm1 log1p deg2rad rad2deg"
 ).split()
-_AS_IT_IS = "__pow__ sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
+_AS_IT_IS = "__pow__ set_shape sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
 _OWN: dict[str, tuple[Callable, str]] = {
     "__init__": (_made, ""),
     "multiply": (arithmetic.multiplied, ".multiply"),
@@ -180,19 +174,19 @@ _OWN: dict[str, tuple[Callable, str]] = {
     "tolil": (_not_kept, ".tolil"),
     "todok": (_not_kept, ".todok"),
     "eliminate_zeros": (arithmetic.without_zeros, ".eliminate_zeros"),
-    "_mul_scalar": (arithmetic.scaled, ".*"),
-    "__truediv__": (arithmetic.divided, "./"),
-    "__imul__": (arithmetic.scaled_in_place, ".*="),
-    "__itruediv__": (arithmetic.scaled_in_place, "./="),
-    "__add__": (arithmetic.of_number_or_matrix, ".+"),
-    "__radd__": (arithmetic.of_number_or_matrix, ".+"),
-    "__sub__": (arithmetic.of_number_or_matrix, ".-"),
-    "__rsub__": (arithmetic.of_number_or_matrix, ".-"),
-    "_add_sparse": (functools.partial(arithmetic.sum_of_two, 1), ".+"),
-    "_sub_sparse": (functools.partial(arithmetic.sum_of_two, -1), ".-"),
-    "_add_dense": (functools.partial(arithmetic.sum_with_dense, 1, 1), ".+"),
-    "_sub_dense": (functools.partial(arithmetic.sum_with_dense, 1, -1), ".-"),
-    "_rsub_dense": (functools.partial(arithmetic.sum_with_dense, -1, 1), ".-"),
+    "_mul_scalar": (arithmetic.scaled, ": *"),
+    "__truediv__": (arithmetic.divided, ": /"),
+    "__imul__": (arithmetic.scaled_in_place, ": *="),
+    "__itruediv__": (arithmetic.scaled_in_place, ": /="),
+    "__add__": (functools.partial(arithmetic.of_number_or_matrix, "__add__"), ": +"),
+    "__radd__": (functools.partial(arithmetic.of_number_or_matrix, "__radd__"), ": +"),
+    "__sub__": (functools.partial(arithmetic.of_number_or_matrix, "__sub__"), ": -"),
+    "__rsub__": (functools.partial(arithmetic.of_number_or_matrix, "__rsub__"), ": -"),
+    "_add_sparse": (functools.partial(arithmetic.sum_of_two, 1), ": +"),
+    "_sub_sparse": (functools.partial(arithmetic.sum_of_two, -1), ": -"),
+    "_add_dense": (functools.partial(arithmetic.sum_with_dense, 1, 1), ": +"),
+    "_sub_dense": (functools.partial(arithmetic.sum_with_dense, 1, -1), ": -"),
+    "_rsub_dense": (functools.partial(arithmetic.sum_with_dense, -1, 1), ": -"),
 }
 _move = moving("self")
 _move_in_place = moving("self", "x", "value", "values", in_place=True)
@@ -234,7 +228,7 @@ for _cls in {
     for _name, _member in list(vars(_cls).items()):
         _found = _handler(_cls, _name) if callable(_member) and not isinstance(_member, type) else None
         if _found is not None:
-            hook(_member, _found[0], f"scipy.sparse.{_cls.__name__}{_found[1]}")
+            hook(_member, _found[0], f"scipy.sparse{'' if ':' in _found[1] else '.' + _cls.__name__}{_found[1]}")
 
 
 # ----------------------------------------------------------------------------------------------------------- functions

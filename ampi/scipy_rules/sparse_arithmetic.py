@@ -90,12 +90,16 @@ def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -
     return self
 
 
-def of_number_or_matrix(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def of_number_or_matrix(method: str, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """``A + B`` and ``A - B``, which SciPy hands on, but for numbers."""
-    other = arguments[1]
+    self, other = arguments
+    if not any_active(tape, self, other):
+        return found.original(self, other)
     if np.ndim(other) == 0 and not ss.issparse(other) and any_active(tape, other) and other == 0:
         raise refusal(found.name, " with a number", "add it to an array (A.toarray() + k)")
-    return found.original(*arguments, **keywords)
+    if self.format not in INDICES:
+        return getattr(self.tocsr(), method)(other)
+    return found.original(self, other)
 
 
 # ---------------------------------------------------------------------------------------------------------------- sums

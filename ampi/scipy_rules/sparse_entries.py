@@ -103,6 +103,8 @@ def indices_of(numbers: np.ndarray) -> np.ndarray:
 def name_of(found: Hook, arguments: tuple) -> str:
     """What the program calls a function, or a method of the class that the matrix has."""
     own = type(arguments[0])
+    if ":" in found.name:
+        return found.name
     return f"scipy.sparse.{own.__name__}.{found.__name__}" if ss.issparse(arguments[0]) else found.name
 
 

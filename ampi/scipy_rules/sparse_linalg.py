@@ -6,6 +6,7 @@ relative tolerance, of which the derivative has the order of magnitude; initial 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,15 @@ import numpy as np
 import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
+from ..activity import plain_of
 from ..errors import TapeError
 from ..libraries import Hook, hook
-from ..rules.definitions import Adjoint, refusal
+from ..memory import TrackedArray
+from ..rules.definitions import Adjoint, any_active, mapped, refusal
 from . import sparse_factors as factors
 from . import sparse_operators as operators
-from .sparse import as_it_is, define_twice, h, refuse_sparse, sampled, through
-from .sparse_entries import numbered
+from .sparse import as_it_is, define_twice, h, sampled, through
+from .sparse_entries import as_array, copied, matrix_of, numbered
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
@@ -31,6 +34,10 @@ def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
         return sampled(a, left, right)
     left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
     return left @ np.conj(right).T
+
+
+def _copied(x: Any) -> Any:
+    return np.array(plain_of(x))[()] if isinstance(x, TrackedArray) else x
 
 
 def _adjoint_of(a: Any) -> Any:
@@ -51,7 +58,6 @@ def _adjoint_of_preconditioner(M: Any) -> Any:
 
 
 def _spsolve_b(g: Any, A: Any, b: Any, shape: Any) -> Any:
-    refuse_sparse("spsolve", b)
     return np.reshape(sl.spsolve(ss.csc_array(h(A)), g), shape)
 
 
@@ -63,6 +69,25 @@ define_twice(
     },
     calls_back=True,
 )
+
+
+def _solved_sparse(rule: Callable, found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
+    """`spsolve`; a sparse right-hand side gives a matrix with all entries, whether they are zero or not."""
+    given = found.signature.bind(*arguments, **keywords).arguments
+    b = given.get("b")
+    if not ss.issparse(b) or not any_active(tape, arguments, keywords):
+        return rule(found, tape, arguments, keywords)
+    exact = found.original(**{key: copied(x) for key, x in given.items()})
+    dense = sl.spsolve(**{**given, "b": b.toarray()}).reshape(b.shape)
+    if not ss.issparse(exact):
+        return dense.reshape(exact.shape)
+    return matrix_of(found.name, tape, exact, np.arange(dense.size), dense.reshape(-1))
+
+
+_hook = hook(sl.spsolve, None)
+_hook.handle = functools.partial(_solved_sparse, _hook.handle)
+_hook.name = "scipy.sparse.linalg.spsolve"
+hook(sl.inv, through, "scipy.sparse.linalg.inv")
 
 
 def _triangular_b(g: Any, A: Any, lower: Any, unit_diagonal: Any) -> Any:
@@ -158,47 +183,54 @@ for _name in "cg bicg bicgstab cgs gmres lgmres minres gcrotmk".split():
 # ------------------------------------------------------------------------------------------------------- least squares
 
 
-def _least_squares(solve: Callable) -> None:
+def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
     """Solutions of least squares; of minimal norm, where there are several.
 
     With the pseudoinverse A⁺ and the residual r: dx = A⁺ db - A⁺ dA x + A⁺ A⁺ᴴ dAᴴ r + (1 - A⁺ A) dAᴴ A⁺ᴴ x (Golub and
     Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems", 1973).
     """
-    name = f"scipy.sparse.linalg.{solve.__name__}"
 
-    def solved(A: Any, b: Any, settings: tuple) -> Any:
-        atol, btol, limit = settings
-        return solve(A, np.asarray(b), atol=atol, btol=btol, conlim=limit)[0]
+    def solved(A: Any, b: Any, settings: dict) -> Any:
+        return solve(A, b, **settings)[0]
 
-    def of_b(g: Any, A: Any, damp: Any, atol: Any, btol: Any, conlim: Any) -> Any:
-        if any(np.any(x) for x in g[1:] if x is not None):
-            raise refusal(name, " that gives norms and variances (only for its solution)")
-        return solved(_adjoint_of(A), g[0], (atol, btol, conlim))
+    def solution(A: Any, b: Any, exact: Any, settings: dict) -> Any:
+        """The solution."""
+        return np.array(exact)
 
-    def of_a(g: Any, A: Any, b: Any, damp: Any, atol: Any, btol: Any, conlim: Any, result: Any) -> Any:
-        settings, x, g_x = (atol, btol, conlim), result[0], g[0]
-        b_bar = of_b(g, A, damp, atol, btol, conlim)
-        bars = _matrix_bar(A, -b_bar, x)
+    def of_b(g: Any, A: Any, settings: dict) -> Any:
+        return solved(_adjoint_of(A), g, settings)
+
+    def of_a(g: Any, A: Any, b: Any, settings: dict, result: Any) -> Any:
+        b_bar = of_b(g, A, settings)
+        bars = _matrix_bar(A, -b_bar, result)
         if A.shape[0] != A.shape[1]:
-            bars = _total(bars, _matrix_bar(A, b - A @ x, solved(A, b_bar, settings)))
-            null = g_x - solved(A, A @ g_x, settings)
-            bars = _total(bars, _matrix_bar(A, solved(_adjoint_of(A), x, settings), null))
+            bars = _total(bars, _matrix_bar(A, b - A @ result, solved(A, b_bar, settings)))
+            null = g - solved(A, A @ g, settings)
+            bars = _total(bars, _matrix_bar(A, solved(_adjoint_of(A), result, settings), null))
         return bars
 
-    def require(damp: Any) -> None:
-        if np.any(damp):
-            raise refusal(name, " with damping", "stack A and damp * identity (scipy.sparse.vstack), and b and zeros")
-
-    define_twice(solve, {"b": of_b, "A": of_a, "x0": None}, calls_back=True, require=require)
-    found = hook(solve, None)
-    rule = found.handle
+    name = f"scipy.sparse.linalg.{solve.__name__}"
+    define_twice(solution, {"b": of_b, "A": of_a}).name = name
 
     def handle(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
+        given = found.signature.bind(*arguments, **keywords)
+        given.apply_defaults()
+        given = given.arguments
+        given.pop("x0")
+        if not any_active(tape, given):
+            return found.original(*arguments, **keywords)
         operators.require_matrix(found, tape, arguments, keywords)
+        if any_active(tape, given["damp"]) or given["damp"]:
+            raise refusal(name, " with damping", "stack A and damp * identity (scipy.sparse.vstack), and b and zeros")
+        A, b = given["A"], as_array(given["b"])
         with factors.as_preconditioners():
-            return rule(found, tape, arguments, keywords)
+            exact = found.original(*[mapped(_copied, x) for x in arguments], **mapped(_copied, keywords))
+        settings = {key: given[key] for key in ("atol", "btol", "conlim", "maxiter", "iter_lim") if key in given}
+        x = solution(A, b, exact[0], settings)
+        of = {"residual": lambda: np.linalg.norm(b - A @ x), "solution": lambda: np.linalg.norm(x)}
+        return tuple([x if k == 0 else of[norms[k]]() if k in norms else y for k, y in enumerate(exact)])
 
-    found.handle = handle
+    hook(solve, handle, name)
 
 
 def _total(left: Any, right: Any) -> Any:
@@ -208,8 +240,9 @@ def _total(left: Any, right: Any) -> Any:
     return (left[0] + right[0], *left[1:])
 
 
-for _name in ("lsqr", "lsmr"):
-    _least_squares(getattr(sl, _name))
+# Their other results say how the iterations went.
+_least_squares(sl.lsqr, {3: "residual", 4: "residual", 8: "solution"})
+_least_squares(sl.lsmr, {3: "residual", 7: "solution"})
 
 
 # ------------------------------------------------------------------------------------------------------------ functions

@@ -11,12 +11,11 @@ import numpy as np
 import scipy.sparse.linalg as sl
 
 from ..libraries import Hook, hook
-from ..memory import tracked
-from ..nested import from_nested
 from ..rules.definitions import any_active, define_class, refusal
 from ..tape import Tape
 from . import guards
 from .sparse import as_it_is, define_twice, h, through
+from .sparse_entries import as_array
 from .sparse_factors import as_preconditioners
 
 OfMatrix = sl._interface.MatrixLinearOperator
@@ -74,7 +73,9 @@ def _dot(found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
     if not any_active(tape, arguments, keywords):
         return guards.refuse(found, tape, arguments, keywords)
     self, x = arguments
-    x = tracked(np.asanyarray(from_nested(x)))
+    if isinstance(x, sl.LinearOperator) or np.ndim(x) == 0:
+        return found.original(self, x)
+    x = as_array(x)
     if x.ndim not in (1, 2):
         raise refusal(found.name, " with a number")
     return self.matvec(x) if x.ndim == 1 or x.shape[1] == 1 else self.matmat(x)
@@ -87,17 +88,34 @@ def _applied(rule: Callable, adjoint: bool, found: Hook, tape: Tape, arguments: 
     self = arguments[0]
     if not any_active(tape, self):
         return rule(found, tape, arguments, keywords)
+    x = as_array(found.signature.bind(*arguments, **keywords).args[1])
     if isinstance(self, OfMatrix):
-        (_, x) = found.signature.bind(*arguments, **keywords).args
-        return (h(self.A) if adjoint else self.A) @ tracked(np.asanyarray(from_nested(x)))
-    return found.original(*arguments, **keywords)
+        return (h(self.A) if adjoint else self.A) @ x
+    rows = self.shape[1 if adjoint else 0]
+    y = getattr(self, f"_{found.__name__}")(x)  # SciPy's own method makes plain arrays of them
+    return y.reshape(rows) if x.ndim == 1 else y.reshape(rows, -1)
 
 
 for _name in ("matvec", "rmatvec", "matmat", "rmatmat"):
     _hook = hook(vars(sl.LinearOperator)[_name], None)
     _hook.handle = functools.partial(_applied, _hook.handle, _name.startswith("r"))
-_MADE = "__new__ adjoint transpose _adjoint _transpose __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__"
-for _name in _MADE.split():
+
+
+def _turned(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """The adjoint or transpose of an operator."""
+    (self,) = arguments
+    if isinstance(self, OfMatrix) and any_active(tape, self):
+        return OfMatrix(self.A.T if found.name.endswith("transpose") else h(self.A))
+    return found.original(self)
+
+
+for _cls in {sl.LinearOperator, *sl.LinearOperator.__subclasses__(), *OfMatrix.__subclasses__()}:
+    if _cls.__module__ == sl.LinearOperator.__module__:
+        for _name in {"_adjoint", "_transpose", "adjoint", "transpose"} & set(vars(_cls)):
+            hook(vars(_cls)[_name], _turned, f"scipy.sparse.linalg.{_cls.__name__}.{_name}")
+        if _cls is not sl._interface._CustomLinearOperator and "__init__" in vars(_cls):
+            hook(_cls.__init__, as_it_is, f"scipy.sparse.linalg.{_cls.__name__}")
+for _name in "__new__ __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__".split():
     if _name in vars(sl.LinearOperator):
         hook(vars(sl.LinearOperator)[_name], as_it_is, f"scipy.sparse.linalg.LinearOperator.{_name}")
 
