@@ -26,21 +26,23 @@ from .sparse_entries import (
     added,
     any_entries,
     copied,
-    indices_of,
     moving,
     name_of,
-    numbered,
     placed,
+    places_of,
 )
 
 
 def sampled(a: Any, left: Any, right: Any) -> tuple:
     """The adjoints of a matrix's arrays where that of the matrix is left @ rightᴴ."""
-    places = numbered(a).tocoo()
-    row, column = places.coords
-    left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
-    terms = (left[row] * np.conj(right[column])).sum(1)
-    bar = added(terms, indices_of(places.data), a.data.size)
+    (row, column), picks = places_of(a)
+    if np.ndim(left) == 1 and np.ndim(right) == 1:
+        bar = left[row] * np.conj(right[column])
+    else:
+        left, right = (np.reshape(x, (len(x), -1)) for x in (left, right))
+        bar = (left[row] * np.conj(right[column])).sum(1)
+    if picks is not None:
+        bar = added(bar, picks, a.data.size)
     return (bar.reshape(a.data.shape), *[None] * (len(list(parts(a))) - 1))
 
 

@@ -128,17 +128,30 @@ def coords_of(keys: np.ndarray, shape: tuple) -> tuple:
     return tuple(coords[::-1])
 
 
-def entries(a: Any) -> tuple[np.ndarray, Any]:
-    """The positions of a matrix's entries, and their values: one array, which may be active."""
+def places_of(a: Any) -> tuple[tuple, np.ndarray | None]:
+    """The places of a matrix's entries, and which elements of its data these are; None: all, in order."""
+    if a.format == "coo":
+        return a.coords, None
+    if a.format in ("csr", "csc") and a.ndim == 2:
+        major = np.repeat(np.arange(len(a.indptr) - 1), np.diff(a.indptr))
+        minor = a.indices[: len(major)]
+        picks = None if len(major) == a.data.size else np.arange(len(major))
+        return ((major, minor) if a.format == "csr" else (minor, major)), picks
     with passive():
-        if a.format not in INDICES:
-            a = a.tocoo()
         found = numbered(a).tocoo()
     picks = indices_of(found.data)
+    is_all = len(picks) == a.data.size and (picks == np.arange(len(picks))).all()
+    return found.coords, None if is_all else picks
+
+
+def entries(a: Any) -> tuple[np.ndarray, Any]:
+    """The positions of a matrix's entries, and their values: one array, which may be active."""
+    if a.format not in INDICES:
+        with passive():
+            a = a.tocoo()
+    coords, picks = places_of(a)
     data = (tracked(a.data) if is_active(current(), a.data) else a.data).reshape(-1)
-    if len(picks) != len(data) or (picks != np.arange(len(picks))).any():
-        data = data[picks]
-    return keys_of(found.coords, found.shape), data
+    return keys_of(coords, a.shape), data if picks is None else data[picks]
 
 
 def added(data: Any, slots: np.ndarray, n: int) -> Any:
@@ -180,10 +193,13 @@ def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> 
 
 def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
     """The matrix that a function has given, as sums of values at positions; those that it has left out, it gets."""
-    with passive():
-        own = numbered(exact).tocoo()
-    slots, own = indices_of(own.data), keys_of(own.coords, own.shape)
-    order = np.argsort(own, kind="stable")
+    coords, slots = places_of(exact)
+    own = keys_of(coords, exact.shape)
+    slots = np.arange(len(own)) if slots is None else slots
+    if (own[1:] > own[:-1]).all():
+        order = np.arange(len(own))
+    else:
+        order = np.argsort(own, kind="stable")
     inside = own[order]
     place = np.searchsorted(inside, keys)
     known = place < len(inside)
@@ -321,6 +337,9 @@ def moving(*names: str, in_place: bool = False) -> Callable:
                     places = bound.arguments["self"]
             if not are_sums(places):
                 break
+            if found.original.__name__ in STAYING and not in_place:
+                make = matrix_of if ss.issparse(exact) else dense_of
+                return into(make(found.name, tape, exact, *entries(given["self"])), given.get("out"), found.name)
             if attempt:
                 raise refusal(found.name, " for entries that are to be summed")
             given = {name: each(_with_one_entry_each, x) if name in own else x for name, x in given.items()}
@@ -328,12 +347,21 @@ def moving(*names: str, in_place: bool = False) -> Callable:
         if in_place:
             vars(arguments[0]).update(vars(made))
             return None
-        if given.get("out") is not None:
-            assign(given["out"], made, found.name)
-            return given["out"]
-        return made
+        return into(made, given.get("out"), found.name)
 
     return handle
+
+
+STAYING = set("tocsr tocsc tocoo todia tobsr asformat toarray todense".split())
+"""Methods that leave all entries where they are."""
+
+
+def into(made: Any, out: Any, name: str) -> Any:
+    """A result, or the array into which it was to be written."""
+    if out is None:
+        return made
+    assign(out, made, name)
+    return out
 
 
 def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None:
