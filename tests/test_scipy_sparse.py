@@ -138,15 +138,31 @@ def test_what_is_not_known_says_so():
     a = matrix(np.random.default_rng(1), square=True)
     b = np.ones(N)
     weak = lambda x: ss.csr_array((x, a.indices, a.indptr), shape=a.shape)
-    assert "two sparse matrices" in said(lambda x: a @ weak(x), a.data)
     assert "eigsh" in said(lambda x: sl.eigsh(weak(x), 2), a.data)
-    assert "splu" in said(lambda x: sl.splu(weak(x)), a.data)
-    assert "sum" in said(lambda x: weak(x).sum(0), a.data)
+    assert "SuperLU.L" in said(lambda x: sl.splu(weak(x).tocsc()).L, a.data)
+    assert "as a preconditioner" in said(lambda x: sl.spilu(weak(x).tocsc()).solve(b), a.data)
+    assert "csr_array.sum" in said(lambda x: weak(x).sum(0, out=np.zeros(N)), a.data)
+    assert "nan between" in said(lambda x: weak(x) / weak(x), a.data)
+    assert "damping" in said(lambda x: sl.lsqr(weak(x), b, damp=0.1), a.data)
     assert "converged" in said(lambda x: cg(a, x, maxiter=1), b)
-    assert "lil" in said(lambda x: ss.lil_array((2, 2)).__setitem__((0, 0), x[0]), b)
     shifted = lambda x: sl.LinearOperator((N, N), matvec=lambda v: a @ v + x * v, rmatvec=lambda v: a.T @ v + x * v)
     assert "scipy.sparse.linalg" in said(lambda x: sl.gmres(shifted(x), b)[0], b)
     assert "scipy.sparse.linalg" in said(lambda x: sl.gmres(shifted(x), x)[0], b)
+
+
+@pytest.mark.parametrize("format", ["lil", "dok"])
+def test_formats_that_keep_pythons_numbers_say_what_to_write_instead(format):
+    empty = getattr(ss, f"{format}_array")
+    diagonal = lambda x: ss.diags_array([x], offsets=[0])
+    for put in (
+        lambda x: empty((2, 2)).__setitem__((0, 0), x[0]),
+        lambda x: empty((2, 2)).setdiag(x[:2]),
+        lambda x: empty(np.outer(x, x)),
+        lambda x: empty(diagonal(x)),
+        lambda x: diagonal(x).asformat(format),
+        lambda x: ss.hstack([diagonal(x), diagonal(x)], format=format),
+    ):
+        assert "scipy.sparse.coo_array((data, (row, column))" in said(put, np.ones(N))
 
 
 def test_preconditioners_without_an_adjoint_are_not_needed():

@@ -86,7 +86,7 @@ def copied(x: Any) -> Any:
     """A plain copy, which a function may change."""
     if ss.issparse(x) and x.format in INDICES:
         return with_data(x, np.array(plain_of(x.data)))
-    return np.array(plain_of(x)) if isinstance(x, TrackedArray) else x
+    return np.array(plain_of(x))[()] if isinstance(x, TrackedArray) else x
 
 
 def numbered(a: Any) -> Any:
