@@ -190,7 +190,10 @@ class Program:
         if how == "join":
             return ss.block_diag([a, self.leaf((1, 2)), self.values(2).reshape(1, 2)])
         if how == "kron":
-            return ss.kron(self.leaf((2, 1)), a, format=str(rng.choice(["csr", "coo", "bsr"])))
+            found = ss.kron(self.leaf((2, 1)), a, format=str(rng.choice(["csr", "coo", "bsr"])))
+            return (
+                found.astype(complex) if self.complex or a.dtype.kind == "c" else found
+            )  # of nothing, SciPy's is real
         if how == "structure":
             a = a.copy() if a.format in FORMATS else a.tocsr()
             for name in ("sum_duplicates", "sort_indices", "eliminate_zeros"):
@@ -218,7 +221,7 @@ class Program:
             return a
         if how == "real":
             return a.real + a.imag
-        return a.astype(complex) if a.format in FORMATS else a
+        return (a if a.format in FORMATS else a.tocsr()).astype(complex)
 
     # -------------------------------------------------------------------------------------------------------- results
 

@@ -55,13 +55,13 @@ def h(a: Any) -> Any:
 
 
 def _product_by_other(g: Any, self: Any, shape: Any) -> Any:
-    return np.reshape(h(self) @ g, shape)
+    return np.reshape(h(self) @ np.reshape(g, (*self.shape[:-1], *shape[1:])), shape)
 
 
 def _product_by_self(g: Any, self: Any, other: Any) -> Any:
     if self.ndim != 2:
         raise refusal("scipy.sparse: a product", " of a matrix with active data that is not two-dimensional")
-    return sampled(self, g, other)
+    return sampled(self, np.reshape(g, (self.shape[0], *np.shape(other)[1:])), other)  # SciPy's may be a number
 
 
 def _matmul(adjoint: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:

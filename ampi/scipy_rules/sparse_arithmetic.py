@@ -138,7 +138,9 @@ def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     given.apply_defaults()
     self, axis = given.arguments["self"], given.arguments["axis"]
     if given.arguments.get("out") is not None:
-        raise refusal(name_of(found, arguments), " that writes into an array (out=)", "assign its result: array[...] = A.sum(...)")
+        raise refusal(
+            name_of(found, arguments), " that writes into an array (out=)", "assign its result: array[...] = A.sum(...)"
+        )
     exact = _exactly(found, *given.args, **given.kwargs)
     keys, data = entries(self)
     if np.ndim(exact) == 0:
@@ -218,7 +220,11 @@ def extreme(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         return found.original(*arguments, **keywords)
     self, other = arguments
     if not ss.issparse(other):
-        raise refusal(name_of(found, arguments), " with what is no sparse matrix", "use numpy.maximum of A.toarray(), or of A.data")
+        raise refusal(
+            name_of(found, arguments),
+            " with what is no sparse matrix",
+            "use numpy.maximum of A.toarray(), or of A.data",
+        )
     import ampi.numpy as anp
 
     exact = _exactly(found, self, other)

@@ -287,9 +287,15 @@ def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> An
     if not ss.issparse(exact):
         exact = exact if np.ndim(exact) == 0 else np.asarray(exact)
         return with_values(name, tape, result, exact, sources)
-    if exact.data.shape != result.shape:  # without the zeros, which have derivatives
+    if not _has_places(exact, places):  # without the zeros, which have derivatives
         return holding(places, result.astype(exact.dtype, copy=False))
     return holding(exact, with_values(name, tape, result, exact.data, sources))
+
+
+def _has_places(a: Any, b: Any) -> bool:
+    """Whether two matrices of one format have their entries at the same places."""
+    arrays = [list(parts(x))[1:] for x in (a, b)]
+    return a.data.shape == b.data.shape and all(np.array_equal(x, y) for x, y in zip(*arrays))
 
 
 def each(function: Callable, x: Any) -> Any:
