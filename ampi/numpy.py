@@ -132,7 +132,7 @@ def _asarray(
     a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
 ) -> Any:
     if isinstance(a, ndarray) and dtype is None and order is None and not copy and not _memory.is_scalar(a):
-        return a
+        return a if type(a) is ndarray else a.view(ndarray)
     if device is not None:
         _np.empty(0, device=device)  # raises for all but "cpu"
     return _array(a, dtype, copy=copy, order="K" if order is None else order)

@@ -157,6 +157,40 @@ def test_programs(seed):
         check_twice(program, program.start)
 
 
+def upper(x):
+    return ss.diags([x[:4], x[1:4]], [0, 1], format="csr")
+
+
+MATRICES = {
+    "A1": lambda x, np: upper(x).sum(1).A1,
+    "asarray": lambda x, np: np.asarray(upper(x).sum(0)) * x[:4],
+    "array": lambda x, np: np.array(upper(x).sum(0))[0],
+    "product": lambda x, np: (upper(x).todense() + 1) * x[:4, None],
+    "product from the left": lambda x, np: x[:4] * upper(x).todense(),
+    "with a sparse one": lambda x, np: upper(x).todense() * upper(x) + upper(x) * upper(x).todense(),
+    "with a constant one": lambda x, np: upper(x) @ numpy.asmatrix(numpy.ones((4, 2))) * x[:2, None],
+    "number": lambda x, np: x[0] * upper(x).todense() * 2.0 / x[1],
+    "column": lambda x, np: upper(x).todense()[:, 0],
+    "row": lambda x, np: upper(x).todense()[1],
+    "element": lambda x, np: upper(x).todense()[1, 1],
+    "reduced": lambda x, np: (upper(x).todense().sum(0), upper(x).todense().max(), upper(x).sum(1).flatten()),
+    "sum": lambda x, np: (upper(x) + numpy.ones((4, 4))) * x[:4, None],
+    "function": lambda x, np: np.sqrt(upper(x).sum(0) * upper(x).sum(0).T)[0, 0],
+    "scaling": lambda x, np: upper(x).multiply(1 / upper(x).sum(1)).toarray(),
+    "lumped": lambda x, np: ss.diags(upper(x).sum(1).A1).toarray(),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_scipy_gives_as_matrices_computes_as_these(name):
+    def case(x):
+        np = numpy if type(x) is numpy.ndarray else anp
+        found = MATRICES[name](x, np)
+        return [np.asarray(y) for y in found] if isinstance(found, tuple) else np.asarray(found)
+
+    check(case, numpy.random.default_rng(2).uniform(0.5, 1.5, 5), rounding=1e-13)
+
+
 def test_entries_that_are_zero_keep_their_derivatives():
     x = numpy.array([2.0, 3.0])
     at = lambda x: ss.csr_array((x, ([0, 1], [1, 0])))

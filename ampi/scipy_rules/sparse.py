@@ -20,11 +20,13 @@ from ..nested import from_nested
 from ..rules.definitions import any_active, define, define_class, mapped, parts, refusal
 from ..tape import Tape, passive
 from . import sparse_arithmetic as arithmetic
+from .dense_matrices import Matrix, as_matrix
 from .sparse_entries import (
     INDICES,
     INSTEAD,
     added,
     any_entries,
+    as_array,
     copied,
     moving,
     name_of,
@@ -73,6 +75,8 @@ def _matmul(adjoint: Callable, found: Hook, tape: Tape, arguments: tuple, keywor
             return arithmetic.product(found, tape, self, other)
         if np.ndim(other) == 0:
             return self._mul_scalar(other)
+        if isinstance(other, (np.matrix, Matrix)):
+            return as_matrix(adjoint(found, tape, (self, as_array(other)), keywords))
     return adjoint(found, tape, (self, other), keywords)
 
 

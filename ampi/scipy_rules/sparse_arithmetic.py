@@ -127,7 +127,7 @@ def sum_with_dense(sign: int, other_sign: int, found: Hook, tape: Tape, argument
     other = as_array(other)
     keys, data = entries(self)
     made = other_sign * other + sign * added(data, keys, other.size).reshape(other.shape)
-    return with_values(found.name, tape, made, np.asarray(exact), [data, other])
+    return with_values(found.name, tape, made, exact, [data, other])
 
 
 def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:

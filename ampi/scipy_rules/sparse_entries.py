@@ -26,6 +26,8 @@ from ..nested import from_nested
 from ..rules.definitions import any_active, define_class, exactly, mapped, parts, refusal
 from ..tape import Tape, current, passive
 from ..writing import assign
+from .dense_matrices import as_array as as_plain
+from .dense_matrices import as_matrix
 
 INDICES = {
     "csr": ("indices", "indptr"),
@@ -176,6 +178,8 @@ def any_entries(tape: Tape, *given: Any) -> bool:
 def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> Any:
     """`exactly`, where there may be no elements at all."""
     is_known = is_active(tape, made) or any_entries(tape, given)
+    if isinstance(exact, np.matrix):
+        return as_matrix(exactly(name, tape, made, np.asarray(exact), given)) if is_known else exact
     return exactly(name, tape, made, exact, given) if is_known else wrapped(exact)
 
 
@@ -188,7 +192,7 @@ def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
 def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
     """What a function has given, as sums of values at positions of that array (or number)."""
     made = added(data, keys, np.size(exact)).reshape(np.shape(exact))
-    return with_values(name, tape, made, exact if np.ndim(exact) == 0 else np.asarray(exact), [data])
+    return with_values(name, tape, made, exact, [data])
 
 
 def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
@@ -285,7 +289,6 @@ def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> An
     if exact is None:
         return holding(places, result)
     if not ss.issparse(exact):
-        exact = exact if np.ndim(exact) == 0 else np.asarray(exact)
         return with_values(name, tape, result, exact, sources)
     if not _has_places(exact, places):  # without the zeros, which have derivatives
         return holding(places, result.astype(exact.dtype, copy=False))
@@ -386,5 +389,8 @@ def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None
 
 
 def as_array(x: Any) -> Any:
-    """Lists with active numbers as one array; everything else that is no matrix as an array of ours."""
-    return x if ss.issparse(x) else tracked(np.asanyarray(from_nested(x)))
+    """Lists with active numbers as one array; everything else that is no sparse matrix as an array of ours."""
+    if ss.issparse(x):
+        return x
+    x = from_nested(x)
+    return as_plain(tracked(np.asarray(x) if isinstance(x, np.matrix) else np.asanyarray(x)))
