@@ -222,7 +222,9 @@ def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
         operators.require_matrix(found, tape, arguments, keywords)
         if any_active(tape, given["damp"]) or given["damp"]:
             raise refusal(name, " with damping", "stack A and damp * identity (scipy.sparse.vstack), and b and zeros")
-        A, b = given["A"], as_array(given["b"])
+        A, b = given["A"], as_array(given["b"]).reshape(-1)
+        if not ss.issparse(A) and not isinstance(A, sl.LinearOperator):
+            A = np.atleast_2d(as_array(A))
         with factors.as_preconditioners():
             exact = found.original(*[mapped(_copied, x) for x in arguments], **mapped(_copied, keywords))
         settings = {key: given[key] for key in ("atol", "btol", "conlim", "maxiter", "iter_lim") if key in given}
