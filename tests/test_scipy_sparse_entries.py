@@ -249,3 +249,49 @@ def test_data_that_is_set_element_by_element():
     np.testing.assert_array_equal(ampi.grad(whole)(x), [1.0, 4.0, 6.0])
     with pytest.warns(ampi.errors.ActivityWarning, match="test_scipy_sparse_entries.py.*plain numpy array"):
         ampi.grad(parts)(x)
+
+
+DIFFUSION = """
+import numpy as np, scipy.sparse as sp, scipy.sparse.linalg as spla
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+n, h = 12, 1 / 13
+k = 1.0 + 0.5 * np.sin(np.arange(n + 1))
+A = sp.diags([(k[:-1] + k[1:]) / h**2, -k[1:-1] / h**2, -k[1:-1] / h**2], [0, 1, -1], shape=(n, n), format="csc")
+found = {}
+for source in range(comm.rank, 4, comm.size):
+    f = np.zeros(n)
+    f[1 + 3 * source] = 1.0
+    lu = spla.splu(sp.identity(n, format="csc") + 0.01 * A)
+    found[source] = lu.solve(lu.solve(spla.spsolve(A, f)))[::3]
+loss = 0.0
+everything = comm.gather(found, root=0)
+if comm.rank == 0:
+    loss = sum((u**2).sum() for part in everything for u in part.values())
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_program_that_assembles_and_solves(ranks, tmp_path, mpiexec):
+    path = tmp_path / "diffusion.py"
+    path.write_text(DIFFUSION)
+    options = ("--wrt", "k", "--of", "loss", "--objective", "root", "--check")
+    result = mpiexec(ranks, "-m", "ampi.run", *options, path)
+    assert result.returncode == 0 and "PASS" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.mpi
+def test_matrices_are_sent_as_objects():
+    comm = ampi.COMM_WORLD
+    x = numpy.random.default_rng(comm.rank).uniform(0.5, 1.5, 3 * N - 2)
+
+    def program(x):
+        matrices = comm.allgather(a(x))
+        return ((matrices[0] @ matrices[-1] + comm.bcast(matrices[0], root=0)) @ x[:N]).sum()
+
+    gradient = ampi.grad(program)(x)
+    move = numpy.random.default_rng(10 + comm.rank).uniform(-1, 1, x.shape)
+    along = lambda h: comm.allreduce(ampi.value(program(x + h * move)))
+    expected = (along(1e-5) - along(-1e-5)) / 2e-5
+    np.testing.assert_allclose(comm.allreduce(gradient @ move), expected, rtol=1e-7)

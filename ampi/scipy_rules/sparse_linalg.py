@@ -15,10 +15,10 @@ import numpy as np
 import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
-from ..activity import plain_of
+from ..activity import is_active, plain_of
 from ..errors import TapeError
 from ..libraries import Hook, hook
-from ..memory import TrackedArray
+from ..memory import TrackedArray, region_of, wrapped
 from ..rules.definitions import Adjoint, any_active, mapped, refusal
 from . import sparse_factors as factors
 from . import sparse_operators as operators
@@ -230,9 +230,40 @@ def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
         settings = {key: given[key] for key in ("atol", "btol", "conlim", "maxiter", "iter_lim") if key in given}
         x = solution(A, b, exact[0], settings)
         of = {"residual": lambda: np.linalg.norm(b - A @ x), "solution": lambda: np.linalg.norm(x)}
-        return tuple([x if k == 0 else of[norms[k]]() if k in norms else y for k, y in enumerate(exact)])
+        found = [x if k == 0 else of[norms[k]]() if k in norms else y for k, y in enumerate(exact)]
+        return tuple(
+            [_estimated(tape, name, y) if isinstance(y, (float, np.floating, np.ndarray)) else y for y in found]
+        )
 
     hook(solve, handle, name)
+
+
+class _Estimate:
+    """Norms and variances that iterations estimate on their way: their derivatives are not known."""
+
+    __slots__ = ("name", "result")
+    second = "each"
+
+    def __init__(self, name: str, result: Any) -> None:
+        self.name = name
+        self.result = result
+
+    def __call__(self, sweep: Any) -> None:
+        if sweep.has_shadow(self.result) and np.any(sweep.shadow(self.result)):
+            raise refusal(self.name, " that gives estimates of norms and variances (but its solution and residual)")
+
+    def tangent(self, push: Any) -> None:
+        """Not a number, whatever uses it."""
+        push.put(self.result, np.full(self.result.shape, np.nan))
+
+
+def _estimated(tape: Any, name: str, x: Any) -> Any:
+    if is_active(tape, x):
+        return x
+    x = wrapped(np.array(x)[()])
+    tape.activate(x)
+    tape.append(_Estimate(name, region_of(x)), created=(x,))
+    return x
 
 
 def _total(left: Any, right: Any) -> Any:
@@ -242,7 +273,6 @@ def _total(left: Any, right: Any) -> Any:
     return (left[0] + right[0], *left[1:])
 
 
-# Their other results say how the iterations went.
 _least_squares(sl.lsqr, {3: "residual", 4: "residual", 8: "solution"})
 _least_squares(sl.lsmr, {3: "residual", 7: "solution"})
 
