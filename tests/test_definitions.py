@@ -163,6 +163,20 @@ def test_adjoints_that_communicate(library):
         numpy.testing.assert_array_equal(found, numpy.full(comm.rank, 2.0))
 
 
+def test_forward_mode_refuses_adjoints_that_write_into_plain_arrays(library):
+    def scattered(g, x):
+        bar = numpy.zeros(x.shape)
+        bar[:] = 2.0 * g
+        return bar
+
+    library.doubled = lambda x: x * 2.0
+    ampi.rules.define(library.doubled, adjoint={"x": scattered})
+    f = lambda x: library.doubled(x).sum()
+    numpy.testing.assert_array_equal(ampi.grad(f)(numpy.ones(2)), [2.0, 2.0])
+    with pytest.raises(ampi.ActivityError, match="no tangent"):
+        ampi.jvp(f, (numpy.ones(2),), (numpy.ones(2),))
+
+
 def test_mistakes_are_said(library):
     with pytest.raises(TypeError, match=r"package\.module:name"):
         ampi.rules.define("a_library.solve", adjoint={"b": lambda g: g})
