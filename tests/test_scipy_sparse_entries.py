@@ -10,6 +10,7 @@ from sparse_programs import Program
 
 import ampi
 import ampi.numpy as anp
+from ampi import checks, memory
 
 N = 5
 EXACT = {"rtol": 1e-13}
@@ -155,6 +156,14 @@ def test_programs(seed):
     check(program, program.start, rounding=1e-12 * size)
     if not seed % 3:
         check_twice(program, program.start)
+
+
+@pytest.mark.parametrize("seed", [13, 18, 20, 49, 94])  # of which SciPy rounds sums in another way
+def test_programs_under_full_checks(seed, monkeypatch):
+    monkeypatch.setattr(checks, "level", checks.FULL)
+    monkeypatch.setattr(memory, "first_guard", memory.CHECKED)
+    program = Program(seed)
+    check(program, program.start, rounding=1e-9)
 
 
 def upper(x):

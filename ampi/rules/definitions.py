@@ -13,7 +13,7 @@ import numpy as np
 
 from ..activity import is_active, is_inexact, plain_of
 from ..errors import ActivityError, TapeError
-from ..handouts import LIBRARIES
+from ..handouts import LIBRARIES, settle_all
 from ..libraries import Hook, hook, when_imported
 from ..memory import TrackedArray, looks_at, region_of, wrapped
 from ..nested import from_nested
@@ -373,6 +373,7 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
             r = as_scalar(r) if r.base is None else r[()]
         else:
             writable(r)[...] = e
+        settle_all([r])
         found.append(r)
     if not any(is_active(tape, r) for r in found):
         if any(is_inexact(r) for r in found):
