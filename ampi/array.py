@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -453,7 +454,8 @@ def value(x: Any) -> Any:
 
     Parameters
     ----------
-    x : array_like, or a tuple, list or dictionary (nested as you like) of them
+    x : array_like, or a tuple, list or dictionary (nested as you like) of them, or an object that holds some
+        Objects: those of classes that `ampi.rules.define_class` tells of, such as SciPy's sparse matrices.
 
     Returns
     -------
@@ -468,6 +470,9 @@ def value(x: Any) -> Any:
     """
     if isinstance(x, TrackedArray):
         return marked(np.array(plain(x)))[()]
+    rules = sys.modules.get("ampi.rules.definitions")
+    if rules is not None and rules.is_of_known_class(x):
+        return rules.mapped(lambda a: value(a) if isinstance(a, TrackedArray) else a, x)
     if isinstance(x, dict):
         return {name: value(item) for name, item in x.items()}
     if isinstance(x, tuple) and hasattr(x, "_fields"):

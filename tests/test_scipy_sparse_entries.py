@@ -214,6 +214,18 @@ def test_entries_that_are_zero_keep_their_derivatives():
     np.testing.assert_array_equal(ampi.grad(lambda x: ss.csr_array(anp.diag(x - 2.0)).sum())(x), [1.0, 1.0])
 
 
+def test_values_of_matrices_are_plain():
+    x = numpy.random.default_rng(1).uniform(0.5, 1.5, 3 * N - 2)
+    with ampi.Tape() as tape:
+        y = tape.watch(x)
+        matrix, constant, dictionary = a(y), ampi.value(a(y)), ampi.value(DOK)
+        product = (matrix @ np.ones(N) + constant @ y[:N]).sum()
+    assert type(constant) is type(matrix) and type(constant.data) is numpy.ndarray and dictionary is DOK
+    expected = np.r_[np.ones(3 * N - 2)]
+    expected[:N] += np.asarray(a(x).sum(axis=0))[0]
+    np.testing.assert_allclose(tape.gradient(product, y), expected)
+
+
 def test_results_have_the_classes_and_structures_of_scipys():
     x = numpy.random.default_rng(1).uniform(0.5, 1.5, 3 * N - 2)
     for name, case in CASES.items():

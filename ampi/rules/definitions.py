@@ -202,6 +202,11 @@ def _way(x: Any) -> tuple | None:
         return found
 
 
+def is_of_known_class(x: Any) -> bool:
+    """Whether `define_class` tells of the arrays in an object."""
+    return bool(_classes) and not isinstance(x, np.ndarray) and _way(x) is not None
+
+
 def _is_dictionary(x: Any) -> bool:
     """Whether an object is a dictionary, and not of a class derived from it that `define_class` tells of."""
     return isinstance(x, dict) and (type(x) is dict or not _classes or _way(x) is None)
