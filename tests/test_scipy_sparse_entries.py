@@ -252,24 +252,63 @@ def test_indices_of_the_program_are_not_sorted_with_a_copy_of_its_data():
             np.testing.assert_array_equal(ampi.value(matrix.toarray()), before)
 
 
-def test_data_that_is_set_element_by_element():
-    constant = ss.csr_array(np.eye(3))
+CONSTANT = ss.csr_array(np.eye(3))
 
-    def whole(x):
-        a = constant.copy()
-        a.data = x * 1.0
-        a.data[1:] *= x[1:]
-        return (a @ np.ones(3)).sum()
+
+def refilled(x):
+    matrix = CONSTANT.copy()
+    y = matrix @ x
+    matrix.data[:] = x
+    matrix.data[1:] *= x[1:]
+    return ((matrix @ np.ones(3)) * y).sum()
+
+
+def filled(x):
+    places = np.arange(3)
+    matrix = ss.coo_array(((anp if isinstance(x, ampi.ndarray) else np).zeros(3), (places, places))).tocsc()
+    matrix.data += x
+    return (matrix @ x).sum()
+
+
+def replaced(x):
+    matrix = CONSTANT.copy()
+    matrix.data = x * 1.0
+    return (matrix @ x).sum()
+
+
+@pytest.mark.parametrize("case", [refilled, filled, replaced])
+def test_data_that_is_assigned(case):
+    check(case, numpy.array([1.0, 2.0, 3.0]))
+
+
+def test_data_of_others_is_assigned_with_a_warning():
+    matrix = CONSTANT.copy()
 
     def parts(x):
-        a = constant.copy()
-        a.data[:] = x
-        return (a @ np.ones(3)).sum() + x.sum()
+        matrix.data[:] = x
+        return (matrix @ np.ones(3)).sum() + x.sum()
 
+    with pytest.warns(ampi.errors.ActivityWarning, match=r"test_scipy_sparse_entries.py.*plain numpy array"):
+        ampi.grad(parts)(numpy.array([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    "name", ["sort_indices", "sum_duplicates", "eliminate_zeros", "setdiag", "__setitem__", "spsolve"]
+)
+def test_what_scipy_writes_in_place_leaves_what_a_tape_needs(name):
+    values = numpy.array([3.0, 0.0, 4.0, 5.0, 6.0])
     x = numpy.array([1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(ampi.grad(whole)(x), [1.0, 4.0, 6.0])
-    with pytest.warns(ampi.errors.ActivityWarning, match="test_scipy_sparse_entries.py.*plain numpy array"):
-        ampi.grad(parts)(x)
+    with ampi.Tape() as tape:
+        y = tape.watch(x)
+        matrix = ss.csr_array((values, [2, 1, 0, 1, 2], [0, 3, 4, 5]), shape=(3, 3)).copy()
+        before = matrix.toarray()
+        product = (matrix @ y) @ np.array([1.0, 2.0, 3.0])
+        arguments = {"setdiag": (7.0,), "__setitem__": ((0, 0), 7.0)}.get(name, ())
+        if name == "spsolve":
+            sl.spsolve(matrix, np.ones(3))
+        else:
+            getattr(matrix, name)(*arguments)
+    np.testing.assert_array_equal(tape.gradient(product, y), before.T @ [1.0, 2.0, 3.0])
 
 
 DIFFUSION = """

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as ss
 
-from ..activity import plain_of
+from ..activity import is_inexact, plain_of
 from ..libraries import Hook, hook
-from ..memory import storage_of, tracked
+from ..memory import TrackedArray, tracked
 from ..nested import from_nested
 from ..rules.definitions import any_active, define, define_class, mapped, parts, refusal
 from ..tape import Tape, passive
@@ -27,7 +27,7 @@ from .sparse_entries import (
     added,
     any_entries,
     as_array,
-    copied,
+    detach,
     moving,
     name_of,
     placed,
@@ -124,13 +124,37 @@ def as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 # --------------------------------------------------------------------------------------------------- making matrices
 
 
+def first(x: Any) -> Any:
+    """The first of several arguments, or the argument."""
+    return x[0] if isinstance(x, tuple) and x else x
+
+
+def keep_track(a: Any) -> None:
+    """Have the data of a matrix be an array of ours, so that active values can be assigned to it."""
+    if a.format in INDICES and is_inexact(vars(a).get("data")):
+        a.data = tracked(a.data)
+
+
+def _copy(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """`copy`: of data that nobody else has."""
+    if any_active(tape, arguments):
+        return _move(found, tape, arguments, keywords)
+    result = found.original(*arguments, **keywords)
+    keep_track(result)
+    return result
+
+
 def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A matrix of active data with indices, of an active array, or of another matrix."""
     self, *given = arguments
     names = dict(zip(("arg1", "shape", "dtype", "copy"), given))
     named = {**names, **keywords}
     if not any_active(tape, named):
-        return found.original(*arguments, **keywords)
+        found.original(*arguments, **keywords)
+        source = named.get("arg1")
+        if isinstance(getattr(source, "data", None) if ss.issparse(source) else first(source), TrackedArray):
+            keep_track(self)
+        return None
     source = named.pop("arg1")
     name = f"scipy.sparse.{type(self).__name__}"
     if self.format not in INDICES:
@@ -161,7 +185,7 @@ def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 # --------------------------------------------------------------------------------------------- the methods of matrices
 
 _MOVING = (
-    "tocsr tocsc tocoo todia tobsr asformat transpose toarray todense diagonal __getitem__ copy reshape getcol getrow "
+    "tocsr tocsc tocoo todia tobsr asformat transpose toarray todense diagonal __getitem__ reshape getcol getrow "
     "sorted_indices _broadcast_to"
 ).split()
 _IN_PLACE = "sum_duplicates sort_indices prune resize setdiag __setitem__".split()
@@ -173,6 +197,7 @@ _THROUGH = (
 _AS_IT_IS = "__pow__ set_shape sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
 _OWN: dict[str, tuple[Callable, str]] = {
     "__init__": (_made, ""),
+    "copy": (_copy, ".copy"),
     "multiply": (arithmetic.multiplied, ".multiply"),
     "maximum": (arithmetic.extreme, ".maximum"),
     "minimum": (arithmetic.extreme, ".minimum"),
@@ -204,9 +229,7 @@ def _changed(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if arguments[0].format not in INDICES:
             raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
         return _move_in_place(found, tape, arguments, keywords)
-    own = vars(arguments[0])
-    if isinstance(own.get("data"), np.ndarray) and storage_of(own["data"]) is not None:
-        own.update(vars(copied(arguments[0])))  # what SciPy writes there, no tape would see
+    detach(arguments[0])
     return found.original(*arguments, **keywords)
 
 

@@ -22,6 +22,7 @@ from .sparse_entries import (
     coords_of,
     copied,
     dense_of,
+    detach,
     entries,
     indices_of,
     keys_of,
@@ -154,7 +155,10 @@ def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 def without_zeros(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A.eliminate_zeros(): active entries stay, for their derivatives are not zero."""
-    return None if any_active(tape, arguments) else found.original(*arguments, **keywords)
+    if any_active(tape, arguments):
+        return None
+    detach(arguments[0])
+    return found.original(*arguments, **keywords)
 
 
 # ------------------------------------------------------------------------------------------------------------ products

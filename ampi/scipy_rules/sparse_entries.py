@@ -21,7 +21,7 @@ import scipy.sparse as ss
 
 from ..activity import is_active, plain_of
 from ..libraries import Hook
-from ..memory import TrackedArray, tracked, wrapped
+from ..memory import TrackedArray, storage_of, tracked, wrapped
 from ..nested import from_nested
 from ..rules.definitions import any_active, define_class, exactly, mapped, parts, refusal
 from ..tape import Tape, current, passive
@@ -82,6 +82,13 @@ def with_data(a: Any, data: Any) -> Any:
 for _format in INDICES:
     for _kind in ("array", "matrix"):
         define_class(getattr(ss, f"{_format}_{_kind}"), take_apart, put_together)
+
+
+def detach(a: Any) -> None:
+    """Give a matrix arrays of its own before SciPy writes into them, which no tape would see."""
+    data = vars(a).get("data")
+    if isinstance(data, np.ndarray) and storage_of(data) is not None:
+        vars(a).update(vars(with_data(a, tracked(np.array(plain_of(data))))))
 
 
 def copied(x: Any) -> Any:
