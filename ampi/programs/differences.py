@@ -124,11 +124,19 @@ class Comparison:
                 error = self._relative(quotient)
                 return [f"   {self.steps[k]:.0e}   {quotient:+.12e}   {error:.1e}   {side} alone: here is a kink"]
         k = len(STEPS) - 1
-        if not self.forward or abs(self.forward[k] - self.backward[k]) <= 1e-2 * abs(self.differences[k]):
+        if not self.forward or not self._is_bent(k):
             return []
-        sides = f"forward {self.forward[k]:+.6e}, backward {self.backward[k]:+.6e}"
-        where = "here is a kink; where several meet, the gradient need be that of neither side"
-        return [f"   {self.steps[k]:.0e}   {sides}: {where}"]
+        sides = f"forward {self.forward[k]:+.9e}, backward {self.backward[k]:+.9e}"
+        return [
+            f"   {self.steps[k]:.0e}   {sides}: here is a kink",
+            "   (as of a maximum of equal values; where several meet, the gradient need be that of neither side. Values "
+            "that are not alike tell: start from others)",
+        ]
+
+    def _is_bent(self, k: int) -> bool:
+        """Whether the quotients of the two sides differ however short the step is: curvature vanishes with it."""
+        jump, before = (abs(self.forward[j] - self.backward[j]) for j in (k, k - 1))
+        return jump > 100 * self._rounding(k) and jump > 0.3 * before
 
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
