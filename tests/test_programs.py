@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import ampi
+from ampi import outside
 from ampi.programs.differences import compare
 from ampi.programs.gradients import Differentiation
 from ampi.programs.results import describe
@@ -414,6 +415,48 @@ def test_other_libraries_have_numpys_own(program, tmp_path_factory, monkeypatch)
         path.write_text(path.read_text().replace("assert somelib.np is not np", ""))
     MPI.COMM_WORLD.Barrier()
     check(path, ["x"], ["y"], also=["somelib"])
+
+
+LIBRARY = """
+import numpy as np
+
+class Table:  # keeps what it is given in arrays of its own
+    def __init__(self, x): self.x = np.empty(len(x)); self.x[:] = x
+
+def by_float(x): return sum(float(v) for v in x)
+def by_array(x): return np.array(x).sum()
+def by_buffer(x): return float(sum(memoryview(x)))
+def by_table(x): return Table(x).x.sum()
+def by_ratio(x): return x[0].as_integer_ratio()[0] * 1.0
+def by_list(x): return sum(v * v for v in x)
+"""
+
+
+@pytest.mark.parametrize("way", ["float", "array", "buffer", "table", "ratio"])
+def test_what_crosses_to_a_library_is_an_error_with_the_programs_line(program, way, tmp_path_factory, monkeypatch):
+    folder = None
+    if WORLD.rank == 0:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        (folder / "alib.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(MPI.COMM_WORLD.bcast(folder)))
+    path = program(f"""
+        import numpy as np
+        import alib
+        x = np.arange(3.0) + 1
+        z = alib.by_list(x)
+        z = z + alib.by_{way}(x)
+        y = z * 1.0
+    """)
+    with pytest.raises(ampi.ActivityError, match=r"prog.py:6 \(in .*alib.py:\d+\): .* of an active array drops"):
+        ampi.trace(path, "x", "y")
+    if way != "buffer":
+        outside.SHOWING.add("alib")
+    try:
+        if way in ("float", "array", "table"):  # it only shows what it is given
+            assert numpy.array_equal(ampi.trace(path, "x", "y")[1], [2.0, 4.0, 6.0])
+    finally:
+        outside.SHOWING.discard("alib")
+        sys.modules.pop("alib", None)
 
 
 LOSSES = {

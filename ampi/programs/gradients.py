@@ -74,8 +74,8 @@ def _with_reason() -> Iterator[None]:
         raise
     except Exception as error:
         lost = outside.latest_refusal
-        lines = [f"{s.filename}:{s.lineno}: " for s in traceback.extract_tb(error.__traceback__)]
-        if lost and lost.startswith(tuple(lines)):
+        places = [f"{s.filename}:{s.lineno}" for s in traceback.extract_tb(error.__traceback__)]
+        if lost and lost.startswith(tuple(f"{place}{end}" for place in places for end in (": ", " ("))):
             raise ActivityError(lost) from error
         raise
 
