@@ -129,8 +129,8 @@ class Comparison:
         sides = f"forward {self.forward[k]:+.9e}, backward {self.backward[k]:+.9e}"
         return [
             f"   {self.steps[k]:.0e}   {sides}: here is a kink",
-            "   (as of a maximum of equal values; where several meet, the gradient need be that of neither side: start from "
-            "values that are not alike)",
+            "   (as of a maximum of equal values; where several meet, the gradient need be that of neither side: start "
+            "from values that are not alike)",
         ]
 
     def _is_bent(self, k: int) -> bool:
