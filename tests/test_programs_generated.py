@@ -99,7 +99,7 @@ def draw(seed):
     rng = random.Random(seed)
     kind = list(SCOPES)[seed % len(SCOPES)]
     usable = [
-        n for n in NAMES if kind != "method" or not n.startswith("__") or n.endswith("__")
+        n for n in NAMES if kind != "method" or (n != "self" and (not n.startswith("__") or n.endswith("__")))
     ]  # Python mangles those
     np, c, u, t, v, k, f, y, z = rng.sample(usable, 9)
     if rng.random() < 0.5:
