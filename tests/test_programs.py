@@ -506,6 +506,7 @@ ERRORS = {
     ("n", "y"): "n .*prog.py:6.* is the integer 3: integers have no derivative",
     ("ns", "y"): "ns .* is an array of shape \\(3,\\) and dtype int64: integers",
     ("Class.mthod:w", "y"): "there is no Class.mthod in it, did you mean Class.method",
+    ("nothing", "y"): "nothing is None wherever the program assigns nothing",
     ("text", "y"): "text .* is a str, and no number",
     ("o", "y"): "o .* no number; it has the attributes o.a",
     ("x@99", "y"): "line 99 of the script has no statement in a scope that assigns x",

@@ -249,6 +249,8 @@ class Differentiation:
         if request.compiled:
             return _compiled(name)
         line = f" in line {name.line}" if name.line else ""
+        if independent.is_none:
+            return f"{independent.text} is None wherever the program assigns {name.path}{line} at {name.where}"
         what = "is never called" if name.function and not line else "is not run"
         return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}, which {what}" + (
             "" if name.path == name.root else f" (or {name.path} cannot be found there)"
