@@ -227,13 +227,25 @@ class _Names(dict):
         return self[name] if name in self else default
 
 
+class _Refused:
+    """In the place of a global variable that carries derivatives: Numba would take it for a constant."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@numba.extending.typeof_impl.register(_Refused)
+def _typeof_refused(value: _Refused, context: Any) -> Any:
+    raise ActivityError(
+        f"{where_called()}: a function that Numba compiles reads a global variable that carries derivatives, which is "
+        "a constant there; pass it as an argument"
+    )
+
+
 def _numbas(value: Any) -> Any:
     if isinstance(value, memory.TrackedArray):
         if would_be_lost(value):
-            raise ActivityError(
-                f"{where_called()}: a function that Numba compiles reads a global variable that carries derivatives, "
-                "which is a constant there; pass it as an argument"
-            )
+            return _Refused(value)
         return memory.plain(value)[()] if memory.is_scalar(value) else memory.plain(value)
     if isinstance(value, (Plain, Compiled)):
         if _in_work and value is _in_work[-1]:

@@ -1,8 +1,8 @@
 """Global variables of a program's compiled functions that carry derivatives: arguments in their place (lambda lifting).
 
 Numba takes the value that a global or closure variable has when a function is first called as a constant, for good.
-Where that value carries derivatives, the function gets a parameter for it, and so do the functions that call it; what is
-passed is the value as it was at the first call.
+Where that value carries derivatives, the function gets a parameter for it, and so do the functions that call it; it is
+passed as it was at the first call.
 """
 
 from __future__ import annotations
