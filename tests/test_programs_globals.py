@@ -18,6 +18,8 @@ from numba import njit
 g = 9.81
 table = np.array([1.0, -2.0, 0.5])
 twice = table
+pair = (3.0, 4.0)
+deep = (1, pair)
 dx = table[2] - table[1]
 """
 MODULES = {
@@ -35,6 +37,7 @@ MODULES = {
 USES = {  # what a function reads, and the independent
     "a number": ("g * x", "g"),
     "an array": ("table[0] * x + table.sum() * table[2]", "table"),
+    "a tuple": ("pair[0] * x + deep[1][0] * pair[1]", "pair"),
     "two names": ("table[0] * x + twice[1]", "table"),
     "an element computed": ("x / dx", "table"),
     "a module's": ("constants.rho * x + c.shared[1]", "constants::rho"),

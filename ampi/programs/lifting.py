@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from .. import memory
+from ..derivatives import leaves_of, map_leaves
 from ..errors import ActivityError
 from ..kernel.frontend.source import Source, read_source
 from ..kernel.runtime.cache import names_in
@@ -94,8 +97,8 @@ def variables_of(function: Any, inside: tuple[Any, ...] = ()) -> list[Variable]:
     before = _lifted.get(place, set())
     found: dict[int, Variable] = {}
     for path, value in _free(function):
-        if isinstance(value, TrackedArray):
-            if value.dtype.kind in "fc" and (would_be_lost(value) or path in before):
+        if _has_numbers(value):
+            if any(map(would_be_lost, leaves_of(value))) or path in before:
                 found.setdefault(id(value), Variable(path, value))
                 _lifted.setdefault(place, set()).add(path)
         elif (callee := _callee(value)) is not None and callee not in (function, *inside):
@@ -121,6 +124,13 @@ def _free(function: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
                     yield (name, attribute), vars(value)[attribute]
 
 
+def _has_numbers(value: Any) -> bool:
+    """Whether it is a tracked number or array, or a tuple with some."""
+    if isinstance(value, tuple):
+        return any(map(_has_numbers, value))
+    return isinstance(value, TrackedArray) and value.dtype.kind in "fc"
+
+
 def _callee(value: Any) -> Any:
     """The Python function of what a kernel may call."""
     function = getattr(value, "py_func", value)
@@ -128,7 +138,7 @@ def _callee(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    return value if memory.is_scalar(value) or not value.ndim else value.copy()
+    return map_leaves(lambda x: x.copy() if isinstance(x, np.ndarray) and not memory.is_scalar(x) else x, value)
 
 
 class _Lifting:
@@ -193,7 +203,7 @@ class _Passing(ast.NodeTransformer):
 
     def _passed(self, node: Any) -> Any:
         value = self._value(node)
-        if isinstance(value, TrackedArray) and value.dtype.kind in "fc" and id(value) in self.names.lifted:
+        if id(value) in self.names.lifted and _has_numbers(value):
             return ast.copy_location(ast.Name(self.names[id(value)], ast.Load()), node)
         return None
 
