@@ -714,6 +714,20 @@ def test_what_is_computed_in_single_precision_between_is_compared_so(program):
     check(path, ["k"], ["y"])
 
 
+def test_sums_that_cancel_are_compared_as_exactly_as_they_can_be(program):
+    path = program("""
+        import numpy as np
+        k = 0.5
+        x = np.sin(np.linspace(-3.0, 3.0, 41) * k) * 1e3
+    """)
+    problem = Differentiation(Program("file", str(path), []), ["k"], ["x"])
+    with ampi.mpi.installed():
+        (found,) = compare(problem, problem.gradients())
+        problem.runner.forget()
+    assert abs(found.exact) < 1e-9 and found.passed and "kink" not in str(found), str(found)
+    assert "all of it rounding" in str(found)
+
+
 KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()
 KINDS += ["(int, float)", "(list, np.ndarray)"]
 VALUES = "k k*2 a a[0] a.sum() np.float32(k) np.array(k) hadamard(2) 1 [k] a.size".split()

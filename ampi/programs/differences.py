@@ -32,7 +32,7 @@ class Comparison:
     noise : float
         By how much the value differs between two runs with the same independents.
     scale : float
-        The size of the values, of which rounding is a part.
+        The size of the values, and of what they are sums of, of which rounding is a part.
     eps : float
         Of the arithmetic.
     """
@@ -111,7 +111,8 @@ class Comparison:
         else:
             best = min(range(len(self.steps)), key=self.error)
             verdict = f"{'PASS' if self.passed else 'FAIL'} (relative difference {self.error(best):.1e}, "
-            verdict += f"allowed {self.tolerance:.0e})"
+            is_zero = self.passed and self.error(best) > self.tolerance
+            verdict += "all of it rounding)" if is_zero else f"allowed {self.tolerance:.0e})"
             if not any(self.agrees(k) for k in range(len(self.steps))):
                 lines += self._sides()
         return "\n".join([*lines, verdict])
@@ -176,7 +177,7 @@ def _compared(
             list(steps),
             [(up[k] - down[k]) / (2 * step) for (up, down), step in zip(ends, steps)],
             abs(again[k] - value),
-            float(np.max(np.abs(values))),
+            max(float(np.max(np.abs(values))), problem.magnitude_of(dependent)),
             float(np.finfo(np.float32 if is_single else np.float64).eps),
             [(up[k] - value) / step for (up, _), step in zip(ends, steps)],
             [(value - down[k]) / step for (_, down), step in zip(ends, steps)],

@@ -202,6 +202,11 @@ class Differentiation:
             return sum(v for v in given if v is not None)
         return given[0] if given[0] is not None else float("nan")
 
+    def magnitude_of(self, dependent: Dependent) -> float:
+        """The sum of the absolute values that the objective is the sum of. Collective."""
+        given = self.comm.allgather(dependent.magnitude)
+        return {"sum": sum, "replicated": max, "root": lambda x: x[0]}[self.objective](given)
+
     def _namespace_of(self, module: str) -> Any:
         if not module:
             return self.runner.namespace

@@ -147,6 +147,8 @@ class Dependent:
         How often it was read.
     reason : str
         Why it has no value, if it has none.
+    magnitude : float
+        The sum of the absolute values of its elements.
     """
 
     def __init__(self, text: str, name: Name | None) -> None:
@@ -159,6 +161,7 @@ class Dependent:
         self.value: Any = None
         self.times = 0
         self.reason = ""
+        self.magnitude = 0.0
 
     def read(self, value: Any) -> None:
         """The variable has this value where it is to be read."""
@@ -177,6 +180,7 @@ class Dependent:
             self.reason = "is complex; take its real part, or its absolute value"
         elif array.dtype.kind in "fiub" and array.size:
             self.value, self.reason = _total(array), ""
+            self.magnitude = float(np.sum(np.abs(memory_of(array))))
 
 
 class Session:
