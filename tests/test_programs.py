@@ -459,6 +459,61 @@ def test_what_crosses_to_a_library_is_an_error_with_the_programs_line(program, w
         sys.modules.pop("alib", None)
 
 
+@pytest.mark.parametrize("handler", ["except Exception:", "except (ValueError, Exception) as e:", "except:"])
+def test_errors_of_lost_derivatives_are_not_caught(program, handler):
+    path = program(f"""
+        import numpy as np
+        x = np.arange(3.0)
+        try:
+            y = np.roots(x).real.sum()
+        {handler}
+            y = 2.0 * x[0]
+    """)
+    with pytest.raises(ampi.ActivityError, match=r"prog.py:5: numpy.roots has no derivative rule"):
+        ampi.trace(path, "x", "y")
+
+
+def test_errors_of_the_program_are_caught_as_ever(program):
+    path = program("""
+        import sys
+        import numpy as np
+        x = np.arange(3.0)
+        try:
+            try:
+                raise KeyError("a")
+            except KeyError as error:
+                seen = error
+                raise ValueError("b") from error
+            finally:
+                x = x * 2
+        except (ValueError, TypeError) as error:
+            assert isinstance(error.__cause__, KeyError) and sys.exc_info()[1] is error
+            y = np.sum(x)
+        else:
+            y = 0.0
+    """)
+    check(path, ["x"], ["y"])
+
+
+@pytest.mark.parametrize("how", ["functools.lru_cache", "functools.lru_cache(maxsize=2, typed=True)", "cache"])
+@pytest.mark.parametrize("order", ["f(k) + 3 * f(2.0)", "3 * f(2.0) + f(k)", "f(n=k) + f(n=2.0)", "f(k) * f(k)"])
+def test_caches_of_values_keep_nothing_that_carries_derivatives(program, how, order):
+    path = program(f"""
+        import functools
+        from functools import cache
+        k = 2.0
+        calls = []
+        @{how}
+        def f(n):
+            calls.append(n)
+            return n ** 3
+        y = {order} + f(5.0) + f(5.0)
+        assert f.cache_info().hits >= 1 and len(calls) <= 3
+        f.cache_clear()
+    """)
+    check(path, ["k"], ["y"])
+
+
 LOSSES = {
     "y = np.sum(x) * 0 + statistics.fmean([x[0], x[1]])": "float\\(\\) of an active array",
     "y = math.lgamma(x[1])": "lgamma has no derivative rule",

@@ -345,7 +345,9 @@ class Tape(metaclass=_WithHelp):
         except Exception as error:
             self.refuse(error)
             raise
-        with np.errstate(divide="ignore", invalid="ignore"):  # of derivatives that are infinite, or count for nothing
+        with np.errstate(
+            divide="ignore", invalid="ignore", under="ignore"
+        ):  # derivatives that are infinite, or count for nothing
             sweep.run()
         found = iter(sweep.results)
         return in_structure_of(x, found)
