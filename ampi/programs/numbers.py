@@ -58,8 +58,10 @@ def has_attribute(x: Any, name: str, /) -> bool:
 
 
 def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
-    """`functools.lru_cache`, which keeps no result of arguments that carry derivatives: to a cache, a number is what its
-    value is, and another one of this value would get that result, or a constant's would be taken for it."""
+    """`functools.lru_cache`, which keeps no result of arguments that carry derivatives.
+
+    To a cache, a number is what its value is: a constant of this value would get that result, or the other way round.
+    """
     if callable(maxsize):
         return lru_cache(typed=typed)(maxsize)
 
