@@ -90,6 +90,8 @@ CASES = {
     # elements
     "functions": lambda x: abs(-a(x)).sqrt() + a(x).tanh() + a(x).sign(),
     "maximum": lambda x: a(x).maximum(EYE * 7) + a(x).minimum(s(x)),
+    "extremes of numbers": lambda x: (aa(x).maximum(-0.5), aa(x).minimum(x[0]), (-aa(x)).maximum(-x[1] * 7)),
+    "extremes of arrays": lambda x: (aa(x).maximum(np.full((N, N), 0.9)), aa(x).minimum(x[:N])),
     "conjugate": lambda x: a(x).conj() + a(x).getH(),
     "float32": lambda x: a(x).astype(np.float64),
     # blocks and parts

@@ -219,24 +219,26 @@ def multiplied(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
 
 
 def extreme(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A.maximum(B) and A.minimum(B) of two matrices."""
+    """A.maximum(B) and A.minimum(B), of a matrix, an array, or a number that leaves zeros as they are."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
-    self, other = arguments
-    if not ss.issparse(other):
-        raise refusal(
-            name_of(found, arguments),
-            " with what is no sparse matrix",
-            "use numpy.maximum of A.toarray(), or of A.data",
-        )
     import ampi.numpy as anp
 
-    exact = _exactly(found, self, other)
-    both = [summed(*entries(x)) for x in (self, other)]
-    keys = np.unique(np.concatenate([k for k, _ in both]))
-    wide = [added(data, np.searchsorted(keys, k), len(keys)) for k, data in both]
     function = anp.maximum if found.name.endswith("maximum") else anp.minimum
-    return _given(found, tape, exact, keys, function(*wide))
+    self, other = arguments
+    other = as_array(other)
+    if not ss.issparse(other) and np.ndim(other):
+        return function(self.todense(), other)
+    if not ss.issparse(other) and function(0, other):
+        raise refusal(name_of(found, arguments), " that gives a dense matrix", "use numpy.maximum of A.toarray()")
+    exact = _exactly(found, self, other)
+    keys, data = summed(*entries(self))
+    if ss.issparse(other):
+        own, (others, other) = keys, summed(*entries(other))
+        keys = np.union1d(own, others)
+        data = added(data, np.searchsorted(keys, own), len(keys))
+        other = added(other, np.searchsorted(keys, others), len(keys))
+    return _given(found, tape, exact, keys, function(data, other))
 
 
 def kron(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
