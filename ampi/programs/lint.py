@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import math
 import os
@@ -16,8 +18,11 @@ from typing import Any
 import numpy as np
 
 from .. import functions
+from ..libraries import hook_of
 from ..mpi.rules import TABLE, Treatment
-from ..rules import elementwise, inplace
+from ..rules import elementwise, inplace, linear_algebra
+from ..scipy_rules import guards
+from ..tape import Tape
 from .numbers import has_derivative
 from .stand_ins import is_replaced
 
@@ -66,7 +71,7 @@ _WRITES = {
 }
 _READS = {f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile fromstring frombuffer memmap".split()}
 _INTEGERS = re.compile(r"(np\.|numpy\.|['\"])?u?int(\d+|p|c)?_?['\"]?|bool|np\.bool_?|['\"][<>=]?[iu?]\d*['\"]")
-_NUMBA = {"vectorize", "guvectorize", "stencil", "cfunc", "cuda", "experimental.jitclass", "generated_jit"}
+_NUMBA = {"cfunc", "cuda", "experimental.jitclass", "generated_jit"}
 _LEAVES = {
     "tobytes": "bytes carry no derivative; send the array, or pack it with MPI.Pack",
     "tofile": "what is written contributes nothing; ampi's File.Write has outputs that can carry a seed",
@@ -178,7 +183,9 @@ class _File(ast.NodeVisitor):
         elif package in _PARALLEL:
             self._say(node, f"import {name}", _ADVICE["parallel"])
         elif not (
-            is_replaced(package) or package in sys.stdlib_module_names or package in ("ampi", "mpi4py", *_NO_NUMPY)
+            is_replaced(package)
+            or package in sys.stdlib_module_names
+            or package in ("ampi", "mpi4py", "scipy", *_NO_NUMPY)
         ):
             self._say(node, f"import {name}", _ADVICE["library"].format(package))
         return False
@@ -222,6 +229,8 @@ class _File(ast.NodeVisitor):
             self._say(node, name, "what is read is a constant")
         elif package == "numpy":
             self._numpy(node, name)
+        elif package == "scipy":
+            self._scipy(node, name)
         elif package == "math" and callable(getattr(math, name[5:], None)) and not has_derivative(name[5:]):
             self._say(node, name, f"there is no derivative rule for it, active numbers are an error; {_OWN_RULES}")
         elif package == "cmath":
@@ -260,6 +269,18 @@ class _File(ast.NodeVisitor):
         if not takes_derivatives(function):
             self._say(node, name, f"there is no derivative rule for it, active arrays are an error; {_OWN_RULES}")
 
+    def _scipy(self, node: ast.Call, name: str) -> None:
+        found: Any = None
+        for part in name.split("."):
+            found = importlib.import_module(part) if found is None else _member(found, part)
+            if found is None:
+                return
+        advice = _refusal(found)
+        if advice is not None:
+            self._say(
+                node, name, f"there is no derivative rule for it, active arrays are an error; {advice or _OWN_RULES}"
+            )
+
     def visit_FunctionDef(self, node: Any) -> None:
         """Functions that Numba compiles in ways that cannot be differentiated."""
         for decorator in node.decorator_list:
@@ -273,6 +294,25 @@ class _File(ast.NodeVisitor):
 def _opens_for_writing(node: ast.Call) -> bool:
     mode = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "mode"), None)
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wax+"))
+
+
+def _member(module: Any, name: str) -> Any:
+    """What a module of SciPy has, parts that are not loaded yet among it; None for what it has not."""
+    found = getattr(module, name, None)
+    if found is None and isinstance(module, types.ModuleType):
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(f"{module.__name__}.{name}")
+    return found
+
+
+def _refusal(function: Any) -> str | None:
+    """What to write in the place of a function of SciPy without a rule; None if it has one."""
+    with Tape():
+        pass  # SciPy's rules are there once a tape records
+    if isinstance(function, np.ufunc):
+        return None if takes_derivatives(function) or linear_algebra.has_rule(function) else ""
+    found = hook_of(getattr(function, "__init__", function) if isinstance(function, type) else function)
+    return guards.instead(found) if found is not None and found.handle is guards.refuse else None
 
 
 def _without_rule() -> set[str]:

@@ -47,6 +47,11 @@ def _vjp_maker(function: Callable) -> Callable | None:
     return primitive_vjps.get(primitive)
 
 
+def has_rule(function: Callable) -> bool:
+    """Whether autograd has a rule for a function."""
+    return _vjp_maker(function) is not None
+
+
 _OWN_MAKERS: dict[Callable, Callable] = {}
 """Those that take the place of autograd's."""
 
