@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -40,6 +41,7 @@ from ampi.kernel.frontend import (
     outside,
     random_generators,  # noqa: F401 (enters its rules)
     random_numbers,  # noqa: F401 (enters its rules)
+    recursion_nodes,
     statements,
     stencils,  # noqa: F401 (enters its calls)
     subscripts,
@@ -51,6 +53,7 @@ from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared
 from ampi.kernel.frontend.desugar import bound_names, spell_out
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
+from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
 from ampi.kernel.frontend.refusals import advice_for, describe
 from ampi.kernel.frontend.sequences import OF_TUPLES
@@ -71,8 +74,13 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
     **list_nodes.EXPRESSIONS,
+    **recursion_nodes.EXPRESSIONS,
 }
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_nodes.Put: list_nodes.put_item}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
+    **statements.STATEMENTS,
+    **recursion_nodes.STATEMENTS,
+    list_nodes.Put: list_nodes.put_item,
+}
 
 
 @global_compiler_lock
@@ -128,12 +136,10 @@ class _Builder:
         self.globals = outside.free_names(function)
         self.given = given_values(function, source, argument_types, bool(callers))
         self.globals |= spell_out(source, self.globals)
-        self.local_names = bound_names(self.definition)
-        self.webs: Webs = split_webs(
-            self.definition,
-            functools.partial(static_test, self.given),
-            lambda node: outside.is_prange(node, self.globals, self.local_names),
-        )
+        is_call = is_call_of(self.definition, self.is_itself, self.globals)
+        if any(map(is_call, ast.walk(self.definition))):
+            remove_recursion(source, inspect.signature(function), self.given, self.globals, is_call, self.split())
+        self.webs = self.split()
         self.scope = _Scope()
         self.callees: dict[Any, ir.Function] = {}
         self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy
@@ -142,6 +148,21 @@ class _Builder:
         self.pending: list[ast.AST] = []
 
     # ------------------------------------------------------------------------------------------- building
+
+    def is_itself(self, value: Any) -> bool:
+        """Whether what a name stands for is this function, whatever compiles it."""
+        if any(c in invocations.AUTHORED for c in type(value).__mro__):
+            return False
+        function = invocations.kernel_function(value)
+        return function is not None and function.__code__ is self.function.__code__
+
+    def split(self) -> Webs:
+        self.local_names = bound_names(self.definition)
+        return split_webs(
+            self.definition,
+            functools.partial(static_test, self.given),
+            lambda node: outside.is_prange(node, self.globals, self.local_names),
+        )
 
     def signature(self, declaration: Declared, argument_types: tuple[types.Type, ...], node: Any = None) -> Any:
         """The types of arguments and result that are declared for arguments of these types."""
