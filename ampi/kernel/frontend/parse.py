@@ -452,9 +452,16 @@ class _Builder:
         key = (function.__code__, id(function), argument_types, single)
         if key not in self.callees:
             if any(code is function.__code__ for code, _ in self.callers):
-                self.fail(node, f"'{function.__name__}' calls itself", "write the recursion as a loop")
+                self.fail(node, *self.recursion(function))
             self.callees[key] = lower(_parse(function, argument_types, self.callers, single))
         return self.callees[key]
+
+    def recursion(self, function: Any) -> tuple[str, str]:
+        """What is said where functions call one another in a circle."""
+        if self.is_itself(function) or function.__code__ is self.function.__code__:
+            return f"'{function.__name__}' calls itself by another name", f"call it as {function.__name__}(...)"
+        problem = f"'{function.__name__}' and '{self.source.name}' call one another"
+        return problem, "make one function of them, which calls itself, with a number that says which of the two it is"
 
     def type_of(self, node: ast.AST, value: Value) -> types.Type:
         if isinstance(value, Static):

@@ -36,12 +36,12 @@ from numba import types
 
 from ampi.kernel.frontend.desugar import bound_names, in_order
 from ampi.kernel.frontend.list_nodes import Known, Length, assign, copied, increase, name_of, named, placed
-from ampi.kernel.frontend.recursion_nodes import FIRST_ROOM, Call, Down, Go, Grow, Keep, Slot, Slots, Up
+from ampi.kernel.frontend.recursion_nodes import FIRST_ROOM, OF_ARRAYS, Call, Down, Go, Grow, Keep, Slot, Slots, Up
 from ampi.kernel.frontend.separate_calls import Separate
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.frontend.values import Static
 from ampi.kernel.frontend.webs import Webs
-from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.names import Names, stem
 
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _LEAVES = (Call, ast.Return, ast.Break, ast.Continue)
@@ -86,23 +86,23 @@ class _Removal:
     ):
         self.source, self.definition, self.fail = source, source.definition, source.fail
         self.signature, self.given, self.known, self.webs = signature, given, known, webs
-        self.names = Names(in_order(self.definition))
-        self.fresh = self.names.fresh
+        self.fresh = Names(in_order(self.definition)).fresh
         self.local = bound_names(self.definition)
+        self.written = self.local - {n for n in self.local if stem(n) != n}  # by the user
         self.is_call = is_call
         self.blocks: dict[int, list[ast.stmt]] = {}
         self.loops: list[tuple[int | None, int]] = []  # where break and continue go
 
     def run(self) -> None:
         definition = self.definition
-        if self.webs.maybe_undefined:
-            node = self.webs.maybe_undefined[0]
-            self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
         if definition.args.vararg:
             problem = f"'{self.source.name}' has *{definition.args.vararg.arg} and calls itself"
             self.fail(definition, problem, "name every parameter")
         parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
         body = Separate(self.source.name, self.is_call, self.fresh, self.fail).body(definition.body)
+        if self.webs.maybe_undefined:
+            node = self.webs.maybe_undefined[0]
+            self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
         calls = [n for s in body for n in ast.walk(s) if isinstance(n, Call)]
         self.arguments = {id(n): self.bound(n.call) for n in calls}
         changed = _assigned(body)
@@ -145,7 +145,7 @@ class _Removal:
                 node = next((n for n in calls if not self.is_same(name, self.arguments[id(n)][name])), calls[0])
                 if isinstance(given, types.Array):
                     problem = f"the array '{name}' is another one where '{self.source.name}' calls itself"
-                    advice = "pass the whole array in each call, and in numbers which part of it is meant"
+                    advice = OF_ARRAYS
                 else:
                     problem = f"'{name}', which is no number, changes where '{self.source.name}' calls itself"
                     advice = "pass it on unchanged, under the name that it has"
@@ -444,6 +444,8 @@ class _Removal:
                     made = self.call(s, changed)
                 case Up(value=value):
                     result = [] if value is None else [self.keep(self.results, ast.Constant(0), value, "the result")]
+                    for part in result:
+                        part.is_result = True
                     back = assign(self.next, self.slot(self.backs, named(self.depth)))
                     made = [*result, back, increase(self.depth, ast.Constant(-1))]
                 case ast.If() if _is_way(s):
@@ -477,7 +479,8 @@ class _Removal:
         return [*made, assign(self.next, ast.Constant(0))]
 
     def kept(self, name: str, frame: ast.expr, value: ast.expr) -> ast.stmt:
-        made = self.keep(self.stacks[name], frame, value, f"'{name}'")
+        shown = f"'{name}'" if stem(name) in self.written else "what is kept here"
+        made = self.keep(self.stacks[name], frame, value, shown)
         made.given = self.given.get(name) if name in self.passed else None
         return made
 

@@ -9,12 +9,14 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, sequences
+from ampi.kernel.frontend import array_values, sequences, statements
+from ampi.kernel.frontend.declared import declared
 from ampi.kernel.frontend.values import Group, Unknown, Value, describe_kind, is_listed, kind_of, merge_kinds
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 
 FIRST_ROOM = 16  # frames, before the stack grows
+OF_ARRAYS = "pass whole arrays on unchanged, with numbers that say which part is meant, and return numbers"
 
 # ------------------------------------------------------------------------------- in the flow of the function itself
 
@@ -70,6 +72,7 @@ class Keep(ast.stmt):
     key: str
     name: str
     given: Any = None
+    is_result = False
 
 
 class Grow(ast.stmt):
@@ -96,16 +99,18 @@ def slot(builder: Any, node: Slot) -> Value:
 
 def keep(builder: Any, node: Keep) -> None:
     value = builder.value(node.value)
+    if node.is_result:
+        value = statements.as_declared(value, builder.result_type)
     items = value.items if isinstance(value, Group) and value.cls is None else (value,)
     if not items or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items):
         _refuse(builder, node, value)
-    kind = kind_of(value)
+    kind = _declared_kind(builder, node, kind_of(value))
     known = builder.scope.kinds.get(node.key)
     merged = kind if known is None else merge_kinds(known, kind)
     if merged is None or not _is_steady(node.given, merged):
         was, is_ = describe_kind(known if merged is None else node.given), describe_kind(kind)
         problem = f"{node.name} is {was} here and {is_} there, where '{builder.source.name}' calls itself"
-        builder.fail(node, problem, "give it one type: convert it before, x = float(x)")
+        builder.fail(node, problem, "give it one type: convert it in the first call")
     builder.scope.kinds[node.key] = merged
     stack = builder.any_value(node.stack)
     frame = array_values.steady(builder, builder.scalar(node.frame))
@@ -117,11 +122,24 @@ def keep(builder: Any, node: Keep) -> None:
 def _refuse(builder: Any, node: Keep, value: Value) -> None:
     itself = f"'{builder.source.name}' calls itself"
     if any(map(array_values.is_array, value.items if isinstance(value, Group) else (value,))):
-        problem = f"{node.name} is an array, which differs from call to call, where {itself}"
-        advice = "pass the whole array in each call, and in numbers which part of it is meant; return numbers"
-        builder.fail(node, problem, advice)
+        problem = f"{node.name} is an array (or a list), another one in each call, where {itself}"
+        builder.fail(node, problem, OF_ARRAYS)
     problem = f"{node.name} is neither a number nor a tuple of numbers, where {itself}"
     builder.fail(node, problem, "pass it on unchanged, under the name that it has")
+
+
+def _declared_kind(builder: Any, node: Keep, kind: Any) -> Any:
+    """The type of an argument; where a signature declares it, all calls convert to that."""
+    given = node.given
+    if not isinstance(given, types.Type) or not inference.is_scalar(given) or not isinstance(kind, types.Type):
+        return kind
+    declaration = declared(builder.function)
+    if declaration is None or not declaration.signatures:
+        return kind
+    if inference.unify(given, kind) != inference.plain(given):
+        problem = f"{node.name} is declared to be {given}, and is {kind} where '{builder.source.name}' calls itself"
+        builder.fail(node, problem, "convert it in the call")
+    return inference.plain(given)
 
 
 def _is_steady(given: Any, kind: Any) -> bool:
