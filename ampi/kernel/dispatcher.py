@@ -223,7 +223,7 @@ class Kernel:
         if tape.living:
             return recorder()(self, args)
         for a in args:
-            if isinstance(a, (memory.TrackedArray, tuple)):
+            if isinstance(a, (memory.TrackedArray, tuple, list)):
                 return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
         return self.dispatcher(*args)
 

@@ -114,6 +114,16 @@ def seed_numba(seed):
     np.random.seed(seed)  # noqa: NPY002
 
 
+class recursive:
+    """A function that is a kernel to the differentiator, and run by Python."""
+
+    def __init__(self, function):
+        self.py_func = function
+
+    def __call__(self, *arguments):
+        return self.py_func(*arguments)
+
+
 shifted = numba.njit(lambda x, y=0.3: math_free(x, y) + y * y)
 HELPERS = (
     "total",
@@ -128,6 +138,7 @@ HELPERS = (
     "declared",
     "shifted",
     "noisy",
+    "recursive",
 )
 
 

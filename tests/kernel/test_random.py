@@ -10,6 +10,7 @@ from random_check import examine, examine_recorded
 from random_flow import Flow
 from random_kernels import Program
 from random_language import Language
+from random_recursion import Recursion
 
 from ampi import KernelError
 
@@ -60,6 +61,11 @@ def test_recorded(seed):
 @pytest.mark.parametrize("seed", seeds(40_000, 30))
 def test_flow(seed):
     examine(Flow(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(70_000, 16))
+def test_recursion(seed):
+    examine(Recursion(seed).source(), seed)
 
 
 def two_exits(x, a):

@@ -56,10 +56,10 @@ from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
 from ampi.kernel.frontend.refusals import advice_for, describe
-from ampi.kernel.frontend.sequences import OF_TUPLES
+from ampi.kernel.frontend.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.source import Source, read_source
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, is_listed, structure_of
+from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, is_list_of_arrays, is_listed, structure_of
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
@@ -185,6 +185,8 @@ class _Builder:
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.lists: set[str] = set()  # arrays that are lists to the program
+        self.list_arguments: set[str] = set()  # those, and others, that hold what is in a list among the arguments
+        self.roots: dict[str, str] = {}  # of parts of arrays: the array
         self.drawn: dict[types.Type, ir.Drawn] = {}  # where random numbers go, by their types
         self.generators: list[ir.Argument] = []  # random generators among the arguments
         self.unrolling = 0
@@ -220,7 +222,16 @@ class _Builder:
     def emit(self, statement: ir.Stmt) -> None:
         if isinstance(statement, (ir.Store, ir.Elementwise)):
             statement = replace(statement, value=into_array(statement.value, statement.array.type.dtype))
+        self.note_root(statement)
         self.block.append(statement if statement.line else replace(statement, line=self.line))
+
+    def note_root(self, statement: ir.Stmt) -> None:
+        if isinstance(statement, (ir.Alias, ir.View)):
+            self.roots[statement.target.name] = self.roots.get(statement.array.name, statement.array.name)
+
+    def is_of_list(self, array: ir.Var) -> bool:
+        """Whether an array is (a part of) what a list among the arguments holds."""
+        return self.roots.get(array.name, array.name) in self.list_arguments
 
     def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:
         """The statements that ``build`` emits, and what it returns."""
@@ -267,7 +278,8 @@ class _Builder:
         if not inference.convertible(type_, array.type.dtype):
             self.fail(node, f"a {type_} cannot be stored in an array of {array.type.dtype}", "convert it")
         if array.name in self.constants or not array.type.mutable:
-            self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
+            of_list = "; arrays that are to be written are passed in a tuple" if self.is_of_list(array) else ""
+            self.fail(node, f"'{array.name}' is read-only", f"copy it into a local array first{of_list}")
 
     # ------------------------------------------------------------------------------------------- expressions
 
@@ -276,6 +288,8 @@ class _Builder:
         value = self.any_value(node, hint)
         if is_listed(value):
             self.fail(node, "a list of tuples here", OF_TUPLES)
+        if is_list_of_arrays(value):
+            self.fail(node, "a list of arrays here", OF_ARRAYS)
         return value
 
     def any_value(self, node: ast.expr, hint: str | None = None) -> Value:
@@ -389,6 +403,8 @@ class _Builder:
             return ir.Const(bool(value.value), types.boolean)
         if isinstance(value, Group):
             return ir.Const(bool(value.items), types.boolean)
+        if is_list(self, value):
+            return ir.Op("ne", (ir.Size(value, 0, types.intp), ir.Const(0, types.intp)), types.boolean)
         if inference.is_array(value.type):
             self.fail(
                 node, "the truth of an array", "compare an element or a.size, or write np.any(...) or np.all(...)"
@@ -473,6 +489,9 @@ class _Builder:
             if value.cls is not None:
                 return types.NamedTuple(parts, value.cls)
             return types.Tuple(parts)
+        if isinstance(value, ir.Var) and value.name in self.lists:
+            item = value.type.dtype if value.type.ndim == 1 else value.type.copy(ndim=value.type.ndim - 1)
+            return types.List(item, reflected=True)
         if isinstance(value, Records) and value.index:
             self.fail(node, "a record as an argument", "pass the array and the index")
         return value.type
