@@ -35,6 +35,9 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
         items = [arguments.plain(v) for v in items]
     if not all(isinstance(v, (np.ndarray, np.generic, bool, int, float, complex)) for v in items):
         return ListArgument(given, ())  # what kernels do not take: the parser says so
+    dtypes = list(dict.fromkeys(str(v.dtype if isinstance(v, np.ndarray) else np.asarray(v).dtype) for v in items))
+    if len(dtypes) > 1:
+        raise KernelError(f"{kernel.__name__}(): a list of {', '.join(dtypes)}; give its items one type")
     functions = _functions() if active else np
     arrays = [v for v in items if isinstance(v, np.ndarray) and not arguments.is_scalar(v)]
     if not arrays:

@@ -26,7 +26,9 @@ class Recursion(Program):
         body, self.scalars = "\n".join(self.lines), ["u", "v"]
         level = self.random.randint(2, 3)
         call = f"down(a, b, c, index, {self.expression(1)}, v, n, {level})"
-        text = f"@recursive\ndef down(a, b, c, index, u, v, n, level):\n{body}\n\n\ndef kernel(a, b, c, index, u, v, n):\n"
+        text = (
+            f"@recursive\ndef down(a, b, c, index, u, v, n, level):\n{body}\n\n\ndef kernel(a, b, c, index, u, v, n):\n"
+        )
         if self.result == "nothing":
             return f"{text}    {call}\n    u = 0.5 * u * a[1]\n    down(a, b, c, index, u, v, n, 1)\n    return u\n"
         return f"{text}    return {call}\n"
@@ -71,7 +73,9 @@ class Recursion(Program):
 
     def loop(self):
         i = self.fresh("i")
-        head = f"for {i} in {self.random.choice(['range(2)', 'range(n - 2, n)', 'range(1, -1, -1)', 'range(0, 4, 3)'])}:"
+        head = (
+            f"for {i} in {self.random.choice(['range(2)', 'range(n - 2, n)', 'range(1, -1, -1)', 'range(0, 4, 3)'])}:"
+        )
         self.counters.append(i)
         self.nest(head)
         self.counters.pop()

@@ -31,7 +31,17 @@ from ampi.kernel.frontend.desugar import Nested
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, is_list_of_arrays, is_listed, part_of
+from ampi.kernel.frontend.values import (
+    ZERO,
+    Group,
+    Slice,
+    Static,
+    Value,
+    conjugate,
+    is_list_of_arrays,
+    is_listed,
+    part_of,
+)
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads

@@ -59,7 +59,18 @@ from ampi.kernel.frontend.refusals import advice_for, describe
 from ampi.kernel.frontend.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.source import Source, read_source
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, is_list_of_arrays, is_listed, structure_of
+from ampi.kernel.frontend.values import (
+    Group,
+    Leaf,
+    Named,
+    Single,
+    Static,
+    Unknown,
+    Value,
+    is_list_of_arrays,
+    is_listed,
+    structure_of,
+)
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array

@@ -165,9 +165,7 @@ class _Removal:
         if not given:
             return None
         if len(given) < len(values) or self.webs.falls_through:
-            self.fail(
-                self.definition, "some ways through return a value and others end without", "return on every way"
-            )
+            self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
         names = {name_of(v) for v in given}
         only = next(iter(names))
         return only if len(names) == 1 and only in self.same else "value of its own"
@@ -214,7 +212,10 @@ class _Removal:
                 case ast.If(test=test):
                     then, orelse = s.body, s.orelse
                     if _ends(then) or _ends(orelse):
-                        then, orelse = [*then, *([] if _ends(then) else rest)], [*orelse, *([] if _ends(orelse) else rest)]
+                        then, orelse = (
+                            [*then, *([] if _ends(then) else rest)],
+                            [*orelse, *([] if _ends(orelse) else rest)],
+                        )
                         join = after
                     else:
                         join = self.block(rest, after) if rest else after
@@ -527,9 +528,9 @@ def _bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
 
 def _assigned(body: list[ast.stmt]) -> set[str]:
     """The variables that statements assign."""
-    return {
-        n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    } | {n.target for s in body for n in ast.walk(s) if isinstance(n, Call) and n.target is not None}
+    return {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
+        n.target for s in body for n in ast.walk(s) if isinstance(n, Call) and n.target is not None
+    }
 
 
 def _bound(node: ast.AST) -> set[str]:

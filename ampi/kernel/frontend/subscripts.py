@@ -13,7 +13,17 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, Range
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Flat, Group, Slice, Static, Value, constant_table, is_list_of_arrays, is_listed, part_of
+from ampi.kernel.frontend.values import (
+    Flat,
+    Group,
+    Slice,
+    Static,
+    Value,
+    constant_table,
+    is_list_of_arrays,
+    is_listed,
+    part_of,
+)
 from ampi.kernel.ir import index_algebra, inference
 
 

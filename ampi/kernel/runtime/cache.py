@@ -388,7 +388,7 @@ def _has_address_of_itself(library: Any) -> bool:
 
 
 def _of_these_functions(result: Any, sig: Any) -> Any:
-    """Loaded code, with the functions among its arguments: what was loaded names copies, which Numba takes for others."""
+    """Loaded code, with the functions among its arguments: what was loaded names copies, others to Numba."""
     arguments = tuple(sig.args if hasattr(sig, "args") else sig)
     if not any(isinstance(a, types.Dispatcher) for a in arguments):
         return result
