@@ -346,6 +346,12 @@ class Kernel:
             dispatcher.targetoptions["parallel"] = False
         try:
             yield
+        except AssertionError as problem:  # of Numba's: it says neither where nor why
+            raise KernelError(
+                f"{code.filename}:{code.first_line}: in kernel '{code.name}': Numba itself fails to compile this "
+                f"(AssertionError: {', '.join(map(str, problem.args)) or 'it says no more'})\n"
+                "  give stencils their arguments one by one, without *; or leave parallel=True out"
+            ) from problem
         finally:
             dispatcher.targetoptions["parallel"] = parallel
 

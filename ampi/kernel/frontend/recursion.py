@@ -113,6 +113,9 @@ class _Removal:
         self.refuse_changing(calls)
         self.returned = self.what_returns(body)
         self.block(body, None, 0)
+        if not any(isinstance(n, Up) for block in self.blocks.values() for s in block for n in ast.walk(s)):
+            problem = f"'{self.source.name}' calls itself on every way"
+            self.fail(calls[0], problem, "return without a call where it has come to an end")
         self.inline()
         definition.body = self.machine()
 
