@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from by_python import recursive
-from language_cases import case, x, y
+from language_cases import SCALE, case, x, y
 
 
 @recursive
@@ -117,7 +117,10 @@ def exits_and_changes(a, u):
 
 @recursive
 def power(u, n):
-    """A call whose result is returned, and one in the middle of a product."""
+    """A call whose result is returned, one in the middle of a product, and one that a constant excludes."""
+    if SCALE < 0.0:
+        t = u * u
+        u = power(t, n) * t
     if n < 0:
         return power(1.0 / u, -n)
     if n == 0:

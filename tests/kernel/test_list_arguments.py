@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from numba.core.errors import NumbaPendingDeprecationWarning
-from numba.typed import List
+from numba.typed import Dict, List
 
 import ampi
 from ampi import ActivityError, KernelError
@@ -77,6 +77,14 @@ def test_typed_lists():
         return of_vectors(typed, List([0.2, 0.4]))
 
     check(loss, (U, V, W))
+
+
+@pytest.mark.parametrize(
+    "put", [lambda x: List().append(x), lambda x: List().insert(0, x), lambda x: Dict().__setitem__("a", x)]
+)
+def test_typed_containers_keep_no_derivatives_of_numbers(put):
+    with pytest.raises(ActivityError, match=r"a number that carries derivatives in numba\.typed\..*Python's own"):
+        ampi.grad(put)(0.7)
 
 
 def test_without_a_tape():

@@ -36,7 +36,21 @@ from numba import types
 
 from ampi.kernel.frontend.desugar import bound_names, in_order
 from ampi.kernel.frontend.list_nodes import Known, Length, assign, copied, increase, name_of, named, placed
-from ampi.kernel.frontend.recursion_nodes import FIRST_ROOM, OF_ARRAYS, Call, Down, Go, Grow, Keep, Slot, Slots, Up
+from ampi.kernel.frontend.recursion_nodes import (
+    FIRST_ROOM,
+    OF_ARRAYS,
+    Block,
+    Call,
+    Down,
+    Enter,
+    Go,
+    Grow,
+    Keep,
+    Slot,
+    Slots,
+    Stack,
+    Up,
+)
 from ampi.kernel.frontend.separate_calls import Separate
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.frontend.values import Static
@@ -409,18 +423,18 @@ class _Removal:
         self.stacks = {name: self.fresh(f"{name}_frames") for name in sorted(kept, key=order.__getitem__)}
         self.depth, self.next = self.fresh("depth"), self.fresh("block")
         self.backs, self.results = self.fresh("blocks"), self.fresh("result")
-        begin = [assign(self.depth, ast.Constant(0)), assign(self.next, ast.Constant(0))]
+        begin = [assign(self.depth, ast.Constant(0)), self.enter(0)]
         for key in (self.backs, *self.stacks.values()):
-            begin.append(assign(key, _slots(key, FIRST_ROOM)))
+            begin.append(_stack(key, FIRST_ROOM))
         if self.returned == "value of its own":
-            begin.append(assign(self.results, _slots(self.results, 1)))
+            begin.append(_stack(self.results, 1))
         begin.append(self.keep(self.backs, ast.Constant(0), ast.Constant(-1), "the block"))
         begin += [self.kept(p, ast.Constant(0), named(p)) for p in self.passed if p in self.live_at[0]]
-        made: list[ast.stmt] = []
+        made: list[Any] = []
         for label in sorted(self.blocks, reverse=True):
             body = self.block_body(label)
-            is_it = ast.Compare(named(self.next), [ast.Eq()], [ast.Constant(label)])
-            made = [ast.If(is_it, body, made)] if made else body
+            made = [Block(ast.Compare(named(self.next), [ast.Eq()], [ast.Constant(label)]), body, made)]
+            made[0].label, made[0].key = label, f"blocks {self.next}"
         going = ast.Compare(named(self.next), [ast.GtE()], [ast.Constant(0)])
         whole = [*begin, ast.While(going, made, [])]
         if self.returned is not None:
@@ -443,7 +457,7 @@ class _Removal:
         for s in body:
             match s:
                 case Go(label=label):
-                    made = [*self.saved(changed, label), assign(self.next, ast.Constant(label))]
+                    made = [*self.saved(changed, label), self.enter(label)]
                 case Down():
                     made = self.call(s, changed)
                 case Up(value=value):
@@ -476,11 +490,19 @@ class _Removal:
             made += self.saved(changed, s.back)
         made += [assign(names[p], v) for p, v in values.items()]
         if s.back is not None:
-            stacks = [named(n) for n in (self.backs, *self.stacks.values())]
-            made += [Grow(stacks, named(self.depth)), increase(self.depth)]
+            stacks = (self.backs, *self.stacks.values())
+            room = Grow(list(map(named, stacks)), named(self.depth))
+            room.keys = [f"frames {n}" for n in stacks]
+            made += [room, increase(self.depth)]
             made.append(self.keep(self.backs, named(self.depth), ast.Constant(s.back), "the block"))
+            made[-1].entry = f"blocks {self.next}", s.back
         made += [self.kept(p, named(self.depth), named(n)) for p, n in names.items()]
-        return [*made, assign(self.next, ast.Constant(0))]
+        return [*made, self.enter(0)]
+
+    def enter(self, label: int) -> ast.stmt:
+        made = Enter([named(self.next, ast.Store())], ast.Constant(label))
+        made.label, made.key = label, f"blocks {self.next}"
+        return made
 
     def kept(self, name: str, frame: ast.expr, value: ast.expr) -> ast.stmt:
         shown = f"'{name}'" if stem(name) in self.written else "what is kept here"
@@ -511,9 +533,11 @@ def _results_in(node: Any, make: Callable[[], ast.expr]) -> Any:
     return Put().visit(node)
 
 
-def _slots(key: str, room: int) -> ast.expr:
-    made = Slots()
-    made.key, made.room = f"frames {key}", room
+def _stack(name: str, room: int) -> ast.stmt:
+    slots = Slots()
+    made = Stack([named(name, ast.Store())], slots)
+    slots.key, slots.room = f"frames {name}", room
+    made.key = slots.key
     return made
 
 

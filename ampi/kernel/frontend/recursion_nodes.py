@@ -51,6 +51,27 @@ class Up(ast.stmt):
 # --------------------------------------------------------------------------------------------------- in what is built
 
 
+class Enter(ast.Assign):
+    """``block = label``: the block of that label is next."""
+
+    label: int
+    key: str
+
+
+class Block(ast.If):
+    """The block of a label in the chain of all of them; the last one has no ``orelse``.  What is never entered, for a
+    condition is a constant, is left out: what it needs may be nowhere."""
+
+    label: int
+    key: str
+
+
+class Stack(ast.Assign):
+    """``stack = Slots()``, where something is kept in it."""
+
+    key: str
+
+
 class Slots(ast.expr):
     """A stack with a slot for each frame, of the type of what is kept in it."""
 
@@ -73,12 +94,37 @@ class Keep(ast.stmt):
     name: str
     given: Any = None
     is_result = False
+    entry: tuple[str, int] | None = None  # the block that it lets begin later
 
 
 class Grow(ast.stmt):
     """Room in the stacks for a frame and the one above it."""
 
     _fields = ("stacks", "frame")
+    keys: list[str]
+
+
+def enter(builder: Any, node: Enter) -> None:
+    _note_entry(builder, node.key, node.label)
+    statements.assign_statement(builder, node)
+
+
+def _note_entry(builder: Any, key: str, label: int) -> None:
+    builder.scope.kinds[key] = builder.scope.kinds.get(key, frozenset()) | {label}
+
+
+def block(builder: Any, node: Block) -> None:
+    if node.label not in builder.scope.kinds.get(node.key, ()):
+        builder.statements(node.orelse)
+    elif node.orelse:
+        statements.if_statement(builder, node)
+    else:
+        builder.statements(node.body)
+
+
+def stack(builder: Any, node: Stack) -> None:
+    if node.key in builder.scope.kinds:
+        statements.assign_statement(builder, node)
 
 
 def slots(builder: Any, node: Slots) -> Value:
@@ -99,6 +145,8 @@ def slot(builder: Any, node: Slot) -> Value:
 
 def keep(builder: Any, node: Keep) -> None:
     value = builder.value(node.value)
+    if node.entry is not None:
+        _note_entry(builder, *node.entry)
     if node.is_result:
         value = statements.as_declared(value, builder.result_type)
     items = value.items if isinstance(value, Group) and value.cls is None else (value,)
@@ -153,11 +201,19 @@ def grow(builder: Any, node: Grow) -> None:
     two = ir.Const(2, types.intp)
     frame = array_values.steady(builder, cast(builder.scalar(node.frame), types.intp))
     room = builder.temporary("room", ir.Op("add", (frame, two), types.intp))
-    for stack in node.stacks:
+    for key, stack in zip(node.keys, node.stacks, strict=True):
+        if key not in builder.scope.kinds:
+            continue
         value = builder.any_value(stack)
         for array in value.items if is_listed(value) else (value,):
             builder.emit(ir.Grow(array, room))
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {Slots: slots, Slot: slot}
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {Keep: keep, Grow: grow}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
+    Keep: keep,
+    Grow: grow,
+    Enter: enter,
+    Block: block,
+    Stack: stack,
+}

@@ -1,4 +1,4 @@
-"""Loop splitting where arrays grow: a loop that lengthens arrays as it goes becomes two, of which the inner one does not.
+"""Loop splitting where arrays grow: a loop that lengthens arrays becomes two, of which the inner one does not.
 
 ::
 
