@@ -486,8 +486,8 @@ def _without_active_numbers(method: Callable) -> Callable:
                 for x in given if isinstance(given, (list, tuple)) else (given,):
                     if not np.ndim(x) and _first_active(x) is not None:
                         raise ActivityError(
-                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps plain "
-                            "numbers; use Python's own list or dict, or put arrays into it"
+                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps "
+                            "plain numbers; use Python's own list or dict, or put arrays into it"
                         )
         return method(self, *arguments, **keywords)
 

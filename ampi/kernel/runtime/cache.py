@@ -384,7 +384,7 @@ def calls_itself(function: Any) -> bool:
 def _has_address_of_itself(library: Any) -> bool:
     """Whether a function in compiled code calls itself with arguments of other types.  Numba does so by an address,
     which it gives to a name when it has compiled both; loaded code has none (the process ends)."""
-    return any(v.name.startswith(RuntimeLinker.PREFIX) for v in library._final_module.global_variables)
+    return any(RuntimeLinker.PREFIX in v.name for v in library._final_module.global_variables)
 
 
 def _of_these_functions(result: Any, sig: Any) -> Any:
