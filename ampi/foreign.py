@@ -25,7 +25,7 @@ from .entry_points import object_at
 from .errors import ActivityError, no_rule
 from .interception import arguments_at
 from .memory import TrackedArray, carries_derivatives, plain, storage_of, tracked
-from .outside import is_called_by_ampi, lend, lose, warn_lost, would_be_lost
+from .outside import is_called_by_ampi, is_called_by_program, lend, lose, lose_unheard, warn_lost, would_be_lost
 from .structures import leaves
 from .tape import Tape, at_opening, current
 from .trampolines import Hook, Place
@@ -200,8 +200,9 @@ def _export(array: int, _: int, __: int) -> Any:
     x = object_at(array)
     if current() is None or is_called_by_ampi(2):
         return None
+    lose = warn_lost if is_called_by_program(2) else lose_unheard  # which may write it to a file
     with contextlib.suppress(ActivityError):  # would be another one where it arrives, and comes up again
-        warn_lost("what is read from a buffer of", x, "messages of it keep theirs")
+        lose("what is read from a buffer of", x, "messages of it keep theirs")
     lend(x)
     return None
 

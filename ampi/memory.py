@@ -425,6 +425,15 @@ def is_unseen(array: Any) -> bool:
     return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
 
 
+def is_nobodys(array: np.ndarray) -> bool:
+    """Whether memory that nobody tracks is seen to be that at a glance: the array's own, of no other array."""
+    if array.base is not None:
+        return False
+    if isinstance(array, TrackedArray):
+        return not hasattr(array, "_storage") and not hasattr(array, "_node")
+    return id(array) not in _owned
+
+
 def region_of(array: np.ndarray) -> Region:
     """The region of a tracked array.
 

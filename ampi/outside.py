@@ -21,10 +21,10 @@ _warned: set[str] = set()
 KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
 SHOWING = set(
-    "h5py matplotlib mpl_toolkits PIL netCDF4 zarr pandas xarray unittest _pytest logging csv json pprint tqdm rich "
+    "h5py matplotlib mpl_toolkits PIL netCDF4 zarr unittest _pytest logging csv json pprint tqdm rich "
     "tabulate warnings reprlib".split()
 )
-"""Packages that read arrays to show, to store or to compare them."""
+"""Packages that read arrays to show, to store or to compare them; others are added by ``ampi.run --shown``."""
 _DRAWING = {"matplotlib", "mpl_toolkits", "PIL"}
 """Those of which nothing is computed any more."""
 
@@ -39,10 +39,23 @@ def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
     """Say once per source line that a derivative is dropped, and what to write instead."""
     if not would_be_lost(array) or _is_drawn():
         return
-    place = where_called()
+    place = _place()
     if place not in _warned:
         _warned.add(place)
         warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=3)
+
+
+def _place() -> str:
+    """The line that runs; where it is of another library, in a program that is differentiated as it stands, the
+    program's line before it."""
+    place = where_called()
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if _is_of_program(frame):
+            own = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            return place if own == place else f"{own} (in {place})"
+        frame = frame.f_back
+    return place
 
 
 def _message(place: str, what: str, instead: str) -> str:
@@ -53,7 +66,7 @@ def _message(place: str, what: str, instead: str) -> str:
 def lose(what: str, array: Any, instead: str) -> None:
     """The same where an array becomes a plain one: an error if `checks.strict`."""
     if checks.strict and would_be_lost(array) and not _is_drawn():
-        raise ActivityError(_message(where_called(), what, instead))
+        raise ActivityError(_message(_place(), what, instead))
     warn_lost(what, array, instead)
 
 
@@ -72,7 +85,7 @@ def lose_number(what: str, array: Any) -> None:
     """The same where a number becomes Python's in a program that is differentiated as it stands: an error, unless it is
     only to be shown."""
     if would_be_lost(array) and not _is_shown(3):
-        raise _refused(_message(where_called(), what, KEEP))
+        raise _refused(_message(_place(), what, KEEP))
 
 
 def _refused(message: str) -> ActivityError:
@@ -89,7 +102,7 @@ latest_refusal = ""
 def lose_exactly(what: str, array: Any) -> None:
     """The same for what computes with a number in another form than a `float`."""
     if checks.whole and would_be_lost(array):
-        raise _refused(_message(where_called(), what, KEEP))
+        raise _refused(_message(_place(), what, KEEP))
     warn_lost(what, array)
 
 
@@ -98,7 +111,7 @@ def lose_unheard(what: str, array: Any, instead: str) -> None:
     walk of the tape raises it."""
     tape = current()
     if checks.strict and would_be_lost(array) and tape is not None and tape.forward is None:
-        tape.append(_Lost(_message(where_called(), what, instead)))
+        tape.append(_Lost(_message(_place(), what, instead)))
     warn_lost(what, array, instead)
 
 
@@ -152,7 +165,11 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 def is_called_by_program(depth: int) -> bool:
     """Whether the caller is a module that has ampi's names in the place of NumPy's (`programs.modules`)."""
-    imports = sys._getframe(depth).f_builtins.get("__import__")
+    return _is_of_program(sys._getframe(depth))
+
+
+def _is_of_program(frame: Any) -> bool:
+    imports = frame.f_builtins.get("__import__")
     return getattr(imports, "__module__", "") == f"{__package__}.programs.modules"
 
 

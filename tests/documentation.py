@@ -71,6 +71,18 @@ def blocks(page):
     return found
 
 
+def quoted(page, kind):
+    """The texts of the blocks of another kind (``text``, ``toml``) on a page."""
+    found, lines = [], page.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if line.strip() == f".. code-block:: {kind}":
+            indent = " " * (len(line) - len(line.lstrip()) + 1)
+            rest = lines[number + 1 :]
+            end = next((k for k, other in enumerate(rest) if other.strip() and not other.startswith(indent)), len(rest))
+            found.append(textwrap.dedent("\n".join(rest[:end])).strip() + "\n")
+    return found
+
+
 def files(page):
     """The programs of a page that have names, with their texts."""
     return {block.caption: block.text for block in blocks(page) if block.kind == "python" and block.caption}

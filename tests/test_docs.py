@@ -3,11 +3,12 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import sys
 
 import pytest
-from documentation import PAGES, RANKS, ROOT, commands, files, fits, program
+from documentation import PAGES, RANKS, ROOT, commands, files, fits, program, quoted
 
 import ampi
 from ampi import coverage
@@ -64,6 +65,41 @@ def test_blocks(mpiexec, tmp_path, monkeypatch, outside):
     monkeypatch.chdir(tmp_path)
     done = mpiexec(RANKS, "-c", ALL, *paths)
     assert done.returncode == 0 and done.stdout.count("done") == RANKS, done.stderr[-8000:]
+
+
+def test_study_files_can_be_read(tmp_path):
+    """The blocks of a study file on its page, together."""
+    from ampi import scaling
+
+    blocks = quoted(DOCS / "guides" / "scaling.rst", "toml")
+    assert len(blocks) == 3
+    (tmp_path / "study.toml").write_text("\n".join(blocks))
+    (tmp_path / "program.py").write_text("")
+    study = scaling.read_study(tmp_path / "study.toml")
+    assert study.ranks == (1, 2, 4, 8) and study.job.system == "slurm" and study.network is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_other_blocks_are_commands_that_are_known_cells_or_output(page, mpiexec, tmp_path, monkeypatch, outside):
+    from ampi.scaling.command import parser
+
+    monkeypatch.chdir(tmp_path)
+    for text in quoted(page, "text"):
+        if text.startswith("mpiexec"):
+            for line in text.splitlines():
+                words = shlex.split(line.partition(" > ")[0])
+                assert words[-1] and words[words.index("python") : words.index("python") + 3] == MODULE
+                parser().parse_args(words[words.index("ampi.scaling") + 1 :])
+        elif text.startswith("%%px"):
+            done = mpiexec(RANKS, "-c", text.partition("\n")[2])
+            assert done.returncode == 0, done.stderr
+        elif text.startswith("import"):
+            compile(text, str(page), "exec")  # runs in a notebook: tests/test_notebooks.py
+        else:
+            assert text.startswith("Exact on 8 ranks and more"), text  # tests/test_scaling_model.py
+
+
+MODULE = ["python", "-m", "ampi.scaling"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

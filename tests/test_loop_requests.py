@@ -74,7 +74,23 @@ def an_epoch(x, loop):
         s["window"].Free()
 
 
+def a_collective(x, loop):
+    """One whose request is waited for in the next step."""
+    u, sums, requests = np.array(x), np.zeros(3), []
+
+    def step(u):
+        ampi.MPI.Request.Waitall(requests)
+        u += 0.1 * sums
+        requests[:] = [COMM.Iallreduce(u.copy(), sums)]
+
+    try:
+        return np.sum(loop(step, u))
+    finally:
+        ampi.MPI.Request.Waitall(requests)
+
+
 REFUSED = {
+    a_collective: r"Iallreduce on .*still under way at the end of the step.*wait for its request in this step",
     in_the_state: r"test_loop_requests.py:\d+: ampi.timeloop: Irecv from .*still under way at the end of the step",
     beside_the_state: r"Irecv from .*still under way at the end of the step.*wait for its request in this step",
     begun_before: r"Irecv from .*was begun before the loop and completed in one of its steps",

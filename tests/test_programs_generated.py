@@ -46,6 +46,8 @@ BEGINNINGS = [  # with the line of them after which the independent is watched: 
     ("{t} = 0.2; {u} = {np}.arange(6.0); {u} *= 0.1; {t} = 2 * {t}", 0),
     ("{u} = {np}.ones(6) * 0.5\nif {c}.rank == {c}.size - 1:\n    {u}[2:4] = 0.25\n{t} = [0]", 2),
     ("{u} = {np}.ones(6) * 0.5\nif {c}.rank == {c}.size - 1:\n    {u} = {np}.arange(6.0) / 6", 2),
+    ("{u} = None\nif {c}.rank >= 0:\n    {u} = {watch}({np}.arange(6.0) / 6)", None),
+    ("{u} = {t} = None\nif {c}.rank == 0:\n    {u} = {watch}({np}.ones(6) * 0.3)\n{u} = {c}.bcast({u})", None),
 ]
 """Some exist on one rank only."""
 
@@ -99,7 +101,7 @@ def draw(seed):
     rng = random.Random(seed)
     kind = list(SCOPES)[seed % len(SCOPES)]
     usable = [
-        n for n in NAMES if kind != "method" or not n.startswith("__") or n.endswith("__")
+        n for n in NAMES if kind != "method" or (n != "self" and (not n.startswith("__") or n.endswith("__")))
     ]  # Python mangles those
     np, c, u, t, v, k, f, y, z = rng.sample(usable, 9)
     if rng.random() < 0.5:

@@ -61,7 +61,11 @@ def source_of(decorator, body):
     return "\n".join([textwrap.dedent(HEAD), before, made, after, python])
 
 
-@pytest.mark.parametrize("decorator, body", itertools.product(DECORATORS, BODIES))
+SOME = list(BODIES)[::4]
+
+
+@pytest.mark.parametrize("body", [pytest.param(b, marks=[pytest.mark.slow] * (b not in SOME)) for b in BODIES])
+@pytest.mark.parametrize("decorator", DECORATORS)
 def test_passive(program, decorator, body):  # noqa: F811
     """Of constants they give what the program by itself gets."""
     source = source_of(decorator, body) + textwrap.dedent("""
@@ -69,7 +73,6 @@ def test_passive(program, decorator, body):  # noqa: F811
         k = 3.0
         y = k * float(f(1.75))
     """)
-    exec(compile(source, "by itself", "exec"), {"__name__": "by_itself"})
     assert float(ampi.trace(program(source), "k", "y")[1]) == pytest.approx(_value(source), rel=1e-12)
 
 
@@ -77,9 +80,6 @@ def _value(source):
     space = {"__name__": "by_itself"}
     exec(compile(source, "by itself", "exec"), space)
     return space["y"] / space["k"]
-
-
-SOME = list(BODIES)[::4]
 
 
 @pytest.mark.parametrize("decorator, body", itertools.product(DECORATORS, SOME))

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import re
+import sys
 import time
 
 import numpy
@@ -12,7 +13,8 @@ from page_browser import look
 
 import ampi
 import ampi.numpy
-from ampi.reports import checked, written
+import ampi.numpy as np
+from ampi.reports import checked, tracer, written
 from ampi.reports import figures as shown
 from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
 from ampi.testing import TaylorTest
@@ -283,7 +285,7 @@ def many(ranks, events=40, messages=6):
                 "adjoints": {2: events},
                 "phases": [(0, RECORDING), (500 * events, SWEEP), (1000 * events, -1)],
                 "memory": [(1000 * k, 2, 64, 8) for k in range(events)],
-                "shadows": [(1000 * k, 100 * k) for k in range(events)],
+                "shadows": [(1000 * k, {1: 40 * k, 2: 60 * k}) for k in range(events)],
                 "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
                 "messages": sent,
                 "plain": [],
@@ -306,7 +308,8 @@ def test_few_ranks_and_many(ranks, tmp_path):
     const texts = [...document.querySelectorAll("#lanes svg text")].filter((t) => t.textContent.startsWith("rank"));
     const heights = texts.map((t) => t.getBoundingClientRect());
     const apart = heights.slice(1).map((b, k) => b.top - heights[k].bottom);
-    return {held: $("held").getAttribute("points").split(" ").length, legend: $("memory-legend").textContent,
+    return {held: $("held").getAttribute("points").split(" ").length,
+            shadows: document.querySelectorAll("#memory-curve .shadow").length, legend: $("memory-legend").textContent,
             clipped: $("lines-table").scrollWidth > $("lines-table").clientWidth,
             heights: frames.map((f) => f.height), wide: document.documentElement.scrollWidth > innerWidth,
             apart: Math.min(0, ...apart), names: texts.length};
@@ -314,7 +317,9 @@ def test_few_ranks_and_many(ranks, tmp_path):
     found, said = look(tmp_path / "index.html", script, tmp_path)
     assert not said and "error" not in found, (said, found)
     assert all(50 < height < 1000 for height in found["heights"]) and not found["clipped"], found
-    assert found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"], found
+    assert (
+        found["shadows"] == 2 and found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"]
+    ), found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
 
@@ -391,6 +396,32 @@ def test_checkpoints_are_seen_until_they_are_freed():
     assert min(sizes) < 0 < max(sizes) and min(held) >= 0 and max(held) <= 4 * max(sizes)
     assert held[-1] == 0
     assert [size for _, size in shown._memory(rank)["held"]] == held
+
+
+@pytest.mark.parametrize("lanes", [0, 3])
+def test_shadows_are_those_of_the_lines_whose_adjoints_made_them(lanes, monkeypatch):
+    monkeypatch.setattr(tracer, "SAMPLES", 10**9)  # at every record
+    monkeypatch.setattr(tracer, "SHARE", 0)
+    with ampi.tracing() as trace:
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(100))
+            u = np.sin(x)
+            v = np.exp(u[:50])
+            y = np.sum(v)
+        tape.gradient(y, x, **({"seeds": numpy.ones(lanes)} if lanes else {}))
+    (rank,) = trace.gather()
+    line = sys._getframe().f_lineno - 4  # of the exponential
+    each = max(lanes, 1) * 8
+    places = {
+        site: int(rank["sites"][site][0].rpartition(":")[2] or 0) for _, found in rank["shadows"] for site in found
+    }
+    most = {}
+    for _, found in rank["shadows"]:
+        for site, size in found.items():
+            most[places[site]] = max(most.get(places[site], 0), size)
+    # The sum makes that of v, the exponential that of u; the sine that of x (of a vector sweep rows of 16 bytes).
+    assert most[line + 1] >= 50 * each and most[line] >= 100 * each and most[line - 1] >= 100 * each, most
+    assert rank["shadows"][-1][1] == {}
 
 
 def test_checks_are_shown_with_their_curve():

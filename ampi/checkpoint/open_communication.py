@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..mpi.log import Communication
 from ..mpi.messages import Received
+from ..mpi.reverse_schedule import Started
 from ..tape import Tape
 
 
@@ -24,6 +25,12 @@ def open_receives(tape: Tape) -> list[Received]:
     return found
 
 
+def _open_collectives(tape: Tape) -> list[Started]:
+    """Nonblocking collectives of a tape that have not been completed."""
+    begun = [getattr(record, "adjoint", None) for record in tape.records]
+    return [started for started in begun if type(started) is Started and not started.completed()]
+
+
 def completed_of(receives: Iterable[Received]) -> list[Received]:
     """Those that have been completed meanwhile."""
     return [receive for receive in receives if receive.request is None or receive.completed()]
@@ -31,9 +38,9 @@ def completed_of(receives: Iterable[Received]) -> list[Received]:
 
 def left_open(tape: Tape) -> str:
     """What is under way at the end of the step that a tape has recorded; empty if nothing is."""
-    for receive in open_receives(tape):
+    for begun in (*open_receives(tape), *_open_collectives(tape)):
         return (
-            f"{receive.describe()} is still under way at the end of the step that has begun it; wait for its request "
+            f"{begun.describe()} is still under way at the end of the step that has begun it; wait for its request "
             "in this step, for steps are run again one by one"
         )
     for trace in getattr(tape.sweep_starts.get("windows"), "of", {}).values():

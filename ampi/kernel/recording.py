@@ -37,6 +37,8 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     if any(map(arguments.has_list, args)):
         args = with_lists(kernel, args, recording)
     key = None
+    if recording is None and nobody_hears(args):
+        return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
     if recording is None:
         key = untaped_key(kernel, args)
         again = None if key is None else kernel.untaped_again.get(key)
@@ -116,6 +118,21 @@ def record_with_tangents(
             recording.append(None, undo)
         raise
     return finish(prepared, recording, leaves, values, result, (), undo, dots)
+
+
+def nobody_hears(args: tuple[Any, ...]) -> bool:
+    """Whether no tape must hear of writes to arguments, if that can be told at a glance: of our arrays and numbers."""
+    for value in args:
+        storage = getattr(value, "_storage", None)
+        if storage is None:
+            if isinstance(value, np.ndarray):
+                if not memory.is_nobodys(value):
+                    return False
+            elif isinstance(value, (tuple, list)):
+                return False
+        elif storage.needs or storage.tape is not None:
+            return False
+    return True
 
 
 def is_watched(leaf: Any) -> bool:

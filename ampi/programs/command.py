@@ -14,6 +14,7 @@ from mpi4py import MPI as mpi
 
 from ..derivatives import OBJECTIVES
 from ..errors import ProgramError
+from ..outside import SHOWING
 from . import results, traced
 from .differences import compare
 from .edits import edit
@@ -25,6 +26,7 @@ OPTIONS = """\
 options:
   --numpy              the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)
   --also PACKAGE       PACKAGE belongs to the program, as the script and what is below its folder does
+  --shown PACKAGE      PACKAGE only shows or stores the numbers that it is given: no derivative is lost there
   --wrt NAME           differentiate with respect to NAME, where it is first assigned: a variable of the script's top
                        level, function:name, module:function:name, Class.method:self.name, or name@LINE
   --of NAME            differentiate NAME (the sum of an array), as it is where its scope ends, or after LINE;
@@ -38,9 +40,9 @@ options:
   --profile            print a table of what primal, recording and sweep cost, by source line
   -h, --help           this text
 
---also, --wrt and --of may be given several times."""
+--also, --shown, --wrt and --of may be given several times."""
 
-_WITH_A_VALUE = ("--also", "--wrt", "--of", "--objective", "--output", "--report", "--graph")
+_WITH_A_VALUE = ("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph")
 FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
 
 
@@ -53,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--numpy", action="store_true")
     parser.add_argument("--also", action="append", default=[])
+    parser.add_argument("--shown", action="append", default=[])
     parser.add_argument("--wrt", action="append", default=[])
     parser.add_argument("--of", action="append", default=[])
     parser.add_argument("--objective", choices=OBJECTIVES, default="sum")
@@ -124,6 +127,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         On all ranks: what was asked for is not there, or cannot be differentiated.
     """
     program = program_of(arguments)
+    SHOWING.update(options.shown)
     with without_the_runners_path(program):
         if not options.wrt and not options.declared:
             with traced.observed(options, program.what):

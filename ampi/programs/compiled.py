@@ -24,7 +24,9 @@ from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..kernel.frontend.declared import with_types
 from ..outside import would_be_lost
+from ..tape import where_called
 from ..writing import write_constants
+from . import lifting
 from .modules import as_written
 
 _OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline locals".split())
@@ -38,8 +40,14 @@ class Compiled(Kernel):
         super().__init__(function, options)
         self._given = given
         self.refusal: KernelError | None = None
+        self._lifted: tuple[Compiled, tuple] | bool | None = None  # not looked for yet, or False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._lifted is None:
+            self._lifted = self._with_lifted_variables() or False
+        if self._lifted:
+            function, values = self._lifted  # type: ignore[misc]
+            return function(*values, *args, **kwargs)
         if self.refusal is None:
             try:
                 return tracked(super().__call__(*args, **kwargs))
@@ -47,6 +55,16 @@ class Compiled(Kernel):
                 self.refusal = error
                 warn(self.py_func, error)
         return run_plainly(self.py_func, self.refusal, self.numbas_own, args, kwargs)
+
+    def _with_lifted_variables(self) -> tuple[Compiled, tuple] | None:
+        """The function with parameters for global variables that carry derivatives, and what to pass for them."""
+        make = lambda callee, function: _made_like(callee, function)
+        found = lifting.lift(self.py_func, make)
+        if found is None:
+            return None
+        made = Compiled(found.function, dict(self.options), self._given)
+        made._lifted = False
+        return made, found.values
 
     @functools.cached_property
     def numbas_own(self) -> Any:
@@ -57,6 +75,12 @@ class Compiled(Kernel):
         if name in _OF_NUMBA:
             return getattr(self.numbas_own, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _made_like(callee: Any, function: Callable[..., Any]) -> Compiled:
+    made = Compiled(function, dict(callee.options), getattr(callee, "_given", {"nopython": True}))
+    made._lifted = False
+    return made
 
 
 _OF_NUMBA = frozenset(
@@ -203,7 +227,26 @@ class _Names(dict):
         return self[name] if name in self else default
 
 
+class _Refused:
+    """In the place of a global variable that carries derivatives: Numba would take it for a constant."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@numba.extending.typeof_impl.register(_Refused)
+def _typeof_refused(value: _Refused, context: Any) -> Any:
+    raise ActivityError(
+        f"{where_called()}: a function that Numba compiles reads a global variable that carries derivatives, which is "
+        "a constant there; pass it as an argument"
+    )
+
+
 def _numbas(value: Any) -> Any:
+    if isinstance(value, memory.TrackedArray):
+        if would_be_lost(value):
+            return _Refused(value)
+        return memory.plain(value)[()] if memory.is_scalar(value) else memory.plain(value)
     if isinstance(value, (Plain, Compiled)):
         if _in_work and value is _in_work[-1]:
             return _ITSELF

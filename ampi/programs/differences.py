@@ -32,7 +32,7 @@ class Comparison:
     noise : float
         By how much the value differs between two runs with the same independents.
     scale : float
-        The size of the values, of which rounding is a part.
+        The size of the values, and of what they are sums of, of which rounding is a part.
     eps : float
         Of the arithmetic.
     """
@@ -111,7 +111,8 @@ class Comparison:
         else:
             best = min(range(len(self.steps)), key=self.error)
             verdict = f"{'PASS' if self.passed else 'FAIL'} (relative difference {self.error(best):.1e}, "
-            verdict += f"allowed {self.tolerance:.0e})"
+            is_zero = self.passed and self.error(best) > self.tolerance
+            verdict += "all of it rounding)" if is_zero else f"allowed {self.tolerance:.0e})"
             if not any(self.agrees(k) for k in range(len(self.steps))):
                 lines += self._sides()
         return "\n".join([*lines, verdict])
@@ -124,11 +125,19 @@ class Comparison:
                 error = self._relative(quotient)
                 return [f"   {self.steps[k]:.0e}   {quotient:+.12e}   {error:.1e}   {side} alone: here is a kink"]
         k = len(STEPS) - 1
-        if not self.forward or abs(self.forward[k] - self.backward[k]) <= 1e-2 * abs(self.differences[k]):
+        if not self.forward or not self._is_bent(k):
             return []
-        sides = f"forward {self.forward[k]:+.6e}, backward {self.backward[k]:+.6e}"
-        where = "here is a kink; where several meet, the gradient need be that of neither side"
-        return [f"   {self.steps[k]:.0e}   {sides}: {where}"]
+        sides = f"forward {self.forward[k]:+.9e}, backward {self.backward[k]:+.9e}"
+        return [
+            f"   {self.steps[k]:.0e}   {sides}: here is a kink",
+            "   (as of a maximum of equal values; where several meet, the gradient need be that of neither side: start "
+            "from values that are not alike)",
+        ]
+
+    def _is_bent(self, k: int) -> bool:
+        """Whether the quotients of the two sides differ however short the step is: curvature vanishes with it."""
+        jump, before = (abs(self.forward[j] - self.backward[j]) for j in (k, k - 1))
+        return jump > 100 * self._rounding(k) and jump > 0.3 * before
 
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
@@ -168,7 +177,7 @@ def _compared(
             list(steps),
             [(up[k] - down[k]) / (2 * step) for (up, down), step in zip(ends, steps)],
             abs(again[k] - value),
-            float(np.max(np.abs(values))),
+            max(float(np.max(np.abs(values))), problem.magnitude_of(dependent)),
             float(np.finfo(np.float32 if is_single else np.float64).eps),
             [(up[k] - value) / step for (up, _), step in zip(ends, steps)],
             [(value - down[k]) / step for (_, down), step in zip(ends, steps)],

@@ -11,6 +11,7 @@ built-in names that only the program's own modules have, and that cannot be writ
 ``__ampi_read__(k, y)``                   the dependent, after a line or at the end of a class; gives it back
 ``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
 ``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
+``__ampi_caught__()``                     where the program catches an error: those of ampi go on
 ========================================= ============================================================================
 """
 
@@ -306,6 +307,14 @@ class _Editor(ast.NodeTransformer):
         self.scopes.append(_Scope(node, self._inner("<lambda>"), self.here.compiled, [], [], [], {}))
         node = self.generic_visit(node)  # type: ignore[assignment]
         self.scopes.pop()
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        """``except Exception:`` is not to catch the error that a derivative is lost."""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        if not self.here.compiled and (node.type is None or "ampi" not in ast.unparse(node.type)):
+            call = ast.copy_location(ast.Call(ast.Name(hidden("__ampi_caught__"), ast.Load()), [], []), node)
+            node.body.insert(0, ast.copy_location(ast.Expr(call), node))
         return node
 
     # ---------------------------------------------------------------------------------------------- expressions

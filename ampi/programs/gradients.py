@@ -74,8 +74,8 @@ def _with_reason() -> Iterator[None]:
         raise
     except Exception as error:
         lost = outside.latest_refusal
-        lines = [f"{s.filename}:{s.lineno}: " for s in traceback.extract_tb(error.__traceback__)]
-        if lost and lost.startswith(tuple(lines)):
+        places = [f"{s.filename}:{s.lineno}" for s in traceback.extract_tb(error.__traceback__)]
+        if lost and lost.startswith(tuple(f"{place}{end}" for place in places for end in (": ", " ("))):
             raise ActivityError(lost) from error
         raise
 
@@ -202,6 +202,11 @@ class Differentiation:
             return sum(v for v in given if v is not None)
         return given[0] if given[0] is not None else float("nan")
 
+    def magnitude_of(self, dependent: Dependent) -> float:
+        """The sum of the absolute values that the objective is the sum of. Collective."""
+        given = self.comm.allgather(dependent.magnitude)
+        return {"sum": sum, "replicated": max, "root": lambda x: x[0]}[self.objective](given)
+
     def _namespace_of(self, module: str) -> Any:
         if not module:
             return self.runner.namespace
@@ -249,6 +254,8 @@ class Differentiation:
         if request.compiled:
             return _compiled(name)
         line = f" in line {name.line}" if name.line else ""
+        if independent.is_none:
+            return f"{independent.text} is None wherever the program assigns {name.path}{line} at {name.where}"
         what = "is never called" if name.function and not line else "is not run"
         return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}, which {what}" + (
             "" if name.path == name.root else f" (or {name.path} cannot be found there)"

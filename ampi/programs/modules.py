@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..errors import ProgramError
+from ..errors import AmpiError, ProgramError
 from . import numbers, stand_ins
 from .edits import hidden
 
@@ -56,6 +56,7 @@ class Modules(importlib.abc.MetaPathFinder):
         self.builtins = {**vars(builtins), "__import__": _import, "isinstance": numbers.is_instance}
         self.builtins["hasattr"] = numbers.has_attribute
         self.builtins[hidden("__ampi_number__")] = numbers.convert
+        self.builtins[hidden("__ampi_caught__")] = _caught
         self.builtins.update({hidden(hook): function for hook, function in hooks.items()})
         self.loaded: list[str] = []
         self._compiled: dict[tuple, types.CodeType] = {}
@@ -135,6 +136,13 @@ class Modules(importlib.abc.MetaPathFinder):
     def prepare(self, module: types.ModuleType) -> None:
         """Give a new module its built-in names."""
         module.__dict__["__builtins__"] = self.builtins
+
+
+def _caught() -> None:
+    """Go on with an error of ampi's: a program that was written without it means others."""
+    error = sys.exc_info()[1]
+    if isinstance(error, AmpiError):
+        raise error
 
 
 class Loader(importlib.machinery.SourceFileLoader):

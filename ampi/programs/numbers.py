@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..array import ndarray
+from ..derivatives import leaves_of
 from ..errors import no_rule
 from ..memory import TrackedArray, is_scalar
 from ..outside import would_be_lost
@@ -54,6 +55,30 @@ def is_instance(x: Any, kinds: Any, /) -> bool:
 def has_attribute(x: Any, name: str, /) -> bool:
     """``hasattr(x, name)`` in a program: tracked scalars have what NumPy's have (no ``__len__``, no ``__iter__``)."""
     return hasattr(x, name) and (not (isinstance(x, TrackedArray) and is_scalar(x)) or hasattr(x.dtype.type, name))
+
+
+def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+    """`functools.lru_cache`, which keeps no result of arguments that carry derivatives.
+
+    To a cache, a number is what its value is: a constant of this value would get that result, or the other way round.
+    """
+    if callable(maxsize):
+        return lru_cache(typed=typed)(maxsize)
+
+    def decorate(function: Callable) -> Callable:
+        cached = functools.lru_cache(maxsize, typed)(function)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if any(map(is_active, leaves_of((arguments, keywords)))):
+                return function(*arguments, **keywords)
+            return cached(*arguments, **keywords)
+
+        for name in ("cache_info", "cache_clear", "cache_parameters"):
+            setattr(call, name, getattr(cached, name))
+        return call
+
+    return decorate
 
 
 _UFUNCS: dict[str, Callable] = {

@@ -54,6 +54,8 @@ class Independent:
         How often it assigned another one.
     direction : list of array or None
         By which it is displaced.
+    is_none : bool
+        Whether None was assigned, which is no value to be watched.
     """
 
     def __init__(self, text: str, name: Name | None) -> None:
@@ -65,6 +67,7 @@ class Independent:
         self.times = 0
         self.others = 0
         self.direction: list[Any] | None = None
+        self.is_none = False
         self.executions: set[tuple[str, int]] = set()
         self.originals: list[Any] = []
         self._key = ""
@@ -144,6 +147,8 @@ class Dependent:
         How often it was read.
     reason : str
         Why it has no value, if it has none.
+    magnitude : float
+        The sum of the absolute values of its elements.
     """
 
     def __init__(self, text: str, name: Name | None) -> None:
@@ -156,6 +161,7 @@ class Dependent:
         self.value: Any = None
         self.times = 0
         self.reason = ""
+        self.magnitude = 0.0
 
     def read(self, value: Any) -> None:
         """The variable has this value where it is to be read."""
@@ -174,6 +180,7 @@ class Dependent:
             self.reason = "is complex; take its real part, or its absolute value"
         elif array.dtype.kind in "fiub" and array.size:
             self.value, self.reason = _total(array), ""
+            self.magnitude = float(np.sum(np.abs(memory_of(array))))
 
 
 class Session:
@@ -227,6 +234,9 @@ class Session:
 
     def assigned(self, variable: Independent, place: str, value: Any) -> Any:
         """The same for a variable, whoever says where it is assigned."""
+        if value is None:
+            variable.is_none = True
+            return value  # what comes later is meant: on other ranks it may stay
         self._counts[variable, place] += 1
         execution = place, self._counts[variable, place]
         if self.tape is None:
@@ -234,6 +244,8 @@ class Session:
         if current() is not self.tape:
             return value  # in another thread, or where the program says that nothing is to be differentiated
         if not variable.is_watched:
+            if variable.is_none and all(map(_is_active, leaves_of(value))):
+                return value  # it comes from a rank on which it is the independent
             self._require_other(variable, place, value)
             found = variable.begin(self.tape, place, value)
         elif value is variable.watched or not variable.is_same(place, value):

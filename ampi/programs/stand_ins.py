@@ -55,7 +55,12 @@ def _below_numba(name: str, names: str) -> Callable[[], types.ModuleType]:
     return make
 
 
+def _functools() -> types.ModuleType:
+    return _Standing("functools", lru_cache=numbers.lru_cache, cache=numbers.lru_cache(maxsize=None))
+
+
 _MAKERS = {
+    "functools": _functools,
     "numpy": lambda: importlib.import_module("ampi.numpy"),
     "numba": _numba,
     "numba.experimental": _below_numba("numba.experimental", "jitclass"),

@@ -243,12 +243,16 @@ def collectives(ranks: Ranks) -> list[list[int]]:
 
 
 def _memory(traced: dict[str, Any]) -> dict[str, Any]:
-    """Memory of one rank's tapes over time, and by site."""
+    """Memory of one rank's tapes over time, and by site: the undo log, kernels' values, shadows at most."""
     by_site: dict[int, list[int]] = {}
     for _, site, saved, kept in traced["memory"]:
-        entry = by_site.setdefault(site, [0, 0])
+        entry = by_site.setdefault(site, [0, 0, 0])
         entry[0] += saved
         entry[1] += kept
+    for _, sizes in traced["shadows"]:
+        for site, size in sizes.items():
+            entry = by_site.setdefault(site, [0, 0, 0])
+            entry[2] = max(entry[2], size)
     every = max(len(traced["memory"]) // MOST_SAMPLES, 1)
     running: Counter = Counter()
     curve = []
@@ -257,14 +261,14 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
         if not k % every or k == len(traced["memory"]) - 1:
             curve.append([_tenths(t), {site: size for site, size in running.items() if size}])
     checkpoints = [[_tenths(t), size] for t, size in traced["checkpoints"]]
-    held, sizes = [], 0
+    held, holding = [], 0
     for t, size in traced["checkpoints"]:
-        sizes += size
-        held.append((t, sizes))
+        holding += size
+        held.append((t, holding))
     return {
         "sites": [[site, *sizes] for site, sizes in sorted(by_site.items())],
         "curve": curve,
-        "shadows": [[_tenths(t), size] for t, size in _thinned(traced["shadows"])],
+        "shadows": [[_tenths(t), sizes] for t, sizes in _thinned(traced["shadows"])],
         "checkpoints": checkpoints,
         "held": [[_tenths(t), size] for t, size in _thinned(held)],
     }

@@ -132,6 +132,7 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
         rank["totals"] = {(number[site], phase): value for (site, phase), value in rank["totals"].items()}
         rank["adjoints"] = {number[site]: count for site, count in rank["adjoints"].items()}
         rank["memory"] = [(t, number[site], *rest) for t, site, *rest in rank["memory"]]
+        rank["shadows"] = [(t, {number[site]: size for site, size in sizes.items()}) for t, sizes in rank["shadows"]]
         for name in ("messages", "plain"):
             rank[name] = [(*found[:5], number[found[5]], *found[6:]) for found in rank[name]]
     names: dict[int, str] = {}

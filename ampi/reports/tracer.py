@@ -180,6 +180,8 @@ class SweptRecords(TracedRecords):
         self.sweep, self.counted, self.next_sample = sweep, 0, 0
         self.turns, self.times, self.inside = [], array("q"), array("q")
         self.agreed = 0
+        self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
+        sweep.note_shadows(self._note_shadow)
         self.swept.clear()
         del self.passages[:]
 
@@ -199,10 +201,21 @@ class SweptRecords(TracedRecords):
     def sample(self) -> None:
         """How large the shadows are: asked for only so often that it costs little."""
         begin = now()
-        self.tracer.shadows.append((begin, self.sweep.nbytes()))
+        self.tracer.shadows.append((begin, self.shadows_by_site()))
         end = now()
         first = self.agreed or self.times[0]
         self.next_sample = end + max(SHARE * (end - begin), (end - first) // SAMPLES)
+
+    def _note_shadow(self, storage: Any) -> None:
+        self.homes[storage] = self.current()
+
+    def shadows_by_site(self) -> dict[int, int]:
+        """Bytes of the shadows, by the sites whose records have made them; of seeds by none."""
+        found: dict[int, int] = {}
+        for storage, size in self.sweep.sizes():
+            site = self.homes.get(storage, AGREEMENT)
+            found[site] = found.get(site, 0) + size
+        return found
 
     def current(self) -> int:
         """The site of the record that the sweep has come to."""
@@ -334,7 +347,7 @@ class Tracer:
         self.adjoints: Counter[int] = Counter()
         self.phases: list[tuple[int, int]] = []
         self.memory: array[int] = array("q")
-        self.shadows: list[tuple[int, int]] = []
+        self.shadows: list[tuple[int, dict[int, int]]] = []
         self.checkpoints: list[tuple[int, int]] = []
         self.messages: dict[int, array[int]] = {}
         self.comms: dict[int, str] = {}
@@ -450,13 +463,13 @@ class Tracer:
 
             records.end()  # type: ignore[attr-defined]
             records.passed_before(unseen_receives(sweep.tape), begun)  # type: ignore[attr-defined]
-            self.shadows.append((now(), sweep.nbytes()))
+            self.shadows.append((now(), records.shadows_by_site()))  # type: ignore[attr-defined]
             records.__class__ = TracedRecords
             self.depth -= 1
             if error is None:
                 harvest(self, sweep.tape)
             phase, self.call, self.swept = before
-            self.shadows.append((now(), 0))
+            self.shadows.append((now(), {}))
             self.turn(phase)
 
         sweep.at_end(end)

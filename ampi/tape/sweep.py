@@ -26,6 +26,19 @@ _swap_lock = threading.RLock()  # of what sweeps do to memory
 MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 
+class _Noted(dict):
+    """Shadows by their storages, which says of each new one."""
+
+    def __init__(self, note: Callable[[Storage], None], known: dict[Storage, np.ndarray]) -> None:
+        super().__init__(known)
+        self.note = note
+
+    def __setitem__(self, storage: Storage, block: np.ndarray) -> None:
+        if storage not in self:
+            self.note(storage)
+        super().__setitem__(storage, block)
+
+
 class Sweep:
     """One reverse sweep of a tape: holds the shadows.
 
@@ -98,6 +111,14 @@ class Sweep:
     def nbytes(self) -> int:
         """Size of all shadows."""
         return sum(block.nbytes for block in list(self._shadows.values()))
+
+    def note_shadows(self, note: Callable[[Storage], None]) -> None:
+        """Have ``note(storage)`` called when a storage gets its shadow from now on."""
+        self._shadows = _Noted(note, self._shadows)
+
+    def sizes(self) -> list[tuple[Storage, int]]:
+        """The storages that have shadows, and their sizes."""
+        return [(storage, block.nbytes) for storage, block in list(self._shadows.items())]
 
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place; zeros at first use."""

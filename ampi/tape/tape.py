@@ -345,7 +345,8 @@ class Tape(metaclass=_WithHelp):
         except Exception as error:
             self.refuse(error)
             raise
-        with np.errstate(divide="ignore", invalid="ignore"):  # of derivatives that are infinite, or count for nothing
+        # Derivatives that are infinite, or count for nothing, whatever is an error to the program.
+        with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
             sweep.run()
         found = iter(sweep.results)
         return in_structure_of(x, found)

@@ -163,6 +163,15 @@ class VectorSweep(Sweep):
         """The same of a region's storage."""
         return self.has_block(region.storage)
 
+    def note_shadows(self, note: Callable[[Storage], None]) -> None:
+        """The same of the lanes' shadows."""
+        for lane in self.lanes:
+            lane.note_shadows(note)
+
+    def sizes(self) -> list[tuple[Storage, int]]:
+        """The same of the lanes' shadows."""
+        return [pair for lane in self.lanes for pair in lane.sizes()]
+
     def nbytes(self) -> int:
         """Size of all shadows."""
         return sum(lane.nbytes() for lane in self.lanes)

@@ -27,7 +27,7 @@ def test_complex(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 2 else []) for k, name in enumerate(CASES)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 3 else []) for k, name in enumerate(CASES)]
 )
 def test_compiled(name):
     """Every second one; those between are marked slow. As plain Python all of them run."""

@@ -101,7 +101,7 @@ def require_derivatives(name, compiled):
             Compared(function, arguments, active, compiled or own, jit=own).compare(1e-11)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (k % 3 > 1)) for k, n in enumerate(CASES)])
 def test_derivatives(name):
     """Against differences of the loops, whose values are Numba's."""
     require_derivatives(name, compiled=False)

@@ -92,7 +92,7 @@ SOME = [name for name in CORPUS if not name.startswith("structured")]
 LONG = {"arrays: orders", "arrays: linear_systems"}  # compile for ten seconds and more
 
 
-@pytest.mark.parametrize("name", [n for n in SOME[::24] if n not in LONG])
+@pytest.mark.parametrize("name", [n for n in SOME[::36] if n not in LONG])
 def test_identity(name):
     check(name)
 

@@ -24,12 +24,12 @@ def seeds(first, count):
         yield pytest.param(seed, marks=[pytest.mark.slow] if seed & 2 or seed in LONG else [])
 
 
-@pytest.mark.parametrize("seed", seeds(10_000, 100))
+@pytest.mark.parametrize("seed", seeds(10_000, 80))
 def test_random(seed):
     examine(Program(seed).source(), seed)
 
 
-@pytest.mark.parametrize("seed", seeds(20_000, 60))
+@pytest.mark.parametrize("seed", seeds(20_000, 44))
 def test_wide(seed):
     examine(Program(seed, wide=True).source(), seed)
 
@@ -45,7 +45,7 @@ def test_functions(seed):
         pytest.skip(str(problem))
 
 
-@pytest.mark.parametrize("seed", seeds(60_000, 40))
+@pytest.mark.parametrize("seed", seeds(60_000, 28))
 def test_language(seed):
     """As above; what is refused otherwise is what a tape needs to know beforehand."""
     try:

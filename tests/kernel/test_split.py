@@ -126,7 +126,7 @@ def runs_forward(kernel):
     return [contract.split is not None for contract in kernel.contracts.values()]
 
 
-@pytest.mark.parametrize("without", ["", "split"])
+@pytest.mark.parametrize("without", ["", pytest.param("split", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients(name, without):
     rng = numpy.random.default_rng(11)

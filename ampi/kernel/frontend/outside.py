@@ -15,6 +15,8 @@ from numba.core.errors import NumbaError
 from ampi.kernel import ir
 from ampi.kernel.frontend.values import Group, Static, Value
 from ampi.kernel.ir import inference
+from ampi.memory import TrackedArray, is_scalar, plain
+from ampi.outside import would_be_lost
 
 MAX_CONSTANT_ARRAY = 100_000
 
@@ -52,6 +54,8 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
     value = getattr(value, "numpy_function", value)
     if isinstance(value, ModuleType):
         value = vars(value).get("stands_for", value)
+    if isinstance(value, TrackedArray):
+        value = without_derivatives(builder, node, name, value)
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or value.dtype.kind not in "bifuc" or value.size > MAX_CONSTANT_ARRAY:
             builder.fail(node, f"the global array '{name}' is too large for a constant", "pass it as an argument")
@@ -59,8 +63,19 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
     return constant(builder, value, node)
 
 
+def without_derivatives(builder: Any, node: ast.AST, name: str, value: TrackedArray) -> Any:
+    """What a global or closure variable of ours is as a constant."""
+    if would_be_lost(value):
+        builder.fail(
+            node, f"the global variable '{name}' carries derivatives, and is a constant here", "pass it as an argument"
+        )
+    return plain(value)[()] if is_scalar(value) else plain(value)
+
+
 def constant(builder: Any, value: Any, node: Any) -> Value:
     """A Python object found at compile time, as a value."""
+    if isinstance(value, TrackedArray) and is_scalar(value):
+        value = without_derivatives(builder, node, ast.unparse(node), value)
     if issubclass(type(value), (bool, int, float, complex, np.number, np.bool_)):
         try:
             type_ = inference.plain(numba.typeof(value))

@@ -111,15 +111,17 @@ function messages() {
 const AREAS = ["#4e79a7", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#ff9da7", "#9c755f", "#bab0ac"];
 function memory() {
   const rank = Number($("memory-rank").value), here = data.memory[rank];
-  const sized = here.sites.map(([site, saved, kept]) => ({ site, saved, kept })).filter((s) => s.saved + s.kept).sort((p, q) => q.saved + q.kept - p.saved - p.kept);
+  const sized = here.sites.map(([site, saved, kept, shadows]) => ({ site, saved, kept, shadows })).filter((s) => s.saved + s.kept + s.shadows)
+    .sort((p, q) => q.saved + q.kept + q.shadows - p.saved - p.kept - p.shadows);
   const shown = sized.slice(0, 7).map((s) => s.site), index = new Map(shown.map((s, k) => [s, k]));
   const width = 1000, height = 260, left = 70, bottom = 24, top = 8;
-  const layers = here.curve.map(([t, sizes]) => {
+  const rows = (curve) => curve.map(([t, sizes]) => {
     const row = new Array(shown.length + 1).fill(0);
     for (const [site, size] of Object.entries(sizes)) row[index.has(Number(site)) ? index.get(Number(site)) : shown.length] += size;
     return [t, row];
   });
-  const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...here.shadows.map(([, s]) => s), ...here.held.map(([, s]) => s));
+  const layers = rows(here.curve), shadows = rows(here.shadows), swept = here.shadows.map(([t, sizes]) => [t, sum(Object.values(sizes))]);
+  const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...swept.map(([, s]) => s), ...here.held.map(([, s]) => s));
   const unit = 1024 ** Math.floor(Math.log2(most) / 10);
   const x = (t) => left + (t / (data.end || 1)) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
   const parts = [];
@@ -127,7 +129,7 @@ function memory() {
   const places = ticks(0, data.end, 8);
   for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, places[1] || data.end)}</text>`);
   if (layers.length) layers.push([data.end, layers[layers.length - 1][1]]);
-  for (let k = 0; k <= shown.length; k++) {
+  const areas = (layers, style) => { for (let k = 0; k <= shown.length; k++) {
     if (!layers.some(([, row]) => row[k])) continue;
     const below = (row) => sum(row.slice(0, k)), up = [], down = [];
     layers.forEach(([t, row], n) => {
@@ -135,9 +137,11 @@ function memory() {
       up.push(`${x(t).toFixed(1)},${y(below(row) + row[k]).toFixed(1)}`);
       down.push(`${x(t).toFixed(1)},${y(below(row)).toFixed(1)}`);
     });
-    parts.push(`<polygon points="${up.concat(down.reverse()).join(" ")}" fill="${AREAS[k % AREAS.length]}" fill-opacity="0.75"/>`);
-  }
-  const shadow = here.shadows.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
+    parts.push(`<polygon points="${up.concat(down.reverse()).join(" ")}" fill="${AREAS[k % AREAS.length]}" ${style}/>`);
+  } };
+  areas(layers, 'fill-opacity="0.75"');
+  areas(shadows, 'class="shadow" fill-opacity="0.95" stroke="#b3261e" stroke-width="0.5"');
+  const shadow = swept.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
   if (shadow.length) parts.push(`<polyline points="${shadow.join(" ")}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
   const steps = here.held.flatMap(([t, s], k) => [[t, k ? here.held[k - 1][1] : 0], [t, s]]);
   if (steps.length) steps.push([data.end, steps[steps.length - 1][1]]);
@@ -147,12 +151,13 @@ function memory() {
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
   $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
     (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
-    `<i style="background:#b3261e"></i>shadows of sweeps` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:#1d2733;height:2px;vertical-align:3px"></i>those that are held` : "");
-  const total = { site: null, saved: sum(sized.map((s) => s.saved)), kept: sum(sized.map((s) => s.kept)) };
+    `<i style="background:#b3261e"></i>shadows of sweeps, by the line whose adjoint made them` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:#1d2733;height:2px;vertical-align:3px"></i>those that are held` : "");
+  const total = { site: null, saved: sum(sized.map((s) => s.saved)), kept: sum(sized.map((s) => s.kept)), shadows: Math.max(0, ...swept.map(([, s]) => s)) };
   const size = (name, f) => ({ name, text: (r) => bytes(f(r)), value: f });
   show($("memory-lines"), [
     { name: "line", left: true, text: (r) => (r.site === null ? "in all" : label(r.site)), value: (r) => label(r.site) },
     size("undo log", (r) => r.saved), size("kernels' values", (r) => r.kept), size("together", (r) => r.saved + r.kept),
+    size("shadows, at most", (r) => r.shadows),
   ], sized, {}, [total]);
 }
 rankChoice($("memory-rank"), false);

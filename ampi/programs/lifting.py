@@ -1,0 +1,256 @@
+"""Global variables of a program's compiled functions that carry derivatives: arguments in their place (lambda lifting).
+
+Numba takes the value that a global or closure variable has when a function is first called as a constant, for good.
+Where that value carries derivatives, the function gets a parameter for it, and so do the functions that call it; it is
+passed as it was at the first call.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..derivatives import leaves_of, map_leaves
+from ..errors import ActivityError
+from ..kernel.frontend.source import Source, read_source
+from ..kernel.runtime.cache import names_in
+from ..memory import TrackedArray
+from ..outside import would_be_lost
+
+_lifted: dict[tuple, set[tuple]] = {}
+"""By a function's place the variables that carried derivatives in the run that was recorded: the same ones are lifted
+in those that follow, where they are displaced."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A global or closure variable.
+
+    Attributes
+    ----------
+    path : tuple of str
+        Its name; before it that of the module, for ``module.name``.
+    value : object
+    """
+
+    path: tuple[str, ...]
+    value: Any
+
+    @property
+    def key(self) -> int:
+        """What tells it from others: several functions may name one."""
+        return id(self.value)
+
+    @property
+    def parameter(self) -> str:
+        """What the parameter is called: as the variable, or the path with underscores."""
+        return "_".join(self.path)
+
+
+@dataclasses.dataclass
+class Lifted:
+    """A function with parameters for variables, before its own.
+
+    Attributes
+    ----------
+    function : function
+    values : tuple
+        What to pass for them: copies of the variables' values.
+    """
+
+    function: Callable[..., Any]
+    values: tuple[Any, ...]
+
+
+def lift(function: Any, make: Callable[[Any, Any], Any]) -> Lifted | None:
+    """Find the variables of a function that carry derivatives; those of the functions that it calls among them.
+
+    Parameters
+    ----------
+    function : function
+        As Python has it.
+    make : callable
+        ``make(callee, function)``: what compiles ``function`` as it does ``callee``.
+
+    Returns
+    -------
+    Lifted or None
+        None if there is no such variable.
+    """
+    found = variables_of(function)
+    if not found:
+        return None
+    made = _Lifting(make).lifted(function)
+    return Lifted(made, tuple(_copied(v.value) for v in found))
+
+
+def variables_of(function: Any, inside: tuple[Any, ...] = ()) -> list[Variable]:
+    """The variables that carry derivatives, each once."""
+    place = (function.__code__.co_filename, function.__code__.co_firstlineno, function.__qualname__)
+    before = _lifted.get(place, set())
+    found: dict[int, Variable] = {}
+    for path, value in _free(function):
+        if _has_numbers(value):
+            if any(map(would_be_lost, leaves_of(value))) or path in before:
+                found.setdefault(id(value), Variable(path, value))
+                _lifted.setdefault(place, set()).add(path)
+        elif (callee := _callee(value)) is not None and callee not in (function, *inside):
+            for variable in variables_of(callee, (*inside, function)):
+                found.setdefault(variable.key, variable)
+    return list(found.values())
+
+
+def _free(function: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The globals and closure variables of a function, and what modules among them have."""
+    named = names_in(function.__code__)
+    space = {name: function.__globals__[name] for name in named if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            space[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for name, value in space.items():
+        yield (name,), value
+        if isinstance(value, ModuleType) and "stands_for" not in vars(value):
+            for attribute in named:
+                if attribute in vars(value):
+                    yield (name, attribute), vars(value)[attribute]
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether it is a tracked number or array, or a tuple with some."""
+    if isinstance(value, tuple):
+        return any(map(_has_numbers, value))
+    return isinstance(value, TrackedArray) and value.dtype.kind in "fc"
+
+
+def _callee(value: Any) -> Any:
+    """The Python function of what a kernel may call."""
+    function = getattr(value, "py_func", value)
+    return function if isinstance(function, FunctionType) and hasattr(value, "py_func") else None
+
+
+def _copied(value: Any) -> Any:
+    return map_leaves(lambda x: x.copy() if isinstance(x, np.ndarray) and not memory.is_scalar(x) else x, value)
+
+
+class _Lifting:
+    """Makes the functions that pass variables on, each once."""
+
+    def __init__(self, make: Callable[[Any, Any], Any]) -> None:
+        self.make = make
+        self.made: dict[Any, Any] = {}
+
+    def lifted(self, function: Any) -> Any:
+        """The function with parameters for its variables before its own."""
+        if function not in self.made:
+            self.made[function] = None
+            self.made[function] = self._lifted(function)
+        if self.made[function] is None:
+            code = function.__code__
+            raise ActivityError(
+                f"{code.co_filename}:{code.co_firstlineno}: '{function.__name__}' calls itself, and reads a global "
+                "variable that carries derivatives: pass it as an argument"
+            )
+        return self.made[function]
+
+    def _lifted(self, function: Any) -> Any:
+        source = read_source(function)
+        definition = copy.deepcopy(source.definition)
+        definition.decorator_list, definition.returns = [], None
+        space = {**function.__globals__, **{path[0]: value for path, value in _free(function) if len(path) == 1}}
+        passing = _Passing(self, dict(_free(function)), set(function.__code__.co_varnames), space)
+        definition.body = [passing.visit(statement) for statement in definition.body]
+        own = [ast.arg(passing.names[v.key]) for v in variables_of(function)]
+        first = definition.args.posonlyargs or definition.args.args
+        first[:0] = own
+        tree = ast.fix_missing_locations(ast.copy_location(definition, source.definition))
+        code = compile(ast.Module([tree], []), source.filename, "exec")
+        names: dict[str, Any] = {}
+        exec(code, space, names)
+        made = names[definition.name]
+        made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+        made.__ampi_source__ = Source(source.name, source.filename, source.first_line, source.lines, tree)
+        return made
+
+
+class _Passing(ast.NodeTransformer):
+    """Puts parameters in the place of variables, and has calls pass them on."""
+
+    def __init__(self, lifting: _Lifting, free: dict[tuple[str, ...], Any], local: set[str], space: dict) -> None:
+        self.lifting = lifting
+        self.free = free
+        self.local = local
+        self.space = space
+        self.names = _Names(local | space.keys(), free)
+
+    def _value(self, node: ast.AST) -> Any:
+        """What a name or an attribute of a module means."""
+        match node:
+            case ast.Name(id=name) if name not in self.local:
+                return self.free.get((name,))
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module not in self.local:
+                return self.free.get((module, name))
+        return None
+
+    def _passed(self, node: Any) -> Any:
+        value = self._value(node)
+        if id(value) in self.names.lifted and _has_numbers(value):
+            return ast.copy_location(ast.Name(self.names[id(value)], ast.Load()), node)
+        return None
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """``k``"""
+        return self._passed(node) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        """``constants.k``"""
+        return self._passed(node) or self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """``f(x)`` of a function with such variables."""
+        value = self._value(node.func)
+        callee = _callee(value)
+        variables = variables_of(callee) if callee is not None else []
+        if not variables:
+            return self.generic_visit(node)
+        alias = self.names.alias(callee)
+        self.space[alias] = self.lifting.make(value, self.lifting.lifted(callee))
+        passed = [ast.copy_location(ast.Name(self.names[v.key], ast.Load()), node) for v in variables]
+        arguments = [self.visit(a) for a in node.args]
+        keywords = [self.visit(k) for k in node.keywords]
+        function = ast.copy_location(ast.Name(alias, ast.Load()), node.func)
+        return ast.copy_location(ast.Call(function, [*passed, *arguments], keywords), node)
+
+
+class _Names(dict):
+    """Names of parameters by their variables, of which none is in the way of another name."""
+
+    def __init__(self, taken: set[str], free: dict[tuple[str, ...], Any]) -> None:
+        super().__init__()
+        self.taken = set(taken)
+        self.lifted = {id(value) for value in free.values()}
+        for path, value in free.items():
+            if len(path) == 1:  # shadows the global variable of this name
+                self.setdefault(id(value), path[0])
+
+    def __missing__(self, key: int) -> str:
+        self[key] = self._new("lifted")
+        return self[key]
+
+    def alias(self, function: Any) -> str:
+        """A name for a function that is called with more arguments."""
+        return self.setdefault(id(function), self._new(f"{function.__name__.strip('<>')}_lifted"))
+
+    def _new(self, stem: str) -> str:
+        number = next(n for n in range(len(self.taken) + 1) if f"{stem}_{n}" not in self.taken)
+        self.taken.add(f"{stem}_{number}")
+        return f"{stem}_{number}"
