@@ -116,6 +116,20 @@ def exits_and_changes(a, u):
 
 
 @recursive
+def halves(a, low, high, depth=0, scale=1.0, weights=None):
+    """Defaults that change from call to call, and one that does not."""
+    if high - low < 2:
+        return scale * a[low] * depth if weights is None else weights[low]
+    middle = (low + high) // 2
+    return halves(a, low, middle, depth + 1, scale * a[low]) * halves(a, middle, high, depth=depth + 2) + scale
+
+
+@case(x)
+def defaults_that_change(a):
+    return halves(a, 0, len(a))
+
+
+@recursive
 def power(u, n):
     """A call whose result is returned, one in the middle of a product, and one that a constant excludes."""
     if SCALE < 0.0:

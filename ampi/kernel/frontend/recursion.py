@@ -58,7 +58,7 @@ from ampi.kernel.frontend.webs import Webs
 from ampi.kernel.ir.names import Names, stem
 
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_LEAVES = (Call, ast.Return, ast.Break, ast.Continue)
+_NUMBERS = (bool, int, float, complex)
 
 
 def is_call_of(definition: ast.FunctionDef, is_it: Callable[[Any], bool], known: dict[str, Any]) -> Callable[..., bool]:
@@ -158,7 +158,8 @@ class _Removal:
     def refuse_changing(self, calls: list[Call]) -> None:
         for name in self.passed:
             given = self.given.get(name)
-            if isinstance(given, (types.Array, Static)):
+            is_number = isinstance(given, Static) and isinstance(given.value, _NUMBERS)  # by default
+            if isinstance(given, (types.Array, Static)) and not is_number:
                 node = next((n for n in calls if not self.is_same(name, self.arguments[id(n)][name])), calls[0])
                 if isinstance(given, types.Array):
                     problem = f"the array '{name}' is another one where '{self.source.name}' calls itself"
@@ -171,7 +172,7 @@ class _Removal:
     def argument(self, name: str, node: ast.AST, argument: Any) -> ast.expr:
         if isinstance(argument, ast.expr):
             return argument
-        if isinstance(argument, (bool, int, float, complex)):
+        if isinstance(argument, _NUMBERS):
             return ast.Constant(argument)
         return self.fail(node, f"'{name}' is left out where '{self.source.name}' calls itself", "pass it")
 
