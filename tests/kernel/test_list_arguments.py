@@ -57,7 +57,7 @@ def check(function, arguments, second=False):
 
 
 def test_lists_of_vectors_and_of_numbers():
-    check(lambda u, v, w: of_vectors([u, v, w * 2.0, u], [v[0], 0.3, w[1] * u[0]]), (U, V, W), second=True)
+    check(lambda u, v, w: of_vectors([u, v, w * 2.0, u], [v[0], 0.3, w[1] * u[0]]), (U, V, W))
 
 
 def test_constant_lists():
@@ -66,7 +66,7 @@ def test_constant_lists():
 
 
 def test_lists_of_matrices():
-    check(lambda m, n: of_matrices([m, n, m * 2.0]), (M, N))
+    check(lambda m, n: of_matrices([m, n, m * 2.0]), (M, N), second=True)
 
 
 def test_typed_lists():

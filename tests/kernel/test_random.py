@@ -64,12 +64,12 @@ def test_flow(seed):
     examine(Flow(seed).source(), seed)
 
 
-@pytest.mark.parametrize("seed", seeds(70_000, 16))
+@pytest.mark.parametrize("seed", seeds(70_000, 8))
 def test_recursion(seed):
     examine(Recursion(seed).source(), seed)
 
 
-@pytest.mark.parametrize("seed", seeds(80_000, 24))
+@pytest.mark.parametrize("seed", seeds(80_000, 16))
 def test_lists_among_arguments(seed):
     examine_lists(OfLists(seed).source(), seed)
 

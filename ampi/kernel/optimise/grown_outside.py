@@ -3,9 +3,9 @@
 ::
 
     while going:                              while going:
-        if len(a) < trip + 1:                     if len(a) < trip + 1:
-            a = longer(a)                             a = longer(a)
-        a[trip] = x                    ->         room = len(a)
+        if len(a) < trip + 1:                     room = half as many again as trip + 1
+            a = longer(a)                         if len(a) < room:
+        a[trip] = x                    ->             a = longer(a)
         ...                                       while going and trip + 1 <= room:
         trip = trip + 1                               a[trip] = x
                                                       ...
@@ -28,6 +28,7 @@ from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.names import Names
 
 _INT = types.intp
+_FIRST = 16  # numbers for which there is room from the beginning
 
 
 def grown_outside(function: ir.Function) -> ir.Function:
@@ -63,11 +64,11 @@ def _split(s: ir.While, names: Names) -> ir.While:
     before: list[Stmt] = []
     conditions = [s.condition]
     for size, arrays in found.items():
-        before += [ir.Grow(a, size, line=s.line) for a in arrays]
-        sizes: list[Expr] = [ir.Size(a, 0, _INT) for a in arrays]
         room = Var(names.fresh("room"), _INT)
-        least = functools.reduce(lambda a, b: Op("min", (a, b), _INT), sizes)
-        before.append(ir.Assign(room, least, line=s.line))
+        half = Op("floordiv", (size, Const(2, _INT)), _INT)
+        more = Op("add", (Op("add", (size, half), _INT), Const(_FIRST - 1, _INT)), _INT)
+        before.append(ir.Assign(room, more, line=s.line))
+        before += [ir.Grow(a, room, line=s.line) for a in arrays]
         conditions.append(Op("le", (size, room), types.boolean))
     both = functools.reduce(lambda a, b: Op("and", (a, b), types.boolean), conditions)
     return replace(s, body=(*before, ir.While(both, body, line=s.line)))
