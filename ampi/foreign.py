@@ -469,6 +469,32 @@ def _replace_generalized_ufuncs() -> None:
     replace_method(sys.modules["numba.np.ufunc.gufunc"].GUFunc, "__call__", _by_a_kernel("call_generalized"))
 
 
+def _guard_typed_lists() -> None:
+    for name in ("append", "extend", "insert", "__setitem__"):
+        replace_method(sys.modules["numba.typed.typedlist"].List, name, _without_active_numbers)
+
+
+def _guard_typed_dictionaries() -> None:
+    replace_method(sys.modules["numba.typed.typeddict"].Dict, "__setitem__", _without_active_numbers)
+
+
+def _without_active_numbers(method: Callable) -> Callable:
+    """What a method becomes that puts things into a container of Numba's: arrays stay what they are, numbers do not."""
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if current() is not None:
+            for given in (*arguments, *keywords.values()):
+                for x in given if isinstance(given, (list, tuple)) else (given,):
+                    if not np.ndim(x) and _first_active(x) is not None:
+                        raise ActivityError(
+                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps "
+                            "plain numbers; use Python's own list or dict, or put arrays into it"
+                        )
+        return method(self, *arguments, **keywords)
+
+    return call
+
+
 def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
     """What the call of something that Numba compiled becomes, which is differentiated where an array is active."""
 
@@ -490,6 +516,8 @@ _LATER: dict[str, Callable[[], None]] = {
     "h5py.h5d": _replace_h5py_datasets,
     "numba.np.ufunc.gufunc": _replace_generalized_ufuncs,
     "numba.stencils.stencil": _replace_stencils,
+    "numba.typed.typeddict": _guard_typed_dictionaries,
+    "numba.typed.typedlist": _guard_typed_lists,
     "numpy.random": _replace_random,
     "scipy.special": _redirect_special,
 }

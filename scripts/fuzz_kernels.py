@@ -61,14 +61,12 @@ def limited():
 
 def problem(text, seed):
     """What is wrong with a kernel, as an exception; None if nothing is, or if it cannot be run itself."""
-    from random_check import examine_all, in_python, kernel_of
+    from random_check import examine_all, run_by_python
 
     try:
         with limited():
-            kernel, arguments = kernel_of(text, seed)
-            arguments = [a.copy() if hasattr(a, "copy") else a for a in arguments]
             began = time.process_time()
-            results = in_python(kernel)(*arguments)
+            arguments, results = run_by_python(text, seed)
             taken = time.process_time() - began
         if not all(np.all(np.isfinite(x)) for x in (*arguments, *(np.ravel(results) if results is not None else ()))):
             return None
@@ -126,10 +124,12 @@ def main():
     from random_flow import Flow
     from random_kernels import Program
     from random_language import Language
+    from random_lists import OfLists
+    from random_recursion import Recursion
 
     kinds = (Flow, Language, functools.partial(Program, wide=True), Language)
     kinds += (Flow, Language, functools.partial(Program, wide=True, functions=True), Language)
-    kinds += (FlowThatDraws, LanguageThatDraws)
+    kinds += (FlowThatDraws, LanguageThatDraws, Recursion, OfLists)
 
     from ampi import KernelError
 

@@ -12,6 +12,34 @@ from ampi import memory
 from ampi.recording import passive
 
 
+class ListArgument:
+    """A list among the arguments of a call.
+
+    Attributes
+    ----------
+    items : list
+        As the program gives it.
+    leaves : tuple of array
+        Its numbers, or its arrays below one another; of vectors their elements, one vector after the other, and where
+        each begins and the last one ends.
+    """
+
+    __slots__ = ("items", "leaves")
+
+    def __init__(self, items: Any, leaves: tuple[Any, ...]) -> None:
+        self.items, self.leaves = items, leaves
+
+
+def is_list(value: Any) -> bool:
+    """Whether an argument is a list: Python's, or Numba's."""
+    return isinstance(value, list) or type(value).__module__ == "numba.typed.typedlist"
+
+
+def has_list(value: Any) -> bool:
+    """Whether an argument is a list, or a tuple with one in it."""
+    return any(map(has_list, value)) if isinstance(value, tuple) else is_list(value)
+
+
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
     """The leaves of all arguments of a call."""
     for value in bound:
@@ -34,6 +62,8 @@ def flatten(value: Any) -> Iterator[Any]:
     elif isinstance(value, tuple):
         for item in value:
             yield from flatten(item)
+    elif isinstance(value, ListArgument):
+        yield from value.leaves
 
 
 def plain(value: Any) -> Any:
@@ -42,6 +72,10 @@ def plain(value: Any) -> Any:
         return memory.plain(value) if value.ndim else memory.plain(value)[()]
     if isinstance(value, tuple):
         return rebuilt(value, map(plain, value))
+    if isinstance(value, ListArgument):
+        return plain(value.items)
+    if isinstance(value, list) and any(isinstance(v, memory.TrackedArray) for v in value):
+        return list(map(plain, value))
     return value
 
 
@@ -115,6 +149,8 @@ def kind(value: Any) -> Any:
         return value.dtype, ndim, value.flags.num & _LAYOUT
     if isinstance(value, tuple):
         return type(value), tuple(map(kind, value))
+    if isinstance(value, ListArgument):
+        return type(value.items), kind(plain(value.items[0])) if len(value.items) else None
     if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:
         return int, "unsigned"
     return _in_code(value)
@@ -140,6 +176,8 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
                 parts.append(_place_of(value) if value.ndim else (value.dtype, _is_on(value, tape)))
         elif isinstance(value, np.ndarray):
             parts.append(_place_of(value))
+        elif isinstance(value, ListArgument):
+            return None
         elif isinstance(value, tuple):
             parts.append((type(value), identity(value, tape)))
             if parts[-1][1] is None:

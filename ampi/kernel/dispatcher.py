@@ -223,7 +223,7 @@ class Kernel:
         if tape.living:
             return recorder()(self, args)
         for a in args:
-            if isinstance(a, (memory.TrackedArray, tuple)):
+            if isinstance(a, (memory.TrackedArray, tuple, list)):
                 return arguments.like(self.dispatcher(*map(arguments.plain, args)), args)
         return self.dispatcher(*args)
 
@@ -346,6 +346,12 @@ class Kernel:
             dispatcher.targetoptions["parallel"] = False
         try:
             yield
+        except AssertionError as problem:  # of Numba's: it says neither where nor why
+            raise KernelError(
+                f"{code.filename}:{code.first_line}: in kernel '{code.name}': Numba itself fails to compile this "
+                f"(AssertionError: {', '.join(map(str, problem.args)) or 'it says no more'})\n"
+                "  give stencils their arguments one by one, without *; or leave parallel=True out"
+            ) from problem
         finally:
             dispatcher.targetoptions["parallel"] = parallel
 

@@ -69,6 +69,7 @@ from ampi.kernel.normalise.views import resolve_views
 from ampi.kernel.optimise import parallel
 from ampi.kernel.optimise.allocations import allocate_once
 from ampi.kernel.optimise.gather import in_gather_form
+from ampi.kernel.optimise.grown_outside import grown_outside
 from ampi.kernel.optimise.if_conversion import flatten_loops
 from ampi.kernel.optimise.loop_distribution import in_stages
 from ampi.kernel.optimise.reciprocals import with_reciprocals
@@ -225,7 +226,7 @@ class Way:
         if step.name in _to_print(os.environ.get("AMPI_PRINT_AFTER", "")):
             print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
         if os.environ.get("AMPI_VERIFY", "0") not in ("", "0"):
-            plain = step.stage in PLAIN or step.name == "destruct"
+            plain = step.stage in PLAIN or step.name in ("destruct", "room")
             verify(_function(program), plain, f"after {step.name}", self.writable, self.given, self.partial)
         return program
 
@@ -358,6 +359,7 @@ PASSES = (
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
          "a new shadow is set where it would be added to"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
+    Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside of the loops that fill them"),
     Pass("separate", "compile", None, ON, "arrays are compiled as not overlapping where they do not"),
 )  # fmt: skip
 
@@ -442,7 +444,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     forward = way.run("prune", draft.forward((*draft.results, *kept.values())))
     way.remarks += draft.kept(forward, draft.after)
     forward = way.run("vectorise", forward, only=("allocations", "branches"))
-    forward = defined_everywhere(way.run("finish", forward, only=("destruct",)))
+    forward = defined_everywhere(way.run("finish", forward, only=("destruct", "room")))
     way.writable, way.partial = writable, False
     given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
     return Split(forward, _finished(backward, draft, way, given, saves=False))
@@ -453,7 +455,7 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
     way = Way(options, active=frozenset(active))
     draft = way.run("tangent", way.run("construct", function))
     generated = way.run("prune", draft.function)
-    return draft.derivative(way.run("finish", generated, only=("destruct",)), arrays_read(generated))
+    return draft.derivative(way.run("finish", generated, only=("destruct", "room")), arrays_read(generated))
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -470,7 +472,7 @@ def build_drawing(function: ir.Function) -> ir.Function:
     nothing else, and returns how many there are."""
     way = Way()
     program = way.run("construct", random_numbers.counting(function))
-    return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct",))
+    return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:

@@ -22,6 +22,8 @@ from ampi.kernel import arguments, forward, second
 from ampi.kernel.call_record import CallRecord, StandIn, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
+from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
+from ampi.kernel.list_arguments import with_lists
 from ampi.kernel.list_results import as_arrays, as_lists
 from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.kernel.runtime.noalias import are_separate
@@ -32,6 +34,8 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
+    if any(map(arguments.has_list, args)):
+        args = with_lists(kernel, args, recording)
     key = None
     if recording is None and nobody_hears(args):
         return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
@@ -417,6 +421,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     prepared.guarded = any(storage is not None and storage.guard for storage in storages)
     if not active:
         return prepared
+    refuse_overlap_of_lists(kernel, contract.names, contract.writes, bound, leaves)
     for k in contract.becomes_active:
         if storages[k] is None:
             raise ActivityError(
@@ -531,6 +536,7 @@ def find_tangent_contract(
             refuse_stretching(kernel, contract.disagreement(*leaves))
     if not separate:
         refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
+    refuse_overlap_of_lists(kernel, contract.names, contract.writes, bound, leaves)
     return contract
 
 

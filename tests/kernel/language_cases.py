@@ -489,4 +489,5 @@ def extended(a, b):
 
 
 import list_cases  # noqa: E402, F401 (enters its cases)
+import recursion_cases  # noqa: E402, F401 (enters its cases)
 import reference_cases  # noqa: E402, F401

@@ -5,9 +5,11 @@ from types import FunctionType
 
 import numba
 import numpy as np
+import random_lists
+from by_python import recursive  # noqa: F401 (of programs)
 from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
-from kernel_cases import Check, copies, derivative, kernel_ir, load, pairing, run
+from kernel_cases import Check, copies, derivative, ir_for, kernel_ir, load, pairing, run
 from numba import types
 from numba.core.errors import NumbaError
 from numba.extending import overload, register_jitable
@@ -128,6 +130,7 @@ HELPERS = (
     "declared",
     "shifted",
     "noisy",
+    "recursive",
 )
 
 
@@ -172,10 +175,31 @@ def examine(text, seed):
     for k, active in enumerate(PATTERNS):
         other = Check(kernel, arguments, active, SWITCHES[(seed + k) % len(SWITCHES)], code=code)
         other.compare(tolerance, against_differences=False, values=True)
+    require_slopes(check, direction, tangents)
+
+
+def require_slopes(check, direction, tangents):
+    """Raise unless tangents are what differences say, where these agree among themselves: there is no kink nearby."""
     near, far = check.differences(direction, 1e-4), check.differences(direction, 2e-4)
     for computed, a, b in zip(tangents, near, far):
-        if np.allclose(a, b, rtol=1e-5, atol=1e-6):  # no kink nearby
+        if np.allclose(a, b, rtol=1e-5, atol=1e-6):
             np.testing.assert_allclose(computed, a, rtol=1e-4, atol=1e-5)
+
+
+def examine_lists(text, seed):
+    """The same of a program with lists among its arguments."""
+    kernel, _ = kernel_of(text, seed)
+    code, arguments = ir_for(kernel, random_lists.TYPES), random_lists.arguments_of(seed)
+    everything = ("first", "second", "numbers", "a", "u")
+    for k, active in enumerate((everything, ("second",), ("numbers", "a"))):
+        options = SWITCHES[(seed + k) % len(SWITCHES)]
+        check = Check(random_lists.with_lists(kernel), arguments, active, options, code=code)
+        check.compare(1e-9, against_differences=False, values=True)
+        if active == everything:
+            direction = check.direction()
+            require_slopes(check, direction, check.tangents(direction))
+            if seed // 8 % 8 == 0:
+                examine_second(check, 1e-9)
 
 
 def examine_second(check, tolerance):
@@ -231,10 +255,28 @@ def second_products(check, array_seeds, result_seeds, direction):
     return {n: scalars[n] if n in scalars else arrays.get(shadows[n], np.zeros_like(check.value[n])) for n in direction}
 
 
+def run_by_python(text, seed):
+    """What a program leaves of its arguments, and its results."""
+    kernel, arguments = kernel_of(text, seed)
+    if has_lists(text):
+        kernel, arguments = random_lists.with_lists(kernel), random_lists.arguments_of(seed)
+    else:
+        kernel = in_python(kernel)
+    arguments = copies(arguments)
+    return arguments, kernel(*arguments)
+
+
+def has_lists(text):
+    """Whether a program has lists among its arguments."""
+    return "def kernel(l, m, s," in text
+
+
 def examine_all(text, seed):
     """The same, and that the programs do not depend on what things are called."""
     if "np.random." in text:
         return examine_drawn(text, seed)
+    if has_lists(text):
+        return examine_lists(text, seed)
     examine(text, seed)
     kernel, arguments = kernel_of(text, seed)
     require_the_same(kernel, arguments, draw(kernel, seed), "other")

@@ -70,6 +70,7 @@ CHANGED = {
     "branches": "chosen bits_and_integers",
     "stages": "of_a_chain",
     "new": "exponentials running squares scatter skipped_iterations",
+    "room": "newton last_value_before_an_exit",
     "separate": "gathered gather heat n_body scatter_add",
 }
 """Switches, and kernels that they change: not all of them, but for each switch one at least."""

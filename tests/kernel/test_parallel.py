@@ -14,6 +14,7 @@ from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_
 from patience import patience
 
 import ampi
+from ampi import KernelError
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.ir.remarks import Kind
@@ -345,6 +346,22 @@ def test_explain_says_what_is_saved():
 
     text = powers.explain(np.ones(3))
     assert "s is saved in each iteration" in text and "on one thread, iteration by iteration" in text
+
+
+@numba.stencil
+def neighbours(a, b):
+    return 0.5 * a[-1] + a[1] * b[0]
+
+
+def test_what_numba_fails_to_compile_is_an_error_of_the_kernel():
+    """Numba counts the arguments of a stencil before ``*`` is taken apart, and asserts that they are there."""
+
+    @ampi.kernel(parallel=True, deterministic=True)
+    def call(*arguments):
+        return neighbours(*arguments)
+
+    with pytest.raises(KernelError, match=r"test_parallel.py:\d+: in kernel 'call': Numba itself.*\n.*one by one"):
+        call(np.ones(5), np.ones(5))
 
 
 def test_parallel_kernels_on_one_thread_are_compiled_without_threads():

@@ -610,7 +610,7 @@ def with_block(x):
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),
         (some_results, 1, "without", "every way"),
-        (recursion, 1, "calls itself", "loop"),
+        (recursion, 1, "calls itself on every way", "without a call"),
         (undefined, 1, "used before", "assign"),
         (complex_into_real, 1, "complex128 cannot be stored", "convert"),
         (read_only, 1, "read-only", "copy"),

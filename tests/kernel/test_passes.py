@@ -223,6 +223,13 @@ def long_arithmetic(x, y):
         y[i] = a / b + x[i] * b
 
 
+def shrinking(x):
+    s = x
+    while s > 1.0:
+        s = 0.3 * s * s
+    return s
+
+
 # Pass, stage, kernel, arguments, active arguments, options.
 CASES = [
     ("parse", "read", stops, (X,), "", {}),
@@ -265,6 +272,7 @@ CASES = [
     ("unsigned", "part", in_parallel, (X, X), "x", {"threads": True}),
     ("new", "finish", squares, (X, X), "x", {"plain": True}),
     ("destruct", "finish", rows, (M, X), "m", {}),
+    ("room", "finish", shrinking, (2.0,), "x", {}),
 ]
 
 

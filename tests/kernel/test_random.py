@@ -6,10 +6,12 @@ import re
 import numpy as np
 import pytest
 from kernel_cases import Check
-from random_check import examine, examine_recorded
+from random_check import examine, examine_lists, examine_recorded
 from random_flow import Flow
 from random_kernels import Program
 from random_language import Language
+from random_lists import OfLists
+from random_recursion import Recursion
 
 from ampi import KernelError
 
@@ -60,6 +62,16 @@ def test_recorded(seed):
 @pytest.mark.parametrize("seed", seeds(40_000, 30))
 def test_flow(seed):
     examine(Flow(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(70_000, 8))
+def test_recursion(seed):
+    examine(Recursion(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(80_000, 16))
+def test_lists_among_arguments(seed):
+    examine_lists(OfLists(seed).source(), seed)
 
 
 def two_exits(x, a):

@@ -30,7 +30,8 @@ def call_function(
 ) -> Value:
     """Inline a call of a Python function with these values."""
     arguments = bound_values(builder, node, function, positional, keywords)
-    refuse_lists(builder, node, "a list as an argument of a kernel", *arguments)
+    made_here = [v for v in arguments if isinstance(v, ir.Var) and v.name not in builder.list_arguments]
+    refuse_lists(builder, node, "a list as an argument of a kernel", *made_here)
     single: Single = frozenset()
     if builder.single_axes:
         leaves = enumerate(leaf_values(arguments))
@@ -111,6 +112,7 @@ def with_lists(builder: Any, value: Value) -> Value:
 def note_parts(builder: Any, start: int) -> None:
     """Tell the caller which names stand for parts of arrays, and which local arrays have axes of size one."""
     for s in ir.walk(tuple(builder.block[start:])):
+        builder.note_root(s)
         if isinstance(s, ir.View):
             builder.extents[s.target.name] = s.shape
         elif isinstance(s, ir.Alloc):

@@ -31,7 +31,17 @@ from ampi.kernel.frontend.desugar import Nested
 from ampi.kernel.frontend.inline import call_function
 from ampi.kernel.frontend.refusals import instead_of
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Group, Slice, Static, Value, conjugate, is_listed, part_of
+from ampi.kernel.frontend.values import (
+    ZERO,
+    Group,
+    Slice,
+    Static,
+    Value,
+    conjugate,
+    is_list_of_arrays,
+    is_listed,
+    part_of,
+)
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads
@@ -375,6 +385,8 @@ def intrinsic(builder: Any, node: ast.Call, function: Any, arguments: list[ir.Ex
 
 
 def length(builder: Any, node: ast.Call, value: Value) -> ir.Expr:
+    if is_list_of_arrays(value):
+        return sequences.number_of_arrays(builder, value)
     if is_listed(value):
         return array_values.shape_of(builder, value.items[0])[0]
     if isinstance(value, Group):
@@ -446,4 +458,7 @@ def refuse_short_lists(builder: Any, node: ast.Call, function: Any) -> None:
 
 def call_kernel(builder: Any, node: ast.Call, function: Any, hint: str | None) -> Value:
     """Inline the call of another kernel."""
-    return call_function(builder, node, function, *call_values(builder, node), hint)
+    values, keywords = call_values(builder, node, lists=True)
+    if any(map(is_listed, (*values, *keywords.values()))):
+        builder.fail(node, "a list of tuples here", sequences.OF_TUPLES)
+    return call_function(builder, node, function, values, keywords, hint)

@@ -24,7 +24,7 @@ from ampi.kernel.frontend import (
 )
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value, is_listed
+from ampi.kernel.frontend.values import ZERO, Flat, Group, Items, Named, Static, Value, is_list_of_arrays, is_listed
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.rewrite import substitute
@@ -115,6 +115,8 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
     items = builder.any_value(node)
     if is_listed(items):
         return sequences.items_of(items)
+    if is_list_of_arrays(items):
+        return sequences.arrays_of_list(builder, node, items)
     if isinstance(items, Items):
         return items
     if isinstance(items, Flat):

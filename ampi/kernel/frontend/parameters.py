@@ -11,11 +11,11 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import assignments, outside, random_draws, structured_arrays
+from ampi.kernel.frontend import assignments, outside, random_draws, sequences, structured_arrays
 from ampi.kernel.frontend.refusals import instead_of_argument
 from ampi.kernel.frontend.source import Source
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Static, Value
+from ampi.kernel.frontend.values import ArraysOfList, Group, Static, Value
 from ampi.kernel.ir import inference
 
 
@@ -111,6 +111,10 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
         builder.single |= {(leaf, axis) for number, axis in builder.single_axes if number == len(arguments)}
         arguments.append(ir.Argument(leaf, type_, path))
         return ir.Var(leaf, type_)
+    if isinstance(type_, (types.List, types.ListType)):
+        found = _list(builder, name, type_.dtype, path, arguments)
+        if found is not None:
+            return found
     if isinstance(type_, types.BaseTuple):
         fields_ = getattr(type_, "fields", range(len(type_)))
         items = tuple(
@@ -122,3 +126,22 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
         f"argument '{'.'.join(map(str, path))}' is a {type_}",
         instead_of_argument(type_),
     )
+
+
+def _list(builder: Any, name: str, item: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value | None:
+    """A list of numbers is an array, one of matrices an array of one more dimension, and one of vectors two arrays (see
+    `ArraysOfList`); all of them are only read."""
+
+    def argument(dtype: types.Type, ndim: int, *field: str) -> ir.Var:
+        leaf = builder.names.fresh("_".join((name, *field)))
+        arguments.append(ir.Argument(leaf, types.Array(dtype, ndim, "C", readonly=True), (*path, *field)))
+        builder.list_arguments.add(leaf)
+        return ir.Var(leaf, arguments[-1].type)
+
+    if inference.is_scalar(item):
+        return sequences.as_list(builder, argument(item, 1))
+    if not inference.is_array(item) or not item.ndim or not inference.is_scalar(item.dtype):
+        return None
+    if item.ndim > 1:
+        return sequences.as_list(builder, argument(item.dtype, item.ndim + 1))
+    return Group((argument(item.dtype, 1), argument(types.intp, 1, "starts")), ArraysOfList)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -40,6 +41,7 @@ from ampi.kernel.frontend import (
     outside,
     random_generators,  # noqa: F401 (enters its rules)
     random_numbers,  # noqa: F401 (enters its rules)
+    recursion_nodes,
     statements,
     stencils,  # noqa: F401 (enters its calls)
     subscripts,
@@ -51,12 +53,24 @@ from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared
 from ampi.kernel.frontend.desugar import bound_names, spell_out
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
+from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
 from ampi.kernel.frontend.refusals import advice_for, describe
-from ampi.kernel.frontend.sequences import OF_TUPLES
+from ampi.kernel.frontend.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.source import Source, read_source
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Group, Leaf, Named, Single, Static, Unknown, Value, is_listed, structure_of
+from ampi.kernel.frontend.values import (
+    Group,
+    Leaf,
+    Named,
+    Single,
+    Static,
+    Unknown,
+    Value,
+    is_list_of_arrays,
+    is_listed,
+    structure_of,
+)
 from ampi.kernel.frontend.webs import Webs, split_webs
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
@@ -71,8 +85,13 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Subscript: subscripts.subscript_value,
     ast.Call: invocations.call_value,
     **list_nodes.EXPRESSIONS,
+    **recursion_nodes.EXPRESSIONS,
 }
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {**statements.STATEMENTS, list_nodes.Put: list_nodes.put_item}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
+    **statements.STATEMENTS,
+    **recursion_nodes.STATEMENTS,
+    list_nodes.Put: list_nodes.put_item,
+}
 
 
 @global_compiler_lock
@@ -128,12 +147,10 @@ class _Builder:
         self.globals = outside.free_names(function)
         self.given = given_values(function, source, argument_types, bool(callers))
         self.globals |= spell_out(source, self.globals)
-        self.local_names = bound_names(self.definition)
-        self.webs: Webs = split_webs(
-            self.definition,
-            functools.partial(static_test, self.given),
-            lambda node: outside.is_prange(node, self.globals, self.local_names),
-        )
+        is_call = is_call_of(self.definition, self.is_itself, self.globals)
+        if any(map(is_call, ast.walk(self.definition))):
+            remove_recursion(source, inspect.signature(function), self.given, self.globals, is_call, self.split())
+        self.webs = self.split()
         self.scope = _Scope()
         self.callees: dict[Any, ir.Function] = {}
         self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy
@@ -142,6 +159,21 @@ class _Builder:
         self.pending: list[ast.AST] = []
 
     # ------------------------------------------------------------------------------------------- building
+
+    def is_itself(self, value: Any) -> bool:
+        """Whether what a name stands for is this function, whatever compiles it."""
+        if any(c in invocations.AUTHORED for c in type(value).__mro__):
+            return False
+        function = invocations.kernel_function(value)
+        return function is not None and function.__code__ is self.function.__code__
+
+    def split(self) -> Webs:
+        self.local_names = bound_names(self.definition)
+        return split_webs(
+            self.definition,
+            functools.partial(static_test, self.given),
+            lambda node: outside.is_prange(node, self.globals, self.local_names),
+        )
 
     def signature(self, declaration: Declared, argument_types: tuple[types.Type, ...], node: Any = None) -> Any:
         """The types of arguments and result that are declared for arguments of these types."""
@@ -164,6 +196,8 @@ class _Builder:
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.lists: set[str] = set()  # arrays that are lists to the program
+        self.list_arguments: set[str] = set()  # those, and others, that hold what is in a list among the arguments
+        self.roots: dict[str, str] = {}  # of parts of arrays: the array
         self.drawn: dict[types.Type, ir.Drawn] = {}  # where random numbers go, by their types
         self.generators: list[ir.Argument] = []  # random generators among the arguments
         self.unrolling = 0
@@ -199,7 +233,16 @@ class _Builder:
     def emit(self, statement: ir.Stmt) -> None:
         if isinstance(statement, (ir.Store, ir.Elementwise)):
             statement = replace(statement, value=into_array(statement.value, statement.array.type.dtype))
+        self.note_root(statement)
         self.block.append(statement if statement.line else replace(statement, line=self.line))
+
+    def note_root(self, statement: ir.Stmt) -> None:
+        if isinstance(statement, (ir.Alias, ir.View)):
+            self.roots[statement.target.name] = self.roots.get(statement.array.name, statement.array.name)
+
+    def is_of_list(self, array: ir.Var) -> bool:
+        """Whether an array is (a part of) what a list among the arguments holds."""
+        return self.roots.get(array.name, array.name) in self.list_arguments
 
     def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:
         """The statements that ``build`` emits, and what it returns."""
@@ -246,7 +289,8 @@ class _Builder:
         if not inference.convertible(type_, array.type.dtype):
             self.fail(node, f"a {type_} cannot be stored in an array of {array.type.dtype}", "convert it")
         if array.name in self.constants or not array.type.mutable:
-            self.fail(node, f"'{array.name}' is read-only", "copy it into a local array first")
+            of_list = "; arrays that are to be written are passed in a tuple" if self.is_of_list(array) else ""
+            self.fail(node, f"'{array.name}' is read-only", f"copy it into a local array first{of_list}")
 
     # ------------------------------------------------------------------------------------------- expressions
 
@@ -255,6 +299,8 @@ class _Builder:
         value = self.any_value(node, hint)
         if is_listed(value):
             self.fail(node, "a list of tuples here", OF_TUPLES)
+        if is_list_of_arrays(value):
+            self.fail(node, "a list of arrays here", OF_ARRAYS)
         return value
 
     def any_value(self, node: ast.expr, hint: str | None = None) -> Value:
@@ -368,6 +414,8 @@ class _Builder:
             return ir.Const(bool(value.value), types.boolean)
         if isinstance(value, Group):
             return ir.Const(bool(value.items), types.boolean)
+        if is_list(self, value):
+            return ir.Op("ne", (ir.Size(value, 0, types.intp), ir.Const(0, types.intp)), types.boolean)
         if inference.is_array(value.type):
             self.fail(
                 node, "the truth of an array", "compare an element or a.size, or write np.any(...) or np.all(...)"
@@ -431,9 +479,16 @@ class _Builder:
         key = (function.__code__, id(function), argument_types, single)
         if key not in self.callees:
             if any(code is function.__code__ for code, _ in self.callers):
-                self.fail(node, f"'{function.__name__}' calls itself", "write the recursion as a loop")
+                self.fail(node, *self.recursion(function))
             self.callees[key] = lower(_parse(function, argument_types, self.callers, single))
         return self.callees[key]
+
+    def recursion(self, function: Any) -> tuple[str, str]:
+        """What is said where functions call one another in a circle."""
+        if self.is_itself(function) or function.__code__ is self.function.__code__:
+            return f"'{function.__name__}' calls itself by another name", f"call it as {function.__name__}(...)"
+        problem = f"'{function.__name__}' and '{self.source.name}' call one another"
+        return problem, "make one function of them, which calls itself, with a number that says which of the two it is"
 
     def type_of(self, node: ast.AST, value: Value) -> types.Type:
         if isinstance(value, Static):
@@ -445,6 +500,9 @@ class _Builder:
             if value.cls is not None:
                 return types.NamedTuple(parts, value.cls)
             return types.Tuple(parts)
+        if isinstance(value, ir.Var) and value.name in self.lists:
+            item = value.type.dtype if value.type.ndim == 1 else value.type.copy(ndim=value.type.ndim - 1)
+            return types.List(item, reflected=True)
         if isinstance(value, Records) and value.index:
             self.fail(node, "a record as an argument", "pass the array and the index")
         return value.type

@@ -94,7 +94,10 @@ def advice_for(node: ast.AST) -> str:
 
 
 _ARGUMENTS = {
-    (types.List, types.ListType): "pass an array of its numbers, np.array(...); of arrays a matrix or a tuple",
+    (
+        types.List,
+        types.ListType,
+    ): "lists hold numbers or arrays here: pass a matrix, or a list for each item of its tuples",
     (types.DictType, types.ClassInstanceType, types.Record): "pass its numbers in a named tuple",
     (types.Set,): "pass an array of what is in it",
     (types.Optional,): "declare the type itself; None can be passed where no type is declared",

@@ -12,7 +12,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_values
 from ampi.kernel.frontend.values import Group, Items, Value, is_listed, list_class
-from ampi.kernel.ir import inference
+from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 
 Places = dict[tuple[int, ...], ir.Expr]
@@ -83,6 +83,39 @@ def refuse_lists(builder: Any, node: ast.AST, problem: str, *values: Value) -> N
 def copied_list(builder: Any, node: ast.AST, array: Value) -> ir.Var:
     """A new list of the same numbers: what a part of a list is."""
     return as_list(builder, array_of(builder, node, array))
+
+
+# ----------------------------------------------------------------------------------------- lists among the arguments
+
+OF_ARRAYS = "loop over it, or take its arrays by their numbers and its length; or pass the arrays in a tuple"
+
+
+def number_of_arrays(builder: Any, value: Group) -> ir.Expr:
+    (size,) = array_values.shape_of(builder, value.items[1])
+    return ir.Op("sub", (size, ir.Const(1, types.intp)), types.intp)
+
+
+def array_of_list(builder: Any, node: ast.AST, value: Group, index: ir.Expr, hint: str | None = None) -> ir.Var:
+    """An array of a list of vectors."""
+    elements, starts = value.items
+    if not isinstance(index.type, types.Integer):
+        builder.fail(node, f"an index must be an integer, not {index.type}", "use integers; loop over masks")
+    lowest = index_algebra.lowest(index, builder.lowest)
+    if lowest is None or lowest < 0:
+        count = number_of_arrays(builder, value)
+        index = array_values.steady(builder, cast(index, types.intp))
+        below = ir.Op("lt", (index, ir.Const(0, types.intp)), types.boolean)
+        index = ir.Op("select", (below, index_algebra.add(index, count), index), types.intp)
+    index = array_values.steady(builder, cast(index, types.intp))
+    following = ir.Op("add", (index, ir.Const(1, types.intp)), types.intp)
+    begin, end = (builder.temporary("start", ir.Load(starts, (k,), types.intp)) for k in (index, following))
+    for bound in (begin, end):
+        builder.bounds[bound.name] = 0
+    return array_values.part(builder, node, elements, [array_values.Range(begin, end, None)], hint)
+
+
+def arrays_of_list(builder: Any, node: ast.AST, value: Group) -> Items:
+    return Items(number_of_arrays(builder, value), lambda number: array_of_list(builder, node, value, number))
 
 
 # ----------------------------------------------------------------------------------------------------- lists of tuples

@@ -152,6 +152,9 @@ def value_of_result(builder: Any, node: ast.expr) -> Value:
 
 def returned(builder: Any, node: ast.Return, value: Value) -> Value:
     """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
+    leaves = [v for v in leaves_of(value) if isinstance(v, ir.Var) and is_array(v)]
+    if len(builder.callers) == 1 and any(map(builder.is_of_list, leaves)):
+        builder.fail(node, "returns a list that it was given, or an array of it", "return a copy: a.copy()")
     if is_list(builder, value):
         return Group((of_own(builder, value),), list_class(0))
     if isinstance(value, Group):

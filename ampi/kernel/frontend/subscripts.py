@@ -13,7 +13,17 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, Range
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Flat, Group, Slice, Static, Value, constant_table, is_listed, part_of
+from ampi.kernel.frontend.values import (
+    Flat,
+    Group,
+    Slice,
+    Static,
+    Value,
+    constant_table,
+    is_list_of_arrays,
+    is_listed,
+    part_of,
+)
 from ampi.kernel.ir import index_algebra, inference
 
 
@@ -82,6 +92,11 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
     owner = builder.any_value(node.value)
     if is_listed(owner):
         return part_of_list(builder, node, owner)
+    if is_list_of_arrays(owner):
+        items = index_items(builder, node)
+        if len(items) != 1 or not array_values.is_simple(items):
+            builder.fail(node, "an index of a list of arrays that is no integer", sequences.OF_ARRAYS)
+        return sequences.array_of_list(builder, node, owner, items[0], hint)
     if isinstance(owner, Group):
         return item_of(builder, node, owner)
     if isinstance(owner, Static) and isinstance(owner.value, (list, tuple)):

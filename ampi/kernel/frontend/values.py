@@ -52,6 +52,16 @@ def list_class(width: int) -> Any:
     return type("List", (Listed, fields), {"width": width})
 
 
+class ArraysOfList(namedtuple("ArraysOfList", "elements starts")):
+    """What a ``Group`` for a list of vectors among the arguments is of: it holds the elements of all of them, one after
+    the other, and where each begins (and the last one ends)."""
+
+
+def is_list_of_arrays(value: Any) -> bool:
+    """Whether a value is a list of vectors."""
+    return isinstance(value, Group) and value.cls is ArraysOfList
+
+
 def is_listed(value: Any) -> bool:
     """Whether a value is a list of tuples: a ``Group`` of the columns."""
     return isinstance(value, Group) and value.cls is not None and issubclass(value.cls, Listed)

@@ -24,6 +24,7 @@ class _Moving:
         }
         fills = [s for s in every(function.body) if isinstance(s, ir.Fill)]
         self.kept = {a.name for s in fills for a in (s.target, *s.arguments)}  # these are written once
+        self.grown = {s.target.name for s in every(function.body) if isinstance(s, ir.Grow)}
         self.value = {s.target.name: s.value for s in every(function.body) if isinstance(s, ir.Assign)}
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -71,8 +72,8 @@ class _Moving:
         match e:
             case Const(value=value):
                 return value >= 0
-            case Size():
-                return True
+            case Size(array=array):
+                return array.name not in self.grown  # which may be longer in a later iteration
             case Var(name=name):
                 value = self.value.get(name)
                 return isinstance(value, Op) and value.name == "max" and ZERO in value.args

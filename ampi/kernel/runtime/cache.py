@@ -29,6 +29,7 @@ import numpy as np
 from numba import types
 from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
+from numba.core.codegen import RuntimeLinker
 from numba.core.environment import Environment, lookup_environment
 from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
@@ -316,6 +317,7 @@ class CompiledCache(caching.FunctionCache):
         self._cache_path = str(folder())
         self._enabled = True
         self._found: dict[Path, bytes] = {}
+        self.each_its_own = calls_itself(function)  # what has been loaded Numba would not find: see below
 
     def path(self, sig: Any) -> Path:
         # Not the types themselves: a class of __main__ in a named tuple, or a function, is another in every process.
@@ -333,7 +335,7 @@ class CompiledCache(caching.FunctionCache):
     def holds(self, sig: Any) -> bool:
         """Whether the compiled code for a signature is there, and as it was written."""
         path = self.path(sig)
-        content = read(path)
+        content = None if self.each_its_own else read(path)
         if content is None:
             return False
         self._found[path] = content
@@ -343,24 +345,55 @@ class CompiledCache(caching.FunctionCache):
         self.know_classes(sig)  # what is compiled and saved now names them, too
         path = self.path(sig)
         content = self._found.pop(path, None) or read(path)
-        if content is None:
+        if content is None or self.each_its_own:
             return None
         mark_used(path)
         target_context.refresh()
         try:
-            return self._impl.rebuild(target_context, pickle.loads(content))
+            return _of_these_functions(self._impl.rebuild(target_context, pickle.loads(content)), sig)
         except Exception:  # it names a class which is gone: compile again
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if self._impl.check_cachable(data):
+        if self.each_its_own:
+            return
+        if _has_address_of_itself(data.library):
+            write(self.path(sig).with_suffix(".own"), b"")
+        elif self._impl.check_cachable(data):
             write(self.path(sig), caching.dumps(self._impl.reduce(data)))
+
+    def is_own(self, sig: Any) -> bool:
+        """Whether each process has to compile this signature for itself."""
+        return self.each_its_own or read(self.path(sig).with_suffix(".own")) is not None
 
     def know_classes(self, sig: Any) -> None:
         """Let named tuple classes of ``__main__`` and of functions be found again in another process."""
         arguments = sig.args if hasattr(sig, "args") else sig
         for cls in (*(c for a in arguments for c in _named_tuples(a)), *_tuple_classes(self._py_func)):
             _know_class(cls)
+
+
+def calls_itself(function: Any) -> bool:
+    """Whether a function names what it is called by itself."""
+    return any(
+        getattr(getattr(value, "py_func", None), "__code__", None) is function.__code__
+        for _, value in _Identity.free(function)
+    )
+
+
+def _has_address_of_itself(library: Any) -> bool:
+    """Whether a function in compiled code calls itself with arguments of other types.  Numba does so by an address,
+    which it gives to a name when it has compiled both; loaded code has none (the process ends)."""
+    return any(RuntimeLinker.PREFIX in v.name for v in library._final_module.global_variables)
+
+
+def _of_these_functions(result: Any, sig: Any) -> Any:
+    """Loaded code, with the functions among its arguments: what was loaded names copies, others to Numba."""
+    arguments = tuple(sig.args if hasattr(sig, "args") else sig)
+    if not any(isinstance(a, types.Dispatcher) for a in arguments):
+        return result
+    result.fndesc.argtypes = arguments
+    return result._replace(signature=result.signature.replace(args=arguments))
 
 
 def _named_tuples(type_: types.Type) -> Iterator[type]:
@@ -419,12 +452,15 @@ def _compile_once(
     waited: Callable[[], Any],
     sig: Any,
 ) -> Any:
-    """Compile or load one signature; of several processes the first compiles and the others wait and load."""
+    """Compile or load one signature; of several processes the first compiles and the others wait and load
+    (of a function that calls itself, all compile)."""
     kept = dispatcher._cache
     if kept.holds(sig):
         with counted():
             return compile(sig)
-    with waited(), locked(kept.entry(sig)), contextlib.ExitStack() as inside:
+    with waited(), contextlib.ExitStack() as inside:
+        if not kept.is_own(sig):
+            inside.enter_context(locked(kept.entry(sig)))
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
             inside.enter_context(vectorised_extremes())
