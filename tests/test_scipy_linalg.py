@@ -140,6 +140,10 @@ CASES = {
     "pinv": lambda rng, c, k: (sl.pinv, full(rng, 3 + 2 * k, 4, c)),
     "lstsq": lambda rng, c, k: (lambda a, b: sl.lstsq(a, b)[:2], full(rng, 5, 3), right(rng, 5, k)),
     "expm": lambda rng, c, k: (sl.expm, full(rng, 4, complex=c) if k else stack(full, rng, 3)),
+    "expm_frechet": lambda rng, c, k: (
+        lambda e: sl.expm_frechet(0.5 * full(np.random.default_rng(k), 3, complex=c), e, compute_expm=bool(k)),
+        full(rng, 3, complex=c),
+    ),
     "sqrtm": lambda rng, c, k: (sl.sqrtm, definite(rng, 4, c)),
     "solve_sylvester": lambda rng, c, k: (
         sl.solve_sylvester,
