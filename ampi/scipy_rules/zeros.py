@@ -1,4 +1,4 @@
-"""Arrays of zeros for adjoints to add to: also while an adjoint is itself recorded, for its transpose (forward mode)."""
+"""Zeros for adjoints to add to, also while an adjoint is itself recorded for its transpose (forward mode)."""
 
 from __future__ import annotations
 
