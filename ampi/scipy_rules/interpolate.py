@@ -57,6 +57,9 @@ def _made_by_source(cls: type) -> None:
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if not any_active(tape, arguments, keywords):
             return found.original(*arguments, **keywords)
+        given = found.signature.bind(*arguments, **keywords).arguments
+        if any_active(tape, given.get("x"), given.get("t")):  # objects do not hold them as arrays that are active
+            raise refusal(found.name, " with respect to its knots")
         if not ours:
             ours.append(with_ours(vars(cls)["__init__"]))
         ours[0](*arguments, **keywords)
@@ -67,7 +70,14 @@ def _made_by_source(cls: type) -> None:
     hook(vars(cls)["__init__"], handle, f"scipy.interpolate.{cls.__name__}")
 
 
-for _cls in (_PPolyBase, ip.CubicSpline, ip.CubicHermiteSpline):
+for _cls in (
+    _PPolyBase,
+    ip.CubicSpline,
+    ip.CubicHermiteSpline,
+    ip.PchipInterpolator,
+    ip.Akima1DInterpolator,
+    _BSPLINE,
+):
     _made_by_source(_cls)
 
 
