@@ -262,6 +262,23 @@ def test_optimization_points_to_implicit_differentiation(f):
             f(x)
 
 
+@pytest.mark.parametrize("lost", [1.0, 0.2])
+def test_an_adjoint_that_loses_a_part_in_plain_arrays_has_no_tangent(lost):
+    module = types.ModuleType("a_library")
+    module.twice = lambda x: 2.0 * x
+
+    def adjoint(g):
+        bar = np.zeros(g.shape)
+        bar[:] = lost * g
+        return (2.0 - lost) * g + bar
+
+    ampi.rules.define(module.twice, adjoint={"x": adjoint})
+    x = np.arange(1.0, 4.0)
+    np.testing.assert_allclose(ampi.grad(lambda x: np.sum(module.twice(x)))(x), 2.0)
+    with pytest.raises(ampi.ActivityError, match="no tangent"):
+        ampi.jvp(lambda x: np.sum(module.twice(x)), (x,), (np.ones(3),))
+
+
 def test_fortran_and_objects_of_scipy():
     import scipy.linalg.blas
     import scipy.linalg.lapack

@@ -26,6 +26,7 @@ from .seeds import in_structure_of, leaves
 from .tape import Tape
 from .undo import Need, Undo
 
+LOSSY = 1e-2  # a part of ⟨Jᵀ1, ẋ⟩: more than iterative solvers and single precision leave
 _USUAL = np.dtype(np.float64), 0
 
 
@@ -454,10 +455,19 @@ def transposed(
             raise no_tangent(getattr(adjoint, "name", None) or "an operation whose adjoint uses plain arrays")
         pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
         found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
+        if _is_lossy(pairs, found):
+            raise no_tangent(f"{getattr(adjoint, 'name', None) or 'an operation'}, whose adjoint uses plain arrays,")
     finally:
         actively(scope)
     for region, y_dot in zip(results, found):
         push.put(region, y_dot)
+
+
+def _is_lossy(pairs: list[tuple[Any, np.ndarray]], found: Sequence[np.ndarray]) -> bool:
+    """Whether parts of an adjoint were not recorded: it is linear, so that ⟨Jᵀ1, ẋ⟩ and ⟨1, Jẋ⟩ are the same."""
+    terms = [np.real(np.conj(plain(value)) * x_dot) for value, x_dot in pairs]
+    difference = sum(np.sum(t) for t in terms) - sum(np.sum(np.real(y_dot)) for y_dot in found)
+    return bool(abs(difference) > LOSSY * sum(np.sum(abs(t)) for t in terms))  # what is not finite is not
 
 
 class _Recorded:
