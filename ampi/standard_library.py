@@ -36,22 +36,37 @@ def _parts(x: dict[Any, Any]) -> Iterator[Any]:
 def _json() -> None:
     """What is written has no derivative (as with all files); the encoder in C takes nothing but a `float`."""
     encoder = sys.modules["json.encoder"].JSONEncoder
-    for name in ("encode", "iterencode"):
-        setattr(encoder, name, _of_numbers(getattr(encoder, name)))
+    encode, iterate = encoder.encode, encoder.iterencode
 
-
-def _of_numbers(method: Callable) -> Callable:
-    @functools.wraps(method)
-    def call(self: Any, o: Any, *arguments: Any, **keywords: Any) -> Any:
+    @functools.wraps(encode)
+    def to_text(self: Any, o: Any) -> str:
+        _prepare(self)
         try:
-            given = plainly(o)
-        except RecursionError:  # json says what it is that contains itself
-            given = o
-        if not isinstance(self.default, _Default):
-            self.default = _Default(self.default)
-        return method(self, given, *arguments, **keywords)
+            return encode(self, o)
+        except TypeError:
+            found = _plainly(o)
+            if found is o:
+                raise
+        return encode(self, found)
 
-    return call
+    @functools.wraps(iterate)
+    def to_pieces(self: Any, o: Any, _one_shot: bool = False) -> Any:
+        _prepare(self)
+        return iterate(self, o if _one_shot else _plainly(o), _one_shot)
+
+    encoder.encode, encoder.iterencode = to_text, to_pieces
+
+
+def _plainly(o: Any) -> Any:
+    try:
+        return plainly(o)
+    except RecursionError:  # json says what it is that contains itself
+        return o
+
+
+def _prepare(encoder: Any) -> None:
+    if not isinstance(encoder.default, _Default):
+        encoder.default = _Default(encoder.default)
 
 
 class _Default:
@@ -61,7 +76,8 @@ class _Default:
         self.function = function
 
     def __call__(self, o: Any) -> Any:
-        return plainly(self.function(o))
+        found = plainly(o)
+        return plainly(self.function(o)) if found is o else found
 
 
 def _statistics() -> None:

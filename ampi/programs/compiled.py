@@ -78,6 +78,11 @@ class Compiled(Kernel):
 
 
 def _made_like(callee: Any, function: Callable[..., Any]) -> Compiled:
+    if not isinstance(callee, Kernel):
+        raise ActivityError(
+            f"{place(function)}: '{function.__name__}' reads a global variable that carries derivatives, and cannot be "
+            "differentiated; pass it as an argument"
+        )
     made = Compiled(function, dict(callee.options), getattr(callee, "_given", {"nopython": True}))
     made._lifted = False
     return made

@@ -48,11 +48,6 @@ class Variable:
         """What tells it from others: several functions may name one."""
         return id(self.value)
 
-    @property
-    def parameter(self) -> str:
-        """What the parameter is called: as the variable, or the path with underscores."""
-        return "_".join(self.path)
-
 
 @dataclasses.dataclass
 class Lifted:
