@@ -11,7 +11,7 @@ import scipy.ndimage as nd
 import scipy.signal as sg
 
 from ..activity import plain_of
-from ..memory import tracked
+from ..memory import TrackedArray, tracked
 from ..nested import from_nested
 from ..rules.definitions import any_active, define, refusal
 from ..rules.elementwise import unbroadcast
@@ -121,7 +121,8 @@ def _coefficients(w: Any, x: Any, count: int, axis: int) -> Any:
     """Σ_n w[n] x̄[n - k] for k < count."""
     w, x = np.moveaxis(w, axis, -1), np.moveaxis(x, axis, -1)
     n = w.shape[-1]
-    return np.stack([(w[..., k:] * np.conj(x[..., : max(n - k, 0)])).sum() for k in range(count)])
+    sums = [(w[..., k:] * np.conj(x[..., : max(n - k, 0)])).sum() for k in range(count)]
+    return np.stack(sums) if isinstance(w, TrackedArray) else np.array(sums)
 
 
 def _of_b(g: Any, b: Any, a: Any, x: Any, axis: Any) -> Any:
