@@ -212,3 +212,5 @@ def test_tridiagonal_systems_of_lapack(kind, columns):
     found = sum(np.sum(np.real(np.conj(g) * d)) for g, d in zip(gradients, directions))
     at = lambda h: program(*[x + h * d for x, d in zip(given, directions)])
     assert float(found) == pytest.approx(float(at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-7)
+    with pytest.raises(ampi.ActivityError, match=rf"test_scipy_linalg\.py:.*lapack\.{kind}gtsv has no tangent"):
+        ampi.jvp(program, tuple(given), tuple(directions))
