@@ -25,6 +25,20 @@ def test_cubic_splines(bc):
     check(lambda at: ip.CubicSpline(X, values())(at) + ip.PchipInterpolator(X, values())(at), AT)
 
 
+def test_splines_of_coefficients():
+    t = np.r_[0.0, 0.0, 0.0, X[:4], 3.6, 3.6, 3.6]
+    check(lambda c, at: ip.BSpline(t, c, 3)(at), values(), AT)
+    check(lambda c, at: ip.BSpline(t, c, 3, extrapolate="periodic")(at), values(2) * (1 + 0.3j), AT)
+    check(lambda c: np.nan_to_num(ip.BSpline(t, c, 3, False, axis=1)(AT)), values(2).T)
+
+
+@pytest.mark.parametrize("kind", [ip.PchipInterpolator, ip.Akima1DInterpolator])
+def test_splines_of_slopes_of_their_own(kind):
+    check(lambda y, at: kind(X, y, extrapolate=True)(at), values(), AT)
+    check(lambda y: kind(X, y, axis=1, extrapolate=True)(AT), values(3).T)
+    check(lambda y: kind(X[:2], y, extrapolate=True)(AT, 1), values()[:2])
+
+
 def test_periodic_spline():
     close = lambda y: np.concatenate([y, y[:1]])
     check(lambda y: ip.CubicSpline(X, close(y), bc_type="periodic")(AT), values()[:5])
@@ -63,7 +77,11 @@ def test_grids(method):
 @pytest.mark.parametrize(
     "name, f",
     [
-        ("PchipInterpolator", lambda y: ip.PchipInterpolator(X, y)),
+        ("knots", lambda y: ip.CubicSpline(y + 9 * X, X)),
+        ("knots", lambda y: ip.PPoly(np.ones((2, 5)) * y[0], y + 9 * X)),
+        ("knots", lambda y: ip.BSpline(y + 9 * X, np.ones(4), 1)),
+        ("antiderivative", lambda y: ip.PchipInterpolator(X, y).antiderivative()),
+        ("integrate", lambda y: ip.BSpline(X, y[:4], 1).integrate(0, 1)),
         ("interp1d", lambda y: ip.interp1d(X, y, "cubic")),
         ("make_interp_spline", lambda y: ip.make_interp_spline(X, y, bc_type="natural")),
         ("integrate", lambda y: ip.CubicSpline(X, y).integrate(0, 1)),

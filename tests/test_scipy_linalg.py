@@ -140,6 +140,10 @@ CASES = {
     "pinv": lambda rng, c, k: (sl.pinv, full(rng, 3 + 2 * k, 4, c)),
     "lstsq": lambda rng, c, k: (lambda a, b: sl.lstsq(a, b)[:2], full(rng, 5, 3), right(rng, 5, k)),
     "expm": lambda rng, c, k: (sl.expm, full(rng, 4, complex=c) if k else stack(full, rng, 3)),
+    "expm_frechet": lambda rng, c, k: (
+        lambda e: sl.expm_frechet(0.5 * full(np.random.default_rng(k), 3, complex=c), e, compute_expm=bool(k)),
+        full(rng, 3, complex=c),
+    ),
     "sqrtm": lambda rng, c, k: (sl.sqrtm, definite(rng, 4, c)),
     "solve_sylvester": lambda rng, c, k: (
         sl.solve_sylvester,
@@ -208,3 +212,5 @@ def test_tridiagonal_systems_of_lapack(kind, columns):
     found = sum(np.sum(np.real(np.conj(g) * d)) for g, d in zip(gradients, directions))
     at = lambda h: program(*[x + h * d for x, d in zip(given, directions)])
     assert float(found) == pytest.approx(float(at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-7)
+    with pytest.raises(ampi.ActivityError, match=rf"test_scipy_linalg\.py:.*lapack\.{kind}gtsv has no tangent"):
+        ampi.jvp(program, tuple(given), tuple(directions))

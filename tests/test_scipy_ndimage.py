@@ -38,6 +38,7 @@ def test_filters(mode, seed):
     check(lambda x: nd.gaussian_filter(x, 0.7, axes=(1,), mode=mode, radius=1), x)
     for f in (nd.sobel, nd.prewitt):
         check(lambda x, f=f: f(x, axis, mode=mode), x.real)
+    check(lambda x: nd.gaussian_filter1d(x[:1], 1.2, 0, 1, mode=mode), x)
     check(lambda x: nd.laplace(x, mode=mode), x.real)
     check(lambda x: nd.gaussian_laplace(x, 0.8, mode=mode), x.real)
     check(lambda x: nd.gaussian_gradient_magnitude(x, 0.8, mode=mode), x.real)

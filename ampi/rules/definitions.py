@@ -67,7 +67,9 @@ def define(
         ``shape`` and ``dtype``.  It gets plain arrays, must not change them, and returns the argument's adjoint, of
         its structure and shape, in the real inner product Re⟨x̄, ẋ⟩; None stands for zero.  None in place of the
         function: the result does not depend on the argument.  Where an argument is an object (`define_class`), its
-        adjoint is the tuple of the adjoints of its arrays.  An active argument without an entry is an error.
+        adjoint is the tuple of the adjoints of its arrays.  An active argument without an entry is an error.  In
+        forward mode ``g`` is an `ampi.ndarray`, and the adjoint is transposed: arrays into which it writes parts of it
+        must be made from it, as ``np.zeros_like(g, shape=...)``; what is lost in plain ones is an error.
     partials : tuple, optional
         Of a ufunc: for each argument the partial derivative, a function whose parameters say what it needs (``x``,
         ``y``, ``w``: the arguments; ``z``: the result), a number, or None.

@@ -25,6 +25,7 @@ from ..rules.definitions import any_active, define, define_class, refusal
 from ..tape import Tape, passive
 from . import guards
 from .sources import with_ours
+from .zeros import zeros
 
 _BSPLINE = ip.BSpline
 
@@ -56,6 +57,9 @@ def _made_by_source(cls: type) -> None:
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if not any_active(tape, arguments, keywords):
             return found.original(*arguments, **keywords)
+        given = found.signature.bind(*arguments, **keywords).arguments
+        if any_active(tape, given.get("x"), given.get("t")):  # objects do not hold them as arrays that are active
+            raise refusal(found.name, " with respect to its knots")
         if not ours:
             ours.append(with_ours(vars(cls)["__init__"]))
         ours[0](*arguments, **keywords)
@@ -66,7 +70,14 @@ def _made_by_source(cls: type) -> None:
     hook(vars(cls)["__init__"], handle, f"scipy.interpolate.{cls.__name__}")
 
 
-for _cls in (_PPolyBase, ip.CubicSpline, ip.CubicHermiteSpline):
+for _cls in (
+    _PPolyBase,
+    ip.CubicSpline,
+    ip.CubicHermiteSpline,
+    ip.PchipInterpolator,
+    ip.Akima1DInterpolator,
+    _BSPLINE,
+):
     _made_by_source(_cls)
 
 
@@ -91,7 +102,7 @@ def _flat_places(self: Any, x: Any, extrapolate: Any) -> tuple:
 def _values_first(g: Any, axis: int, x: Any) -> Any:
     """An adjoint with the axes of the places first, which are one."""
     ndim = np.ndim(x)
-    g = np.moveaxis(np.asarray(g), range(axis, axis + ndim), range(ndim))
+    g = np.moveaxis(np.asanyarray(g), range(axis, axis + ndim), range(ndim))
     return g.reshape(np.size(x), -1)
 
 
@@ -99,7 +110,7 @@ def _ppoly_of_c(g: Any, self: Any, x: Any, nu: Any, extrapolate: Any) -> Any:
     at, cell, inside = _flat_places(self, x, extrapolate)
     g = np.where(inside[:, None], _values_first(g, self.axis, x), 0)
     c = np.asarray(self._c)
-    bar = np.zeros((*c.shape[:2], g.shape[1]), np.result_type(g, c))
+    bar = zeros((*c.shape[:2], g.shape[1]), np.result_type(g, c), g)
     for m in range(c.shape[0]):
         power = c.shape[0] - 1 - m
         if power >= nu:
@@ -149,7 +160,7 @@ def _spline_of_c(g: Any, self: Any, x: Any, extrapolate: Any) -> Any:
     elif not extrapolate:
         g = np.where(((places >= first) & (places <= last)).reshape(-1, 1), g, 0)
     bar = _design(self, places).T @ g
-    wide = np.zeros((self._c.shape[0], g.shape[1]), bar.dtype)
+    wide = zeros((self._c.shape[0], g.shape[1]), bar.dtype, bar)
     wide[: len(bar)] = bar[: len(wide)]
     return (wide.reshape(self._c.shape),)
 
@@ -176,7 +187,7 @@ def _plain_ends(bc_type: Any) -> None:
 
 
 def _of_values(g: Any, x: Any, k: Any, axis: Any, y: Any, result: Any) -> Any:
-    bar = np.asarray(g[0])
+    bar = np.asanyarray(g[0])
     shape = bar.shape
     matrix = _design(result, x).T.tocsc()
     found = scipy.sparse.linalg.spsolve(matrix, bar.reshape(len(bar), -1)).reshape(-1, *shape[1:])
@@ -253,7 +264,7 @@ def _interp1d_of_y(g: Any, self: Any, x: Any) -> Any:
     g = _values_first(g, axis, x)
     taps, inside = _taps(self, x)
     shape = np.moveaxis(np.empty(np.shape(self.y), bool), axis, 0).shape
-    bar = np.zeros((shape[0], g.shape[1]), g.dtype)
+    bar = zeros((shape[0], g.shape[1]), g.dtype, g)
     for place, weight, _ in taps:
         np.add.at(bar, place, np.where(inside[:, None], g * weight[:, None], 0))
     return (np.moveaxis(bar.reshape(shape), 0, axis),)
@@ -306,8 +317,8 @@ def _corners(self: Any, xi: Any, method: Any) -> tuple:
 def _grid_of_values(g: Any, self: Any, xi: Any, method: Any) -> Any:
     axes, inside = _corners(self, _as_places(xi, self), method or self.method)
     shape = np.shape(self._ampi_values)
-    g = np.asarray(g).reshape(len(inside), -1)
-    bar = np.zeros((*shape[: len(axes)], g.shape[1]), g.dtype)
+    g = np.asanyarray(g).reshape(len(inside), -1)
+    bar = zeros((*shape[: len(axes)], g.shape[1]), g.dtype, g)
     for corner in itertools.product(*axes):
         weight = functools.reduce(np.multiply, [w for _, w, _ in corner])
         np.add.at(bar, tuple(k for k, _, _ in corner), np.where(inside[:, None], g * weight[:, None], 0))
@@ -322,9 +333,9 @@ def _as_places(xi: Any, self: Any) -> Any:
 
 def _grid_of_places(g: Any, self: Any, xi: Any, method: Any) -> Any:
     axes, inside = _corners(self, xi, method or self.method)
-    g = np.asarray(g).reshape(len(inside), -1)
+    g = np.asanyarray(g).reshape(len(inside), -1)
     values = np.asarray(self.values).reshape(*self.values.shape[: len(axes)], -1)
-    bar = np.zeros((len(inside), len(axes)))
+    bar = zeros((len(inside), len(axes)), float, g)
     for corner in itertools.product(*axes):
         found = (g * np.conj(values[tuple(k for k, _, _ in corner)])).real.sum(1)
         for n in range(len(axes)):

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..errors import ActivityError
 from ..libraries import hook
+from ..memory import TrackedArray
 from ..rules.definitions import Adjoint
+from ..tape import no_tangent
 
 lapack = sys.modules["scipy.linalg.lapack"]
 
@@ -31,6 +33,8 @@ def _of_gtsv(function: Any) -> dict[str, Any]:
     """The adjoints of ``du2, d, du, x, info = gtsv(dl, d, du, b)``: one more system, with the conjugate transpose."""
 
     def solved(g: Any, dl: Any, d: Any, du: Any, result: Any) -> tuple[Any, Any]:
+        if isinstance(g[3], TrackedArray):  # recorded to be transposed: for all four results
+            raise no_tangent(f"scipy.linalg.lapack.{function.__name__.rpartition(' ')[2]}")
         if any(np.any(x) for x in g[:3]):
             raise ActivityError(f"{function.__name__}: its factors du2, d and du have no derivative, only x has one")
         if result[4]:

@@ -19,6 +19,7 @@ from ..memory import tracked
 from ..nested import from_nested
 from ..rules.definitions import define, refusal
 from ..rules.elementwise import unbroadcast
+from .zeros import zeros
 
 
 def h(x: Any) -> Any:
@@ -128,7 +129,7 @@ def _cofactors(a: Any) -> Any:
         )
 
 
-define(sl.det, adjoint={"a": lambda g, a: np.asarray(g)[..., None, None] * np.conj(_cofactors(a))})
+define(sl.det, adjoint={"a": lambda g, a: np.asanyarray(g)[..., None, None] * np.conj(_cofactors(a))})
 
 _TRANS = {"N": 0, "T": 1, "C": 2}
 
@@ -167,7 +168,8 @@ define(
 def _banded_bar(bar: Any, x: Any, lower: int, upper: int) -> Any:
     """The sum of -b̄ x̄ᵀ over right-hand sides in banded form."""
     n = x.shape[-2]
-    found = np.zeros((*np.broadcast_shapes(bar.shape[:-2], x.shape[:-2]), lower + upper + 1, n), np.result_type(bar, x))
+    shape = (*np.broadcast_shapes(bar.shape[:-2], x.shape[:-2]), lower + upper + 1, n)
+    found = zeros(shape, np.result_type(bar, x), bar)
     for d in range(-upper, lower + 1):
         i, j = slice(max(0, d), n + min(0, d)), slice(max(0, -d), n - max(0, d))
         found[..., upper + d, j] = -(bar[..., i, :] * np.conj(x[..., j, :])).sum(-1)
@@ -316,9 +318,8 @@ def _lu_bar(lower: Any, upper: Any, l_bar: Any, u_bar: Any) -> Any:
 
 def _lu_factor(g: Any, result: Any) -> Any:
     lu, piv = result
-    bar = np.zeros_like(lu)
-    bar[_permutation(piv)] = _lu_bar(*_unpacked(lu), np.tril(g[0], -1), np.triu(g[0]))
-    return bar
+    bar = _lu_bar(*_unpacked(lu), np.tril(g[0], -1), np.triu(g[0]))
+    return bar[np.argsort(_permutation(piv))]
 
 
 def _lu_solve_b(g: Any, lu_and_piv: Any, trans: Any, shape: Any) -> Any:
@@ -504,7 +505,7 @@ def _simple(b: Any, homogeneous_eigvals: Any) -> None:
 
 def _eigvals(g: Any, a: Any) -> Any:
     _, v = np.linalg.eig(a)  # in LAPACK's order, as SciPy's
-    return _plain_solve(h(v), np.asarray(g)[..., :, None] * h(v))
+    return _plain_solve(h(v), np.asanyarray(g)[..., :, None] * h(v))
 
 
 define(sl.eigvals, adjoint={"a": _eigvals}, require=_simple)
@@ -554,6 +555,12 @@ define(
     },
 )
 define(sl.expm, adjoint={"A": lambda g, A: sl.expm_frechet(h(A), g, compute_expm=False)})
+define(
+    sl.expm_frechet,
+    adjoint={
+        "E": lambda g, A, compute_expm: sl.expm_frechet(h(A), g[1] if compute_expm else g, compute_expm=False),
+    },
+)
 define(sl.sqrtm, adjoint={"A": lambda g, result: sl.solve_sylvester(h(result), h(result), g.astype(result.dtype))})
 define(
     sl.solve_sylvester,

@@ -16,6 +16,7 @@ import scipy.ndimage as nd
 from ..memory import tracked
 from ..nested import from_nested
 from ..rules.definitions import define, refusal
+from .zeros import zeros
 
 _ALIASES = {"grid-mirror": "reflect", "grid-wrap": "wrap", "grid-constant": "constant"}
 
@@ -42,7 +43,7 @@ def _folded(wide: Any, axis: int, n: int, before: int, mode: str) -> Any:
     """The adjoint of an axis from that of the axis with its borders."""
     places = _places(np.arange(wide.shape[axis]) - before, n, mode)
     moved = np.moveaxis(wide, axis, 0)[places >= 0]
-    found = np.zeros((n, *moved.shape[1:]), wide.dtype)
+    found = zeros((n, *moved.shape[1:]), wide.dtype, wide)
     np.add.at(found, places[places >= 0], moved)
     return np.moveaxis(found, 0, axis)
 
@@ -57,7 +58,7 @@ def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: 
     wide_shape = list(g.shape)
     for axis, n in zip(axes, weights.shape):
         wide_shape[axis] += n - 1
-    wide = np.zeros(wide_shape, np.result_type(g, weights))
+    wide = zeros(wide_shape, np.result_type(g, weights), g)
     for j in np.ndindex(weights.shape):
         if weights[j]:
             key = [slice(None)] * g.ndim
@@ -77,7 +78,7 @@ def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: l
         moved = np.moveaxis(x, axis, 0)[places]
         moved[places < 0] = cval
         x = np.moveaxis(moved, 0, axis)
-    found = np.zeros(weights.shape, np.result_type(g, x))
+    found = zeros(weights.shape, np.result_type(g, x), g)
     for j in np.ndindex(weights.shape):
         key = [slice(None)] * g.ndim
         for axis, k in zip(axes, j):
@@ -309,7 +310,7 @@ def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) ->
             taps.append([(low, 1.0 - (x - low)), (low + 1, x - low)])
         way = {"nearest": "nearest", "constant": "nearest"}.get(mode, mode)
         taps[-1] = [(_places(k, n, way), w) for k, w in taps[-1]]
-    found = np.zeros(shape, g.dtype)
+    found = zeros(shape, g.dtype, g)
     for choice in itertools.product(*taps):
         places = tuple(k for k, _ in choice)
         weight = np.ones(g.shape)
@@ -322,7 +323,9 @@ def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) ->
 define(
     nd.map_coordinates,
     adjoint={
-        "input": lambda g, shape, coordinates, order, mode: _scattered(np.asarray(g), coordinates, shape, order, mode)
+        "input": lambda g, shape, coordinates, order, mode: _scattered(
+            np.asanyarray(g), coordinates, shape, order, mode
+        )
     },
     require=_low_order("map_coordinates"),
 )

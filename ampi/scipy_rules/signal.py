@@ -11,11 +11,12 @@ import scipy.ndimage as nd
 import scipy.signal as sg
 
 from ..activity import plain_of
-from ..memory import tracked
+from ..memory import TrackedArray, tracked
 from ..nested import from_nested
 from ..rules.definitions import any_active, define, refusal
 from ..rules.elementwise import unbroadcast
 from ..tape import current
+from .zeros import zeros
 
 
 def _array(x: Any) -> Any:
@@ -38,7 +39,7 @@ def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
         full[axis] = a[axis] + b[axis] - 1
         start = b[axis] // 2 if mode == "same as correlate2d" else (full[axis] - g.shape[axis]) // 2
         key[axis] = slice(start, start + g.shape[axis])
-    wide = np.zeros(full, g.dtype)
+    wide = zeros(full, g.dtype, g)
     wide[tuple(key)] = g
     return wide
 
@@ -120,7 +121,8 @@ def _coefficients(w: Any, x: Any, count: int, axis: int) -> Any:
     """Σ_n w[n] x̄[n - k] for k < count."""
     w, x = np.moveaxis(w, axis, -1), np.moveaxis(x, axis, -1)
     n = w.shape[-1]
-    return np.array([(w[..., k:] * np.conj(x[..., : max(n - k, 0)])).sum() for k in range(count)])
+    sums = [(w[..., k:] * np.conj(x[..., : max(n - k, 0)])).sum() for k in range(count)]
+    return np.stack(sums) if isinstance(w, TrackedArray) else np.array(sums)
 
 
 def _of_b(g: Any, b: Any, a: Any, x: Any, axis: Any) -> Any:
@@ -270,7 +272,7 @@ def _savgol_filter(
 
 define(  # takes away what a projection gives, which is its own transpose
     sg.detrend,
-    adjoint={"data": lambda g, axis, type, bp: sg.detrend(np.asarray(g), axis, type, bp)},
+    adjoint={"data": lambda g, axis, type, bp: sg.detrend(np.asanyarray(g), axis, type, bp)},
 )
 
 

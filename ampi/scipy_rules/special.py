@@ -178,7 +178,9 @@ define(
     sp.multigammaln,
     adjoint={"a": lambda g, a, d: g * sum(sp.psi(np.asarray(a) + (1 - j) / 2) for j in range(1, int(d) + 1))},
 )
-define(sp.zeta, adjoint={"q": lambda g, x, q, shape: unbroadcast(np.asarray(-g * x * sp.zeta(np.add(x, 1), q)), shape)})
+define(
+    sp.zeta, adjoint={"q": lambda g, x, q, shape: unbroadcast(np.asanyarray(-g * x * sp.zeta(np.add(x, 1), q)), shape)}
+)
 define(
     sp.lambertw,
     adjoint={"z": lambda g, z, result, shape: unbroadcast(g * np.conj(np.exp(-result) / (1 + result)), shape)},
@@ -196,7 +198,7 @@ def _spherical(name: str) -> None:
     def adjoint(g: Any, n: Any, z: Any, derivative: Any, shape: Any) -> Any:
         if derivative:
             raise no_rule(function, " of its derivative")
-        return unbroadcast(np.asarray(g * np.conj(function(n, z, True))), shape)
+        return unbroadcast(np.asanyarray(g * np.conj(function(n, z, True))), shape)
 
     define(function, adjoint={"z": adjoint})
 

@@ -26,6 +26,8 @@ from .seeds import in_structure_of, leaves
 from .tape import Tape
 from .undo import Need, Undo
 
+LOSSY = 1e-2  # a part of ⟨Jᵀȳ, ẋ⟩: more than iterative solvers and single precision leave
+_ANY = np.random.default_rng(0).uniform(0.5, 1.5, 4093)
 _USUAL = np.dtype(np.float64), 0
 
 
@@ -454,10 +456,27 @@ def transposed(
             raise no_tangent(getattr(adjoint, "name", None) or "an operation whose adjoint uses plain arrays")
         pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
         found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
+        if _is_lossy(pairs, recorded.given, found):
+            raise no_tangent(f"{getattr(adjoint, 'name', None) or 'an operation'}, whose adjoint uses plain arrays,")
     finally:
         actively(scope)
     for region, y_dot in zip(results, found):
         push.put(region, y_dot)
+
+
+def _is_lossy(pairs: list[tuple[Any, np.ndarray]], given: list[Any], found: Sequence[np.ndarray]) -> bool:
+    """Whether parts of an adjoint were not recorded: it is linear, so that ⟨Jᵀȳ, ẋ⟩ and ⟨ȳ, Jẋ⟩ are the same."""
+    back = [np.real(np.conj(plain(value)) * x_dot) for value, x_dot in pairs]
+    forth = [np.real(np.conj(plain(g)) * y_dot) for g, y_dot in zip(given, found)]
+    difference = sum(np.sum(t) for t in back) - sum(np.sum(t) for t in forth)
+    # What is rounding only, as of filters that give zeros, says nothing; nor does what is not finite.
+    rounding = sum(float(np.finfo(t.dtype).eps) ** 0.6 * np.sum(abs(x_dot)) for t, (_, x_dot) in zip(back, pairs))
+    return bool(abs(difference) > LOSSY * sum(np.sum(abs(t)) for t in back + forth) + rounding)
+
+
+def _any_numbers(region: Region) -> np.ndarray:
+    found = np.resize(_ANY, region.shape)
+    return (found * (1 - 0.6j) if region.dtype.kind == "c" else found).astype(region.dtype, copy=False)
 
 
 class _Recorded:
@@ -466,8 +485,8 @@ class _Recorded:
     pairs = False
 
     def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
-        # Not zeros: some adjoints leave out what a ȳ of zero does not reach.
-        self.given = [tape.watch(np.ones(region.shape, region.dtype)) for region in results]
+        # Not zeros: some adjoints leave out what a ȳ of zero does not reach.  Nor ones: filters cancel these.
+        self.given = [tape.watch(_any_numbers(region)) for region in results]
         self._of = {id(region): g for region, g in zip(results, self.given)}
         self.added: list[tuple[Region, Any]] = []
 
