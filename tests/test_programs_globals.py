@@ -65,6 +65,8 @@ CALLS = {
     "out = np.zeros(3)\nf(1.5, out)\nf(0.5, out)\ny = out.sum()\n",
     "inside": "def make(g, table):\n    @njit\n    def f(x):\n        return {use}\n    return f\n"
     "y = make(g, table)(1.5)\n",
+    "by itself": "@njit\ndef f(n, x):\n    return {use} if n == 0 else g * f(n - 1, 0.5 * x) + f(n - 1, 1.5)\n"
+    "y = f(3, 1.5) + 0.0 * table.sum() + 0.0 * constants.rho\n",
     "with rest": "@njit\ndef f(x, *rest):\n    return ({use}) * rest[0]\ny = f(1.5, 2.0, 3.0)\n",
 }
 CASES = list(itertools.product(USES, CALLS))

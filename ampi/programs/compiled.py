@@ -58,13 +58,8 @@ class Compiled(Kernel):
 
     def _with_lifted_variables(self) -> tuple[Compiled, tuple] | None:
         """The function with parameters for global variables that carry derivatives, and what to pass for them."""
-        make = lambda callee, function: _made_like(callee, function)
-        found = lifting.lift(self.py_func, make)
-        if found is None:
-            return None
-        made = Compiled(found.function, dict(self.options), self._given)
-        made._lifted = False
-        return made, found.values
+        found = lifting.lift(self, _made_like)
+        return None if found is None else (found.kernel, found.values)
 
     @functools.cached_property
     def numbas_own(self) -> Any:

@@ -55,22 +55,23 @@ class Lifted:
 
     Attributes
     ----------
-    function : function
+    kernel : object
+        What compiles it.
     values : tuple
         What to pass for them: copies of the variables' values.
     """
 
-    function: Callable[..., Any]
+    kernel: Any
     values: tuple[Any, ...]
 
 
-def lift(function: Any, make: Callable[[Any, Any], Any]) -> Lifted | None:
+def lift(kernel: Any, make: Callable[[Any, Any], Any]) -> Lifted | None:
     """Find the variables of a function that carry derivatives; those of the functions that it calls among them.
 
     Parameters
     ----------
-    function : function
-        As Python has it.
+    kernel : object
+        What compiles the function.
     make : callable
         ``make(callee, function)``: what compiles ``function`` as it does ``callee``.
 
@@ -79,11 +80,10 @@ def lift(function: Any, make: Callable[[Any, Any], Any]) -> Lifted | None:
     Lifted or None
         None if there is no such variable.
     """
-    found = variables_of(function)
+    found = variables_of(kernel.py_func)
     if not found:
         return None
-    made = _Lifting(make).lifted(function)
-    return Lifted(made, tuple(_copied(v.value) for v in found))
+    return Lifted(_Lifting(make).lifted(kernel), tuple(_copied(v.value) for v in found))
 
 
 def variables_of(function: Any, inside: tuple[Any, ...] = ()) -> list[Variable]:
@@ -143,25 +143,26 @@ class _Lifting:
         self.make = make
         self.made: dict[Any, Any] = {}
 
-    def lifted(self, function: Any) -> Any:
-        """The function with parameters for its variables before its own."""
+    def lifted(self, kernel: Any) -> Any:
+        """What compiles the function with parameters for its variables before its own."""
+        function = kernel.py_func
         if function not in self.made:
             self.made[function] = None
-            self.made[function] = self._lifted(function)
+            self.made[function] = self._lifted(kernel, function)
         if self.made[function] is None:
             code = function.__code__
             raise ActivityError(
-                f"{code.co_filename}:{code.co_firstlineno}: '{function.__name__}' calls itself, and reads a global "
-                "variable that carries derivatives: pass it as an argument"
+                f"{code.co_filename}:{code.co_firstlineno}: '{function.__name__}' is called by a function that it "
+                "calls, and reads a global variable that carries derivatives: pass it as an argument"
             )
         return self.made[function]
 
-    def _lifted(self, function: Any) -> Any:
+    def _lifted(self, kernel: Any, function: Any) -> Any:
         source = read_source(function)
         definition = copy.deepcopy(source.definition)
         definition.decorator_list, definition.returns = [], None
         space = {**function.__globals__, **{path[0]: value for path, value in _free(function) if len(path) == 1}}
-        passing = _Passing(self, dict(_free(function)), set(function.__code__.co_varnames), space)
+        passing = _Passing(self, function, dict(_free(function)), space)
         definition.body = [passing.visit(statement) for statement in definition.body]
         own = [ast.arg(passing.names[v.key]) for v in variables_of(function)]
         first = definition.args.posonlyargs or definition.args.args
@@ -174,18 +175,22 @@ class _Lifting:
         made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
         made.__qualname__, made.__module__ = function.__qualname__, function.__module__
         made.__ampi_source__ = Source(source.name, source.filename, source.first_line, source.lines, tree)
-        return made
+        compiled = self.make(kernel, made)
+        space.update(dict.fromkeys(passing.itself, compiled))
+        return compiled
 
 
 class _Passing(ast.NodeTransformer):
     """Puts parameters in the place of variables, and has calls pass them on."""
 
-    def __init__(self, lifting: _Lifting, free: dict[tuple[str, ...], Any], local: set[str], space: dict) -> None:
+    def __init__(self, lifting: _Lifting, function: Any, free: dict[tuple[str, ...], Any], space: dict) -> None:
         self.lifting = lifting
+        self.function = function
         self.free = free
-        self.local = local
+        self.local = set(function.__code__.co_varnames)
         self.space = space
-        self.names = _Names(local | space.keys(), free)
+        self.names = _Names(self.local | space.keys(), free)
+        self.itself: set[str] = set()  # names by which the function calls itself
 
     def _value(self, node: ast.AST) -> Any:
         """What a name or an attribute of a module means."""
@@ -218,7 +223,10 @@ class _Passing(ast.NodeTransformer):
         if not variables:
             return self.generic_visit(node)
         alias = self.names.alias(callee)
-        self.space[alias] = self.lifting.make(value, self.lifting.lifted(callee))
+        if callee is self.function:
+            self.itself.add(alias)
+        else:
+            self.space[alias] = self.lifting.lifted(value)
         passed = [ast.copy_location(ast.Name(self.names[v.key], ast.Load()), node) for v in variables]
         arguments = [self.visit(a) for a in node.args]
         keywords = [self.visit(k) for k in node.keywords]
