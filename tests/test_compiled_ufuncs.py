@@ -80,7 +80,7 @@ def first_product(a, result):
 REFUSED = {
     "reduce": lambda a: hypotenuse.reduce(a),
     "accumulate": lambda a: hypotenuse.accumulate(a),
-    "a generalized one": lambda a: first_product(a, anp.zeros(3)),
+    "a generalized one with keywords": lambda a: first_product(a, anp.zeros(3), casting="unsafe"),
 }
 
 
@@ -88,6 +88,54 @@ REFUSED = {
 def test_refused_by_name(name):
     with ampi.Tape() as tape, pytest.raises(ampi.ActivityError, match=r"hypotenuse|first_product"):
         REFUSED[name](tape.watch(x))
+
+
+@numba.stencil
+def around(a):
+    return a[-1] * a[1] + 2.0 * a[0]
+
+
+@numba.guvectorize(["void(f8[:], f8, f8[:])"], "(n),()->(n)")
+def scaled_squares(a, s, out):
+    for i in range(a.shape[0]):
+        out[i] = s * a[i] ** 2
+
+
+def around_into(a):
+    out = anp.full(a[0].shape, 7.0)
+    around(a[0], out=out)
+    return out
+
+
+def products_into(a):
+    out = anp.zeros(3)
+    first_product(a, out)
+    return out
+
+
+CALLED = {  # from Python, with active arrays
+    "a stencil": lambda a: around(a[1]),
+    "a stencil into an array": around_into,
+    "a generalized ufunc": lambda a: scaled_squares(a, 2.0),
+    "with numbers that are active": lambda a: scaled_squares(a, a[:, 0]),
+    "into an array": products_into,
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_functions_of_parts_of_arrays(name):
+    f = lambda a: np.sum(np.sin(CALLED[name](a)))
+    with ampi.Tape() as tape:
+        a = tape.watch(anp.array(x))
+        y = f(a)
+    exact = np.zeros(x.shape)
+    for index in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[index] += 1e-6
+        behind[index] -= 1e-6
+        exact[index] = (f(ahead) - f(behind)) / 2e-6
+    assert float(y) == pytest.approx(float(f(x)), rel=1e-14)
+    np.testing.assert_allclose(tape.gradient(y, a), exact, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.mpi
