@@ -40,6 +40,21 @@ def has_list(value: Any) -> bool:
     return any(map(has_list, value)) if isinstance(value, tuple) else is_list(value)
 
 
+def any_list(args: tuple[Any, ...]) -> bool:
+    """Whether one of the arguments of a call has a list: asked in each call, so that little is asked."""
+    for value in args:
+        kind = type(value)
+        if kind not in _WITHOUT_LISTS:
+            if has_list(value):
+                return True
+            if not isinstance(value, tuple):
+                _WITHOUT_LISTS.add(kind)
+    return False
+
+
+_WITHOUT_LISTS: set[type] = set()  # classes of arguments that have been seen to be none, nor to hold any
+
+
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
     """The leaves of all arguments of a call."""
     for value in bound:

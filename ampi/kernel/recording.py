@@ -34,7 +34,7 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
-    if any(map(arguments.has_list, args)):
+    if arguments.any_list(args):
         args = with_lists(kernel, args, recording)
     key = None
     if recording is None and nobody_hears(args):
