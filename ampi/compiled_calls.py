@@ -64,11 +64,7 @@ def _given(x: Any) -> Any:
     return anp.asarray(x) if isinstance(x, (list, tuple)) else x
 
 
-def _maker(make: Callable) -> Callable:
-    return functools.lru_cache(maxsize=None)(make)
-
-
-@_maker
+@functools.cache
 def _call_1(f: Any) -> Any:
     @kernel
     def call(a):
@@ -77,7 +73,7 @@ def _call_1(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _call_2(f: Any) -> Any:
     @kernel
     def call(a, b):
@@ -86,7 +82,7 @@ def _call_2(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _call_3(f: Any) -> Any:
     @kernel
     def call(a, b, c):
@@ -95,7 +91,7 @@ def _call_3(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _call_4(f: Any) -> Any:
     @kernel
     def call(a, b, c, d):
@@ -104,7 +100,7 @@ def _call_4(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _call_5(f: Any) -> Any:
     @kernel
     def call(a, b, c, d, e):
@@ -113,7 +109,7 @@ def _call_5(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _call_6(f: Any) -> Any:
     @kernel
     def call(a, b, c, d, e, g):
@@ -122,7 +118,7 @@ def _call_6(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _out_1(f: Any) -> Any:
     @kernel
     def call(a, out):
@@ -131,7 +127,7 @@ def _out_1(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _out_2(f: Any) -> Any:
     @kernel
     def call(a, b, out):
@@ -140,7 +136,7 @@ def _out_2(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _out_3(f: Any) -> Any:
     @kernel
     def call(a, b, c, out):
@@ -149,7 +145,7 @@ def _out_3(f: Any) -> Any:
     return call
 
 
-@_maker
+@functools.cache
 def _out_4(f: Any) -> Any:
     @kernel
     def call(a, b, c, d, out):

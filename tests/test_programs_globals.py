@@ -28,6 +28,7 @@ MODULES = {
         from numba import njit
         rho = np.float64(1.2)
         shared = np.array([0.3, 0.7])
+        others = np.array([0.1, 0.9])
         g = 0.5
         @njit
         def weighted(x):
@@ -42,6 +43,7 @@ USES = {  # what a function reads, and the independent
     "an element computed": ("x / dx", "table"),
     "a module's": ("constants.rho * x + c.shared[1]", "constants::rho"),
     "a module's array": ("constants.shared[0] * x * shared[1]", "constants::shared"),
+    "a module's, beside a constant one": ("constants.rho * x + c.others[1]", "constants::rho"),
     "a function of a module": ("constants.weighted(x) * g + c.weighted(2.0)", "constants::rho"),
     "both": ("constants.weighted(x) * g", "g"),
     "a name of its own": ("other(x, 2.0) + x", "g"),

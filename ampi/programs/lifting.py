@@ -189,6 +189,7 @@ class _Passing(ast.NodeTransformer):
         self.free = free
         self.local = set(function.__code__.co_varnames)
         self.space = space
+        self.lifted = {variable.key for variable in variables_of(function)}
         self.names = _Names(self.local | space.keys(), free)
         self.itself: set[str] = set()  # names by which the function calls itself
 
@@ -203,7 +204,7 @@ class _Passing(ast.NodeTransformer):
 
     def _passed(self, node: Any) -> Any:
         value = self._value(node)
-        if id(value) in self.names.lifted and _has_numbers(value):
+        if id(value) in self.lifted:
             return ast.copy_location(ast.Name(self.names[id(value)], ast.Load()), node)
         return None
 
@@ -240,7 +241,6 @@ class _Names(dict):
     def __init__(self, taken: set[str], free: dict[tuple[str, ...], Any]) -> None:
         super().__init__()
         self.taken = set(taken)
-        self.lifted = {id(value) for value in free.values()}
         for path, value in free.items():
             if len(path) == 1:  # shadows the global variable of this name
                 self.setdefault(id(value), path[0])
