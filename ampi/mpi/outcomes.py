@@ -20,6 +20,7 @@ from mpi4py import MPI as mpi
 from ..replays import Book, books
 from .namespace import BASE, MPI
 from .pkl5 import Pkl5Intercomm, Pkl5Intracomm
+from .rma_replay import METHODS
 
 _ANY_SOURCE, _UNDEFINED, _Status = mpi.ANY_SOURCE, mpi.UNDEFINED, mpi.Status
 
@@ -63,6 +64,9 @@ def install() -> None:
             for spelling in (name, name.lower()):
                 _put(cls, spelling, _completing)
         _put(cls, "Get_status", _asking)
+    _put(MPI.Win, "Test", _asking)
+    for name, make in METHODS.items():
+        _put(MPI.Win, name, make)
 
 
 def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> None:

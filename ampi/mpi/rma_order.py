@@ -99,7 +99,10 @@ class Cells:
 # ------------------------------------------------------------------------------------------------- while recording
 
 _TICKETS, _ATOMIC, _USES = 0, 1, 2  # tickets drawn; somebody is updating; tapes that have drawn tickets anywhere
-_FENCE, _POSTS = 3, 4  # the last fence at which operations were put off; from here on, epochs posted for each rank
+_FENCE = 3  # the last fence at which operations were put off
+_STEPPED, _STEPPING, _STEP_FENCE = 4, 5, 6  # in steps: atomic operations so far; somebody does one; as _FENCE
+_EPOCHS, _EXCLUSIVE = 7, 8  # in steps: epochs of locks that have ended, and those of exclusive ones
+_POSTS = 9  # from here on, epochs posted for each rank
 
 
 class Order:
@@ -155,12 +158,58 @@ class Order:
 
     def enter(self, rank: int) -> None:
         """Wait until nobody else updates the memory of a rank."""
-        while not self.cells.swap(rank, _ATOMIC, 0, 1):
-            _give_way()
+        self._close(rank, _ATOMIC)
 
     def leave(self, rank: int) -> None:
         """Let others update the memory of a rank."""
         self.cells.write(rank, _ATOMIC, 0)
+
+    def _close(self, rank: int, door: int) -> None:
+        while not self.cells.swap(rank, door, 0, 1):
+            _give_way()
+
+    # In steps of time loops: see `rma_replay`.
+
+    def call_step(self, fence: int) -> None:
+        """As `call`, for what steps put off."""
+        for rank in range(self.size):
+            self.cells.write(rank, _STEP_FENCE, fence)
+
+    def step_called(self, fence: int) -> bool:
+        """As `called`."""
+        return int(self.cells.own[_STEP_FENCE]) == fence
+
+    def enter_step(self, rank: int) -> None:
+        """Wait until no other step carries out an atomic operation on the memory of a rank."""
+        self._close(rank, _STEPPING)
+
+    def leave_step(self, rank: int) -> None:
+        """Let others do so."""
+        self.cells.write(rank, _STEPPING, 0)
+
+    def stepped(self, rank: int) -> int:
+        """Number of atomic operations that steps have carried out on the memory of a rank."""
+        return self.cells.read(rank, _STEPPED)
+
+    def step(self, rank: int, count: int) -> int:
+        """So many more have been carried out; the number before."""
+        return self.cells.add(rank, _STEPPED, count)
+
+    def epochs(self, rank: int) -> int:
+        """Number of lock epochs of steps that have ended at a rank."""
+        return self.cells.read(rank, _EPOCHS)
+
+    def exclusive_epochs(self, rank: int) -> int:
+        """Number of those of exclusive locks."""
+        return self.cells.read(rank, _EXCLUSIVE)
+
+    def end_epoch(self, rank: int, exclusive: bool) -> int:
+        """A lock epoch ends; how many have ended before it of those that it could not overlap with."""
+        ended = self.cells.add(rank, _EPOCHS, 1)
+        if not exclusive:
+            return self.cells.read(rank, _EXCLUSIVE)
+        self.cells.add(rank, _EXCLUSIVE, 1)
+        return ended
 
 
 def _give_way() -> None:

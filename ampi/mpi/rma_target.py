@@ -78,9 +78,12 @@ def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> 
     typemap = own_typemap if datatype is None else typemap_of(_datatype(datatype))
     count = own_count if count is None else count
     start = displacement * unit
-    if typemap.dtype == dtype and typemap.contiguous:
+    if not (typemap.length or typemap.extra):
+        return Target(rank, start, 0, dtype, None)
+    is_own = typemap.dtype is not None and typemap.dtype == dtype  # None means float64
+    if is_own and typemap.contiguous:
         return Target(rank, start, count * typemap.length, dtype, None)
-    pieces = list(typemap.layout(count).pieces) if typemap.dtype == dtype else _regrouped(typemap, count, dtype)
+    pieces = list(typemap.layout(count).pieces) if is_own else _regrouped(typemap, count, dtype)
     return Target(rank, start, sum(piece.count for piece in pieces), dtype, pieces)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import CommunicationError
 from ..memory import Storage
 from ..recording import open_tapes, opened, this_thread
+from ..replays import Book, books
 from ..tape import where_called
 from .reverse import Reverse
 from .rma_order import Order
@@ -19,6 +20,37 @@ if TYPE_CHECKING:
     from .rma_access import Access
     from .rma_memory import Elsewhere
     from .rma_trace import Trace
+
+
+class InSteps:
+    """What steps of time loops do with a window: see `rma_replay`.
+
+    Attributes
+    ----------
+    later : list of rma_replay.Call
+        Put off to the end of the present epoch.
+    locks : dict
+        For present epochs of locks, by rank: what their entries in books are, which are told their numbers at the end.
+    touched : set of int
+        Ranks whose memory an epoch of Lock_all has concerned.
+    """
+
+    __slots__ = ("_made_in", "later", "locks", "touched")
+
+    def __init__(self) -> None:
+        self._made_in = books()
+        self.later: list[Any] = []
+        self.locks: dict[int, list[list[Any]]] = {}
+        self.touched: set[int] = set()
+
+    def made_in(self, book: Book) -> bool:
+        """Whether the window was made in the step whose book this is."""
+        return any(book is other for other in self._made_in)
+
+    def taken(self) -> list[Any]:
+        """What was put off, which is not any more."""
+        later, self.later = self.later, []
+        return later
 
 
 class Window:
@@ -57,6 +89,7 @@ class Window:
     shared : bool
     handle : int
         MPI's, of the window.
+    in_steps : InSteps
     freed : bool
     thread : object
         That made it (`this_thread`): only tapes of this thread see what is done with it.
@@ -68,6 +101,7 @@ class Window:
         "fences",
         "freed",
         "handle",
+        "in_steps",
         "incomplete",
         "locked",
         "nbytes",
@@ -114,6 +148,7 @@ class Window:
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.shared = False
         self.handle = 0
+        self.in_steps = InSteps()
         self.freed = False
         self.thread = this_thread()
 

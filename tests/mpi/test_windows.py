@@ -405,6 +405,31 @@ def test_nothing_is_moved(nothing):
     win.Free()
 
 
+@pytest.mark.parametrize("name", ["Put", "Accumulate", "Get", "Get_accumulate"])
+def test_datatypes_without_elements(name):
+    """A part of a target that is empty, said by the target's datatype."""
+    comm = ampi.COMM_WORLD.Dup()
+    x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
+    x_bar = ampi.grad(lambda x: through_nothing(comm, x, name))(x0)
+    numpy.testing.assert_allclose(x_bar, 2 * x0)
+    comm.Free()
+
+
+def through_nothing(comm, x, name):
+    win, memory = allocated(ampi.numpy, comm, 2, x.dtype)
+    memory[...] = x
+    none = MPI.DOUBLE.Create_indexed_block(1, []).Commit()
+    u, old = x[:0] * 2, ampi.numpy.zeros(0)
+    win.Fence()
+    arguments = [old] if name == "Get" else [u, old] if name == "Get_accumulate" else [u]
+    getattr(win, name)(*([a, MPI.DOUBLE] for a in arguments), right(comm), [0, 1, none])
+    none.Free()
+    win.Fence()
+    y = ampi.numpy.sum(memory * memory)
+    win.Free()
+    return y
+
+
 def test_put_from_plain_memory_at_its_address():
     plain = numpy.array([5.0])
     with ampi.Tape() as tape:

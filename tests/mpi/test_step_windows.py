@@ -1,0 +1,377 @@
+"""Steps of time loops that run again carry out one-sided operations in the order of their first run.
+
+All ranks work on rank 0's memory after random times, in one of many ways, and what each gets depends on who was first.
+The gradient is that of a plain loop that is told the order which the first run saw.
+"""
+
+import random as randomness
+import time
+
+import numpy
+import pytest
+
+import ampi
+import ampi.numpy as np
+from ampi import MPI
+from ampi.mpi import COMM_WORLD
+
+SIZE = COMM_WORLD.size
+N = 2
+RESTS = 0.004  # seconds, at most
+
+
+def rest():
+    time.sleep(RESTS * randomness.random())
+
+
+def allocated(comm, dtype="d", n=N):
+    size = numpy.dtype(dtype).itemsize
+    win = ampi.Win.Allocate(n * size, size, comm=comm)
+    memory = np.frombuffer(win.tomemory(), dtype)
+    memory[...] = 0
+    win.Fence()
+    return win, memory
+
+
+def freed(comm, win, came):
+    comm.Barrier()
+    win.Free()
+    return came
+
+
+def changed(old, v):
+    return np.sin(1.3 * old + v)
+
+
+# Ways to work on rank 0's memory: what this rank gets for its v, given the memory of before, and a key of its place in
+# the order: a number, or what it has found.
+
+
+def one_after_the_other(comm, v):
+    """Under an exclusive lock: read, change, write."""
+    win, _ = allocated(comm, n=N + 1)
+    old = np.zeros(N + 1)
+    rest()
+    win.Lock(0)
+    win.Get(old, 0)
+    win.Flush(0)
+    win.Put(np.concatenate([changed(old[:N], v), old[N:] + 1.0]), 0)
+    win.Unlock(0)
+    return freed(comm, win, old[:N] * 1), int(ampi.value(old)[N])
+
+
+def exchanged(comm, v, epoch, request=False):
+    """Get what is there, leave one's own."""
+    win, _ = allocated(comm)
+    old = np.zeros(N)
+
+    def exchange():
+        if request:
+            win.Rget_accumulate(v, old, 0, op=MPI.REPLACE).Wait()
+        else:
+            win.Get_accumulate(v, old, 0, op=MPI.REPLACE)
+
+    epoch(comm, win, exchange)
+    return freed(comm, win, old * 1), float(ampi.value(old)[0])
+
+
+def fences(comm, win, work):
+    win.Fence()
+    rest()
+    work()
+    win.Fence(MPI.MODE_NOSUCCEED)
+
+
+def starts(comm, win, work):
+    group = comm.Get_group()
+    first = group.Incl([0])
+    if comm.rank == 0:
+        win.Post(group)
+    rest()
+    win.Start(first)
+    work()
+    win.Complete()
+    if comm.rank == 0:
+        turns = 0
+        while not win.Test():
+            turns += 1
+    group.Free()
+    first.Free()
+
+
+def shared_locks(comm, win, work):
+    rest()
+    win.Lock(0, MPI.LOCK_SHARED)
+    work()
+    win.Unlock(0)
+
+
+def exclusive_locks(comm, win, work):
+    rest()
+    win.Lock(0)
+    work()
+    win.Unlock(0)
+
+
+def locks_of_all(comm, win, work):
+    win.Lock_all()
+    rest()
+    work()
+    win.Unlock_all()
+
+
+def some_of_each(comm, win, work):
+    (exclusive_locks, shared_locks, locks_of_all)[comm.rank % 3](comm, win, work)
+
+
+def counted(comm, v, swap=False, win=None):
+    """Take a number."""
+    mine = win is None
+    if mine:
+        win, _ = allocated(comm, "i", 1)
+    else:
+        if comm.rank == 0:
+            win.Lock(0)
+            win.Put(numpy.zeros(1, "i"), 0)
+            win.Unlock(0)
+        comm.Barrier()
+    one, number = numpy.ones(1, "i"), numpy.zeros(1, "i")
+    rest()
+    win.Lock_all()
+    if swap:
+        expected, turns = 0, 0
+        while True:
+            win.Compare_and_swap(numpy.array([expected + 1], "i"), numpy.array([expected], "i"), number, 0)
+            win.Flush(0)
+            if number[0] == expected:
+                break
+            expected, turns = int(number[0]), turns + 1
+    else:
+        win.Fetch_and_op(one, number, 0)
+        win.Flush(0)
+    win.Unlock_all()
+    came = v * (1.0 + 0.3 * int(number[0]))
+    comm.Barrier()
+    if mine:
+        win.Free()
+    return came, int(number[0])
+
+
+def summed(comm, v, epoch, op=MPI.SUM, request=False):
+    """The order is seen in the rounding only."""
+    win, memory = allocated(comm)
+    memory[...] = 0.7
+
+    def add():
+        if request:
+            win.Raccumulate(v, 0, op=op).Wait()
+        else:
+            win.Accumulate(v, 0, op=op)
+
+    win.Fence()
+    epoch(comm, win, add)
+    comm.Barrier()
+    came = memory * 1
+    comm.Bcast(came, 0)
+    win.Free()
+    return came, 0
+
+
+# What they give, told the order: of all v, the numbers of the ranks in the order.
+
+
+def places(keys):
+    return sorted(range(SIZE), key=lambda rank: keys[rank])
+
+
+def changed_in_order(rank, v, keys):
+    old = np.zeros(N)
+    for k in places(keys):
+        if k == rank:
+            return old
+        old = changed(old, v[k])
+    raise AssertionError
+
+
+def exchanged_in_order(rank, v, keys):
+    for k in range(SIZE):
+        if abs(keys[rank] - float(ampi.value(v)[k, 0])) < 1e-12:
+            return v[k]
+    assert keys[rank] == 0.0
+    return np.zeros(N)
+
+
+def counted_in_order(rank, v, keys):
+    return v[rank] * (1.0 + 0.3 * keys[rank])
+
+
+def sum_of_all(rank, v, keys):
+    return 0.7 + np.sum(v, axis=0)
+
+
+def product_of_all(rank, v, keys):
+    return 0.7 * np.prod(v, axis=0)
+
+
+EPOCHS = [fences, starts, shared_locks, exclusive_locks, locks_of_all, some_of_each]
+WAYS = {"one_after_the_other": (one_after_the_other, {}, changed_in_order)}
+WAYS.update((f"exchanged-{e.__name__}", (exchanged, {"epoch": e}, exchanged_in_order)) for e in EPOCHS)
+WAYS.update((f"summed-{e.__name__}", (summed, {"epoch": e}, sum_of_all)) for e in EPOCHS)
+WAYS.update((f"product-{e.__name__}", (summed, {"epoch": e, "op": MPI.PROD}, product_of_all)) for e in EPOCHS)
+for e in EPOCHS[2:]:
+    WAYS[f"requests-{e.__name__}"] = exchanged, {"epoch": e, "request": True}, exchanged_in_order
+    WAYS[f"summed-by-requests-{e.__name__}"] = summed, {"epoch": e, "request": True}, sum_of_all
+WAYS["counted"] = counted, {}, counted_in_order
+WAYS["swapped"] = counted, {"swap": True}, counted_in_order
+for made in ("allocated", "created"):
+    WAYS[f"counted-{made}-before"] = counted, {"win": made}, counted_in_order
+    WAYS[f"swapped-{made}-before"] = counted, {"win": made, "swap": True}, counted_in_order
+
+
+def run(x, take, comm, steps, seen, **options):
+    """The objective; ``take(comm, v)`` gives what came and a key, which is entered into ``seen`` once."""
+
+    def step(u):
+        came, key = take(comm, u * (0.9 + 0.17 * comm.rank) + 0.3)
+        if seen is not None:
+            ampi.once(seen.append, key)
+        return np.sin(0.7 * u + 0.4 * came)
+
+    u = x * 1.0
+    if options:
+        u = ampi.timeloop(step, u, steps, **options)
+    else:
+        for _ in range(steps):
+            u = step(u)
+    return np.sum(u * u)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_have_their_order_again(way, kept):
+    function, options, reference = WAYS[way]
+    comm = COMM_WORLD.Dup()
+    outside = None
+    if "win" in options:
+        memory = numpy.zeros(1, "i")
+        created = options["win"] == "created"
+        outside = ampi.Win.Create(memory, 4, comm=comm) if created else ampi.Win.Allocate(4, 4, comm=comm)
+        options = {**options, "win": outside}
+    x = numpy.array([0.3, 0.8]) + 0.1 * comm.rank
+    seen = []
+    found, back = ampi.vjp(lambda x: run(x, lambda c, v: function(c, v, **options), comm, 7, seen, checkpoints=kept), x)
+    x_bar = [back(1.0) for _ in range(2)]
+    assert len(seen) == 7
+    keys = list(zip(*comm.allgather(seen)))
+    order = iter(keys)
+
+    def as_seen(comm, v):
+        every = np.zeros((SIZE, N))
+        comm.Allgather(v, every)
+        return reference(comm.rank, every, next(order)), None
+
+    expected, plain = ampi.vjp(lambda x: run(x, as_seen, comm, 7, None), x)
+    assert found == pytest.approx(expected, rel=1e-12)
+    wanted = plain(1.0)
+    for bar in x_bar:
+        numpy.testing.assert_allclose(bar, wanted, rtol=1e-10)
+    assert next(order, None) is None
+    if outside is not None:
+        outside.Free()
+    comm.Free()
+
+
+def drawn(seed, rounds=3):
+    """Rounds of epochs: the kind, and for each rank what it does: (target, operation, fetches, elements)."""
+    draw = randomness.Random(seed)
+    kinds = ["fences", "starts", "locks", "all"]
+
+    def work():
+        some = range(draw.randrange(4))
+        return [(draw.randrange(SIZE), draw.choice(OPS), draw.random() < 0.5, draw.choice(PARTS)) for _ in some]
+
+    return [(draw.choice(kinds), [work() for _ in range(SIZE)]) for _ in range(rounds)]
+
+
+OPS = [MPI.SUM, MPI.SUM, MPI.PROD, MPI.MAX, MPI.REPLACE, MPI.NO_OP]
+PARTS = [(0, 1), (0, 2), (1, 2), (0, 0), (0, 4, 2)]  # first, stop and step of elements
+
+
+def datatype_of(start, stop, step=1):
+    return MPI.DOUBLE.Create_indexed_block(1, range(start, stop, step)).Commit()
+
+
+def do(win, u, target, op, fetches, part, came):
+    """One operation, whose datatype does not outlive it."""
+    datatype = datatype_of(*part)
+    v = u[slice(*part)] * 1
+    place = [0, 1, datatype]
+    if fetches or op == MPI.NO_OP:
+        old = np.zeros(v.size)
+        win.Get_accumulate([v, MPI.DOUBLE], [old, MPI.DOUBLE], target, place, op)
+        came.append(old)
+    else:
+        win.Accumulate([v, MPI.DOUBLE], target, place, op)
+    datatype.Free()
+
+
+def random_step(comm, u, rounds):
+    win, memory = allocated(comm, n=4)
+    memory[...] = np.cos(u) + 1.2
+    group = comm.Get_group()
+    came = []
+    for kind, works in rounds:
+        comm.Barrier()
+        work = works[comm.rank]
+        rest()
+        if kind == "fences":
+            win.Fence()
+            for one in work:
+                do(win, u, *one, came)
+            win.Fence()
+        elif kind == "starts":
+            win.Post(group)
+            win.Start(group)
+            for one in work:
+                do(win, u, *one, came)
+            win.Complete()
+            win.Wait()
+        elif kind == "all":
+            win.Lock_all()
+            for one in work:
+                do(win, u, *one, came)
+                rest()
+            win.Unlock_all()
+        else:
+            for n, one in enumerate(work):
+                win.Lock(one[0], (MPI.LOCK_SHARED, MPI.LOCK_EXCLUSIVE)[n % 2])
+                do(win, u, *one, came)
+                win.Unlock(one[0])
+    comm.Barrier()
+    total = memory * 0.3 + sum(np.sum(old) * (0.1 + 0.02 * n) for n, old in enumerate(came))
+    group.Free()
+    comm.Barrier()
+    win.Free()
+    return np.sin(0.5 * u + total)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_epochs_have_their_order_again(seed):
+    comm = COMM_WORLD.Dup()
+    rounds = drawn(seed)
+
+    def inner(u):
+        return ampi.timeloop(lambda u: random_step(comm, u, rounds), u, 2, checkpoints=1)
+
+    def objective(x):
+        step = inner if seed % 3 == 2 else lambda u: random_step(comm, u, rounds)
+        return np.sum(ampi.timeloop(step, x * 1.0, 4, checkpoints=1))
+
+    x = numpy.linspace(0.1, 0.9, 4) + 0.1 * comm.rank
+    _, back = ampi.vjp(objective, x)
+    first, second = back(1.0), back(1.0)
+    assert numpy.array_equal(first, second)
+    assert numpy.all(numpy.isfinite(first))
+    comm.Free()
