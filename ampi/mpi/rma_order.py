@@ -191,6 +191,11 @@ class Order:
         """Number of atomic operations that steps have carried out on the memory of a rank."""
         return self.cells.read(rank, _STEPPED)
 
+    def await_step(self, rank: int, number: int) -> None:
+        """Wait until so many have been carried out."""
+        while self.stepped(rank) < number:
+            _give_way()
+
     def step(self, rank: int, count: int) -> int:
         """So many more have been carried out; the number before."""
         return self.cells.add(rank, _STEPPED, count)

@@ -8,7 +8,7 @@ had ended before it, as far as they shut each other out.  All waits are for what
 did not deadlock does not deadlock.
 
 Atomic operations in epochs of Fence and of Start are put off to the end of their epochs.  After a fence they are
-carried out in lock epochs, before the fence is done once more.
+carried out in lock epochs, rank by rank for each target, before the fence is done once more.
 
 A window that was made before the step lives on while steps run again, and its memory is not put back.  There an atomic
 operation gives what it gave, and does nothing.
@@ -17,6 +17,7 @@ operation gives what it gave, and does nothing.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -112,25 +113,27 @@ class Turn:
     Attributes
     ----------
     number : int or None
-        Its number among those on the target's memory, if the step runs again.
+        Its number among those on the target's memory, if that is known: the step runs again.
+    again : bool
+        It is.
     told : bool
         It gives what it gave, and does nothing.
     """
 
-    __slots__ = ("_books", "_values", "call", "number", "told", "window")
+    __slots__ = ("_books", "_values", "again", "call", "number", "told", "window")
 
     def __init__(self, window: Window, call: Call, open_books: Sequence[Book]) -> None:
         self.window = window
         self.call = call
         self.number: int | None = None
-        self.told = False
+        self.again = self.told = False
         self._books = open_books
         self._values: np.ndarray | None = None
         for book in open_books:
             if book.follows:
                 number, values = book.next(call.name)
                 if window.in_steps.made_in(book):
-                    self.number = number
+                    self.number, self.again = number, True
                 else:
                     self.told, self._values = True, values
 
@@ -171,8 +174,10 @@ def _in_turn(window: Window, rank: int, turns: Sequence[Turn]) -> Iterator[None]
     to_do = [turn for turn in turns if not turn.told]
     number = next((turn.number for turn in to_do if turn.number is not None), None)
     alone = window.locked.get(rank) == mpi.LOCK_EXCLUSIVE
-    if number is not None:
+    if number is not None and to_do[0].again:
         _await(window, lambda: order.stepped(rank) >= number, f"an atomic operation on the memory of rank {rank}")
+    elif number is not None:
+        order.await_step(rank, number)
     elif to_do and not alone:
         order.enter_step(rank)
     try:
@@ -233,17 +238,39 @@ def _fence(function: Callable, name: str) -> Callable:
         function(self, assertion & ~mpi.MODE_NOPUT)
         if not window.order.step_called(number):
             return None
-        for call in sorted(later, key=lambda call: call.rank):
-            turn = Turn(window, call, open_books)
-            if turn.told:
-                turn.enter(0)
-                continue
-            _unwrapped["Lock"](self, call.rank, mpi.LOCK_SHARED)
-            _do(self, window, turn)
-            _unwrapped["Unlock"](self, call.rank)
+        turns = [Turn(window, call, open_books) for call in sorted(later, key=lambda call: call.rank)]
+        if not any(book.follows and window.in_steps.made_in(book) for book in open_books):
+            _number(window, turns)
+        for rank, some in itertools.groupby(turns, lambda turn: turn.call.rank):
+            group = list(some)
+            with _in_turn(window, rank, group):
+                _unwrapped["Lock"](self, rank, mpi.LOCK_SHARED)
+                for turn in group:
+                    turn.carry_out()
+                    self.Flush(rank)
+                _unwrapped["Unlock"](self, rank)
         return function(self, assertion & ~_BEFORE)
 
     return method
+
+
+def _number(window: Window, turns: Sequence[Turn]) -> None:
+    """After a fence: the ranks have their turns in their order, as they have it on a tape; collective."""
+    comm, order = window.reverse.comm, window.order
+    mine = np.zeros(order.size, np.int64)
+    for turn in turns:
+        mine[turn.call.rank] += not turn.told
+    ranks = np.flatnonzero(mine)
+    numbers = np.zeros_like(mine)
+    numbers[ranks] = [order.stepped(rank) for rank in ranks]
+    before = np.zeros_like(mine)  # on the first rank nothing is received
+    comm.Exscan(mine, before)
+    numbers += before
+    comm.Barrier()  # before the first one adds to what others are yet to read
+    for turn in turns:
+        if not turn.told:
+            turn.number = int(numbers[turn.call.rank])
+            numbers[turn.call.rank] += 1
 
 
 def _complete(function: Callable, name: str) -> Callable:
