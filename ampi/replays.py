@@ -29,13 +29,16 @@ class Book:
         Pairs of the name of what was called and what came out, as lists.
     follows : bool
         Whether the step runs again, and is to see this.
+    recorded : bool
+        Whether the step is recorded while it runs.
     """
 
-    __slots__ = ("_at", "entries", "follows")
+    __slots__ = ("_at", "entries", "follows", "recorded")
 
-    def __init__(self, entries: list[list[Any]], follows: bool) -> None:
+    def __init__(self, entries: list[list[Any]], follows: bool, recorded: bool) -> None:
         self.entries = entries
         self.follows = follows
+        self.recorded = recorded
         self._at = 0
 
     def enter(self, name: str, outcome: Any) -> list[Any]:
@@ -68,9 +71,9 @@ class StepRuns:
 
     __slots__ = ("_book", "_first", "_token", "_tokens")
 
-    def __init__(self, first: bool, outcomes: list[list[Any]] | None) -> None:
+    def __init__(self, first: bool, outcomes: list[list[Any]] | None, recorded: bool) -> None:
         self._first = first
-        self._book = None if outcomes is None else Book(outcomes, not first)
+        self._book = None if outcomes is None else Book(outcomes, not first, recorded)
 
     def __enter__(self) -> None:
         self._token: Token = _first.set(self._first and _first.get() is not False)

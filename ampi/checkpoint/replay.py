@@ -224,21 +224,21 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------------------ steps
 
-    def _runs(self, n: int | None, first: bool) -> StepRuns:
+    def _runs(self, n: int | None, first: bool, recorded: bool) -> StepRuns:
         """Around step ``n`` (None: one that is only tried)."""
         if n is None:
-            return StepRuns(first, None)
+            return StepRuns(first, None, recorded)
         if first:
             self.outcomes[n] = []
         elif n not in self.outcomes:  # another process has run it first
-            return StepRuns(first, None)
-        return StepRuns(first, self.outcomes[n])
+            return StepRuns(first, None, recorded)
+        return StepRuns(first, self.outcomes[n], recorded)
 
     def run(self, state: Any, n: int, first: bool) -> Any:
         """Run step ``n`` without recording it; ``first``: nobody has run it before."""
         self.figures.executed += 1
         self._is_fresh = False
-        with self._runs(n, first), passive():
+        with self._runs(n, first, False), passive():
             result = self.step(state)
         return state if result is None else result
 
@@ -282,7 +282,7 @@ class Loop:
             before = self._places_of(given)
             state = given.state
             self._is_fresh = False
-            with self._runs(n, first):
+            with self._runs(n, first, True):
                 result = self.step(state)
             state = state if result is None else result
             left = self.look(state)

@@ -213,7 +213,7 @@ _FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
 
 def register(comm: Any) -> Reverse:
     """Make the reverse communicator of a new communicator; collective over it."""
-    _free_unused()
+    free_unused()
     group = _Comm.Get_group(comm)
     # Create, unlike Dup, calls no attribute callbacks of the user's.
     reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm), 0)
@@ -241,7 +241,7 @@ def new_identity(comm: mpi.Intracomm) -> int:
 
 def register_duplicate(parent: Any, comm: Any) -> None:
     """The same for a nonblocking duplicate of `parent` which is not complete yet."""
-    _free_unused()
+    free_unused()
     known = reverse_of(parent)
     if known is not None or not _Comm.Is_inter(parent):
         _duplicates.append(comm)
@@ -345,10 +345,10 @@ def forgetting(comm: Any) -> Iterator[None]:
             comm._reverse = own
         raise
     reverse = own = None
-    _free_unused()
+    free_unused()
 
 
-def _free_unused() -> None:
+def free_unused() -> None:
     """Give those back to MPI that all ranks have left.
 
     Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits

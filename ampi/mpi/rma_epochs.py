@@ -16,7 +16,7 @@ from .forward_windows import forward_trace, open_at_fence, push_of
 from .log import communication_of
 from .rma_access import Access, Fence, Handshake
 from .rma_trace import Trace, trace_of
-from .rma_window import ALL, Window, require_own, window_of
+from .rma_window import ALL, Window, require_own, tape_of, window_of
 
 _Group, _Win = mpi.Group, mpi.Win  # mpi4py's own: its names may be rebound
 
@@ -139,7 +139,8 @@ def ranks_of(win: Any, group: mpi.Group) -> list[int]:
 
 def handshake(win: Any, name: str, partners: list[int]) -> None:
     """Record Post, Start, Complete or Wait."""
-    tape, window = opened(), window_of(win)
+    window = window_of(win)
+    tape = tape_of(window)
     if tape is None and window is not None and open_tapes:
         require_own(window)
     if tape is None or window is None:

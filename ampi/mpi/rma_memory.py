@@ -18,9 +18,9 @@ from ..tape import overwrite
 from .argument_forms import as_array
 from .derived_buffers import memory_dtype
 from .forward_windows import forward_trace, open_shadow, push_of
-from .reverse import Reverse, name_of, new_identity
+from .reverse import Reverse, free_unused, name_of, new_identity
 from .rma_trace import activate, trace_of
-from .rma_window import Window, alive, window_of, windows
+from .rma_window import Window, alive, tape_of, window_of, windows
 
 _Comm, _Win = mpi.Comm, mpi.Win  # mpi4py's own: its names may be rebound
 
@@ -57,7 +57,8 @@ class Elsewhere(Storage):
         """Stays empty."""
 
     def _visited(self) -> Any:
-        tape, window = opened(), self.window()
+        window = self.window()
+        tape = tape_of(window)
         if tape is None or window is None or window.freed:
             return None
         if tape.tangents is not None and tape.sweeping:
@@ -70,6 +71,7 @@ class Elsewhere(Storage):
 
 
 def _reverse_for(win: Any, comm: Any) -> Reverse:
+    free_unused()
     group = _Comm.Get_group(comm)
     traffic = _Comm.Create(comm, group)
     reverse = Reverse(traffic, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", new_identity(traffic))
@@ -107,7 +109,7 @@ def _enter(win: Any, window: Window) -> None:
 
 def _trace(window: Window) -> None:
     """A window has been made: the tape that is open sees what is done with it."""
-    tape = opened()
+    tape = tape_of(window)
     if tape is not None and push_of(tape) is not None:
         open_shadow(tape, window)
     if tape is not None:
@@ -142,7 +144,7 @@ def attach(win: Any, memory: Any) -> None:
         return
     _expose(storage, array)
     window.attached.setdefault(storage, []).append(array)
-    tape = opened()
+    tape = tape_of(window)
     if tape is not None:
         trace = trace_of(tape, window)
         if push_of(tape) is not None:
@@ -176,7 +178,7 @@ def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
         reference = weakref.ref(window)
         track_block(storage, lambda: alive(reference))
         window.segments[owner] = storage
-        tape = opened()
+        tape = tape_of(window)
         if tape is not None and push_of(tape) is not None:
             for shadow in forward_trace(tape, window).shadows:
                 shadow.know(owner, storage)

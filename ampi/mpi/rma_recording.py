@@ -21,7 +21,7 @@ from .rma_access import LOCATED, NONLINEAR, Access
 from .rma_epochs import complete
 from .rma_target import target_of
 from .rma_trace import Trace, trace_of
-from .rma_window import require_own, window_of
+from .rma_window import require_own, tape_of, window_of
 from .tangents import set_tangent
 
 
@@ -58,7 +58,7 @@ def record(
     undo = [] if sink is None else sink.overwrite()
     if tape is None:
         return None
-    trace = None if window is None else trace_of(tape, window)
+    trace = None if window is None or tape_of(window) is None else trace_of(tape, window)
     access = None
     if trace is not None:
         access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)

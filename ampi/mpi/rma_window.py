@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import CommunicationError
 from ..memory import Storage
-from ..recording import open_tapes, opened, this_thread
+from ..recording import open_tapes, opened, recording, this_thread
 from ..replays import Book, books
 from ..tape import where_called
 from .reverse import Reverse
@@ -35,10 +35,13 @@ class InSteps:
         Ranks whose memory an epoch of Lock_all has concerned.
     """
 
-    __slots__ = ("_made_in", "later", "locks", "touched")
+    __slots__ = ("_beside", "_made_in", "later", "locks", "touched")
 
     def __init__(self) -> None:
         self._made_in = books()
+        tape = opened()
+        unrecorded = tape is not None and recording() is None and self._made_in and not self._made_in[-1].recorded
+        self._beside = tape.reference if unrecorded else None
         self.later: list[Any] = []
         self.locks: dict[int, list[list[Any]]] = {}
         self.touched: set[int] = set()
@@ -46,6 +49,10 @@ class InSteps:
     def made_in(self, book: Book) -> bool:
         """Whether the window was made in the step whose book this is."""
         return any(book is other for other in self._made_in)
+
+    def is_beside(self, tape: Any) -> bool:
+        """Whether a tape does not see the window: it was made by a step of a loop on it, which nobody records."""
+        return tape.reference is self._beside and recording() is None
 
     def taken(self) -> list[Any]:
         """What was put off, which is not any more."""
@@ -173,6 +180,12 @@ windows: dict[int, Window] = {}
 def window_of(win: Any) -> Window | None:
     """What is known of a window; None if ampi did not see it being made."""
     return windows.get(win.handle)
+
+
+def tape_of(window: Window | None) -> Any:
+    """The innermost open tape of this thread, if it sees what is done with a window; None if there is none."""
+    tape = opened()
+    return None if tape is None or (window is not None and window.in_steps.is_beside(tape)) else tape
 
 
 def alive(window: weakref.ref[Window]) -> Window | None:

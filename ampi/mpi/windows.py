@@ -30,7 +30,7 @@ from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, track_segment
 from .rma_recording import old_argument, read_argument, record, requested, wants_old, was_put_off
-from .rma_window import ALL, require_own, window_of, windows
+from .rma_window import ALL, require_own, tape_of, window_of, windows
 from .rules import Operation, Treatment, enter
 
 _Win = mpi.Win  # mpi4py's own: its names may be rebound
@@ -213,7 +213,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window is None:
             return _Win.Fence(self, assertion)
         window.fences += 1
-        tape = opened()
+        tape = tape_of(window)
         if tape is None and open_tapes:
             require_own(window)
         if tape is not None:

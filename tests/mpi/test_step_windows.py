@@ -4,8 +4,10 @@ All ranks work on rank 0's memory after random times, in one of many ways, and w
 The gradient is that of a plain loop that is told the order which the first run saw.
 """
 
+import gc
 import random as randomness
 import time
+import weakref
 
 import numpy
 import pytest
@@ -14,6 +16,7 @@ import ampi
 import ampi.numpy as np
 from ampi import MPI
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.rma_window import windows
 
 SIZE = COMM_WORLD.size
 N = 2
@@ -292,6 +295,35 @@ def drawn(seed, rounds=3):
         return [(draw.randrange(SIZE), draw.choice(OPS), draw.random() < 0.5, draw.choice(PARTS)) for _ in some]
 
     return [(draw.choice(kinds), [work() for _ in range(SIZE)]) for _ in range(rounds)]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_windows_of_steps_do_not_outlive_them():
+    """The tape around the loop does not see windows of steps that nobody records, nor what is done with them."""
+    comm = COMM_WORLD.Dup()
+    made = []
+
+    def step(u):
+        win, memory = allocated(comm)
+        made.append(weakref.ref(windows[win.handle]))
+        win.Fence()
+        win.Accumulate(u, (comm.rank + 1) % SIZE, op=MPI.REPLACE)
+        win.Fence()
+        win.Lock(0, MPI.LOCK_SHARED)
+        win.Get_accumulate(u, np.zeros(N), 0, op=MPI.NO_OP)
+        win.Unlock(0)
+        u = np.sin(0.9 * u + 0.1 * memory)
+        win.Free()
+        return u
+
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.array([0.3, 0.8]))
+        y = np.sum(ampi.timeloop(step, x * 1.0, 8, checkpoints=1))
+    gc.collect()
+    assert [ref() for ref in made[:-1]] == [None] * 7
+    assert len(tape.records) < 10
+    assert numpy.all(tape.gradient(y, x))
+    comm.Free()
 
 
 OPS = [MPI.SUM, MPI.SUM, MPI.PROD, MPI.MAX, MPI.REPLACE, MPI.NO_OP]
