@@ -61,16 +61,20 @@ def main():
             sys.exit(status)
     except ProgramError as error:
         if isinstance(error, OnThisRank):
-            fail(board, error)
+            fail(board, error, traced.unwritten())
         else:
-            say(f"ampi.run: {error}", sys.stderr)
+            say(f"ampi.run: {error}\n{traced.unwritten()}", sys.stderr, end="")
             WORLD.Barrier()
         sys.exit(1)
     except SystemExit as exit:
+        if exit.code not in (None, 0) and traced.unwritten():
+            board.post("")
+            board.wait_for_turn()
+            print(traced.unwritten(), end="", file=sys.stderr, flush=True)
         mpi4py.run.set_abort_status(exit)
         raise
     except BaseException as error:
-        fail(board, error)
+        fail(board, error, traced.unwritten())
 
 
 def parse(arguments):
@@ -97,10 +101,10 @@ def parse(arguments):
             sys.exit(2)
 
 
-def say(text, stream):
+def say(text, stream, end="\n"):
     """Print from rank 0 only."""
     if RANK == 0:
-        print(text, file=stream, flush=True)
+        print(text, file=stream, flush=True, end=end)
 
 
 def install():
@@ -109,13 +113,13 @@ def install():
     ampi.mpi.install()
 
 
-def fail(board, error):
-    """Show `error` and end all ranks with its status."""
+def fail(board, error, besides=""):
+    """Show `error`, and what else is to be said, and end all ranks with its status."""
     status = ampi.mpi.notices.status_of(error)
     sys.stdout.flush()
     board.post(render(error))
     board.wait_for_turn()
-    sys.stderr.write(board.report())
+    sys.stderr.write(board.report() + besides)
     sys.stderr.flush()
     if MPI.Is_finalized():
         sys.exit(status)

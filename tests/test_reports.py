@@ -1,11 +1,13 @@
 """Reports as a person sees them: the page in a browser, the options of ampi.run, and what is left out where much is."""
 
+import dis
 import gzip
 import itertools
 import json
 import re
 import sys
 import time
+import types
 
 import numpy
 import pytest
@@ -14,6 +16,7 @@ from page_browser import look
 import ampi
 import ampi.numpy
 import ampi.numpy as np
+from ampi.mpi.messages import line_of
 from ampi.reports import checked, tracer, written
 from ampi.reports import figures as shown
 from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
@@ -62,6 +65,25 @@ total = comm.allreduce(float(np.sum(k**2 * left)))
 """
 
 
+SLOWLY_WRITTEN = """\
+import os
+import sys
+import time
+import ampi
+from ampi.reports import written
+
+def late(*arguments, write=written.write_page):
+    time.sleep(1)
+    write(*arguments)
+
+written.write_page = late
+with ampi.tracing() as trace:
+    ampi.COMM_WORLD.Barrier()
+trace.write(sys.argv[1])
+print(os.path.exists(os.path.join(sys.argv[1], "index.html")))
+"""
+
+
 def data_of(folder):
     page = (folder / "index.html").read_text(encoding="utf-8")
     return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)[1])
@@ -107,6 +129,13 @@ def test_table_on_the_terminal(ring):
     _, printed = ring
     assert re.search(r"ring\.py:\d+ Sendrecv +3 +144 B( +\d+\.\d{4}){3}", printed), printed
     assert "in all" in printed
+
+
+def test_table_of_a_program_that_does_little_has_columns():
+    with ampi.tracing() as trace:
+        pass
+    _, *rows = trace.profile().splitlines()
+    assert len(rows) == 3 and len(set(map(len, rows))) == 1, rows
 
 
 def test_graph_for_graphviz(ring):
@@ -240,7 +269,30 @@ def test_a_program_that_is_only_watched(mpiexec, tmp_path):
     program.write_text(PLAIN + "MPI.Finalize()\nprint(total > 0)\nraise SystemExit\n")
     done = mpiexec(2, "-m", "ampi.run", "--profile", program)
     assert not done.returncode and "True" in done.stdout, done.stderr
-    assert re.search(r"plain\.py:7 Sendrecv +2 ", done.stdout), done.stdout
+    assert re.search(r"plain\.py:7 Sendrecv +2 +32 B +\d+\.\d{4} +0\.0000 +0\.0000 *\n", done.stdout), done.stdout
+
+
+def test_bytes_that_are_not_known_are_not_said_to_be_none(mpiexec, tmp_path):
+    program = tmp_path / "sums.py"
+    program.write_text("import numpy\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Allreduce(numpy.ones(3), numpy.ones(3))\n")
+    done = mpiexec(2, "-m", "ampi.run", "--profile", "--report", tmp_path / "out", program)
+    assert re.search(r"sums\.py:3 Allreduce +2 +\d+\.\d{4} ", done.stdout), done.stdout
+    (row,) = data_of(tmp_path / "out")["table"]
+    assert not row["counted"] and row["ratio"] is None
+
+
+def test_messages_that_are_too_many_are_left_out_and_said(mpiexec, tmp_path):
+    program = tmp_path / "many.py"
+    program.write_text(
+        "import numpy\nfrom ampi.reports import plain\nfrom mpi4py import MPI\nplain.MOST, comm = 10, MPI.COMM_WORLD\n"
+        "other, x, y = 1 - comm.rank, numpy.ones(1), numpy.ones(1)\n"
+        "for k in range(8):\n    comm.Sendrecv(x, other, recvbuf=y, source=other)\n"
+    )
+    done = mpiexec(2, "-m", "ampi.run", "--report", tmp_path / "out", program)
+    data = data_of(tmp_path / "out")
+    assert not done.returncode and [edge[3] for edge in data["matrix"]] == [5, 5]
+    assert any(note.startswith("12 sends, receives") for note in data["notes"]), data["notes"]
+    assert "12 sends, receives" in done.stderr and data["table"][0]["calls"][PRIMAL] == [8, 8]
 
 
 def test_status_and_traceback_stay_the_programs_own(mpiexec, tmp_path):
@@ -250,6 +302,60 @@ def test_status_and_traceback_stay_the_programs_own(mpiexec, tmp_path):
     assert done.returncode == 3
     done = mpiexec(1, "-m", "ampi.run", "--profile", program)
     assert done.returncode and "ZeroDivisionError" in done.stderr and "traced.py" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("end", ["1 / 0", "sys.exit(3)", "sys.exit('no')"])
+def test_a_run_that_fails_says_that_there_is_no_report(end, mpiexec, tmp_path):
+    program, out = tmp_path / "ends.py", tmp_path / "out"
+    program.write_text(f"import sys\nfrom mpi4py import MPI\nif len(sys.argv) > 1:\n    {end}\n")
+    started = "-m", "ampi.run", "--report", out, "--profile", program
+    done = mpiexec(2, *started, "now")
+    assert done.returncode and "so there is no report or table of it\n" in done.stderr, done.stderr
+    done = mpiexec(2, *started)
+    assert done.returncode == 0 and "no report" not in done.stderr, done.stderr
+    done = mpiexec(2, *started, "now")
+    assert done.stderr.count("of it; what lies there is of an earlier one\n") == 1, done.stderr
+
+
+def test_lines_of_a_long_function_are_looked_up_in_one_table():
+    text = "def f(x):\n" + "    x = x + 1\n\n" * 300 + "    return x\n"
+    names = {}
+    exec(compile(text, "long.py", "exec"), names)
+    real, asked = names["f"].__code__, []
+    code = types.SimpleNamespace(co_filename="long.py", co_firstlineno=1)
+    code.co_lines = lambda: asked.append(code) or real.co_lines()
+    starts = dict(dis.findlinestarts(real))
+    line = 1
+    for instruction in dis.get_instructions(real):
+        line = starts.get(instruction.offset) or line
+        assert line_of((code, instruction.offset)) == f"long.py:{line}"
+    assert line == 602 and len(asked) == 1
+
+
+@pytest.mark.parametrize("end", ["1 / 0", "sys.exit(3)"])
+def test_a_rank_that_fails_alone_says_so_as_well(end, mpiexec, tmp_path):
+    program = tmp_path / "ends.py"
+    program.write_text(
+        f"import sys\nfrom mpi4py.MPI import COMM_WORLD\nif COMM_WORLD.rank:\n    {end}\nCOMM_WORLD.bcast(1)"
+    )
+    done = mpiexec(2, "-m", "ampi.run", "--profile", program)
+    assert done.returncode and done.stderr.count("so there is no table of it") == 1, done.stderr
+
+
+def test_a_check_that_fails_has_its_report(mpiexec, tmp_path):
+    program = tmp_path / "drops.py"
+    program.write_text("import ampi\nimport numpy as np\nk = np.ones(3)\ny = np.sum(np.sin(ampi.value(k)) + k**2)\n")
+    options = ["--wrt", "k", "--of", "y", "--check", "--report", tmp_path / "out"]
+    done = mpiexec(1, "-m", "ampi.run", *options, program)
+    assert done.returncode == 1 and "FAIL" in done.stdout and "no report" not in done.stderr, done.stderr
+    assert not data_of(tmp_path / "out")["check"][0]["passed"]
+
+
+def test_all_ranks_have_the_page_when_it_is_written(mpiexec, tmp_path):
+    program = tmp_path / "slow.py"
+    program.write_text(SLOWLY_WRITTEN)
+    done = mpiexec(3, program, tmp_path / "out")
+    assert not done.returncode and done.stdout.split() == ["True"] * 3, done.stderr + done.stdout
 
 
 def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
@@ -289,6 +395,7 @@ def many(ranks, events=40, messages=6):
                 "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
                 "messages": sent,
                 "plain": [],
+                "unkept": 0,
                 "spoken": [],
                 "tape": {"saved": 64 * events, "kept": 8 * events},
                 "host": "here",
@@ -334,6 +441,30 @@ def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
     assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
     said = written.write_trace(tmp_path / "trace.json.gz", ranks)
     assert "172 are left out" in said
+
+
+def test_functions_of_many_lines_are_no_trouble(tmp_path, monkeypatch):
+    """A function of so many lines is looked through once, not for each of them."""
+    lines = 4000
+    program = "def f(x):\n    x = np.array(x)\n" + "    x[:2] = np.sin(x[1:])\n" * lines + "    return np.sum(x)\n"
+    names = {"np": np}
+    exec(compile(program, str(tmp_path / "long.py"), "exec"), names)
+    x = numpy.ones(3)
+    gradient = ampi.grad(names["f"])
+    gradient(x)
+    begin = time.process_time()
+    gradient(x)
+    alone = time.process_time() - begin
+    begin = time.process_time()
+    with ampi.tracing() as trace:
+        gradient(x)
+    assert time.process_time() - begin < 10 * alone + 2
+    trace.write(str(tmp_path / "out"))
+    data = data_of(tmp_path / "out")
+    assert {row["line"] for row in data["table"]} >= {f"long.py:{k}" for k in range(3, lines + 4)}
+    assert (tmp_path / "out" / "index.html").stat().st_size < 1000 * lines  # curves by line are those of the largest
+    (memory,) = data["memory"]
+    assert 1 < max(len(sizes) for _, sizes in memory["curve"] + memory["shadows"]) <= shown.MOST_AREAS + 1
 
 
 def test_much_compiling_is_said():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -411,6 +412,10 @@ sites: dict[tuple[int, int], tuple[Any, int]] = {}
 """Call sites known so far, by the ids of code objects (of a program's, which are kept alive here) and instructions."""
 
 
+_tables: dict[int, tuple[Any, list[int], list[int]]] = {}
+"""Of code objects, by their ids: where the instructions of a line begin, and the lines."""
+
+
 def call_site(depth: int = 2) -> tuple[Any, int]:
     """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it.
 
@@ -436,8 +441,9 @@ def call_site(depth: int = 2) -> tuple[Any, int]:
 def line_of(where: tuple[Any, int]) -> str:
     """``file:line`` of a call site."""
     code, instruction = where
-    line = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= instruction < end and number is not None:
-            line = number
-    return f"{code.co_filename}:{line}"
+    known = _tables.get(id(code))
+    if known is None:
+        parts = [(start, number or code.co_firstlineno) for start, end, number in code.co_lines() if start < end]
+        known = _tables[id(code)] = code, [start for start, _ in parts], [number for _, number in parts]
+    _, starts, numbers = known
+    return f"{code.co_filename}:{numbers[bisect_right(starts, instruction) - 1]}"

@@ -15,10 +15,26 @@ from mpi4py import MPI as mpi
 from ..errors import ProgramError
 from .runs import without_the_end_of_mpi
 
+_pending: list[argparse.Namespace] = []
+"""The options of the run whose report has not been written yet."""
+
 
 def is_asked_for(options: argparse.Namespace) -> bool:
     """Whether something is to be written or printed of the run."""
     return bool(options.report or options.graph or options.profile)
+
+
+def unwritten() -> str:
+    """A line on what a program that has failed leaves unwritten; empty if there is nothing."""
+    if not _pending:
+        return ""
+    (options,) = _pending
+    asked = [name for name, given in (("report", options.report), ("graph", options.graph)) if given]
+    older = options.report and os.path.exists(os.path.join(options.report, "index.html"))
+    older = older or (options.graph and os.path.exists(options.graph))
+    what = " or ".join(asked + ["table"] * bool(options.profile))
+    there = "; what lies there is of an earlier one" if older else ""
+    return f"ampi.run: this run failed, so there is no {what} of it{there}\n"
 
 
 class Seen:
@@ -76,12 +92,14 @@ def observed(options: argparse.Namespace, what: str) -> Iterator[Seen | None]:
 
     _require_places(options)
     seen = Seen(reports.begin(), os.path.basename(what.splitlines()[0]) if what else "program")
+    _pending.append(options)
     try:
         with without_the_end_of_mpi():
             yield seen
     finally:
         reports.end(seen.trace)
     seen.write(options)
+    _pending.clear()
 
 
 def _require_places(options: argparse.Namespace) -> None:

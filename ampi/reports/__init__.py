@@ -46,8 +46,13 @@ class Trace:
         """Write page and trace into a folder; gives on rank 0 what was left out of them. Collective."""
         ranks = self.gather(tape)
         found = described(check)
-        if ranks is None:
-            return []
+        try:
+            return [] if ranks is None else self._write(path, title, ranks, found)
+        finally:
+            gathering.wait_for_all(self.clocks.comm)  # a rank that ended before would look as if it were missing
+
+    @staticmethod
+    def _write(path: str, title: str, ranks: Any, found: Any) -> list[str]:
         data = figures_of(ranks, title, found)
         left_out = written.write_trace(written.in_folder(path, "trace.json.gz"), ranks)
         if left_out:

@@ -18,6 +18,11 @@ MOST_ARROWS = 20_000
 """Arrows in the page."""
 MOST_SAMPLES = 400
 """Moments in the curves of memory."""
+MOST_AREAS = 16
+"""Lines that have an area of their own in the curves of memory; the page draws the first of them."""
+
+OTHERS = -1
+"""The site that stands for all others there."""
 
 LONG, NOTABLE = 0.5, 0.05
 """Seconds, and part of the time, from which on it is said what compiling kernels took."""
@@ -35,6 +40,11 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
     if dropped:
         notes.append(
             f"{dropped} events were counted and are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
+        )
+    if unkept := sum(rank["unkept"] for rank in ranks):
+        notes.append(
+            f"{unkept} sends, receives and one-sided operations outside of tapes are in no arrow, matrix or number of "
+            "bytes, for a rank keeps so many; the calls of lines count all"
         )
     if compiling := compilation(ranks):
         notes.append(compiling)
@@ -112,7 +122,7 @@ def _some(found: list[list[int]], notes: list[str]) -> list[list[int]]:
     if len(found) > MOST_ARROWS:
         notes.append(
             f"the timeline has arrows for {MOST_ARROWS} messages, the largest ones, of {len(found)}; the matrices "
-            "count all"
+            "count all of these"
         )
         found = sorted(found, key=lambda arrow: -arrow[4])[:MOST_ARROWS]
     return sorted(found, key=lambda arrow: arrow[2])
@@ -209,10 +219,10 @@ def with_communicators(rank: dict[str, Any]) -> list[tuple]:
 def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
     """Source, destination, site, number and bytes of messages that were sent; ``back``: of their adjoints.
 
-    They are those of tapes, and those of the program itself where there is no tape.
+    They are those of tapes, and those of the program itself where no tape has logged any.
     """
     found: dict[tuple[int, int, int], list[int]] = {}
-    name = "messages" if any(rank["messages"] for rank in ranks) else "plain"
+    name = _logged(ranks)
     for rank, traced in enumerate(ranks):
         for message in traced[name]:
             kind, _, partner, _, nbytes, site = message[:6]
@@ -224,6 +234,11 @@ def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
             entry[0] += 1
             entry[1] += adjoint if back else max(nbytes, 0)
     return [[*key, *entry] for key, entry in sorted(found.items())]
+
+
+def _logged(ranks: Ranks) -> str:
+    """Where the messages are that are counted."""
+    return "messages" if any(rank["messages"] for rank in ranks) else "plain"
 
 
 def collectives(ranks: Ranks) -> list[list[int]]:
@@ -253,11 +268,13 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
         for site, size in sizes.items():
             entry = by_site.setdefault(site, [0, 0, 0])
             entry[2] = max(entry[2], size)
+    largest = sorted(sorted(by_site), key=lambda site: -sum(by_site[site]))[:MOST_AREAS]
+    areas = {site: site for site in largest}
     every = max(len(traced["memory"]) // MOST_SAMPLES, 1)
     running: Counter = Counter()
     curve = []
     for k, (t, site, saved, kept) in enumerate(traced["memory"]):
-        running[site] += saved + kept
+        running[areas.get(site, OTHERS)] += saved + kept
         if not k % every or k == len(traced["memory"]) - 1:
             curve.append([_tenths(t), {site: size for site, size in running.items() if size}])
     checkpoints = [[_tenths(t), size] for t, size in traced["checkpoints"]]
@@ -268,10 +285,18 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
     return {
         "sites": [[site, *sizes] for site, sizes in sorted(by_site.items())],
         "curve": curve,
-        "shadows": [[_tenths(t), sizes] for t, sizes in _thinned(traced["shadows"])],
+        "shadows": [[_tenths(t), _merged(sizes, areas)] for t, sizes in _thinned(traced["shadows"])],
         "checkpoints": checkpoints,
         "held": [[_tenths(t), size] for t, size in _thinned(held)],
     }
+
+
+def _merged(sizes: dict[int, int], areas: dict[int, int]) -> dict[int, int]:
+    """Sizes by site, those that have no area of their own together."""
+    found: Counter = Counter()
+    for site, size in sizes.items():
+        found[areas.get(site, OTHERS)] += size
+    return dict(found)
 
 
 def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
@@ -285,17 +310,19 @@ def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 def table(ranks: Ranks) -> list[dict[str, Any]]:
     """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
 
-    Those that take longest come first.
+    Those that take longest come first.  ``counted`` says whether the bytes are known: those of messages that no tape
+    has logged are not, where one has logged others, nor are those of collectives without a tape.
     """
-    sites = ranks[0]["sites"]
+    sites, name = ranks[0]["sites"], _logged(ranks)
     rows: dict[str, dict[str, Any]] = {}
     for rank, traced in enumerate(ranks):
 
         def row(site: int) -> dict[str, Any]:
-            where, name, _ = sites[site]
+            where, called, kind = sites[site]
             found = rows.setdefault(where, _new_row(where, len(ranks)))
-            if name not in found["names"]:
-                found["names"].append(name)
+            if called not in found["names"]:
+                found["names"].append(called)
+                found["speaks"] |= kind in (COMMUNICATION, WAITING)
             return found
 
         for (site, phase), (count, nanoseconds) in traced["totals"].items():
@@ -306,8 +333,10 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
                     found["calls"][phase][rank] += count
         for site, count in traced["adjoints"].items():
             row(site)["calls"][SWEEP][rank] += count
-        for message in traced["messages"]:
-            row(message[5])["bytes"][rank] += max(message[4], 0)
+        for message in traced[name]:
+            found = row(message[5])
+            found["bytes"][rank] += max(message[4], 0)
+            found["counted"] = True
         for _, site, saved, kept in traced["memory"]:
             row(site)["tape"][rank] += saved + kept
         for begin, end, site, _, kind in traced["events"]:
@@ -315,6 +344,7 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
                 row(site)["waits"][rank] += (end - begin) * 1e-9
     for found in rows.values():
         found["ratio"] = ratio(found["seconds"])
+        found["counted"] |= not found.pop("speaks")
     rows = {where: found for where, found in rows.items() if any(map(any, (*found["calls"], *found["seconds"])))}
     return sorted(rows.values(), key=lambda found: -sum(map(sum, found["seconds"])))
 
@@ -329,15 +359,17 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
         "calls": [zeros() for _ in range(3)],
         "seconds": [zeros() for _ in range(3)],
         "bytes": zeros(),
+        "counted": False,
+        "speaks": False,
         "tape": zeros(),
         "waits": zeros(),
     }
 
 
 def ratio(seconds: list[list[float]]) -> float | None:
-    """How many times the primal a gradient costs; None where the line has not run without a tape."""
+    """How many times the primal a gradient costs; None where the line has not run both with a tape and without one."""
     primal, recording, sweep = map(sum, seconds)
-    return (recording + sweep) / primal if primal else None
+    return (recording + sweep) / primal if primal and recording + sweep else None
 
 
 def phase_times(ranks: Ranks) -> list[list[float]]:

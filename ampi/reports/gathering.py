@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from time import perf_counter_ns as now
+from time import sleep
 from typing import Any
 
 from mpi4py import MPI as mpi
@@ -13,6 +14,8 @@ from .tracer import EVENT, MEMORY, MESSAGE, Tracer, rows_of
 
 ROUNDS = 8
 """Messages by which two clocks are compared; the quickest one counts."""
+POLLING = 2e-3
+"""Seconds between two looks at whether the file of all ranks has been written."""
 MOST_IN_ALL = 2_000_000
 """Events of all ranks together that are gathered."""
 
@@ -58,6 +61,13 @@ def _exchange(comm: Any, dest: int, message: Any) -> int:
     return comm.recv(None, dest, 2)
 
 
+def wait_for_all(comm: Any) -> None:
+    """Return when all ranks have come here, without taking the cores from the one that writes. Collective."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        sleep(POLLING)
+
+
 def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[str, Any]] | None:
     """What all ranks have traced, by rank, in nanoseconds since the first event of all; None elsewhere. Collective.
 
@@ -95,6 +105,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
             ),
             *((*found[:6], *map(at, found[6:]), 0, 0, -1) for found in tracer.plain.messages(tracer.comms, True)),
         ],
+        "unkept": tracer.plain.left_out,
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
         "comms": {**tracer.comms, **tracer.named},
         "spoken": [(at(begin), identity) for begin, identity in rows_of(tracer.spoken, 2).tolist()],

@@ -71,6 +71,8 @@ class Plain:
         By the handles of persistent requests: the method that made it, and its arguments.
     recorded : set
         Numbers of those that a tape has not recorded while it did record: no derivative goes that way.
+    left_out : int
+        How many have not been kept, since there were too many.
     """
 
     def __init__(self) -> None:
@@ -79,6 +81,7 @@ class Plain:
         self.pending: dict[int, int] = {}
         self.persistent: dict[int, tuple[Call, list[Any]]] = {}
         self.recorded: set[int] = set()
+        self.left_out = 0
 
     def end(self, number: int, end: int, status: Any) -> None:
         """A receive has ended."""
@@ -162,7 +165,8 @@ class Call:
         if keywords or len(arguments) <= self.last:
             arguments = self.bound(arguments, keywords)
         begun = plain.begun
-        if len(begun) > MOST:
+        if len(begun) >= MOST:
+            plain.left_out += len(self.sides)
             return False
         reverse = reverse_of(arguments[0])
         for kind, partner, tag, data in self.sides:
@@ -255,7 +259,9 @@ def access(
         target = next(value for value in given if isinstance(value, int))  # what stands before it are buffers
     fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in given)
     for kind in (FETCHED,) if fetches else PARTS[name]:
-        if len(plain.begun) <= MOST:
-            if recorded:
-                plain.recorded.add(len(plain.begun))
-            plain.begun.append((kind, window.reverse, target, 0, _size(given[0]), *found))
+        if len(plain.begun) >= MOST:
+            plain.left_out += 1
+            continue
+        if recorded:
+            plain.recorded.add(len(plain.begun))
+        plain.begun.append((kind, window.reverse, target, 0, _size(given[0]), *found))

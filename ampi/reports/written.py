@@ -127,7 +127,8 @@ def size(nbytes: float) -> str:
 def profile(figures: dict[str, Any], most: int = 30) -> str:
     """Table (d) as text: sums over ranks."""
     rows = figures["table"]
-    width = max([len(_label(row)) for row in rows[:most]] + [20])
+    elsewhere = "elsewhere (plain Python and NumPy)"
+    width = max([len(_label(row)) for row in rows[:most]] + [len(elsewhere)])
     lines = [
         f"Seconds on {figures['ranks']} rank(s) together, by source line (gradient: recording and sweep)",
         f"{'line':{width}}  {'calls':>8}  {'bytes':>10}  "
@@ -135,10 +136,11 @@ def profile(figures: dict[str, Any], most: int = 30) -> str:
     ]
     for row in rows[:most]:
         calls = max(map(sum, row["calls"][:SWEEP]))
-        lines.append(_row(_label(row), width, calls, size(sum(row["bytes"])), row["seconds"], row["ratio"]))
+        nbytes = size(sum(row["bytes"])) if row["counted"] else ""
+        lines.append(_row(_label(row), width, calls, nbytes, row["seconds"], row["ratio"]))
     if len(rows) > most:
         lines.append(f"({len(rows) - most} more lines, which take less)")
-    lines.append(_row("elsewhere (plain Python and NumPy)", width, "", "", figures["total"]["elsewhere"], None))
+    lines.append(_row(elsewhere, width, "", "", figures["total"]["elsewhere"], None))
     phases = figures["total"]["phases"]
     lines.append(_row("in all", width, "", "", phases, None))
     if figures["compiling"]:

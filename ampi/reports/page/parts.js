@@ -103,7 +103,7 @@ function messages() {
     { name: "bytes contributed", text: (r) => bytes(r[3]), value: (r) => r[3] },
     { name: "calls whose adjoint travelled", text: (r) => r[4], value: (r) => r[4] },
   ], data.collectives, {});
-  if (!data.collectives.length) $("collectives").innerHTML = '<p class="hint">none of buffers; those of objects are among the messages</p>';
+  if (!data.collectives.length) $("collectives").innerHTML = '<p class="hint">none of buffers that a tape has logged; those without a tape are among the lines below, those of objects among the messages</p>';
 }
 
 /* --------------------------------------------------------------------------------------------------- memory */
@@ -148,6 +148,11 @@ function memory() {
   if (steps.length) parts.push(`<polyline id="held" points="${steps.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ")}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
   const stored = here.checkpoints.filter(([, s]) => s > 0), freed = here.checkpoints.length - stored.length;
   for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
+  if (!here.curve.length && !here.shadows.length && !here.held.length) {
+    $("memory-curve").innerHTML = '<p class="hint">none: no tape has kept anything on this rank</p>';
+    $("memory-legend").innerHTML = $("memory-lines").innerHTML = "";
+    return;
+  }
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
   $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
     (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
@@ -172,10 +177,10 @@ function lines() {
   const chosen = $("lines-rank").value, of = (list) => (chosen === "" ? sum(list) : list[Number(chosen)]);
   const spent = (r) => r.seconds.map(of), grand = data.total.phases.map(of);
   const dear = (r) => { const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
-  const quotient = (r) => { const [p, a, b] = spent(r); return p ? (a + b) / p : -1; };
+  const quotient = (r) => { const [p, a, b] = spent(r); return p && a + b ? (a + b) / p : -1; };
   const seconds_ = (name, k) => ({ name, text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });
   const count = (name, k) => ({ name, text: (r) => (r.calls ? of(r.calls[k]) : ""), value: (r) => of(r.calls[k]) });
-  const sized = (name, key) => ({ name, text: (r) => (r[key] ? bytes(of(r[key])) : ""), value: (r) => of(r[key]) });
+  const sized = (name, key) => ({ name, text: (r) => (r[key] && (key !== "bytes" || r.counted) ? bytes(of(r[key])) : ""), value: (r) => of(r[key]) });
   const columns = [
     { name: "line", left: true, text: (r) => r.line, value: (r) => r.line, title: (r) => r.path },
     { name: "what", left: true, text: (r) => r.names.join(", "), value: (r) => r.names.join(), title: (r) => r.names.join("\n") },
