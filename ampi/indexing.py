@@ -275,7 +275,11 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
         view, source = plain(array), original if array.dtype.hasobject else given  # an object may be an array
         action = lambda: _set_item(view, key, source)
     if is_basic(key):
-        assign(view_at(array, key), value, action=action)
+        target = view_at(array, key)
+        if overtakes_itself(target, value):
+            assign_in_turn(target, value, np.copyto)
+            return
+        assign(target, value, action=action)
         return
     tape = current()
     if tape is not None:
@@ -332,6 +336,28 @@ def writes_what_it_reads(target: Any, values: Any) -> bool:
     distances = (*target.strides, *values.strides, address_of(target) - address_of(values))
     aligned = not any(distance % target.itemsize for distance in distances)
     return aligned and Extent(target).overlaps(Extent(values))
+
+
+def overtakes_itself(target: np.ndarray, value: Any) -> bool:
+    """Whether NumPy reads in ``target[...] = value``, of active values, what it has just written.
+
+    Along one axis it copies the values first only if the steps differ in sign; where they differ otherwise, the place
+    of writing may overtake that of reading.
+    """
+    if target.ndim != 1 or not isinstance(value, np.ndarray) or not value.ndim or value.size < 2:
+        return False
+    steps = target.strides[0], value.strides[-1]
+    if steps[0] == steps[1] or steps[0] * steps[1] < 0 or not Extent(target).overlaps(Extent(value)):
+        return False
+    tape = current()
+    if tape is None or not is_active(tape, value):
+        return False
+    if not writes_what_it_reads(target, value):
+        raise ActivityError(
+            f"values of dtype {value.dtype} from the memory of an array of dtype {target.dtype} are assigned to other "
+            "elements of it, where NumPy reads what it has just written; assign a copy of them"
+        )
+    return True
 
 
 def assign_in_turn(target: Any, values: Any, function: Callable) -> None:

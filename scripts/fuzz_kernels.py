@@ -125,11 +125,11 @@ def main():
     from random_kernels import Program
     from random_language import Language
     from random_lists import OfLists
-    from random_recursion import Recursion
+    from random_recursion import MutualRecursion, Recursion
 
     kinds = (Flow, Language, functools.partial(Program, wide=True), Language)
     kinds += (Flow, Language, functools.partial(Program, wide=True, functions=True), Language)
-    kinds += (FlowThatDraws, LanguageThatDraws, Recursion, OfLists)
+    kinds += (FlowThatDraws, LanguageThatDraws, Recursion, OfLists, MutualRecursion)
 
     from ampi import KernelError
 

@@ -285,6 +285,7 @@ class Program:
             f"np.put_along_axis({n}, np.argsort({n}, {k}), {b}, {k})", f"{n}.put([0], {b})", f"{n}.shape = ({a.size},)", f"np.broadcast_arrays({n}, {n})[0][:1] = {b}",
             f"np.split({n}, 2)[1][...] = {b}", f"np.real({n})[:1] = {b}", f"{n}.real[:] = {b}", f"np.atleast_2d({n})[0] = {b}", f"np.nan_to_num({n}, copy=False)",
             f"{n}.round(1, out={n})", f"np.einsum('ij,j->i', {n}, {n}[0], out={n}[:, 0])", f"{n}.partition(0)", f"np.reciprocal({n} + 3, out={n})",
+            f"np.ravel({n})[::2] = np.ravel({n})[:{(a.size + 1) // 2}]",
         )  # fmt: skip
 
     def alias(self):

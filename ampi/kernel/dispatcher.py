@@ -19,7 +19,7 @@ from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.declared import declared, is_signature, number, with_types
+from ampi.kernel.frontend.declared import declared, is_signature, number, present, with_types
 
 if TYPE_CHECKING:
     from numba import types
@@ -333,7 +333,7 @@ class Kernel:
         """Compile the primal for one signature in here; refuses what could not be differentiated."""
         from ampi.kernel.pipeline import adds_up
 
-        given = tuple(sig.args if hasattr(sig, "args") else sig)
+        given = present(tuple(sig.args if hasattr(sig, "args") else sig))
         if any(str(type_) == "unicode_type" for type_ in given):  # what is done depends on the string
             yield
             return

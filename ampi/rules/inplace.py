@@ -9,7 +9,7 @@ import numpy as np
 
 from ..activity import is_active, is_of_numpy, plain_of, require_tracked
 from ..errors import ActivityError
-from ..indexing import assign_in_turn, elements_at, setitem, writes_what_it_reads
+from ..indexing import assign_in_turn, elements_at, overtakes_itself, setitem, writes_what_it_reads
 from ..memory import is_scalar, plain, region_of, storage_of, tracked, writable
 from ..nested import from_nested, nested_plain
 from ..tape import current
@@ -68,7 +68,10 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
         np.copyto(dst, src, casting, where)
         return None
     if where is True:
-        assign(dst, src, "np.copyto", casting)
+        if overtakes_itself(dst, src):
+            assign_in_turn(dst, src, np.copyto)
+        else:
+            assign(dst, src, "np.copyto", casting)
         return None
     if isinstance(src, np.ndarray) and region_of(tracked(src)).place == region_of(dst).place:
         return _NOTHING  # also where it cannot be written

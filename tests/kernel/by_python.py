@@ -1,5 +1,9 @@
 """Functions that are kernels to the differentiator, and run by Python: none of them is compiled."""
 
+import ast
+
+import numpy as np
+
 
 class recursive:
     """Decorates a function that calls itself."""
@@ -9,3 +13,40 @@ class recursive:
 
     def __call__(self, *arguments, **keywords):
         return self.py_func(*arguments, **keywords)
+
+
+def apart(value):
+    """A value that shares no memory with anything."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+class Apart(ast.NodeTransformer):
+    """Assigns to elements and parts of arrays what is `apart`.
+
+    That is the meaning of such an assignment, to Numba as well; NumPy copies no values of one axis whose step is of the
+    same sign as the target's, and in ``x[::2] = x[:3]`` reads elements that it has just written.
+    """
+
+    def visit_Assign(self, node):
+        self.generic_visit(node)
+        if not any(isinstance(n, ast.Subscript) for target in node.targets for n in ast.walk(target)):
+            return node
+        places = []
+        targets = [self.named(target, places) for target in node.targets]
+        made = [ast.Assign(targets, node.value)]
+        for name, target in places:
+            value = ast.Name(name, ast.Load())
+            if isinstance(target, ast.Subscript):
+                value = ast.Call(ast.Name("apart", ast.Load()), [value], [])
+            made.append(ast.Assign([target], value))
+        return [ast.fix_missing_locations(ast.copy_location(n, node)) for n in made]
+
+    def named(self, target, places):
+        """A target with names in the place of all to which something is assigned."""
+        if isinstance(target, ast.Tuple | ast.List):
+            return ast.Tuple([self.named(t, places) for t in target.elts], ast.Store())
+        if isinstance(target, ast.Starred):
+            return ast.Starred(self.named(target.value, places), ast.Store())
+        name = f"_assigned_{len(places)}"
+        places.append((name, target))
+        return ast.Name(name, ast.Store())

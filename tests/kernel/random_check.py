@@ -1,12 +1,12 @@
 """How random kernels are checked: adjoint against tangent, tangent against differences, with analyses switched off."""
 
+import ast
 import linecache
-from types import FunctionType
 
 import numba
 import numpy as np
 import random_lists
-from by_python import recursive  # noqa: F401 (of programs)
+from by_python import Apart, apart, recursive  # noqa: F401 (of programs)
 from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
 from kernel_cases import Check, copies, derivative, ir_for, kernel_ir, load, pairing, run
@@ -138,9 +138,17 @@ IN_PYTHON = {"smoothed": numba.njit(lambda x: smoothed(x)), "upwind": numba.njit
 """In the place of stencils where a kernel runs in Python, for which Numba compiles a stencil anew in each call."""
 
 
-def in_python(kernel):
-    """A kernel as it is run by Python, often."""
-    return FunctionType(kernel.__code__, kernel.__globals__ | IN_PYTHON, kernel.__name__, kernel.__defaults__)
+def in_python(text, seed):
+    """The kernel of a program's text as it is run by Python, often."""
+    tree = Apart().visit(ast.parse(HEADER + text))
+    namespace = names() | IN_PYTHON | {"apart": apart}
+    exec(compile(tree, f"<random kernel {seed} in Python>", "exec"), namespace)
+    return namespace["kernel"]
+
+
+def names():
+    """What the programs know."""
+    return {"__name__": __name__} | {name: globals()[name] for name in HELPERS}
 
 
 def kernel_of(text, seed):
@@ -148,7 +156,7 @@ def kernel_of(text, seed):
     text = HEADER + text
     name = f"<random kernel {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    namespace = {"__name__": __name__} | {name: globals()[name] for name in HELPERS}
+    namespace = names()
     exec(compile(text, name, "exec"), namespace)
     rng = np.random.default_rng(seed)
     vectors = [rng.uniform(-1, 1, SIZE) for _ in range(3)]
@@ -159,7 +167,7 @@ def examine(text, seed):
     """Raise what is wrong with the derivatives of a program."""
     kernel, arguments = kernel_of(text, seed)
     code = kernel_ir(kernel, arguments)
-    kernel = in_python(kernel)
+    kernel = in_python(text, seed)
     check = Check(kernel, arguments, PATTERNS[0], code=code)
     direction = check.direction()
     try:
@@ -193,7 +201,7 @@ def examine_lists(text, seed):
     everything = ("first", "second", "numbers", "a", "u")
     for k, active in enumerate((everything, ("second",), ("numbers", "a"))):
         options = SWITCHES[(seed + k) % len(SWITCHES)]
-        check = Check(random_lists.with_lists(kernel), arguments, active, options, code=code)
+        check = Check(random_lists.with_lists(in_python(text, seed)), arguments, active, options, code=code)
         check.compare(1e-9, against_differences=False, values=True)
         if active == everything:
             direction = check.direction()
@@ -257,11 +265,10 @@ def second_products(check, array_seeds, result_seeds, direction):
 
 def run_by_python(text, seed):
     """What a program leaves of its arguments, and its results."""
-    kernel, arguments = kernel_of(text, seed)
+    _, arguments = kernel_of(text, seed)
+    kernel = in_python(text, seed)
     if has_lists(text):
         kernel, arguments = random_lists.with_lists(kernel), random_lists.arguments_of(seed)
-    else:
-        kernel = in_python(kernel)
     arguments = copies(arguments)
     return arguments, kernel(*arguments)
 

@@ -17,21 +17,30 @@ class Recursion(Program):
         self.looping = 0
 
     def source(self):
+        text = self.definitions()
         self.scalars = ["u", "v"]
+        level = self.random.randint(2, 3)
+        call = f"down(a, b, c, index, {self.expression(1)}, v, n, {level})"
+        text += "def kernel(a, b, c, index, u, v, n):\n"
+        if self.result == "nothing":
+            return f"{text}    {call}\n    u = 0.5 * u * a[1]\n    down(a, b, c, index, u, v, n, 1)\n    return u\n"
+        return f"{text}    return {call}\n"
+
+    def definitions(self):
+        return self.definition("down")
+
+    def definition(self, name):
+        self.lines, self.scalars = [], ["u", "v"]
         self.leave("if level <= 0:")
         self.block(first=True)
         while self.calls:
             self.again()
         self.finish()
-        body, self.scalars = "\n".join(self.lines), ["u", "v"]
-        level = self.random.randint(2, 3)
-        call = f"down(a, b, c, index, {self.expression(1)}, v, n, {level})"
-        text = (
-            f"@recursive\ndef down(a, b, c, index, u, v, n, level):\n{body}\n\n\ndef kernel(a, b, c, index, u, v, n):\n"
-        )
-        if self.result == "nothing":
-            return f"{text}    {call}\n    u = 0.5 * u * a[1]\n    down(a, b, c, index, u, v, n, 1)\n    return u\n"
-        return f"{text}    return {call}\n"
+        body = "\n".join(self.lines)
+        return f"@recursive\ndef {name}(a, b, c, index, u, v, n, level):\n{body}\n\n\n"
+
+    def called(self):
+        return "down"
 
     # how it returns
 
@@ -104,7 +113,7 @@ class Recursion(Program):
         self.calls -= 1
         u, v = f"math.sin({self.expression(1)})", self.random.choice(["v", "u", "0.7", f"math.tanh({self.atom()})"])
         n, level = self.random.choice(["n", "n", "max(n - 1, 3)"]), "level - 1"
-        call = f"down(a, b, c, index, {u}, {v}, {n}, {level})"
+        call = f"{self.called()}(a, b, c, index, {u}, {v}, {n}, {level})"
         x = self.random.choice(self.scalars)
         if self.result == "nothing":
             return self.line(self.random.choice([call, f"if {self.condition()}:\n{'    ' * (self.depth + 1)}{call}"]))
@@ -137,3 +146,26 @@ class Recursion(Program):
         fields = {"x": x, "call": call, "indent": indent, "target": self.target()}
         self.line(form.format(e=self.expression(1), condition=self.condition(), atom=self.atom(), **fields))
         return None
+
+
+class MutualRecursion(Recursion):
+    """The same with a second function, which ``down`` calls as well as itself, and which calls ``down``."""
+
+    def definitions(self):
+        self.inside, calls = "down", self.calls
+        text = self.definition("down")
+        self.inside, self.budget, self.calls = "other", self.random.randint(2, 6), calls
+        return text + self.definition("other")
+
+    def called(self):
+        return "down" if self.inside == "other" else self.random.choice(["down", "other", "other"])
+
+    def exit_early(self):
+        if self.inside == "other" and self.looping:  # it may return from no loop
+            return self.assign()
+        return super().exit_early()
+
+    def line(self, text):
+        if self.inside == "other" and self.looping and "return" in text:
+            text = text.replace("return", "u =")
+        super().line(text)

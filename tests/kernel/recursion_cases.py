@@ -148,3 +148,77 @@ def powers_by_squares(a, b):
     for i in range(len(a)):
         s += power(a[i], 5 - 3 * i) * b[i]
     return s
+
+
+@recursive
+def evens(u, n, a):
+    return u if n == 0 else odds(n - 1, a, u * 0.5) * a[n % 4]
+
+
+@recursive
+def odds(n, numbers, u=0.3):
+    if n == 0:
+        return 0.2
+    numbers[n % 4] *= u
+    return math.sin(evens(n=n - 1, u=u * 0.7, a=numbers) + numbers[0]) + evens(u, n // 2, numbers)
+
+
+@case(x, 0.6)
+def even_and_odd(a, u):
+    return evens(u, 4, a) - odds(3, a) + evens(u * u, 2, a)
+
+
+@recursive
+def weighed(node, first, following, values, weight):
+    """A node of a tree: its number and those below it, and how many they are."""
+    total, count = values[node] * weight, 1
+    if first[node] >= 0:
+        below_it = siblings(first[node], first, following, values, weight * 0.7)
+        total += below_it[0]
+        count += below_it[1]
+    values[node] *= total
+    return total, count
+
+
+@recursive
+def siblings(node, first, following, numbers, weight):
+    total, count = 1.0, 0
+    while node >= 0:
+        t, c = weighed(node, first, following, numbers, weight)
+        total, count = total * t + numbers[node], count + c
+        node = following[node]
+    return math.sin(total), count
+
+
+@case(np.array([0.7, 0.8, 1.3, 0.4, 0.9, 0.5]), 0.8)
+def tree_by_two_functions(values, weight):
+    total, count = weighed(0, FIRST, FOLLOWING, values, weight)
+    return total * count
+
+
+@recursive
+def rise(a, k):
+    if k < len(a):
+        a[k] *= a[k - 1]
+        turn(a, k + 1)
+        a[k] += a[0]
+
+
+@recursive
+def turn(a, k):
+    if a[0] > 5.0:
+        return
+    fall(a, k)
+
+
+@recursive
+def fall(a, k):
+    a[k - 1] = math.sin(a[k - 1])
+    rise(a, k)
+    a[k - 1] *= a[0]
+
+
+@case(x)
+def three_that_return_nothing(a):
+    rise(a, 1)
+    return a[0] * a[1]

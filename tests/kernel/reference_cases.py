@@ -360,3 +360,24 @@ def several_sizes_in_one_branch(a):
             first[k + 1] = first[k] * chosen[k]
         second = first[first > 0.6] * chosen[0]
     return first.sum() * second[-1] + len(second) * second[0]
+
+
+@case(x[:4], np.outer(y[:4], y[:3]))
+def columns_by_a_name_with_two_meanings(x, m):
+    """One column in each case, and arrays that are columns in some."""
+    first = np.expand_dims(x * 0.5, 1)
+    out = np.empty((4, 3))
+    total = 0.0
+    for i in range(3):
+        column = first if i == 0 else np.expand_dims(x * i, 1)
+        if i == 2:
+            c = column
+        else:
+            c = column * column
+        out[:, i * c.shape[1] : (i + 1) * c.shape[1]] = c
+        if i == 1:
+            s = m
+        else:
+            s = c
+        total += np.sum(s * s) * s.shape[1]
+    return out, total

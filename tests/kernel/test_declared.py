@@ -137,3 +137,43 @@ def test_errors_name_the_signatures():
 
     with ampi.Tape() as tape, pytest.raises(ampi.KernelError, match="convert the arguments before the call"):
         caller(tape.watch(np.ones(3)))
+
+
+def scaled_or_not(x, scale, power):
+    y = x * x
+    if scale is not None:
+        y = y * scale
+    if power is None:
+        return y
+    return y + x * power
+
+
+def test_arguments_that_may_be_none():
+    """They are None or numbers, from call to call; as a kernel and in one."""
+    array, number, whole = types.float64[::1], types.optional(types.float64), types.optional(types.int64)
+    signature = array(array, number, whole)
+    kernel, plain = ampi.kernel(signature)(scaled_or_not), numba.njit(signature)(scaled_or_not)
+    both = ampi.kernel(lambda x, s: plain(x, s, None) * plain(x, None, 2))
+    x = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(kernel(x, 2.5, None), plain(x, 2.5, None))
+    np.testing.assert_array_equal(kernel(x, None, 2), plain(x, None, 2))
+    apart = lambda x, s: ampi.numpy.sum(kernel(x, s, None) * kernel(x, None, 2))
+    together = lambda x, s: ampi.numpy.sum(both(x, s))
+    for f in (apart, together):
+        found = ampi.grad(f, argnums=(0, 1))(x, 2.5)
+        np.testing.assert_allclose(found[0], 2.5 * (4 * x**3 + 6 * x**2), rtol=1e-13)
+        np.testing.assert_allclose(found[1], np.sum(x**2 * (x**2 + 2 * x)), rtol=1e-13)
+
+
+def normal_numbers(x, n, seed):
+    np.random.seed(seed)  # noqa: NPY002
+    if x < 1.0:
+        return x * np.random.normal(0.0, 1.0, n)  # noqa: NPY002
+    return x + np.random.normal(0.0, x, n)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("x", [0.5, 1.5])
+def test_arrays_of_a_declared_unsigned_size(x):
+    kernel = ampi.kernel("f8[:](f8, u8, u8)")(normal_numbers)
+    loss = lambda x: ampi.numpy.sum(kernel(x, 3, 7) * np.arange(1.0, 4.0))
+    np.testing.assert_allclose(ampi.grad(loss)(x), (loss(x + 1e-5) - loss(x - 1e-5)) / 2e-5, rtol=1e-8)

@@ -3,15 +3,17 @@ of control flow, with several exits and carried values that change places."""
 
 import re
 
+import numba
 import numpy as np
 import pytest
-from kernel_cases import Check
-from random_check import examine, examine_lists, examine_recorded
+import random_check
+from kernel_cases import Check, run
+from random_check import examine, examine_lists, examine_recorded, in_python, kernel_of
 from random_flow import Flow
 from random_kernels import Program
 from random_language import Language
 from random_lists import OfLists
-from random_recursion import Recursion
+from random_recursion import MutualRecursion, Recursion
 
 from ampi import KernelError
 
@@ -69,6 +71,11 @@ def test_recursion(seed):
     examine(Recursion(seed).source(), seed)
 
 
+@pytest.mark.parametrize("seed", seeds(90_000, 8))
+def test_mutual_recursion(seed):
+    examine(MutualRecursion(seed).source(), seed)
+
+
 @pytest.mark.parametrize("seed", seeds(80_000, 16))
 def test_lists_among_arguments(seed):
     examine_lists(OfLists(seed).source(), seed)
@@ -108,3 +115,27 @@ def test_what_one_side_of_a_condition_binds_does_not_enter_a_loop_that_overwrite
     for v in (0.2, 0.7):
         arguments = [np.array([0.4, 0.9, -0.3]), 0.5, v]
         Check(overwritten_in_every_case, arguments, ("b", "u", "v")).compare(1e-10)
+
+
+PARTS_THAT_OVERLAP = """\
+def kernel(a, b, c, index, u, v, n):
+    b[::2] = b[:3]
+    c[:2], c[1:3] = c[1:3], c[:2] * u
+    a[::-2] = a[:3]
+    a[1:], v = a[:-1], v * a[2]
+    return v
+"""
+
+
+def test_parts_that_overlap(monkeypatch):
+    """They are assigned as Numba assigns them, and not as NumPy does; with that the derivatives are others, and found
+    to be wrong."""
+    kernel, arguments = kernel_of(PARTS_THAT_OVERLAP, 3)
+    expected = run(numba.njit(kernel), arguments)
+    for found, wanted in zip(run(in_python(PARTS_THAT_OVERLAP, 3), arguments), expected):
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+    examine(PARTS_THAT_OVERLAP, 3)
+    monkeypatch.setattr(random_check, "apart", lambda value: value)
+    with pytest.raises(AssertionError):
+        examine(PARTS_THAT_OVERLAP, 3)

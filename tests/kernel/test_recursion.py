@@ -1,5 +1,6 @@
 """Kernels that call themselves, compiled; see `recursion_cases` for those that are not."""
 
+import importlib
 import math
 import os
 import subprocess
@@ -84,6 +85,57 @@ def test_arrays_that_are_changed_on_the_way():
 
     expected = [(loss(x + 1e-5 * e) - loss(x - 1e-5 * e)) / 2e-5 for e in np.eye(4)]
     np.testing.assert_allclose(ampi.grad(loss)(x), expected, rtol=1e-8)
+
+
+@numba.njit
+def even(x, n):
+    return x if n == 0 else odd(x * 0.5, n - 1)
+
+
+@numba.njit
+def odd(x, n):
+    return 0.3 if n == 0 else even(x * x * 0.7, n - 1)
+
+
+@ampi.kernel
+def even_or_odd(x, n):
+    return even(x, n) + odd(x, n)
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_functions_that_call_one_another(n):
+    """Compiled as Numba compiles them; the derivatives from both in turn."""
+    value, slope = ampi.value_and_grad(even_or_odd)(1.3, n)
+    assert value == even(1.3, n) + odd(1.3, n)
+    np.testing.assert_allclose(slope, (even_or_odd(1.3 + 1e-5, n) - even_or_odd(1.3 - 1e-5, n)) / 2e-5, rtol=1e-8)
+
+
+OTHER_FILE = """
+import numba
+
+@numba.njit
+def back(x, n):
+    y = x * x * 0.7
+    return 0.3 if n == 0 else forth(y, n - 1)
+"""
+
+
+def test_functions_of_two_files_that_call_one_another(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "file_with_back.py").write_text(OTHER_FILE)
+    other = importlib.import_module("file_with_back")
+    back = other.back
+
+    @numba.njit
+    def forth(x, n):
+        y = 0.5 * x
+        return x if n == 0 else back(y, n - 1)
+
+    other.forth = forth
+    kernel = ampi.kernel(lambda x, n: forth(x, n) + back(x, n))
+    value, slope = ampi.value_and_grad(kernel)(1.3, 5)
+    assert value == forth(1.3, 5) + back(1.3, 5)
+    np.testing.assert_allclose(slope, (kernel(1.3 + 1e-5, 5) - kernel(1.3 - 1e-5, 5)) / 2e-5, rtol=1e-8)
 
 
 # ------------------------------------------------------------------------------------------------ other processes
@@ -176,18 +228,36 @@ def over_parts(x, n):
 
 
 @numba.njit
-def even(x, n):
-    return x if n == 0 else odd(x * 0.5, n - 1)
+def out_of_a_loop(x, n):
+    return x if n == 0 else leaves_a_loop(x * 0.5, n - 1)
 
 
 @numba.njit
-def odd(x, n):
-    return 0.0 if n == 0 else even(x * 0.7, n - 1)
+def leaves_a_loop(x, n):
+    for k in range(n):
+        if x > k:
+            return out_of_a_loop(x * 0.7, n - 1)
+    return 0.0
+
+
+@ampi.kernel
+def left(x):
+    return out_of_a_loop(x, 5)
+
+
+@numba.njit
+def together(x, n):
+    return x if n == 0 else alone(x * 0.5, n - 1)
+
+
+@numba.njit
+def alone(x, n):
+    return 0.1 if n == 0 else together(x * 0.7, n - 1) + alone(x * 0.3, n - 1)
 
 
 @ampi.kernel
 def both(x):
-    return even(x, 5)
+    return together(x, 5)
 
 
 @ampi.kernel
@@ -208,7 +278,8 @@ REFUSED = {
     generated: ((0.3, 3), "a call of 'generated' itself in a generator expression", "on a line of its own"),
     not_last: ((VECTOR, 3), "'not_last' gives nothing that could be used here", "return a value"),
     over_parts: ((VECTOR, 3), "a loop over this, in which 'over_parts' calls itself", "write for i in range"),
-    both: ((0.3,), "'even' and 'odd' call one another", "make one function of them"),
+    left: ((0.3,), "'out_of_a_loop' and 'leaves_a_loop' call .*returns from inside a loop", "by break, and return"),
+    both: ((0.3,), "'together' and 'alone' call one another, and 'alone' itself", "make one function of them"),
     rest: ((0.3, 2), r"'rest' has \*more and calls itself", "name every parameter"),
     rounded: ((np.float32(0.3), 2), "'x' is declared to be float32, and is float64", "convert it in the call"),
 }

@@ -15,7 +15,7 @@ cython_special = pytest.importorskip("scipy.special.cython_special")
 def by_address(name, count):
     """A function object that Numba takes for one of ``count`` numbers."""
     names = cython_special.__pyx_capi__
-    double = f"__pyx_fuse_{0 if name in ('expit', 'logit') else 1}{name}"  # of those of one name
+    double = f"__pyx_fuse_{0 if name in ('expit', 'logit', 'betainc') else 1}{name}"  # of those of one name
     address = get_cython_function_address(cython_special.__name__, double if double in names else name)
 
     class Function(WrapperAddressProtocol):
@@ -36,36 +36,54 @@ CASES = {
     "ndtr": [(0.4,), (-3.0,)],
     "gammaln": [(2.4,)],
     "erf": [(0.4,)],
+    "ndtri": [(0.3,), (0.97,), (1e-5,)],
+    "log_ndtr": [(0.4,), (-3.0,)],
+    "erfcx": [(0.4,), (7.5,)],
+    "gammainc": [(2.4, 0.7), (1.3, 5.0), (0.3, 0.2)],
+    "gammaincc": [(2.4, 0.7), (1.3, 5.0), (12.0, 30.0)],
+    "betainc": [(2.4, 0.7, 0.3), (1.3, 5.0, 0.8), (0.5, 0.5, 0.5)],
 }
 
 
 def kernel_of(function, count):
     if count == 1:
-        return ampi.kernel(lambda x, y: function(x) * y)
-    return ampi.kernel(lambda x, y: function(x, y))
+        return ampi.kernel(lambda x: function(x) * 1.5)
+    if count == 2:
+        return ampi.kernel(lambda x, y: function(x, y))
+    return ampi.kernel(lambda x, y, z: function(x, y, z))
 
 
 @pytest.mark.parametrize("name, point", [(name, point) for name, points in CASES.items() for point in points])
 def test_values_and_derivatives(name, point):
-    function = getattr(special, name)
+    function, scale = getattr(special, name), 1.5 if len(point) == 1 else 1.0
 
-    def plain(x, y):
-        return function(x) * y if len(point) == 1 else function(x, y)
+    def plain(*point):
+        return function(*point) * scale
 
-    x, y = (*point, 1.5)[:2]
-    value, gradient = ampi.value_and_grad(kernel_of(by_address(name, len(point)), len(point)), argnums=(0, 1))(x, y)
-    assert value == pytest.approx(plain(x, y), rel=1e-13)
-    h = 1e-6
-    expected = [(plain(x + h, y) - plain(x - h, y)) / (2 * h), (plain(x, y + h) - plain(x, y - h)) / (2 * h)]
+    kernel = kernel_of(by_address(name, len(point)), len(point))
+    value, gradient = ampi.value_and_grad(kernel, argnums=tuple(range(len(point))))(*point)
+    assert value == pytest.approx(plain(*point), rel=1e-13)
+    steps = np.maximum(np.abs(point), 1e-4) * 1e-5 * np.eye(len(point))
+    expected = [(plain(*(point + h)) - plain(*(point - h))) / (2 * h.sum()) for h in steps]
     np.testing.assert_allclose(gradient, expected, rtol=1e-7, atol=1e-10)
 
 
+def test_derivatives_at_the_ends():
+    """Of incomplete gamma and beta functions, where these are x and x^2 and 1 - (1 - x)^3."""
+    gammainc, betainc = by_address("gammainc", 2), by_address("betainc", 3)
+    slope = lambda f, x: ampi.grad(ampi.kernel(f))(x)
+    assert slope(lambda x: gammainc(1.0, x), 0.0) == pytest.approx(1.0, rel=1e-13)
+    assert slope(lambda x: betainc(2.0, 1.0, x), 0.0) == 0.0
+    assert slope(lambda x: betainc(2.0, 1.0, x), 1.0) == pytest.approx(2.0, rel=1e-13)
+    assert slope(lambda x: betainc(1.0, 3.0, x), 0.0) == pytest.approx(3.0, rel=1e-13)
+
+
 def test_a_function_without_a_derivative_is_refused_by_its_name():
-    function = by_address("gammainc", 2)
+    function = by_address("kv", 2)
 
     @ampi.kernel
     def kernel(a, x):
         return function(a, x)
 
-    with pytest.raises(ampi.KernelError, match=r"scipy\.special\.gammainc is not known(.|\n)*outside of the kernel"):
+    with pytest.raises(ampi.KernelError, match=r"scipy\.special\.kv is not known(.|\n)*outside of the kernel"):
         ampi.grad(kernel)(2.0, 0.5)

@@ -39,6 +39,16 @@ def of_an_array(a, index):
     return s * len(allowed)
 
 
+def by_the_name_of_an_argument(a, index):
+    index = set(index)
+    s = 0.0
+    for i in range(a.shape[0]):
+        if i in index:
+            s += a[i] ** 3
+    index.add(7)
+    return s * len(index)
+
+
 def of_a_range(a, index):
     allowed = set(range(2, 5))
     return a[index[0]] ** 2 if index[0] in allowed else a[0]
@@ -120,6 +130,7 @@ KERNELS = [
     display,
     named_display,
     of_an_array,
+    by_the_name_of_an_argument,
     of_a_range,
     that_grows,
     that_grows_behind_continue,

@@ -89,6 +89,11 @@ def shape_of(builder: Any, value: Any) -> tuple[ir.Expr, ...]:
     return sizes if known is None else tuple(k if isinstance(k, ir.Const) else n for k, n in zip(known, sizes))
 
 
+def single_axes(builder: Any, value: Any) -> frozenset[int]:
+    """The axes of an array that are seen to have size one."""
+    return frozenset(axis for axis, size in enumerate(shape_of(builder, value)) if size == ONE)
+
+
 # --------------------------------------------------------------------------------------------------- elements
 
 
@@ -188,6 +193,7 @@ def new_array(
 ) -> ir.Var:
     """A new local array, called after the user's variable that is bound to it, or by a word; ``fill`` is a scalar."""
     target = ir.Var(builder.new_array_name(variable, word), types.Array(dtype, len(shape), "C"))
+    shape = tuple(cast(n, types.intp) if n.type == types.uint64 else n for n in shape)  # sizes are signed
     builder.emit(ir.Alloc(target, shape, fill))
     builder.extents[target.name] = shape
     builder.owned.add(target.name)

@@ -84,6 +84,7 @@ def kept(builder: Any, value: ir.Expr) -> ir.Expr:
         return value
     target = ir.Var(builder.names.fresh("array"), value.type)
     builder.references.add(target.name)
+    builder.single |= {(target.name, axis) for axis in array_values.single_axes(builder, value)}
     builder.emit(ir.Alias(target, value, ()))
     return target
 
@@ -155,6 +156,10 @@ def bind_reference(builder: Any, node: ast.AST, name: str, value: ir.Var) -> Non
         builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and {value.type} here", "use two names")
     target = ir.Var(builder.names.fresh(name) if single and builder.unrolling else name, type_)
     builder.references.add(target.name)
+    axes = array_values.single_axes(builder, value)
+    axes &= builder.scope.kinds.get(f"single axes of {name}", axes)  # of all arrays that it stands for
+    builder.scope.kinds[f"single axes of {name}"] = axes
+    builder.single |= {(target.name, axis) for axis in axes}
     builder.emit(ir.Alias(target, value, ()))
     builder.scope.kinds[name] = Named(target)
 

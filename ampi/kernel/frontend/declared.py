@@ -53,12 +53,16 @@ class Declared:
     def signature(
         self, name: str, argument_types: tuple[types.Type, ...]
     ) -> tuple[tuple[types.Type, ...], types.Type | None]:
-        """The one for arguments of these types, or these types and None; TypeError if there is none."""
+        """The one for arguments of these types, or these types and None; TypeError if there is none.
+
+        An argument that may be None is what it is here: None, or of the other type.
+        """
         if not self.signatures:
             return argument_types, None
         ranked = [(rank, k) for k, (taken, _) in enumerate(self.signatures) if (rank := _rank(argument_types, taken))]
         if ranked:
-            return self.signatures[min(ranked)[1]]
+            taken, result = self.signatures[min(ranked)[1]]
+            return tuple(map(_present, argument_types, taken)), result
         given = ", ".join(map(str, argument_types))
         taken = "; ".join(f"({', '.join(map(str, t))})" for t, _ in self.signatures)
         raise TypeError(f"{name}(): no signature for arguments of types ({given}); there are {taken}")
@@ -73,6 +77,22 @@ class Declared:
             as_dtype(t) if isinstance(t, (types.Number, types.Boolean)) and t != g else None
             for g, t in zip(given, taken)
         )
+
+
+def present(types_: tuple[types.Type, ...]) -> tuple[types.Type, ...]:
+    """The types of a signature where no argument is None."""
+    from numba import types
+
+    return tuple(t.type if isinstance(t, types.Optional) else t for t in types_)
+
+
+def _present(given: types.Type, taken: types.Type) -> types.Type:
+    from numba import types
+
+    if not isinstance(taken, types.Optional):
+        return taken
+    is_none = isinstance(given, types.NoneType) or (isinstance(given, types.Omitted) and given.value is None)
+    return types.none if is_none else taken.type
 
 
 def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple[int, ...] | None:

@@ -319,7 +319,7 @@ def choose_group(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, o
             builder.fail(node, f"chooses between {a.type} and {b.type}", "convert one")
         target = ir.Var(builder.names.fresh("chosen"), type_)
         if is_array(target):
-            builder.references.add(target.name)
+            note_choice(builder, target, a, b)
         for block, value in zip(blocks, (a, b)):
             line = builder.line
             name = ir.Alias(target, value, (), line=line) if is_array(target) else None
@@ -329,6 +329,13 @@ def choose_group(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, o
     result = chosen(then[1], orelse[1])
     builder.emit(ir.If(condition, *map(tuple, blocks)))
     return result
+
+
+def note_choice(builder: Any, target: ir.Var, first: ir.Expr, second: ir.Expr) -> None:
+    """A name stands for one array or another."""
+    builder.references.add(target.name)
+    axes = array_values.single_axes(builder, first) & array_values.single_axes(builder, second)
+    builder.single |= {(target.name, axis) for axis in axes}
 
 
 def choose_array(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> ir.Var:
@@ -341,7 +348,7 @@ def choose_array(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, o
     if type_ is None:
         builder.fail(node, f"chooses between {arms[0][1].type} and {arms[1][1].type}", "convert one")
     target = ir.Var(builder.names.fresh("chosen"), type_)
-    builder.references.add(target.name)
+    note_choice(builder, target, *(array for _, array in arms))
     blocks = ((*block, ir.Alias(target, array, (), line=builder.line)) for block, array in arms)
     builder.emit(ir.If(condition, *blocks))
     return target

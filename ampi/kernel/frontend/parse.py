@@ -52,6 +52,7 @@ from ampi.kernel.frontend import (
 from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared
 from ampi.kernel.frontend.desugar import bound_names, spell_out
+from ampi.kernel.frontend.mutual_recursion import put_together
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
@@ -147,6 +148,7 @@ class _Builder:
         self.globals = outside.free_names(function)
         self.given = given_values(function, source, argument_types, bool(callers))
         self.globals |= spell_out(source, self.globals)
+        put_together(function, source, self.globals, _called_function)
         is_call = is_call_of(self.definition, self.is_itself, self.globals)
         if any(map(is_call, ast.walk(self.definition))):
             remove_recursion(source, inspect.signature(function), self.given, self.globals, is_call, self.split())
@@ -162,9 +164,7 @@ class _Builder:
 
     def is_itself(self, value: Any) -> bool:
         """Whether what a name stands for is this function, whatever compiles it."""
-        if any(c in invocations.AUTHORED for c in type(value).__mro__):
-            return False
-        function = invocations.kernel_function(value)
+        function = _called_function(value)
         return function is not None and function.__code__ is self.function.__code__
 
     def split(self) -> Webs:
@@ -509,6 +509,12 @@ class _Builder:
 
 
 # ------------------------------------------------------------------------------------------------------- helpers
+
+
+def _called_function(value: Any) -> Any:
+    """The Python function of a kernel whose derivative is made from its source; None for anything else."""
+    authored = any(c in invocations.AUTHORED for c in type(value).__mro__)
+    return None if authored else invocations.kernel_function(value)
 
 
 def _from_end(index: ir.Expr, array: ir.Var, axis: int) -> ir.Expr:

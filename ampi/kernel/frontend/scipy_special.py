@@ -11,6 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from ampi.kernel.frontend.scipy_integrals import betainc, erfcx, gammainc, gammaincc, log_ndtr, ndtri
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 
@@ -52,6 +53,12 @@ _STAND_INS: dict[str, Any] = {
     "expit": expit,
     "logit": logit,
     "ndtr": ndtr,
+    "ndtri": ndtri,
+    "log_ndtr": log_ndtr,
+    "erfcx": erfcx,
+    "gammainc": gammainc,
+    "gammaincc": gammaincc,
+    "betainc": betainc,
     "erf": math.erf,
     "erfc": math.erfc,
     "gamma": math.gamma,

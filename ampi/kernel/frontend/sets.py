@@ -26,12 +26,40 @@ def spell_sets(
 ) -> None:
     """Rewrite a function in place."""
     makes = lambda node: _makes_a_set(node, known)
+    _name_apart(definition, makes, fresh)
     names = {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)}  # type: ignore[attr-defined]
     uses = _Uses(names, makes)
     uses.visit(definition)
     for node in uses.others:
         fail(node, f"the set '{node.id}' as a whole", ADVICE)
     _Spelling(names, uses, makes, fresh).visit(definition)
+
+
+def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]) -> None:
+    """``x = set(x)``: from there on the set has a name of its own."""
+    body = definition.body
+    for k, s in enumerate(body):
+        if not (_binds(s) and makes(s.value)):  # type: ignore[attr-defined]
+            continue
+        name, later = s.targets[0].id, body[k + 1 :]  # type: ignore[attr-defined]
+        if _mentions(s.value, name, ast.Load) and not any(_mentions(n, name, ast.Store) for n in later):  # type: ignore[attr-defined]
+            rename = _Rename(name, fresh(name))
+            s.targets = [rename.visit(s.targets[0])]  # type: ignore[attr-defined]
+            body[k + 1 :] = map(rename.visit, later)
+
+
+def _mentions(node: ast.AST, name: str, context: type[ast.expr_context]) -> bool:
+    return any(isinstance(n.ctx, context) for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name)
+
+
+class _Rename(ast.NodeTransformer):
+    """Puts one name in the place of another."""
+
+    def __init__(self, name: str, other: str) -> None:
+        self.name, self.other = name, other
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.other, node.ctx), node) if node.id == self.name else node
 
 
 def _makes_a_set(node: ast.AST, known: dict[str, Any]) -> bool:
