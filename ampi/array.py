@@ -62,11 +62,11 @@ class ndarray(TrackedArray):
 
     def __float__(self) -> float:
         lose_number("float() of", self) if checks.whole else warn_lost("float() of", self)
-        return float(activity.plain_of(self))
+        return float(_number_of(activity.plain_of(self)))
 
     def __int__(self) -> int:
         warn_lost("int() of", self)
-        return int(activity.plain_of(self))
+        return int(_number_of(activity.plain_of(self)))
 
     def __complex__(self) -> complex:
         lose_number("complex() of", self) if checks.whole else warn_lost("complex() of", self)
@@ -447,6 +447,13 @@ class FlatView:
 set_array_type(ndarray)
 elements.leave_to_numpy(ndarray)
 small_arrays.set_array_type(ndarray)
+
+
+def _number_of(x: Any) -> Any:
+    """What `float` and `int` are given of an array.  NumPy asks them where such an array is assigned to an element, and
+    takes the real part of a complex one with a warning, as it does of its own arrays; so do its complex numbers."""
+    is_complex = isinstance(x, np.ndarray) and not x.ndim and x.dtype.kind == "c"
+    return x[()] if is_complex else x
 
 
 def value(x: Any) -> Any:

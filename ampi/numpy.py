@@ -87,7 +87,10 @@ def _full(
 ) -> ndarray:
     fill_value = _from_nested(fill_value)
     made = _empty(shape, _np.asarray(fill_value).dtype if dtype is None else dtype, order, device=device)
-    made[...] = fill_value
+    if isinstance(fill_value, ndarray):
+        made[...] = fill_value
+    else:
+        _np.copyto(_memory.plain(made), fill_value, casting="unsafe")
     return made
 
 

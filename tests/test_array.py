@@ -1,7 +1,9 @@
 """`ampi.ndarray` as NumPy users use arrays: views, assignment, in-place operators, masks, scalars."""
 
+import contextlib
 import copy
 import inspect
+import itertools
 import operator
 import pickle
 import warnings
@@ -948,6 +950,47 @@ def test_fill_is_numpys(what, dtype):
         with ampi.Tape() as tape:
             found = outcome(ampi.numpy, tape.watch(np.arange(1.0, 4.0)))
     assert found == expected or (dtype is object and found is ampi.ActivityError)
+
+
+ASSIGNED = {
+    "an element": lambda np, x, v: x.__setitem__(0, v),
+    "all of an array of one": lambda np, x, v: x[0, ...].__setitem__((), v),
+    "the same by dots": lambda np, x, v: x[0, ...].__setitem__(..., v),
+    "a part": lambda np, x, v: x.__setitem__(slice(1, 3), v),
+    "a mask": lambda np, x, v: x.__setitem__(x == x, v),
+    "an element of flat": lambda np, x, v: x.flat.__setitem__(1, v),
+    "fill": lambda np, x, v: x.fill(v),
+    "put": lambda np, x, v: np.put(x, [1], v),
+    "copyto": lambda np, x, v: np.copyto(x, v, casting="unsafe"),
+    "a list": lambda np, x, v: x.__setitem__(slice(0, 2), [v, v]),
+    "a new array": lambda np, x, v: x.__setitem__(slice(0, 2), np.array([v, v], x.dtype)),
+    "full": lambda np, x, v: x.__setitem__(slice(0, 3), np.full(3, v, x.dtype)),
+}
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "recording"])
+@pytest.mark.parametrize("dtype", [float, "f4", int, bool, complex, "U8"], ids=str)
+@pytest.mark.parametrize("given", ["array", "element", "number"])
+@pytest.mark.parametrize("way", ASSIGNED)
+def test_complex_values_are_assigned_to_real_elements_as_numpys(way, given, dtype, idle):
+    """With NumPy's warning; arrays of both kinds take such of both."""
+
+    def outcome(module, values):
+        z = values.array(1.5 + 2j)
+        v = z if given == "array" else z[()] if given == "element" else complex(1.5, 2)
+        x = module.zeros(3, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                ASSIGNED[way](module, x, v)
+            except Exception as error:
+                return type(error)
+        return repr(ampi.value(x).tolist())
+
+    expected = outcome(np, np)
+    with contextlib.nullcontext() if idle else ampi.Tape():
+        found = [outcome(*modules) for modules in itertools.product((np, ampi.numpy), repeat=2)]
+    assert found == [expected] * 4
 
 
 def test_columns_of_records_keep_their_dtypes():
