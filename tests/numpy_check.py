@@ -3,8 +3,8 @@ strides, flags, who shares memory with whom, the gradient against differences, a
 
 import itertools
 import re
+import sys
 import warnings
-from unittest import mock
 
 import numpy as np
 from numpy_programs import NARROW, WIDE, run, starts
@@ -146,24 +146,25 @@ def is_unsteady(lines, world):
     """
     found = [re.search(r"\*\*|power", "\n".join(lines))]  # also of numbers, which are NumPy's own without a tape
 
-    def noting(apply):
-        def noted(function, *arguments):
+    def note(frame, event, _):
+        if event == "call" and frame.f_code in APPLYING:
+            function, *arguments = (frame.f_locals[n] for n in frame.f_code.co_varnames[: frame.f_code.co_argcount])
             numbers = [np.asarray(ampi.value(x)) for x in leaves(arguments) if isinstance(x, NUMBERS)]
             found.append(
                 any(x.dtype.kind == "c" for x in numbers) or (function in POWERS and not max(map(np.ndim, numbers)))
             )
-            return apply(function, *arguments)
 
-        return noted
-
-    with mock.patch.object(ampi.ufuncs, "apply", noting(ampi.ufuncs.apply)):
-        with mock.patch.object(ampi.functions, "apply", noting(ampi.functions.apply)):
-            names = run(lines, ampi.numpy, {**NARROW, **world.ours}, tracked(world))
+    sys.setprofile(note)  # a function around these would be seen: they look at who calls them
+    try:
+        names = run(lines, ampi.numpy, {**NARROW, **world.ours}, tracked(world))
+    finally:
+        sys.setprofile(None)
     return any(found) or any(np.iscomplexobj(value) for value in names.values())
 
 
 NUMBERS = (np.ndarray, np.number, int, float, complex)
 POWERS = (np.power, np.float_power)
+APPLYING = (ampi.ufuncs.apply.__code__, ampi.functions.apply.__code__)
 
 
 def rounding_errors(lines, expected, world):

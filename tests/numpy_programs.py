@@ -223,7 +223,7 @@ class Program:
             "",
             "",
             "keepdims=True",
-            "dtype=np.float64",
+            f"dtype={self.pick(*DTYPES)}",
             "initial=2.0",
             f"where={n} > 0",
             "where=[True, False], initial=0",

@@ -25,6 +25,11 @@ FOUND = {
         "np.copyto(f, np.sum(f), where=f > 0)",
         "a = np.broadcast_to(x[0, 0], (2, 3)) * x[:2, :3]",
     ],
+    "standard deviations in integers": [
+        "a = np.std(x, dtype=np.int64)",
+        "b = x.std(0, dtype=np.float32)",
+        "c = z[0].std(dtype=int)",
+    ],
     "0-d targets": ["a = np.mean(x, out=np.zeros(()))", "np.putmask(a, a > -9, a[None])", "a.flat[::-1] = a[...]"],
     "real values in complex memory": ["a = z + -1", "np.abs(a, out=a)"],
     "a 0-d array left alone": ["a = np.nan_to_num(np.mean(f, out=np.zeros(())), copy=False)"],

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..memory import plain, tracked, writable
+from ..recording import passive
 
 
 def root(x: Any, p: Any = 2) -> Any:
@@ -23,4 +24,8 @@ def root(x: Any, p: Any = 2) -> Any:
 
 def std(a: Any, *arguments: Any, **keywords: Any) -> Any:
     """`numpy.std`."""
-    return root(np.var(a, *arguments, **keywords))
+    variance = np.var(a, *arguments, **keywords)
+    if variance.dtype.kind in "iub":  # by the dtype that is asked for: a constant
+        with passive():
+            return np.std(a, *arguments, **keywords)
+    return root(variance)
