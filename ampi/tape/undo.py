@@ -12,9 +12,9 @@ import numpy as np
 from .. import handouts
 from ..blocks import copied
 from ..errors import TapeError
-from ..extents import Extent
+from ..extents import Extent, bounds_of
 from ..handouts import where_called
-from ..memory import Region, Storage, address_of, is_power_of_two, plain, region_of, storage_of
+from ..memory import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
 from ..needs import Needs
 from ..recording import is_passive, open_tapes, opened
 from .records import Record, Zero
@@ -44,7 +44,7 @@ class Undo:
     def swap(self) -> None:
         """Exchange saved and present values."""
         present = self._present()
-        self.view[... if self.key is None else self.key] = self.saved
+        self.put_back()
         self.saved = present
 
     def swap_values(self) -> None:
@@ -53,7 +53,16 @@ class Undo:
 
     def put_back(self) -> None:
         """Give the memory the saved values."""
-        self.view[... if self.key is None else self.key] = self.saved
+        key = ... if self.key is None else self.key
+        try:
+            self.view[key] = self.saved
+        except ValueError:  # NumPy allows a view that cannot be written to as the target of what changes nothing
+            if self.view.flags.writeable:
+                raise
+            low, high = bounds_of(self.view)
+            offset, view = address_of(self.view) - low, self.view
+            block = memory_at(low, high - low)
+            np.ndarray(view.shape, view.dtype, block, offset, view.strides)[key] = self.saved
 
     def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
         """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
