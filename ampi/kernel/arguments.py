@@ -166,9 +166,14 @@ def kind(value: Any) -> Any:
         return type(value), tuple(map(kind, value))
     if isinstance(value, ListArgument):
         return type(value.items), kind(plain(value.items[0])) if len(value.items) else None
-    if type(value) is int and not -_BEYOND_INT64 <= value < _BEYOND_INT64:
+    if type(value) is int and is_large(value):
         return int, "unsigned"
     return _in_code(value)
+
+
+def is_large(number: int) -> bool:
+    """Whether an integer has another type than others have: Numba takes it as unsigned, or not at all."""
+    return not -_BEYOND_INT64 <= number < _BEYOND_INT64
 
 
 def _in_code(value: Any) -> Any:
@@ -198,7 +203,7 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
             if parts[-1][1] is None:
                 return None
         elif type(value) is int:
-            if not -_BEYOND_INT64 <= value < _BEYOND_INT64:
+            if is_large(value):
                 return None
             parts.append(int)
         else:

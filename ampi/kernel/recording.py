@@ -7,6 +7,7 @@ arguments of the same types, a contract for those of which the same are active a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -34,24 +35,23 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
-    if arguments.any_list(args):
-        args = with_lists(kernel, args, recording)
-    key = None
-    if recording is None and nobody_hears(args):
-        return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
     if recording is None:
-        key = untaped_key(kernel, args)
-        again = None if key is None else kernel.untaped_again.get(key)
-        if again is not None and again.is_free(args):
+        key = (kernel.is_threaded(), *map(getattr, args, _REGION, map(type, args)))
+        again = kernel.untaped_again.get(key)
+        if again is not None and again.fits(args):
             result = again.entry(*args)
             return None if result is None else arguments.like(result, args)
+    if arguments.any_list(args):
+        args = with_lists(kernel, args, recording)
+    if recording is None and nobody_hears(args):
+        return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
     bound = args if kernel.has_rest else kernel.bind(args)  # these have been bound
     if recording is None:
         kinds = tuple(map(arguments.kind, bound))
         known = kernel.untaped.get((kinds, kernel.is_threaded()))
         if known is not None and known[0].entry is not None and len(args) == known[0].count:
             if all(is_free(args[k]) for k in known[1]):
-                if key is not None:
+                if all(map(is_told, args)):
                     if len(kernel.untaped_again) >= MOST_PREPARED:
                         kernel.untaped_again.clear()
                     kernel.untaped_again[key] = Again(known[0].entry, known[1], args)
@@ -157,7 +157,8 @@ def is_free(array: np.ndarray) -> bool:
 
 
 class Again:
-    """A call that no tape records, of compiled code with arrays that lie where they lay.
+    """A call that no tape records, of compiled code, with arrays of ours that lie where they lay, plain ones that are
+    of the same kind as they were, and numbers of the same classes.
 
     Attributes
     ----------
@@ -165,35 +166,45 @@ class Again:
         The compiled code.
     """
 
-    __slots__ = ("_others", "_tracked", "entry")
+    __slots__ = ("_integers", "_plain", "_plainly_written", "_written", "entry")
 
     def __init__(self, entry: Any, writes: Iterable[int], args: Sequence[Any]) -> None:
         self.entry = entry
-        self._tracked = [(k, args[k]._storage) for k in writes if isinstance(args[k], memory.TrackedArray)]
-        self._others = [k for k in writes if not isinstance(args[k], memory.TrackedArray)]
+        self._written = [(k, args[k]._storage) for k in writes if isinstance(args[k], memory.TrackedArray)]
+        self._plainly_written = [k for k in writes if not isinstance(args[k], memory.TrackedArray)]
+        self._plain = [(k, arguments.kind(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
+        self._integers = [k for k, value in enumerate(args) if type(value) is int]
 
-    def is_free(self, args: Sequence[Any]) -> bool:
-        """`is_free`, of all that is written."""
-        for k, storage in self._tracked:
-            if storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard:
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Whether this is such a call, what it writes can be written to, and nobody must hear of that."""
+        for k, storage in self._written:
+            if storage.needs or storage.swapped_by or storage.guard:
+                return False
+            if storage.tape is not None and storage.tape() is not None:
                 return False
             if not args[k].flags.writeable:
                 return False
-        return all(is_free(args[k]) for k in self._others)
+        for k, kind in self._plain:
+            if arguments.kind(args[k]) != kind:
+                return False
+        for k in self._plainly_written:
+            if not is_free(args[k]):
+                return False
+        for k in self._integers:
+            if arguments.is_large(args[k]):
+                return False
+        return True
 
 
-def untaped_key(kernel: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What tells that a call is like an earlier one, with the same arrays of ours; None if one of them is new."""
-    parts: list[Any] = [kernel.is_threaded()]
-    for value in args:
-        if isinstance(value, memory.TrackedArray):
-            part = getattr(value, "_region", None)
-            if part is None:
-                return None
-            parts.append(part)
-        else:
-            parts.append(arguments.kind(value))
-    return tuple(parts)
+_REGION = itertools.repeat("_region")
+
+
+def is_told(value: Any) -> bool:
+    """Whether what compiled code for an argument depends on is told by the region of an array of ours, which whatever
+    has that keeps, or else by the argument's class and kind."""
+    if isinstance(value, memory.TrackedArray):
+        return getattr(value, "_region", None) is not None
+    return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
 
 
 class Primal:

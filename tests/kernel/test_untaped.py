@@ -2,6 +2,7 @@
 
 import random
 
+import numba
 import numpy
 import pytest
 
@@ -49,3 +50,54 @@ def test_drawn_courses(seed):
     numpy.testing.assert_allclose(value, expected[0], rtol=1e-13)
     numpy.testing.assert_allclose(gradient, expected[1], rtol=1e-13)
     numpy.testing.assert_allclose(arrays, expected[2], rtol=1e-13)
+
+
+def plain_blend(target, source, factor, shift):
+    for i in range(target.shape[0]):
+        target[i] += source[i] * factor + shift
+    return target[0] * factor
+
+
+blend = ampi.kernel(plain_blend)
+blend_by_numba = numba.njit(plain_blend)
+
+
+def drawn_calls(seed, module, count=60):
+    """Arguments by turns: the same arrays again and again, of several kinds, with numbers of several types."""
+    draw, generator = random.Random(seed), numpy.random.default_rng(seed)
+    kept = [
+        block
+        for kind in draw.sample(["f8", "f4", "c16", "i8"], 2)
+        for block in generator.uniform(1, 2, (2, 4, 4)).astype(kind)
+    ]
+    kept = [*kept[::2], *map(module.array, kept)]
+    kept = [part for block in kept for part in (block[0], block[1], block[:, 2])]
+    kept[0].setflags(write=False)
+    numbers = [draw.choice([2, True, numpy.int8(3)]), draw.choice([0.5, numpy.float32(0.5), 1j])]
+    for _ in range(count):
+        yield *(draw.choice(kept) for _ in range(2)), draw.choice(numbers), 2, draw.random() < 0.3
+
+
+def outcomes(seed, module, kernel):
+    """What calls give, and what the arrays hold after them."""
+    for target, source, factor, shift, again in drawn_calls(seed, module):
+        for _ in range(1 + 2 * again):
+            try:
+                result = kernel(target, source, factor, shift)
+            except (TypeError, OverflowError, numba.TypingError, ampi.KernelError):
+                yield "refused"
+                continue
+            yield numpy.asarray(ampi.value(result)).dtype, complex(ampi.value(result)), ampi.value(target).tobytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # overflows, and what is lost
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_with_arguments_of_all_kinds(seed):
+    """While a tape is alive, but records nothing here: what has been found for one call is not taken for another."""
+    expected = list(outcomes(seed, numpy, blend_by_numba))
+    with ampi.Tape() as tape:
+        tape.watch(numpy.ones(3))
+        with ampi.passive():
+            assert list(outcomes(seed, np, blend)) == expected
+    assert list(outcomes(seed, np, blend)) == expected
+    del tape
