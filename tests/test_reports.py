@@ -512,6 +512,43 @@ def test_a_tape_inside_of_another_one_and_one_of_nothing():
     assert len(times) == 2 and all(0 < begin <= end for begin, end in times)
 
 
+def test_memory_of_a_tape_is_seen_until_it_is_gone():
+    """Of four gradients, one after the other, the tape of one is there at a time."""
+    function = lambda u: np.sum(np.sin(np.exp(u)))
+    with ampi.tracing() as trace:
+        for k in range(4):
+            with ampi.Tape() as tape:
+                x = tape.watch(numpy.ones(100))
+                u = np.exp(x)
+                u[:] = u * u
+                y = np.sum(u)
+            tape.gradient(y, x)
+            saved = tape.saved_bytes + tape.kept_bytes
+            del tape, x, u, y
+    with ampi.tracing() as other:
+        ampi.grad(function)(numpy.ones(3))
+    (rank,) = trace.gather()
+    found = shown._memory(rank)
+    heights = [sum(sizes.values()) for _, sizes in found["curve"]]
+    assert saved and max(heights) == sum(found["most"]) == saved and heights[-1] == 0 and heights.count(0) == 4
+    assert sum(sum(row["tape"]) for row in shown.table([rank])) == 4 * saved
+    assert all(sizes == {} for _, sizes in shown._memory(other.gather()[0])["curve"][-1:])
+
+
+def test_curves_keep_their_highest_and_lowest_points():
+    totals = [1000 * (k == 777) + k % 7 for k in range(10_000)] + [-5, 3]
+    kept = shown._turning_points(totals)
+    assert {777, 10_000, 10_001} <= kept and len(kept) <= 1.1 * shown.MOST_SAMPLES
+    assert shown._turning_points([4, 2]) == {0, 1} and shown._turning_points([]) == set()
+
+
+def test_the_ratio_is_that_of_one_call():
+    """Ten calls without a tape, and two with one, of which each takes three times as long with its adjoint."""
+    assert shown.ratio([[8.0, 2.0], [2.0, 1.0], [2.0, 1.0]], [[5, 5], [1, 1], [1, 1]]) == pytest.approx(3.0)
+    assert shown.ratio([[1.0], [0.0], [0.0]], [[5], [0], [0]]) is None
+    assert shown.ratio([[0.0], [1.0], [1.0]], [[0], [2], [2]]) is None
+
+
 def test_checkpoints_are_seen_until_they_are_freed():
     """Of a loop of 20 steps with three states at a time."""
     with ampi.tracing() as trace:
