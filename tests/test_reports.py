@@ -17,7 +17,7 @@ import ampi
 import ampi.numpy
 import ampi.numpy as np
 from ampi.mpi.messages import line_of
-from ampi.reports import checked, tracer, written
+from ampi.reports import checked, gathering, tracer, written
 from ampi.reports import figures as shown
 from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
 from ampi.testing import TaylorTest
@@ -425,7 +425,7 @@ def test_few_ranks_and_many(ranks, tmp_path):
     assert not said and "error" not in found, (said, found)
     assert all(50 < height < 1000 for height in found["heights"]) and not found["clipped"], found
     assert (
-        found["shadows"] == 2 and found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"]
+        found["shadows"] == 2 and found["held"] == 8 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"]
     ), found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
@@ -512,11 +512,29 @@ def test_a_tape_inside_of_another_one_and_one_of_nothing():
     assert len(times) == 2 and all(0 < begin <= end for begin, end in times)
 
 
+@pytest.mark.mpi(min_size=2, max_size=3)
+@pytest.mark.parametrize("ahead", [0, 10**9])
+def test_clocks_are_aligned(ahead, monkeypatch):
+    """Clocks that are a second ahead of one another, and do not run alike; and the one clock of a machine."""
+    comm, true = ampi.COMM_WORLD, time.perf_counter_ns
+    start, drift = comm.bcast(true()), 1e-3 * (ahead > 0) * comm.rank
+    clock = lambda t: t + comm.rank * ahead + int(drift * (t - start))
+    monkeypatch.setattr(gathering, "now", lambda: clock(true()))
+    clocks = gathering.Clocks()
+    time.sleep(0.2)
+    moment = true()
+    time.sleep(0.1)
+    since, offset, growing = clocks.aligned()
+    aligned = clock(moment) + offset + round((clock(moment) - since) * growing)
+    assert abs(aligned - moment) < (5e7 if ahead else 1)
+    comm.Barrier()
+
+
 def test_memory_of_a_tape_is_seen_until_it_is_gone():
     """Of four gradients, one after the other, the tape of one is there at a time."""
     function = lambda u: np.sum(np.sin(np.exp(u)))
     with ampi.tracing() as trace:
-        for k in range(4):
+        for _ in range(4):
             with ampi.Tape() as tape:
                 x = tape.watch(numpy.ones(100))
                 u = np.exp(x)

@@ -326,8 +326,9 @@ def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 def table(ranks: Ranks) -> list[dict[str, Any]]:
     """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
 
-    Those come first whose recording and sweep take longest, then those whose primal does.  ``counted`` says whether the bytes are known: those of messages that no tape
-    has logged are not, where one has logged others, nor are those of collectives without a tape.
+    Those come first whose recording and sweep take longest, then those whose primal does.  ``counted`` says whether the
+    bytes are known: those of messages that no tape has logged are not, where one has logged others, nor are those of
+    collectives without a tape.
     """
     sites, name = ranks[0]["sites"], _logged(ranks)
     rows: dict[str, dict[str, Any]] = {}

@@ -148,11 +148,10 @@ function memory() {
   } };
   areas(layers, 'fill-opacity="0.75"');
   areas(shadows, 'class="shadow" fill-opacity="0.95" stroke="#b3261e" stroke-width="0.5"');
-  const shadow = swept.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
-  if (shadow.length) parts.push(`<polyline points="${shadow.join(" ")}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
-  const steps = here.held.flatMap(([t, s], k) => [[t, k ? here.held[k - 1][1] : 0], [t, s]]);
-  if (steps.length) steps.push([from + length, steps[steps.length - 1][1]]);
-  if (steps.length) parts.push(`<polyline id="held" points="${steps.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ")}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
+  const stepped = (curve) => curve.flatMap(([t, s], k) => [[t, k ? curve[k - 1][1] : 0], [t, s]]).map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ");
+  if (swept.length) parts.push(`<polyline points="${stepped(swept)}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
+  const held = here.held.concat(here.held.slice(-1).map(([, s]) => [from + length, s]));
+  if (held.length) parts.push(`<polyline id="held" points="${stepped(held)}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
   const stored = here.checkpoints.filter(([, s]) => s > 0), freed = here.checkpoints.length - stored.length;
   for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
