@@ -364,6 +364,17 @@ def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
     assert done.returncode and "--report" in done.stderr and "ran" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("option", "path", "folder"), [("--report", "out", "out/index.html"), ("--graph", "graph.dot", "graph.dot")]
+)
+def test_a_file_that_cannot_be_written_is_said_before_the_program_runs(option, path, folder, mpiexec, tmp_path):
+    (tmp_path / folder).mkdir(parents=True)
+    done = mpiexec(2, "-m", "ampi.run", option, tmp_path / path, "-c", "print('ran')")
+    assert done.returncode and f"ampi.run: {option} {tmp_path / path}: " in done.stderr, done.stderr
+    assert "ran" not in done.stdout and "Traceback" not in done.stderr
+    assert [found.relative_to(tmp_path).as_posix() for found in tmp_path.rglob("*") if found.is_file()] == []
+
+
 # ------------------------------------------------------------------------------------------------- many ranks, much
 
 
