@@ -213,7 +213,7 @@ def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
     yield from (f"   not exact, taken as on most ranks: {doubt}" for doubt in found.doubts)
     yield from (f"   not in it: {what}" for what in model.left_out)
     if model.tapes == 1:
-        yield "   times are those of the first tape, with what it imports and compiles: have the program differentiate twice"
+        yield "   times are those of the first tape, which imports and compiles: have the program differentiate twice"
     yield f"{'ranks':>8} {'messages':>9} {'bytes sent':>11} {'partners':>8} {'primal':>9}   in the sweep"
     before = ""
     for ranks in dict.fromkeys(map(found.nearest, targets)):
