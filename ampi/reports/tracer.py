@@ -13,7 +13,7 @@ from _thread import get_ident
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count, islice, repeat
+from itertools import compress, count, islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
@@ -236,14 +236,12 @@ class SweptRecords(TracedRecords):
             return
         spans = np.diff(self.times) - np.diff(self.inside)
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
-        for cls in set(map(type, adjoints)).difference(_passed):
+        kinds = list(map(type, adjoints))
+        for cls in set(kinds).difference(_passed):
             _passed[cls] = _passed_by(cls)
         swept = self.swept
-        for place, passed, adjoint in zip(
-            count(len(self.passages)), map(_passed.__getitem__, map(type, adjoints)), adjoints
-        ):
-            if passed == NOTHING:
-                continue
+        passes = list(map(_passed.__getitem__, kinds))
+        for place, passed, adjoint in compress(zip(count(len(self.passages)), passes, adjoints), passes):
             if passed == ITSELF:
                 swept[id(adjoint)] = place
             elif passed == FIRST:
@@ -285,7 +283,7 @@ def rows_of(flat: array[int], columns: int) -> np.ndarray:
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
 """What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
-consists of, or its accesses."""
+consists of, or its accesses.  `NOTHING` is false."""
 _passed: dict[type, int] = {}
 
 
