@@ -17,7 +17,7 @@ import ampi
 import ampi.numpy
 import ampi.numpy as np
 from ampi.mpi.messages import line_of
-from ampi.reports import checked, tracer, written
+from ampi.reports import checked, gathering, tracer, written
 from ampi.reports import figures as shown
 from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
 from ampi.testing import TaylorTest
@@ -364,6 +364,17 @@ def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
     assert done.returncode and "--report" in done.stderr and "ran" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("option", "path", "folder"), [("--report", "out", "out/index.html"), ("--graph", "graph.dot", "graph.dot")]
+)
+def test_a_file_that_cannot_be_written_is_said_before_the_program_runs(option, path, folder, mpiexec, tmp_path):
+    (tmp_path / folder).mkdir(parents=True)
+    done = mpiexec(2, "-m", "ampi.run", option, tmp_path / path, "-c", "print('ran')")
+    assert done.returncode and f"ampi.run: {option} {tmp_path / path}: " in done.stderr, done.stderr
+    assert "ran" not in done.stdout and "Traceback" not in done.stderr
+    assert [found.relative_to(tmp_path).as_posix() for found in tmp_path.rglob("*") if found.is_file()] == []
+
+
 # ------------------------------------------------------------------------------------------------- many ranks, much
 
 
@@ -425,7 +436,7 @@ def test_few_ranks_and_many(ranks, tmp_path):
     assert not said and "error" not in found, (said, found)
     assert all(50 < height < 1000 for height in found["heights"]) and not found["clipped"], found
     assert (
-        found["shadows"] == 2 and found["held"] == 7 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"]
+        found["shadows"] == 2 and found["held"] == 8 and "2 checkpoints, 5.00 KiB written; 1 freed" in found["legend"]
     ), found
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
@@ -510,6 +521,61 @@ def test_a_tape_inside_of_another_one_and_one_of_nothing():
     (rank,) = trace.gather()
     times = [message[6:8] for message in rank["messages"] if message[0] < 2]
     assert len(times) == 2 and all(0 < begin <= end for begin, end in times)
+
+
+@pytest.mark.mpi(min_size=2, max_size=3)
+@pytest.mark.parametrize("ahead", [0, 10**9])
+def test_clocks_are_aligned(ahead, monkeypatch):
+    """Clocks that are a second ahead of one another, and do not run alike; and the one clock of a machine."""
+    comm, true = ampi.COMM_WORLD, time.perf_counter_ns
+    start, drift = comm.bcast(true()), 1e-3 * (ahead > 0) * comm.rank
+    clock = lambda t: t + comm.rank * ahead + int(drift * (t - start))
+    monkeypatch.setattr(gathering, "now", lambda: clock(true()))
+    clocks = gathering.Clocks()
+    time.sleep(0.2)
+    moment = true()
+    time.sleep(0.1)
+    since, offset, growing = clocks.aligned()
+    aligned = clock(moment) + offset + round((clock(moment) - since) * growing)
+    assert abs(aligned - moment) < (5e7 if ahead else 1)
+    comm.Barrier()
+
+
+def test_memory_of_a_tape_is_seen_until_it_is_gone():
+    """Of four gradients, one after the other, the tape of one is there at a time."""
+    function = lambda u: np.sum(np.sin(np.exp(u)))
+    with ampi.tracing() as trace:
+        for _ in range(4):
+            with ampi.Tape() as tape:
+                x = tape.watch(numpy.ones(100))
+                u = np.exp(x)
+                u[:] = u * u
+                y = np.sum(u)
+            tape.gradient(y, x)
+            saved = tape.saved_bytes + tape.kept_bytes
+            del tape, x, u, y
+    with ampi.tracing() as other:
+        ampi.grad(function)(numpy.ones(3))
+    (rank,) = trace.gather()
+    found = shown._memory(rank)
+    heights = [sum(sizes.values()) for _, sizes in found["curve"]]
+    assert saved and max(heights) == sum(found["most"]) == saved and heights[-1] == 0 and heights.count(0) == 4
+    assert sum(sum(row["tape"]) for row in shown.table([rank])) == 4 * saved
+    assert all(sizes == {} for _, sizes in shown._memory(other.gather()[0])["curve"][-1:])
+
+
+def test_curves_keep_their_highest_and_lowest_points():
+    totals = [1000 * (k == 777) + k % 7 for k in range(10_000)] + [-5, 3]
+    kept = shown._turning_points(totals)
+    assert {777, 10_000, 10_001} <= kept and len(kept) <= 1.1 * shown.MOST_SAMPLES
+    assert shown._turning_points([4, 2]) == {0, 1} and shown._turning_points([]) == set()
+
+
+def test_the_ratio_is_that_of_one_call():
+    """Ten calls without a tape, and two with one, of which each takes three times as long with its adjoint."""
+    assert shown.ratio([[8.0, 2.0], [2.0, 1.0], [2.0, 1.0]], [[5, 5], [1, 1], [1, 1]]) == pytest.approx(3.0)
+    assert shown.ratio([[1.0], [0.0], [0.0]], [[5], [0], [0]]) is None
+    assert shown.ratio([[0.0], [1.0], [1.0]], [[0], [2], [2]]) is None
 
 
 def test_checkpoints_are_seen_until_they_are_freed():

@@ -256,6 +256,19 @@ def test_what_has_no_cost_is_said():
     assert "not in it: the time of Broadcast_of_the_future at new.py:7" in said
 
 
+def test_times_are_not_those_of_the_first_tape():
+    """It imports and compiles, which counts only where there is no other one; that is said."""
+    counted = census.Census()
+    took = [[5.0], [5.0, 0.1], [5.0, 0.1, 0.3]]
+    for seconds, expected in zip(took, [5.0, 0.2, 0.6]):
+        counted.seconds = {"recording": seconds, "sweep": []}
+        found = counted.described()
+        assert found["seconds"]["recording"] == pytest.approx(expected) and found["tapes"] == len(seconds)
+        ranks = {n: [rank | {"tapes": len(seconds)} for rank in grid(n, 1)] for n in (3, 5)}
+        said = "\n".join(model.told(model.Model(ranks, NETWORK, "weak"), [9]))
+        assert ("have the program differentiate twice" in said) == (len(seconds) == 1)
+
+
 def test_network_files(tmp_path):
     path = tmp_path / "network.toml"
     path.write_text(NETWORK.text())

@@ -15,6 +15,9 @@ from mpi4py import MPI as mpi
 from ..errors import ProgramError
 from .runs import without_the_end_of_mpi
 
+FILES = ("index.html", "trace.json.gz")
+"""What a report consists of."""
+
 _pending: list[argparse.Namespace] = []
 """The options of the run whose report has not been written yet."""
 
@@ -30,7 +33,7 @@ def unwritten() -> str:
         return ""
     (options,) = _pending
     asked = [name for name, given in (("report", options.report), ("graph", options.graph)) if given]
-    older = options.report and os.path.exists(os.path.join(options.report, "index.html"))
+    older = options.report and os.path.exists(os.path.join(options.report, FILES[0]))
     older = older or (options.graph and os.path.exists(options.graph))
     what = " or ".join(asked + ["table"] * bool(options.profile))
     there = "; what lies there is of an earlier one" if older else ""
@@ -107,16 +110,29 @@ def _require_places(options: argparse.Namespace) -> None:
     comm = mpi.Intracomm(mpi.COMM_WORLD)
     problem = ""
     if comm.Get_rank() == 0:
-        folders = [("--report", options.report), ("--graph", os.path.dirname(options.graph or "") or None)]
-        for option, folder in folders:
+        reported = [os.path.join(options.report, name) for name in FILES] if options.report else []
+        for option, given, paths in (
+            ("--report", options.report, reported),
+            ("--graph", options.graph, [options.graph] if options.graph else []),
+        ):
             try:
-                if folder:
-                    os.makedirs(folder, exist_ok=True)
+                for path in paths:
+                    _require_writable(path)
             except OSError as error:
-                problem = f"{option} {folder}: {error}"
+                problem = f"{option} {given}: {error}"
     problem = comm.bcast(problem)
     if problem:
         raise ProgramError(problem)
+
+
+def _require_writable(path: str) -> None:
+    """Raise OSError if there can be no such file; its folder is made."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    is_new = not os.path.exists(path)
+    with open(path, "ab"):
+        pass
+    if is_new:
+        os.unlink(path)
 
 
 def run_as_it_is(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -258,25 +258,30 @@ def collectives(ranks: Ranks) -> list[list[int]]:
 
 
 def _memory(traced: dict[str, Any]) -> dict[str, Any]:
-    """Memory of one rank's tapes over time, and by site: the undo log, kernels' values, shadows at most."""
+    """Memory of one rank's tapes over time, and by site the most at a time: the undo log, kernels' values, shadows."""
     by_site: dict[int, list[int]] = {}
-    for _, site, saved, kept in traced["memory"]:
-        entry = by_site.setdefault(site, [0, 0, 0])
-        entry[0] += saved
-        entry[1] += kept
+    running: dict[int, list[int]] = {}
+    total, most, totals = [0, 0], [0, 0], []
+    for _, site, *sizes in traced["memory"]:
+        entry, here = by_site.setdefault(site, [0, 0, 0]), running.setdefault(site, [0, 0])
+        for k in range(2):
+            here[k] += sizes[k]
+            total[k] += sizes[k]
+            entry[k] = max(entry[k], here[k])
+        totals.append(sum(total))
+        most = max(most, list(total), key=sum)
     for _, sizes in traced["shadows"]:
         for site, size in sizes.items():
             entry = by_site.setdefault(site, [0, 0, 0])
             entry[2] = max(entry[2], size)
     largest = sorted(sorted(by_site), key=lambda site: -sum(by_site[site]))[:MOST_AREAS]
     areas = {site: site for site in largest}
-    every = max(len(traced["memory"]) // MOST_SAMPLES, 1)
-    running: Counter = Counter()
-    curve = []
+    shown, curve = _turning_points(totals), []
+    held_by: Counter = Counter()
     for k, (t, site, saved, kept) in enumerate(traced["memory"]):
-        running[areas.get(site, OTHERS)] += saved + kept
-        if not k % every or k == len(traced["memory"]) - 1:
-            curve.append([_tenths(t), {site: size for site, size in running.items() if size}])
+        held_by[areas.get(site, OTHERS)] += saved + kept
+        if k in shown:
+            curve.append([_tenths(t), {site: size for site, size in held_by.items() if size}])
     checkpoints = [[_tenths(t), size] for t, size in traced["checkpoints"]]
     held, holding = [], 0
     for t, size in traced["checkpoints"]:
@@ -284,11 +289,22 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
         held.append((t, holding))
     return {
         "sites": [[site, *sizes] for site, sizes in sorted(by_site.items())],
+        "most": most,
         "curve": curve,
         "shadows": [[_tenths(t), _merged(sizes, areas)] for t, sizes in _thinned(traced["shadows"])],
         "checkpoints": checkpoints,
         "held": [[_tenths(t), size] for t, size in _thinned(held)],
     }
+
+
+def _turning_points(totals: list[int]) -> set[int]:
+    """Places of a curve that say where it goes: of each piece of it the highest, the lowest, and the last one."""
+    every = max(3 * len(totals) // MOST_SAMPLES, 1)
+    found: set[int] = set()
+    for begin in range(0, len(totals), every):
+        piece = range(begin, min(begin + every, len(totals)))
+        found |= {max(piece, key=totals.__getitem__), min(piece, key=totals.__getitem__), piece[-1]}
+    return found
 
 
 def _merged(sizes: dict[int, int], areas: dict[int, int]) -> dict[int, int]:
@@ -310,8 +326,9 @@ def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 def table(ranks: Ranks) -> list[dict[str, Any]]:
     """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
 
-    Those that take longest come first.  ``counted`` says whether the bytes are known: those of messages that no tape
-    has logged are not, where one has logged others, nor are those of collectives without a tape.
+    Those come first whose recording and sweep take longest, then those whose primal does.  ``counted`` says whether the
+    bytes are known: those of messages that no tape has logged are not, where one has logged others, nor are those of
+    collectives without a tape.
     """
     sites, name = ranks[0]["sites"], _logged(ranks)
     rows: dict[str, dict[str, Any]] = {}
@@ -338,15 +355,15 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
             found["bytes"][rank] += max(message[4], 0)
             found["counted"] = True
         for _, site, saved, kept in traced["memory"]:
-            row(site)["tape"][rank] += saved + kept
+            row(site)["tape"][rank] += max(saved, 0) + max(kept, 0)
         for begin, end, site, _, kind in traced["events"]:
             if kind == WAITING:
                 row(site)["waits"][rank] += (end - begin) * 1e-9
     for found in rows.values():
-        found["ratio"] = ratio(found["seconds"])
+        found["ratio"] = ratio(found["seconds"], found["calls"])
         found["counted"] |= not found.pop("speaks")
     rows = {where: found for where, found in rows.items() if any(map(any, (*found["calls"], *found["seconds"])))}
-    return sorted(rows.values(), key=lambda found: -sum(map(sum, found["seconds"])))
+    return sorted(rows.values(), key=lambda found: [-sum(map(sum, found["seconds"][k:])) for k in (RECORDING, PRIMAL)])
 
 
 def _new_row(where: str, count: int) -> dict[str, Any]:
@@ -366,10 +383,12 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
     }
 
 
-def ratio(seconds: list[list[float]]) -> float | None:
-    """How many times the primal a gradient costs; None where the line has not run both with a tape and without one."""
+def ratio(seconds: list[list[float]], calls: list[list[int]]) -> float | None:
+    """How many times a call of the primal a recorded one costs, with its part of the sweep; None where the line has not
+    run both with a tape and without one."""
     primal, recording, sweep = map(sum, seconds)
-    return (recording + sweep) / primal if primal and recording + sweep else None
+    without, recorded, _ = map(sum, calls)
+    return (recording + sweep) / recorded * without / primal if primal and without and recorded else None
 
 
 def phase_times(ranks: Ranks) -> list[list[float]]:

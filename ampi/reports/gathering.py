@@ -14,6 +14,8 @@ from .tracer import EVENT, MEMORY, MESSAGE, Tracer, rows_of
 
 ROUNDS = 8
 """Messages by which two clocks are compared; the quickest one counts."""
+TURN = 1e-3
+"""Seconds between two looks at whether it is this rank's turn."""
 POLLING = 2e-3
 """Seconds between two looks at whether the file of all ranks has been written."""
 MOST_IN_ALL = 2_000_000
@@ -28,13 +30,26 @@ class Clocks:
 
     def __init__(self) -> None:
         self.comm = mpi.Intracomm(mpi.COMM_WORLD).Dup()
+        self.is_near = self.comm.bcast(mpi.Get_processor_name()) == mpi.Get_processor_name()
         self.first = self.compare()
 
     def compare(self) -> tuple[int, int]:
-        """When it is, and by how much rank 0's clock is ahead of this one."""
+        """When it is, and by how much rank 0's clock is ahead of this one.
+
+        One rank after the other is compared; those that wait meanwhile leave the cores to these two, for messages take
+        long between ranks that have to wait for a core.
+        """
+        found = self._compared()
+        wait_for_all(self.comm)
+        return found
+
+    def _compared(self) -> tuple[int, int]:
         comm = self.comm
-        rank = comm.Get_rank()
+        rank, size = comm.Get_rank(), comm.Get_size()
         if rank:
+            while not comm.Iprobe(0, 3):
+                sleep(TURN)
+            comm.recv(None, 0, 3)
             best, ahead = 0, 0
             for k in range(ROUNDS):
                 asked = now()
@@ -42,11 +57,17 @@ class Clocks:
                 came = now()
                 if not k or came - asked < best:
                     best, ahead = came - asked, there - (asked + came) // 2
+            if self.is_near and abs(ahead) <= best:  # processes of a machine have one clock
+                ahead = 0
             return now(), ahead
-        for other in range(1, comm.Get_size()):
+        begin = [comm.isend(None, 1, 3)] if size > 1 else []
+        for other in range(1, size):
+            if other + 1 < size:
+                begin.append(comm.isend(None, other + 1, 3))  # which sees it in time
             for _ in range(ROUNDS):
                 comm.recv(None, other, 1)
                 comm.send(now(), other, 2)
+        mpi.Request.waitall(begin)
         return now(), 0
 
     def aligned(self) -> tuple[int, int, float]:

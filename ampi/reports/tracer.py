@@ -13,7 +13,7 @@ from _thread import get_ident
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count, islice, repeat
+from itertools import compress, count, islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
@@ -78,6 +78,8 @@ class TracedRecords(list):
         When the latest sweep came to its first record.
     saved, kept : int
         Bytes of the tape that have been ascribed to a line.
+    held : dict
+        The same by site.
     """
 
     def __init__(self, tracer: Tracer, tape: Tape) -> None:
@@ -93,6 +95,7 @@ class TracedRecords(list):
         self.passages: array[int] = array("q")
         self.swept: dict[int, int] = {}
         self.saved = self.kept = 0
+        self.held: dict[int, list[int]] = {}
         self.harvested = False
         self.agreed = 0
 
@@ -113,6 +116,9 @@ class TracedRecords(list):
         self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
         if saved or kept:
             self.tracer.memory.extend((now(), site, saved, kept))
+            held = self.held.setdefault(site, [0, 0])
+            held[0] += saved
+            held[1] += kept
 
     def stamp(self, found: tuple[int, int, int]) -> None:
         """The messages that have been logged since the last call are of this one (site, begin, end)."""
@@ -230,14 +236,12 @@ class SweptRecords(TracedRecords):
             return
         spans = np.diff(self.times) - np.diff(self.inside)
         adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
-        for cls in set(map(type, adjoints)).difference(_passed):
+        kinds = list(map(type, adjoints))
+        for cls in set(kinds).difference(_passed):
             _passed[cls] = _passed_by(cls)
         swept = self.swept
-        for place, passed, adjoint in zip(
-            count(len(self.passages)), map(_passed.__getitem__, map(type, adjoints)), adjoints
-        ):
-            if passed == NOTHING:
-                continue
+        passes = list(map(_passed.__getitem__, kinds))
+        for place, passed, adjoint in compress(zip(count(len(self.passages)), passes, adjoints), passes):
             if passed == ITSELF:
                 swept[id(adjoint)] = place
             elif passed == FIRST:
@@ -279,7 +283,7 @@ def rows_of(flat: array[int], columns: int) -> np.ndarray:
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
 """What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
-consists of, or its accesses."""
+consists of, or its accesses.  `NOTHING` is false."""
 _passed: dict[type, int] = {}
 
 
@@ -313,7 +317,7 @@ class Tracer:
     phases : list of tuple
         When a phase began, and which one.
     memory : array
-        When, site, and bytes that were saved and kept then; flat.
+        When, site, and bytes that were saved and kept then (less than zero: given back with their tape); flat.
     shadows, checkpoints : list of tuple
         When, and how many bytes they are; of checkpoints that are freed, less than zero.
     messages : dict
@@ -428,6 +432,7 @@ class Tracer:
         tape.records = self.recording = records
         self.is_first = not self.tapes
         self.tapes.append(weakref.ref(tape))
+        weakref.finalize(tape, self.gone, records.held).atexit = False
         tape.at_sweep_start("report", self.sweep_begins)
         self.turn(SWEEP if self.depth else RECORDING)
 
@@ -442,6 +447,13 @@ class Tracer:
         records.ascribe(tape, max(self.call, 0))
         records.tape = None
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
+
+    def gone(self, held: dict[int, list[int]]) -> None:
+        """A tape is no more: so many bytes have been given back."""
+        if self in running:
+            when = now()
+            for site, sizes in held.items():
+                self.memory.extend((when, site, -sizes[0], -sizes[1]))
 
     def sweep_begins(self, sweep: Sweep) -> None:
         """A sweep (or a walk) of a tape begins."""
@@ -465,6 +477,7 @@ class Tracer:
             records.passed_before(unseen_receives(sweep.tape), begun)  # type: ignore[attr-defined]
             self.shadows.append((now(), records.shadows_by_site()))  # type: ignore[attr-defined]
             records.__class__ = TracedRecords
+            del records.sweep, records.homes  # type: ignore[attr-defined]  # a circle would keep the tape alive
             self.depth -= 1
             if error is None:
                 harvest(self, sweep.tape)

@@ -130,7 +130,7 @@ def profile(figures: dict[str, Any], most: int = 30) -> str:
     elsewhere = "elsewhere (plain Python and NumPy)"
     width = max([len(_label(row)) for row in rows[:most]] + [len(elsewhere)])
     lines = [
-        f"Seconds on {figures['ranks']} rank(s) together, by source line (gradient: recording and sweep)",
+        f"Seconds on {figures['ranks']} rank(s) together, by source line (gradient: recording and sweep; for one call)",
         f"{'line':{width}}  {'calls':>8}  {'bytes':>10}  "
         f"{'primal':>9}  {'recording':>9}  {'sweep':>9}  gradient/primal",
     ]

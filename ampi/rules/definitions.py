@@ -182,6 +182,18 @@ def define_class(cls: type | str, take_apart: Callable, put_together: Callable) 
     put_together : callable
         ``put_together(arrays, rest)`` is such an object again, with other arrays (plain ones or `ampi.ndarray`\\ s),
         which it must not convert.
+
+    Examples
+    --------
+    >>> class Field:
+    ...     def __init__(self, values, grid):
+    ...         self.values, self.grid = values, grid
+    >>> ampi.rules.define_class(Field, lambda f: ((f.values,), f.grid), lambda v, grid: Field(*v, grid))
+    >>> with ampi.Tape() as tape:
+    ...     field = Field(tape.watch(numpy.arange(3.0)), "a grid")
+    ...     plain = ampi.value(field)
+    >>> type(plain.values) is numpy.ndarray, plain.grid
+    (True, 'a grid')
     """
     if isinstance(cls, str):
         module, _, path = cls.partition(":")

@@ -302,10 +302,13 @@ class Census:
             if count.calls
         ]
         rank, ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
-        # The first ones may compile.
-        seconds = {what: statistics.median(took or [0.0]) * len(took) for what, took in self.seconds.items()}
+        # The first ones import and compile.
+        seconds = {
+            what: statistics.median(took[1:] or took or [0.0]) * len(took) for what, took in self.seconds.items()
+        }
         left = sorted(map(list, self.left_out))
-        return {"rank": rank, "ranks": ranks, "seconds": seconds, "rows": rows, "left out": left}
+        tapes = len(self.seconds[RECORDING])
+        return {"rank": rank, "ranks": ranks, "tapes": tapes, "seconds": seconds, "rows": rows, "left out": left}
 
 
 def main(arguments: list[str]) -> None:

@@ -131,6 +131,8 @@ class Model:
 
     Attributes
     ----------
+    tapes : int
+        Of a rank, at most, on the fewest ranks.
     left_out : list of str
         What is in no count, or in no time.
     """
@@ -142,6 +144,7 @@ class Model:
         self.extrapolation: Extrapolation = extrapolate(measured)
         self.left_out = _left_out(recorded, measured)
         self.fewest = min(recorded)
+        self.tapes = max(rank.get("tapes", 0) for rank in recorded[self.fewest])
         self.computation = {}
         for phase, name in ((PRIMAL, RECORDING), (SWEEP, SWEEP)):
             took = max(rank["seconds"][name] for rank in recorded[self.fewest])
@@ -209,6 +212,8 @@ def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
         yield f"   {' + '.join(populations)} ranks with {partners} partners each"
     yield from (f"   not exact, taken as on most ranks: {doubt}" for doubt in found.doubts)
     yield from (f"   not in it: {what}" for what in model.left_out)
+    if model.tapes == 1:
+        yield "   times are those of the first tape, which imports and compiles: have the program differentiate twice"
     yield f"{'ranks':>8} {'messages':>9} {'bytes sent':>11} {'partners':>8} {'primal':>9}   in the sweep"
     before = ""
     for ranks in dict.fromkeys(map(found.nearest, targets)):

@@ -27,6 +27,12 @@ class Results:
         Their machine, versions, git commit, and settings of the study.
     runs : list of dict
         The measurements that count: of each case the first that succeeded, else the last that failed.
+
+    Examples
+    --------
+    >>> found = ampi.scaling.read_results([])
+    >>> found.sessions, found.runs
+    ([], [])
     """
 
     sessions: list[dict[str, Any]]
@@ -66,6 +72,14 @@ def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
     ------
     ScalingError
         A line is no result, or belongs to a study with other settings.
+
+    Examples
+    --------
+    >>> study = ampi.scaling.read_study("study.toml")
+    >>> _ = ampi.scaling.measure(study, ranks=1, say=lambda line: None)
+    >>> found = ampi.scaling.read_results([pathlib.Path("study-results-1.jsonl")], study)
+    >>> [run["status"] for run in found.good]
+    ['ok', 'ok']
     """
     sessions: list[dict[str, Any]] = []
     best: dict[Case, dict[str, Any]] = {}

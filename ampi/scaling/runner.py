@@ -61,6 +61,15 @@ def measure(
     ------
     ScalingError
         The results are of another study, somebody else adds to them now, or there is no launcher.
+
+    Examples
+    --------
+    >>> study = ampi.scaling.read_study("study.toml")
+    >>> ampi.scaling.measure(study, ranks=1)
+    study: 2 of 4 runs to measure, order of seed ..., into study-results-1.jsonl
+    [1/2] a on 1 x 1, repetition ...: primal ... s
+    [2/2] a on 1 x 1, repetition ...: primal ... s
+    0
     """
     path = path or study.results
     found = results.read(results.files_of(study, path), study)

@@ -43,7 +43,16 @@ SYSTEMS = ("slurm", "pbs", "lsf")
 
 
 class ScalingError(AmpiError):
-    """A study file, its results or its job cannot be used; the message names the file, the key and what is allowed."""
+    """A study file, its results or its job cannot be used; the message names the file, the key and what is allowed.
+
+    Examples
+    --------
+    >>> try:
+    ...     ampi.scaling.read_study("missing.toml")
+    ... except ampi.scaling.ScalingError as error:
+    ...     print(error)
+    /...missing.toml: No such file or directory
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +128,12 @@ class Study:
         What stands in the file.
     network : dict or str
         Of ``model``: its parameters, or the file that has them; empty if the study does not say.
+
+    Examples
+    --------
+    >>> study = ampi.scaling.read_study("study.toml")
+    >>> study.scaling, len(study.cases())
+    ('strong', 4)
     """
 
     path: pathlib.Path
@@ -210,9 +225,9 @@ def read_study(path: str | pathlib.Path) -> Study:
 
     Examples
     --------
-    >>> study = ampi.scaling.read_study("study.toml")           # doctest: +SKIP
-    >>> study.ranks                                             # doctest: +SKIP
-    (1, 2, 4, 8)
+    >>> study = ampi.scaling.read_study("study.toml")
+    >>> study.ranks
+    (1, 2)
     """
     path = pathlib.Path(path).absolute()
     try:

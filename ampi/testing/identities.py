@@ -44,6 +44,12 @@ class DotTest:
         ``|ȳ| |Jẋ|``, to which differences are relative.
     tolerance : float
         Allowed relative difference.
+
+    Examples
+    --------
+    >>> found = ampi.testing.dot_test(lambda x: x**3, numpy.array([1.0, 2.0]))
+    >>> found.difference < found.tolerance
+    True
     """
 
     tangent: float
@@ -151,6 +157,11 @@ class JvpTest:
         The larger one of ``|ȳ| |Jẋ|`` and ``|x̄| |ẋ|``.
     tolerance : float
         Allowed relative difference.
+
+    Examples
+    --------
+    >>> ampi.testing.jvp_test(np.sin, numpy.ones(3)).difference < 1e-14
+    True
     """
 
     tangent: float
@@ -245,6 +256,12 @@ class SymmetryTest:
         The larger one of ``|u| |H v|`` and ``|H u| |v|``.
     tolerance : float
         Allowed relative difference.
+
+    Examples
+    --------
+    >>> found = ampi.testing.symmetry_test(lambda x: np.sum(x**3), numpy.array([1.0, 2.0]))
+    >>> abs(found.there - found.back) <= found.tolerance * found.scale
+    True
     """
 
     there: float

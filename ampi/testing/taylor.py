@@ -43,6 +43,12 @@ class TaylorTest:
         Remainders below this are rounding.
     order : {1, 2}
         Of the derivative that was looked at.
+
+    Examples
+    --------
+    >>> found = ampi.testing.taylor_test(lambda x: np.sum(x**3), numpy.array([1.0, 2.0]), verbose=False)
+    >>> round(found.orders[0])
+    2
     """
 
     steps: list[float]

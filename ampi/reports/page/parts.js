@@ -111,6 +111,11 @@ function messages() {
 const AREAS = ["#4e79a7", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#ff9da7", "#9c755f", "#bab0ac"];
 function memory() {
   const rank = Number($("memory-rank").value), here = data.memory[rank];
+  if (!here.curve.length && !here.shadows.length && !here.held.length) {
+    $("memory-curve").innerHTML = '<p class="hint">none: no tape has kept anything on this rank</p>';
+    $("memory-legend").innerHTML = $("memory-lines").innerHTML = "";
+    return;
+  }
   const sized = here.sites.map(([site, saved, kept, shadows]) => ({ site, saved, kept, shadows })).filter((s) => s.saved + s.kept + s.shadows)
     .sort((p, q) => q.saved + q.kept + q.shadows - p.saved - p.kept - p.shadows);
   const shown = sized.slice(0, 7).map((s) => s.site), index = new Map(shown.map((s, k) => [s, k]));
@@ -123,12 +128,14 @@ function memory() {
   const layers = rows(here.curve), shadows = rows(here.shadows), swept = here.shadows.map(([t, sizes]) => [t, sum(Object.values(sizes))]);
   const most = Math.max(1, ...layers.map(([, row]) => sum(row)), ...swept.map(([, s]) => s), ...here.held.map(([, s]) => s));
   const unit = 1024 ** Math.floor(Math.log2(most) / 10);
-  const x = (t) => left + (t / (data.end || 1)) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
+  const moments = [...here.curve, ...here.shadows, ...here.held].map(([t]) => t);
+  const from = Math.min(...moments), length = (Math.max(...moments) - from) * 1.05 || 1;
+  const x = (t) => left + ((t - from) / length) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
   const parts = [];
   for (const s of ticks(0, most / unit, 4).map((k) => k * unit)) parts.push(`<line x1="${left}" x2="${width - 10}" y1="${y(s)}" y2="${y(s)}" stroke="#0001"/><text x="${left - 6}" y="${y(s) + 4}" text-anchor="end">${bytes(s)}</text>`);
-  const places = ticks(0, data.end, 8);
-  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, places[1] || data.end)}</text>`);
-  if (layers.length) layers.push([data.end, layers[layers.length - 1][1]]);
+  const places = ticks(from, from + length, 8), apart = places.length > 1 ? places[1] - places[0] : length;
+  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, apart)}</text>`);
+  if (layers.length) layers.push([from + length, layers[layers.length - 1][1]]);
   const areas = (layers, style) => { for (let k = 0; k <= shown.length; k++) {
     if (!layers.some(([, row]) => row[k])) continue;
     const below = (row) => sum(row.slice(0, k)), up = [], down = [];
@@ -141,28 +148,22 @@ function memory() {
   } };
   areas(layers, 'fill-opacity="0.75"');
   areas(shadows, 'class="shadow" fill-opacity="0.95" stroke="#b3261e" stroke-width="0.5"');
-  const shadow = swept.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`);
-  if (shadow.length) parts.push(`<polyline points="${shadow.join(" ")}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
-  const steps = here.held.flatMap(([t, s], k) => [[t, k ? here.held[k - 1][1] : 0], [t, s]]);
-  if (steps.length) steps.push([data.end, steps[steps.length - 1][1]]);
-  if (steps.length) parts.push(`<polyline id="held" points="${steps.map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ")}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
+  const stepped = (curve) => curve.flatMap(([t, s], k) => [[t, k ? curve[k - 1][1] : 0], [t, s]]).map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ");
+  if (swept.length) parts.push(`<polyline points="${stepped(swept)}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
+  const held = here.held.concat(here.held.slice(-1).map(([, s]) => [from + length, s]));
+  if (held.length) parts.push(`<polyline id="held" points="${stepped(held)}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
   const stored = here.checkpoints.filter(([, s]) => s > 0), freed = here.checkpoints.length - stored.length;
   for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
-  if (!here.curve.length && !here.shadows.length && !here.held.length) {
-    $("memory-curve").innerHTML = '<p class="hint">none: no tape has kept anything on this rank</p>';
-    $("memory-legend").innerHTML = $("memory-lines").innerHTML = "";
-    return;
-  }
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
   $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
     (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
     `<i style="background:#b3261e"></i>shadows of sweeps, by the line whose adjoint made them` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:#1d2733;height:2px;vertical-align:3px"></i>those that are held` : "");
-  const total = { site: null, saved: sum(sized.map((s) => s.saved)), kept: sum(sized.map((s) => s.kept)), shadows: Math.max(0, ...swept.map(([, s]) => s)) };
+  const total = { site: null, saved: here.most[0], kept: here.most[1], shadows: Math.max(0, ...swept.map(([, s]) => s)) };
   const size = (name, f) => ({ name, text: (r) => bytes(f(r)), value: f });
   show($("memory-lines"), [
-    { name: "line", left: true, text: (r) => (r.site === null ? "in all" : label(r.site)), value: (r) => label(r.site) },
+    { name: "line (at most at a time)", left: true, text: (r) => (r.site === null ? "in all" : label(r.site)), value: (r) => label(r.site) },
     size("undo log", (r) => r.saved), size("kernels' values", (r) => r.kept), size("together", (r) => r.saved + r.kept),
-    size("shadows, at most", (r) => r.shadows),
+    size("shadows", (r) => r.shadows),
   ], sized, {}, [total]);
 }
 rankChoice($("memory-rank"), false);
@@ -177,7 +178,8 @@ function lines() {
   const chosen = $("lines-rank").value, of = (list) => (chosen === "" ? sum(list) : list[Number(chosen)]);
   const spent = (r) => r.seconds.map(of), grand = data.total.phases.map(of);
   const dear = (r) => { const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
-  const quotient = (r) => { const [p, a, b] = spent(r); return p && a + b ? (a + b) / p : -1; };
+  /* Of a call that is recorded, with its part of the sweep, and of one of the primal. */
+  const quotient = (r) => { if (!r.calls) return -1; const [p, a, b] = spent(r), [n, m] = r.calls.map(of); return p && n && m ? (a + b) / m / (p / n) : -1; };
   const seconds_ = (name, k) => ({ name, text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });
   const count = (name, k) => ({ name, text: (r) => (r.calls ? of(r.calls[k]) : ""), value: (r) => of(r.calls[k]) });
   const sized = (name, key) => ({ name, text: (r) => (r[key] && (key !== "bytes" || r.counted) ? bytes(of(r[key])) : ""), value: (r) => of(r[key]) });
@@ -188,7 +190,7 @@ function lines() {
     sized("message bytes", "bytes"), sized("tape", "tape"),
     seconds_("time: primal", 0), seconds_("recording", 1), seconds_("sweep", 2),
     { name: "of it waiting", text: (r) => (r.waits ? seconds(of(r.waits)) : ""), value: (r) => of(r.waits) },
-    { name: "gradient / primal", text: (r) => (quotient(r) < 0 || !r.calls ? "" : quotient(r).toFixed(2)), value: quotient },
+    { name: "gradient / primal, per call", text: (r) => (quotient(r) < 0 ? "" : quotient(r).toFixed(2)), value: quotient },
   ];
   const rest = { line: "elsewhere", names: ["plain Python and NumPy"], path: "", seconds: data.total.elsewhere };
   const all = { line: "in all", names: [], path: "", seconds: data.total.phases };
