@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..tape import IsRecord, Push, Sweep, Undo, lanes_of
+from .arrivals_seen import has_arrived
 from .buffers import Buffer, arrive
 from .message_memory import AdjointMemory
 from .reverse import Reverse
@@ -216,11 +217,10 @@ class Received(LoggedMessage):
             return True
         if not isinstance(request, _Prequest):
             return False
-        status = mpi.Status()
-        done = _Prequest.Get_status(request, status)
-        if done and status.Is_cancelled():  # MPICH says so only once
+        status = has_arrived(request)
+        if status is not None and status.Is_cancelled():
             self.void, self.wild = True, False
-        return done
+        return status is not None
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start.  What went back was a copy: nothing to wait for."""

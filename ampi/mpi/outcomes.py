@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI as mpi
+from mpi4py.util import pkl5
 
 from ..replays import Book, books
 from .namespace import BASE, MPI
@@ -34,7 +35,9 @@ RECEIVES = {
     "irecv": _RECEIVE[:3],
     "Sendrecv": ("sendbuf", *_EXCHANGE),
     "sendrecv": ("sendobj", *_EXCHANGE),
+    "Isendrecv": ("sendbuf", *_EXCHANGE[:-1]),
     "Sendrecv_replace": _REPLACE,
+    "Isendrecv_replace": _REPLACE[:-1],
     **dict.fromkeys("Probe probe Mprobe mprobe".split(), _PROBE),
     **dict.fromkeys("Iprobe iprobe Improbe improbe".split(), _PROBE),
 }
@@ -64,6 +67,10 @@ def install() -> None:
             for spelling in (name, name.lower()):
                 _put(cls, spelling, _completing)
         _put(cls, "Get_status", _asking)
+    for name in ("Start", "Startall"):
+        _put(MPI.Prequest, name, _restarting)
+    for name, make in (("test", _completing), ("testall", _completing), ("get_status", _asking)):
+        _put(pkl5.Request, name, make)
     _put(MPI.Win, "Test", _asking)
     for name, make in METHODS.items():
         _put(MPI.Win, name, make)
@@ -159,6 +166,26 @@ def _starting(function: Callable, name: str) -> Callable:
     return method
 
 
+def _restarting(function: Callable, name: str) -> Callable:
+    """A method that starts persistent requests: receives with wildcards get the sender whose message they got."""
+
+    def method(*arguments: Any, **keywords: Any) -> None:
+        open_books = books()
+        requests = keywords.get("requests") or (arguments[0] if name == "Startall" else arguments)
+        for request in requests:
+            receive = getattr(request, "receive", None)
+            if receive is None:
+                continue
+            follows, known = _followed(open_books, name)
+            receive.narrow(request, known if follows and known is not None else _ANY_SOURCE)
+            entries = _note(open_books, name, known)
+            if entries and not follows:
+                pending[request.handle] = entries
+        function(*arguments, **keywords)
+
+    return method
+
+
 def _asking(function: Callable, name: str) -> Callable:
     """`Get_status`."""
 
@@ -197,7 +224,7 @@ def _completing(function: Callable, name: str) -> Callable:
         if follows:
             _note(open_books, name, known)
             return _again(function, kind, objects, first, given, known)
-        handles = [request.handle for request in requests] if pending else []
+        handles = [getattr(request, "handle", None) for request in requests] if pending else []
         awaited = [pending.get(handle) for handle in handles]
         if given is None and any(awaited):
             given = [] if parameter == "statuses" else _Status()
@@ -234,25 +261,29 @@ def _ended(kind: str, outcome: Any, count: int) -> Sequence[int]:
 
 def _again(function: Callable, kind: str, objects: bool, first: Any, given: Any, known: Any) -> Any:
     """Complete what had ended."""
-    wait = MPI.Request.wait if objects else MPI.Request.Wait
     if kind == "test":
-        message = wait(first, given) if known else None
+        message = _wait(first, objects, given) if known else None
         return (known, message) if objects else known
     if kind == "testall":
-        message = (MPI.Request.waitall if objects else MPI.Request.Waitall)(first, given) if known else None
+        cls = pkl5.Request if first and isinstance(first[0], pkl5.Request) else MPI.Request
+        message = (cls.waitall if objects else cls.Waitall)(first, given) if known else None
         return (known, message) if objects else known
     if kind.endswith("some"):
         if known is None:
             return function(first, given)
         if given is not None:
             given.extend(_Status() for _ in range(len(known) - len(given)))
-        messages = [wait(first[k], None if given is None else given[j]) for j, k in enumerate(known)]
+        messages = [_wait(first[k], objects, None if given is None else given[j]) for j, k in enumerate(known)]
         return (list(known), messages) if objects else list(known)
     index, flag = known if kind == "testany" else (known, True)
     if flag and index == _UNDEFINED:
         return function(first, given)
-    message = wait(first[index], given) if flag else None
+    message = _wait(first[index], objects, given) if flag else None
     found = (index, flag) if kind == "testany" else (index,)
     if objects:
         return (*found, message)
     return found if kind == "testany" else index
+
+
+def _wait(request: Any, objects: bool, status: Any) -> Any:
+    return request.wait(status) if objects else request.Wait(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -252,7 +253,10 @@ class PointToPoint(Partitioned):
         if source == _PROC_NULL:
             return request
         buf = lasting(buf)
-        return persistent(request, lambda: _some(record_receive("Recv_init", self, buf, source, tag)))
+        found = persistent(request, lambda: _some(record_receive("Recv_init", self, buf, source, tag)))
+        if source == mpi.ANY_SOURCE:
+            found.receive = WildReceive(self, buf, tag)
+        return found
 
     # ----------------------------------------------------------------------------------------------- matched probes
 
@@ -310,6 +314,27 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
         receive = record_matched_receive("Imrecv", self, buf) if living else None
         request = _Message.Irecv(self, buf)
         return request if receive is None else recorded(opened(), request, receive)
+
+
+class WildReceive:
+    """How the request of a persistent receive from any source receives from one source for a time."""
+
+    def __init__(self, comm: Any, buf: Any, tag: int) -> None:
+        self._arguments = comm, buf, tag
+        self._source = mpi.ANY_SOURCE
+
+    def narrow(self, request: mpi.Prequest, source: int) -> None:
+        """From the next start on the request, which is not active, is that of a receive from this source (or any)."""
+        if source == self._source:
+            return
+        comm, buf, tag = self._arguments
+        other = _Recv_init(comm, buf, source, tag)
+        size = mpi._sizeof(mpi.Prequest)
+        places = [(ctypes.c_char * size).from_address(mpi._addressof(r)) for r in (request, other)]
+        handles = [place.raw for place in places]
+        places[0].raw, places[1].raw = reversed(handles)
+        other.Free()
+        self._source = source
 
 
 def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:

@@ -13,6 +13,7 @@ from mpi4py import MPI as mpi
 
 from ..recording import opened
 from ..tape import Tape, living
+from .arrivals_seen import first_of, has_arrived, take, take_all, take_some, tell
 from .buffers import Buffer
 from .log import begin
 from .messages import Completion, Received, Sent
@@ -106,7 +107,8 @@ class Completions:
         if _parts_of(self) is None:
             return _Wait(self, status)
         status = _status_for(self, status)
-        _Wait(self, status)
+        if not take(self, status):
+            _Wait(self, status)
         _finish([self], [status])
         return True
 
@@ -115,7 +117,7 @@ class Completions:
         if _parts_of(self) is None:
             return _Test(self, status)
         status = _status_for(self, status)
-        if not _Test(self, status):
+        if not take(self, status) and not _Test(self, status):
             return False
         _finish([self], [status])
         return True
@@ -129,10 +131,13 @@ class Completions:
         if completion is None:
             statuses = _statuses_for(requests, statuses)
             _Waitall(requests, statuses)
+            take_all(requests, statuses)
             _finish(requests, statuses)
             return True
         try:
-            return _Waitall(requests, statuses)
+            _Waitall(requests, statuses)
+            take_all(requests, statuses)
+            return True
         except BaseException:
             _restore(requests, completion)
             raise
@@ -145,6 +150,7 @@ class Completions:
         statuses = _statuses_for(requests, statuses)
         if not _Testall(requests, statuses):
             return False
+        take_all(requests, statuses)
         _finish(requests, statuses)
         return True
 
@@ -154,7 +160,11 @@ class Completions:
         if not _any_recorded(requests):
             return _Waitany(requests, status)
         status = mpi.Status() if status is None else status
-        index = _Waitany(requests, status)
+        index = first_of(requests)
+        if index < 0:
+            index = _Waitany(requests, status)
+        else:
+            take(requests[index], status)
         if index >= 0:
             _finish([requests[index]], [status])
         return index
@@ -165,7 +175,11 @@ class Completions:
         if not _any_recorded(requests):
             return _Testany(requests, status)
         status = mpi.Status() if status is None else status
-        index, flag = _Testany(requests, status)
+        index, flag = first_of(requests), True
+        if index < 0:
+            index, flag = _Testany(requests, status)
+        else:
+            take(requests[index], status)
         if flag and index >= 0:
             _finish([requests[index]], [status])
         return index, flag
@@ -176,7 +190,8 @@ class Completions:
         if not _any_recorded(requests):
             return _Waitsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _finish_some(requests, _Waitsome(requests, statuses), statuses)
+        indices = take_some(requests, statuses)
+        return _finish_some(requests, _Waitsome(requests, statuses) if indices is None else indices, statuses)
 
     @classmethod
     def Testsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
@@ -184,7 +199,8 @@ class Completions:
         if not _any_recorded(requests):
             return _Testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _finish_some(requests, _Testsome(requests, statuses), statuses)
+        indices = take_some(requests, statuses)
+        return _finish_some(requests, _Testsome(requests, statuses) if indices is None else indices, statuses)
 
     def Get_status(self, status: mpi.Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -192,7 +208,13 @@ class Completions:
         if parts is None:
             return _Get_status(self, status)
         status = _status_for(self, status)
-        done = _Get_status(self, status)
+        if isinstance(self, _Prequest):
+            seen = has_arrived(self)
+            done = seen is not None
+            if seen is not None:
+                tell(seen, status)
+        else:
+            done = _Get_status(self, status)
         if done and status is not None and status.Is_cancelled():  # MPICH says so only once
             for part in parts:
                 part.resolve(status)
@@ -211,14 +233,15 @@ class Completions:
         if _parts_of(self) is None:
             return _wait(self, status)
         status = _status_for(self, status)
-        return _finish_objects([self], [status], [_wait(self, status)])[0]
+        message = None if take(self, status) else _wait(self, status)
+        return _finish_objects([self], [status], [message])[0]
 
     def test(self, status: mpi.Status | None = None) -> tuple[bool, Any]:
         """Test for the completion of a non-blocking operation."""
         if _parts_of(self) is None:
             return _test(self, status)
         status = _status_for(self, status)
-        flag, message = _test(self, status)
+        flag, message = (True, None) if take(self, status) else _test(self, status)
         if not flag:
             return flag, message
         return flag, _finish_objects([self], [status], [message])[0]
@@ -229,7 +252,9 @@ class Completions:
         if not _any_recorded(requests):
             return _waitall(requests, statuses)
         statuses = _statuses_for(requests, statuses)
-        return _finish_objects(requests, statuses, _waitall(requests, statuses))
+        messages = _waitall(requests, statuses)
+        take_all(requests, statuses)
+        return _finish_objects(requests, statuses, messages)
 
     @classmethod
     def testall(
@@ -240,6 +265,8 @@ class Completions:
             return _testall(requests, statuses)
         statuses = _statuses_for(requests, statuses)
         flag, messages = _testall(requests, statuses)
+        if flag:
+            take_all(requests, statuses)
         return (True, _finish_objects(requests, statuses, messages)) if flag else (flag, messages)
 
     @classmethod
@@ -248,7 +275,11 @@ class Completions:
         if not _any_recorded(requests):
             return _waitany(requests, status)
         status = mpi.Status() if status is None else status
-        index, message = _waitany(requests, status)
+        index, message = first_of(requests), None
+        if index < 0:
+            index, message = _waitany(requests, status)
+        else:
+            take(requests[index], status)
         if index < 0:
             return index, message
         return index, _finish_objects([requests[index]], [status], [message])[0]
@@ -259,7 +290,11 @@ class Completions:
         if not _any_recorded(requests):
             return _testany(requests, status)
         status = mpi.Status() if status is None else status
-        index, flag, message = _testany(requests, status)
+        index, flag, message = first_of(requests), True, None
+        if index < 0:
+            index, flag, message = _testany(requests, status)
+        else:
+            take(requests[index], status)
         if not flag or index < 0:
             return index, flag, message
         return index, flag, _finish_objects([requests[index]], [status], [message])[0]
@@ -272,7 +307,9 @@ class Completions:
         if not _any_recorded(requests):
             return _waitsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _finish_some_objects(requests, _waitsome(requests, statuses), statuses)
+        indices = take_some(requests, statuses)
+        some = _waitsome(requests, statuses) if indices is None else (indices, [None] * len(indices))
+        return _finish_some_objects(requests, some, statuses)
 
     @classmethod
     def testsome(
@@ -282,7 +319,9 @@ class Completions:
         if not _any_recorded(requests):
             return _testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _finish_some_objects(requests, _testsome(requests, statuses), statuses)
+        indices = take_some(requests, statuses)
+        some = _testsome(requests, statuses) if indices is None else (indices, [None] * len(indices))
+        return _finish_some_objects(requests, some, statuses)
 
 
 # What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
@@ -328,7 +367,9 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
     array([2., 4.])
     """
 
-    __slots__ = (*_SLOTS, "_start")  # _start logs the operation that starts, and returns its parts
+    # _start logs the operation that starts, and returns its parts; receives with wildcards can be narrowed; the status
+    # of one that a tape has seen to arrive
+    __slots__ = (*_SLOTS, "_start", "arrived", "receive")
     _base = _Prequest
 
     def Start(self) -> None:
@@ -387,6 +428,7 @@ def _start(request: mpi.Prequest) -> None:
     if start is None:
         return
     parts = start()
+    request.arrived = None
     request.parts = parts or None
     if parts:
         request.recorded_by = opened().reference

@@ -169,10 +169,60 @@ def objects_tested(comm):
                 yield k + 1, u
 
 
+def exchanged(comm):
+    for u in buffers():
+        request = comm.Isendrecv(u.copy(), MPI.PROC_NULL, 0, u)
+        yield status_of(request.Wait)[0], u
+
+
+def exchanged_in_place(comm):
+    rooms = buffers()
+    requests = [comm.Isendrecv_replace(u, MPI.PROC_NULL) for u in rooms]
+    statuses = []
+    MPI.Request.Waitall(requests, statuses)
+    yield from zip([status.Get_source() for status in statuses], rooms)
+
+
+def started(comm):
+    u = np.zeros(N)
+    request = comm.Recv_init(u)
+    for _ in range(SIZE - 1):
+        request.Start()
+        yield status_of(request.Wait)[0], u.copy()
+    request.Free()
+
+
+def started_together(comm):
+    rooms = buffers()
+    requests = [comm.Recv_init(u) for u in rooms]
+    MPI.Prequest.Startall(requests)
+    for _ in requests:
+        status = MPI.Status()
+        k = MPI.Request.Waitany(requests, status)
+        yield status.source, rooms[k]
+    for request in requests:
+        request.Free()
+
+
+LASTING = {}
+
+
+def started_from_before(comm):
+    """The request is older than the loop."""
+    u, request = LASTING[comm.handle]
+    for _ in range(SIZE - 1):
+        request.Start()
+        flag, status = False, MPI.Status()
+        while not flag:
+            flag = request.Test(status)
+        yield status.source, u.copy()
+
+
 OBJECTS = {received_as_objects, objects_waited_for_any, objects_tested}
 WAYS = [received, received_as_objects, posted, posted_and_waited, probed, probed_in_vain, matched, matched_in_vain,
         waited_for_any, waited_for_some, one_tested, any_tested, some_tested, asked, all_tested,
-        objects_waited_for_any, objects_tested]  # fmt: skip
+        objects_waited_for_any, objects_tested, exchanged, exchanged_in_place, started, started_together,
+        started_from_before]  # fmt: skip
 
 
 def run(x, take, comm, steps, objects, seen, **options):
@@ -209,6 +259,8 @@ def test_steps_see_again_what_they_saw(way, kept):
     comm = COMM_WORLD.Dup()
     x = numpy.array([0.3, 0.8]) + 0.1 * comm.rank
     objects, seen = way in OBJECTS, []
+    room = np.zeros(N)
+    LASTING[comm.handle] = room, comm.Recv_init(room)
     found, back = ampi.vjp(lambda x: run(x, way, comm, 7, objects, seen, checkpoints=kept), x)
     x_bar = [back(1.0) for _ in range(2)]
 
@@ -231,4 +283,5 @@ def test_steps_see_again_what_they_saw(way, kept):
     for bar in x_bar:
         numpy.testing.assert_allclose(bar, wanted, rtol=1e-10)
     assert next(order, None) is None
+    LASTING.pop(comm.handle)[1].Free()
     comm.Free()

@@ -1,0 +1,74 @@
+"""Persistent receives whose message a tape has seen to arrive, before the program has.
+
+A tape asks `Get_status` of a persistent request whether mpi4py's own class has completed it unseen.  MPICH takes that
+for a completion: from then on the request is inactive, and neither Waitany nor a status says what came.  So the status
+is kept with the request, and the methods that complete it, here, give it to the program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+_Status, _Get_status, _Testsome = mpi.Status, mpi.Request.Get_status, mpi.Request.Testsome
+_SIZE = mpi._sizeof(mpi.Status)
+
+
+def has_arrived(request: Any) -> mpi.Status | None:
+    """The status of a persistent receive's message, or an empty one if the request is not active; None if neither."""
+    seen = getattr(request, "arrived", None)
+    if seen is not None:
+        return seen
+    status = _Status()
+    if not _Get_status(request, status):
+        return None
+    if status.Get_source() != mpi.ANY_SOURCE or status.Is_cancelled():
+        request.arrived = status
+    return status
+
+
+def take(request: Any, status: mpi.Status | None = None) -> bool:
+    """Whether a request had been seen to arrive; if so, it completes now, with its status."""
+    seen = getattr(request, "arrived", None)
+    if seen is None:
+        return False
+    request.arrived = None
+    tell(seen, status)
+    return True
+
+
+def tell(seen: mpi.Status, status: mpi.Status | None) -> None:
+    """Copy a status."""
+    if status is not None:
+        ctypes.memmove(mpi._addressof(status), mpi._addressof(seen), _SIZE)
+
+
+def first_of(requests: Sequence[Any]) -> int:
+    """The first request that has been seen to arrive; -1 if there is none."""
+    for position, request in enumerate(requests):
+        if getattr(request, "arrived", None) is not None:
+            return position
+    return -1
+
+
+def take_all(requests: Sequence[Any], statuses: Sequence[mpi.Status] | None) -> None:
+    """All requests have completed: those that had been seen to arrive with their statuses."""
+    for position, request in enumerate(requests):
+        take(request, None if statuses is None else statuses[position])
+
+
+def take_some(requests: Sequence[Any], statuses: list[mpi.Status]) -> list[int] | None:
+    """Those that had been seen to arrive, and others that have completed; None if there are none of the former."""
+    if first_of(requests) < 0:
+        return None
+    others: list[mpi.Status] = []
+    found = dict(zip(_Testsome(requests, others) or (), others))
+    for position, request in enumerate(requests):
+        status = _Status()
+        if take(request, status):
+            found[position] = status
+    statuses[:] = [found[position] for position in sorted(found)]
+    return sorted(found)
