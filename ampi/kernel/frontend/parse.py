@@ -30,6 +30,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import (
     array_creation,  # noqa: F401 (enters its rules)
     array_decompositions,  # noqa: F401 (enters its rules)
+    array_grids,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
     array_places,  # noqa: F401 (enters its rules)
     array_values,
