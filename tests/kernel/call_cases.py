@@ -70,3 +70,44 @@ def numbers_in_texts(a):
     if np.isnan(float("nan")):
         low *= float("1.5e0")
     return low * high
+
+
+# ------------------------------------------------------------------------------------------------ a number or None
+
+
+@register_jitable
+def bin_of(v, edges):
+    if v == edges[-1]:
+        return len(edges) - 2
+    for k in range(len(edges) - 1):
+        if edges[k] <= v < edges[k + 1]:
+            return k
+    return None
+
+
+@register_jitable
+def root_of(v):
+    if v > 0.75:
+        return np.sqrt(v)
+
+
+@register_jitable
+def root_or_more(v, limit):
+    if v > limit:
+        return 2
+    return root_of(v)
+
+
+@case(x, y)
+def results_that_may_be_none(a, edges):
+    sums = np.zeros(3)
+    edges = np.sort(edges) * 1.05
+    for v in a:
+        k = bin_of(v, edges)
+        if k is not None:
+            sums[k] += v * v
+        root = root_of(v)
+        sums[2] += v if root is None else root * v
+        if (more := root_or_more(v, 1.2)) is not None:
+            sums[1] *= more
+    return sums, root_of(a[1] * 1.0) + 1.0

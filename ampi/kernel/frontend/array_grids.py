@@ -165,7 +165,8 @@ def take_along_axis(builder: Any, node: ast.Call, arr: Any, indices: Any, axis: 
     along = axis_of(builder, node, arr, axis)
     sizes, axes = shape_of(builder, arr), axes_for(builder, arr.type.ndim)
     shape = list(shape_of(builder, indices))
-    of_indices, of_elements = list(axes), list(axes)
+    of_indices: list[ir.Expr] = list(axes)
+    of_elements: list[ir.Expr] = list(axes)
     for k, (mine, other) in enumerate(zip(sizes, shape)):
         if k == along or mine == other:
             continue
