@@ -59,6 +59,7 @@ from ampi.kernel.ir.ssa import definitions, every
 from ampi.kernel.ir.verifier import verify
 from ampi.kernel.normalise.array_phi import resolve
 from ampi.kernel.normalise.carried_arrays import hoist, keep
+from ampi.kernel.normalise.carried_parts import as_numbers
 from ampi.kernel.normalise.copy_elision import without_copies
 from ampi.kernel.normalise.expand import expand
 from ampi.kernel.normalise.lower import lower
@@ -302,6 +303,7 @@ PASSES = (
          "Python source becomes typed IR; calls of other kernels are inlined"),
     Pass("lower", "read", _each(lower), ALWAYS, "break, continue and early returns become conditions"),
     Pass("merge", "normalise", lambda f, w: merge(f, w.same), ALWAYS, "arguments that are one array have one name"),
+    Pass("carry", "normalise", _each(as_numbers), ALWAYS, "names for parts of an array from one iteration to the next"),
     Pass("keep", "normalise", _each(keep), ALWAYS, "arrays that live from one iteration to the next"),
     Pass("views", "normalise", _each(resolve_views), ALWAYS, "indices of views become those of the arrays"),
     Pass("references", "normalise", _each(resolve), ALWAYS, "names that stand for one array or another"),

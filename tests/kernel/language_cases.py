@@ -488,6 +488,8 @@ def extended(a, b):
     return combined(scaled(c[0], factor=3.0), c[1]) * np.sum(scaled(c))
 
 
+import call_cases  # noqa: E402, F401 (enters its cases)
+import carried_cases  # noqa: E402, F401 (enters its cases)
 import list_cases  # noqa: E402, F401 (enters its cases)
 import recursion_cases  # noqa: E402, F401 (enters its cases)
 import reference_cases  # noqa: E402, F401

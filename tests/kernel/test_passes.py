@@ -43,6 +43,14 @@ def swapped(u, v, n):
         u, v = v, u
 
 
+def row_before(m):
+    s, row = 0.0, m[0]
+    for i in range(1, len(m)):
+        s += row[1] * m[i, 0]
+        row = m[i]
+    return s
+
+
 def renewed(x, n):
     y = np.zeros(2)
     for _ in range(n):
@@ -235,6 +243,7 @@ CASES = [
     ("parse", "read", stops, (X,), "", {}),
     ("lower", "read", stops, (X,), "", {}),
     ("merge", "normalise", shifted_copy, (X, X), "", {"same": ((1, 0),)}),
+    ("carry", "normalise", row_before, (M,), "", {}),
     ("keep", "normalise", renewed, (X, 3), "", {}),
     ("views", "normalise", shifted, (X,), "", {}),
     ("references", "normalise", swapped, (X, X, 3), "", {}),

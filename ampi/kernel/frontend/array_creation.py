@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numba import types
+from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_shapes, array_values, sequences
+from ampi.kernel.frontend import array_shapes, array_values, outside, sequences
 from ampi.kernel.frontend.array_functions import METHODS, array, is_none, number, rule
 from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
 from ampi.kernel.frontend.values import Group
@@ -65,6 +66,25 @@ def item(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
 
 
 METHODS["item"] = item
+
+
+def view(builder: Any, node: ast.Call, a: Any, dtype: Any) -> Any:
+    """The bits of a constant array as numbers of another type; an array as one of its own type is itself."""
+    type_ = builder.dtype(node, dtype)
+    if type_ == a.type.dtype:
+        return computed(builder, a)
+    constant = builder.constants.get(a.name) if isinstance(a, ir.Var) else None
+    if constant is None:
+        problem = f"the bits of an array of {a.type.dtype} as {type_}"
+        builder.fail(node, problem, "a.astype(...) converts the values; or take the view outside, and pass that")
+    try:
+        found = constant.view(numpy_support.as_dtype(type_))
+    except ValueError as problem:
+        builder.fail(node, str(problem))
+    return outside.constant_array(builder, "view", found)
+
+
+METHODS["view"] = view
 
 
 # --------------------------------------------------------------------------------------------------- triangles

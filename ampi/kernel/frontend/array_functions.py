@@ -474,31 +474,13 @@ def correlate(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) ->
 # --------------------------------------------------------------------------------------------------- choices
 
 
-@rule(np.where)
-def where(builder: Any, node: ast.Call, condition: Any, x: Any = None, y: Any = None) -> Lazy:
-    if x is None and y is None:
-        return nonzero(builder, node, condition)
-    if x is None or y is None:
-        builder.fail(node, "np.where of a condition and one value", "give both values: np.where(condition, x, y)")
-
+def where(builder: Any, node: ast.Call, condition: Any, x: Any, y: Any) -> Lazy:
     def choose(c: ir.Expr, a: ir.Expr, b: ir.Expr) -> ir.Expr:
         dtype = type_.dtype
         return ir.Op("select", (builder.truth(node, c), cast(a, dtype), cast(b, dtype)), dtype)
 
     type_ = array_values.result_type(builder, node, np.where, condition, x, y)
     return array_values.operation(builder, node, np.where, choose, condition, x, y)
-
-
-@rule(np.nonzero, method="nonzero")
-def nonzero(builder: Any, node: ast.Call, a: Any) -> Any:
-    return Group((flatnonzero(builder, node, a),))
-
-
-@rule(np.flatnonzero)
-def flatnonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    if array(builder, node, a).type.ndim != 1:
-        builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "use .ravel(), or loop")
-    return array_values.places(builder, node, a)
 
 
 @rule(np.clip, method="clip")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import cmath
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -65,10 +66,16 @@ def nearest(builder: Any, node: ast.Call, x: ir.Expr, power: ir.Expr) -> ir.Expr
     return ir.Op("select", (builder.operation(node, "isfinite", np.isfinite, scaled), near, x), near.type)
 
 
+def mantissa_and_exponent(builder: Any, node: ast.Call, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    x = _atom(builder, x if isinstance(x.type, types.Float) else cast(x, types.float64))
+    return ir.Op("mantissa", (x,), x.type), ir.Op("exponent", (x,), types.int32)
+
+
 COMPOSITIONS: dict[Any, tuple[int, Callable[..., Any]]] = {
     round: (2, rounded),
     divmod: (2, quotient_and_remainder),
     np.divmod: (2, quotient_and_remainder),
+    math.frexp: (1, mantissa_and_exponent),
     np.angle: (1, phase),
     cmath.phase: (1, phase),
     cmath.polar: (1, polar),

@@ -64,7 +64,9 @@ class _Lifting:
 
     def run(self) -> dict[str, Nested]:
         definition = self.source.definition
-        found = list(_functions_inside(definition.body))
+        naming = _Naming(in_order(definition))
+        definition.body = [naming.visit(s) for s in definition.body]
+        found = [*naming.found, *_functions_inside(definition.body)]
         if not found:
             return {}
         self.inside = {f.name: f for f in found}
@@ -161,6 +163,32 @@ def _named(name: str, function: ast.Lambda) -> ast.FunctionDef:
     body = [ast.copy_location(ast.Return(function.body), function.body)]
     definition = ast.FunctionDef(name, function.args, body, [])
     return ast.fix_missing_locations(ast.copy_location(definition, function))
+
+
+class _Naming(ast.NodeTransformer):
+    """Gives names to lambdas that are called, or passed on, where they stand."""
+
+    def __init__(self, taken: list[str]):
+        self.fresh = Names(taken).fresh
+        self.found: list[ast.FunctionDef] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node  # a function of its own
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.func = self.named(node.func)
+        node.args = [self.named(a) for a in node.args]
+        return self.generic_visit(node)
+
+    def named(self, node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Lambda):
+            return node
+        name = self.fresh("function")
+        self.found.append(_named(name, node))
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
 
 
 class _Remove(ast.NodeTransformer):

@@ -14,7 +14,7 @@ from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.sequences import refuse_lists
-from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, is_listed, leaves_of, negation
+from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, is_listed, is_maybe, leaves_of, negation
 from ampi.kernel.ir import inference, random_draws
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
@@ -125,7 +125,9 @@ def repeated(builder: Any, node: ast.BinOp, group: Group, count: ir.Expr) -> Val
 
 def compare_value(builder: Any, node: ast.Compare) -> Value:
     if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
-        left, right = builder.value(node.left), builder.value(node.comparators[0])
+        left, right = builder.any_value(node.left), builder.any_value(node.comparators[0])
+        if is_maybe(left) and right == Static(None):
+            return left.items[0] if isinstance(node.ops[0], ast.IsNot) else negation(left.items[0])
         same = isinstance(left, Static) and isinstance(right, Static) and left.value is right.value
         if not (isinstance(left, Static) or isinstance(right, Static)):
             builder.fail(node, "'is' between numbers or arrays", "use ==")
@@ -260,7 +262,7 @@ def short_circuit(builder: Any, node: ast.expr, word: str, whole: ast.BoolOp, le
 
 def named_value(builder: Any, node: ast.NamedExpr) -> Value:
     """``(x := y)``: the assignment, and x."""
-    assignments.assign(builder, node.target, builder.value(node.value, hint=node.target.id))
+    assignments.assign(builder, node.target, builder.any_value(node.value, hint=node.target.id))
     return builder.read(node, node.target.id)
 
 

@@ -12,7 +12,7 @@ from ampi.kernel.frontend import array_values, outside, random_draws, sequences
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared
 from ampi.kernel.frontend.sequences import refuse_lists
-from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, is_listed, map_leaves
+from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, is_listed, is_maybe, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.intrinsics import cast
@@ -57,6 +57,10 @@ def bound_values(
         bound = signature.bind(*positional, **keywords).arguments
     except TypeError as problem:
         builder.fail(node, f"{function.__name__}(): {problem}")
+    if any(map(is_maybe, bound.values())):
+        builder.fail(
+            node, "an argument that may be None", "look whether it is None before the call, and pass the number"
+        )
     several = {p.name for p in signature.parameters.values() if p.kind == p.VAR_POSITIONAL}
     found = {name: settled(builder, Group(v) if name in several else v) for name, v in bound.items()}
     found.update({name: Group(()) for name in several - set(found)})

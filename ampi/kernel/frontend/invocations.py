@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numba import types
 from numba.core.errors import LiteralTypingError, NumbaError
+from numba.core.registry import cpu_target
 from numba.np import numpy_support
 
 from ampi.kernel import ir
@@ -21,6 +22,7 @@ from ampi.kernel.frontend import (
     array_values,
     compositions,
     expressions,
+    operator_functions,
     random_draws,
     scipy_special,
     sequences,
@@ -129,6 +131,11 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         return named_tuple(builder, node, function)
     if function is slice:
         return slice_object(builder, node)
+    if function is isinstance:
+        return operator_functions.is_instance(builder, node)
+    expression = operator_functions.as_expression(function, node)
+    if expression is not None:
+        return builder.value(expression)
     if function is len and len(node.args) == 1 and not node.keywords:
         return length(builder, node, builder.any_value(node.args[0]))
     handler = array_functions.lookup(function)
@@ -177,7 +184,8 @@ def overloaded(builder: Any, node: ast.Call, function: Any, values: list[Value],
         try:
             return types.literal(given)
         except LiteralTypingError:
-            return numba.typeof(given)
+            builtin = inspect.isbuiltin(given) or isinstance(given, np.ufunc)
+            return cpu_target.typing_context.resolve_value_type(given) if builtin else numba.typeof(given)
 
     try:
         return overloads.implementation(function, [*map(type_of, values)], {n: type_of(v) for n, v in keywords.items()})
@@ -246,7 +254,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
     """Methods of scalars and arrays."""
     owner = node.func.value
     if isinstance(owner, ast.Name) and owner.id not in builder.webs.definitions:
-        return None
+        if not isinstance(builder.globals.get(owner.id), np.ndarray):
+            return None
     value = builder.value(owner)
     if isinstance(value, Static) and isinstance(value.value, random_draws.Generator):
         return random_draws.method_value(builder, node, value.value, *call_values(builder, node))
@@ -305,6 +314,8 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
         return class_of(builder, node, arguments[0])
     if function in (np.finfo, np.iinfo) and len(arguments) == 1 and isinstance(arguments[0], Static):
         return Static(function(arguments[0].value))
+    if function is float and len(arguments) == 1 and isinstance(getattr(arguments[0], "value", None), str):
+        return number_in_text(builder, node, arguments[0].value)
     for argument, given in zip(arguments, node.args, strict=False):
         if not isinstance(argument, ir.Expr):
             builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
@@ -319,6 +330,14 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
     if function is pow and len(arguments) == 2:
         return builder.binary(node, ast.Pow(), *arguments)
     return intrinsic(builder, node, function, arguments)
+
+
+def number_in_text(builder: Any, node: ast.Call, text: str) -> ir.Const:
+    """``float("inf")``."""
+    try:
+        return ir.Const(float(text), types.float64)
+    except ValueError as problem:
+        return builder.fail(node, str(problem))
 
 
 def class_of(builder: Any, node: ast.Call, value: Value) -> Static:

@@ -30,6 +30,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import (
     array_creation,  # noqa: F401 (enters its rules)
     array_decompositions,  # noqa: F401 (enters its rules)
+    array_grids,  # noqa: F401 (enters its rules)
     array_orders,  # noqa: F401 (enters its rules)
     array_places,  # noqa: F401 (enters its rules)
     array_values,
@@ -70,6 +71,8 @@ from ampi.kernel.frontend.values import (
     Value,
     is_list_of_arrays,
     is_listed,
+    is_maybe,
+    negation,
     structure_of,
 )
 from ampi.kernel.frontend.webs import Webs, split_webs
@@ -206,6 +209,8 @@ class _Builder:
         self.line = self.source.first_line
         arguments = declare(self)
         self.statements(self.definition.body)
+        if self.webs.falls_through and self.scope.results not in (None, Static(None)) and len(self.callers) > 1:
+            statements.return_statement(self, ast.copy_location(ast.Return(None), self.definition.body[-1]))
         return ir.Function(
             name=self.source.name,
             arguments=arguments,
@@ -224,7 +229,7 @@ class _Builder:
             self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
         if self.pending:
             self.fail(self.pending[0], "a variable is used here that has no value yet", "assign it first")
-        if self.webs.falls_through and self.scope.results not in (None, Static(None)):
+        if self.webs.falls_through and self.scope.results not in (None, Static(None)) and len(self.callers) == 1:
             self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
 
     def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
@@ -296,12 +301,22 @@ class _Builder:
 
     def value(self, node: ast.expr, hint: str | None = None) -> Value:
         """The value of an expression; a new array or view is named after ``hint``, the variable that is bound to it."""
-        value = self.any_value(node, hint)
+        value = self.a_number(node, self.any_value(node, hint))
         if is_listed(value):
             self.fail(node, "a list of tuples here", OF_TUPLES)
         if is_list_of_arrays(value):
             self.fail(node, "a list of arrays here", OF_ARRAYS)
         return value
+
+    def a_number(self, node: ast.expr, value: Value) -> Value:
+        """The number that a callee's result is, where it may be None; any other value as it is."""
+        if not is_maybe(value):
+            return value
+        there, number = value.items
+        if not isinstance(there, ir.Const):
+            text = 'raise TypeError("a number is needed, and a call has returned None")'
+            self.emit(ir.If(negation(there), (ir.Raise(text, line=self.line),)))
+        return number
 
     def any_value(self, node: ast.expr, hint: str | None = None) -> Value:
         """The same, where it may be a list of tuples."""

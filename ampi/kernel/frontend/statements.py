@@ -22,11 +22,13 @@ from ampi.kernel.frontend.values import (
     Named,
     Static,
     Value,
+    is_maybe,
     kind_of,
     leaves_of,
     list_class,
     merge_kinds,
     negation,
+    number_or_none,
 )
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
@@ -49,7 +51,7 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
         return
     if isinstance(node.value, ast.Call):
         if not is_print(builder, node.value):
-            builder.value(node.value)
+            builder.any_value(node.value)
         return
     if isinstance(node.value, ast.Yield | ast.YieldFrom):
         builder.fail(node, f"{describe(node.value)} is not supported in a kernel", advice_for(node.value))
@@ -116,13 +118,17 @@ def return_statement(builder: Any, node: ast.Return) -> None:
             builder.fail(node, f"returns {leaf.value!r}", "kernels return scalars, arrays and tuples of these")
     kind = kind_of(value)
     old = builder.scope.results
-    if old is None:
-        builder.scope.results = kind
-    else:
-        merged = merge_kinds(old, kind)
-        if merged is None:
-            builder.fail(node, "returns of different structure", "return the same everywhere")
-        builder.scope.results = merged
+    merged = kind if old is None else merge_kinds(old, kind)
+    if merged is None and len(builder.callers) > 1:
+        merged = number_or_none(old, kind)
+    if merged is None:
+        what = "a number or None" if nothing in (old, kind) else "results of different structure"
+        builder.fail(node, f"returns {what}", "return the same everywhere")
+    builder.scope.results = merged
+    if is_maybe(merged) and not is_maybe(value):
+        number = merged.items[1]
+        there = value != nothing
+        leaves = [ir.Const(there, types.boolean), value if there else cast(ir.Const(0, types.int64), number)]
     leaves = [leaf for leaf in leaves if leaf != nothing]
     wanted = [kind for kind in leaves_of(builder.scope.results) if kind != nothing]
     values = tuple(
@@ -142,7 +148,7 @@ def as_declared(value: Value, type_: types.Type | None) -> Value:
 
 def value_of_result(builder: Any, node: ast.expr) -> Value:
     if isinstance(node, ast.Tuple):
-        return expressions.tuple_value(builder, node, lambda n: value_of_result(builder, n))
+        return expressions.tuple_value(builder, node, lambda n: builder.a_number(n, value_of_result(builder, n)))
     value = builder.any_value(node)
     if isinstance(node, ast.List) and isinstance(value, Group) and value.items:
         if all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in value.items):

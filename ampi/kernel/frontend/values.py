@@ -39,6 +39,14 @@ class Group:
 Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice object is of
 
 
+Maybe = namedtuple("Maybe", "there number")
+"""What a ``Group`` for a callee's result that is a number or None is of."""
+
+
+def is_maybe(value: Any) -> bool:
+    return isinstance(value, Group) and value.cls is Maybe
+
+
 class Listed:
     """What a ``Group`` for a list of tuples is of: it holds the arrays of their first, second, ... items."""
 
@@ -143,6 +151,17 @@ def merge_kinds(first: Any, second: Any) -> Any:
     if isinstance(first, types.Type) and isinstance(second, types.Type):
         return inference.unify(first, second)
     return first if first == second else None
+
+
+def number_or_none(first: Any, second: Any) -> Any:
+    """The structure of a callee's result that is a number in one place and None in another; None if it is no such."""
+    kinds = [k.items[1] if is_maybe(k) else k for k in (first, second) if k != Static(None)]
+    if len(kinds) == 2 and not (is_maybe(first) or is_maybe(second)):
+        return None
+    if not kinds or not all(isinstance(k, types.Type) and inference.is_scalar(k) for k in kinds):
+        return None
+    number = kinds[0] if len(kinds) == 1 else inference.unify(*kinds)
+    return None if number is None else Group((types.boolean, number), Maybe)
 
 
 def structure_of(kind: Any) -> Any:

@@ -28,7 +28,7 @@ from ampi.kernel.ir.printer import expression, printed
 from ampi.kernel.ir.random_draws import draws
 
 _OF_PARTS = {"abs", "real", "imag", "eq", "ne", "not", "and", "or", "cast", "select", "isnan", "isinf", "isfinite"}
-_TO_INTEGERS = {"cast", "select", "floor", "ceil", "trunc", "round", "sign"}
+_TO_INTEGERS = {"cast", "select", "floor", "ceil", "trunc", "round", "sign", "exponent"}
 Path = tuple[tuple[Any, ...], ...]
 
 

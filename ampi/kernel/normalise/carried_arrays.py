@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from numba import types
 
@@ -25,6 +25,7 @@ from ampi.kernel.ir.liveness import live_before, used
 from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.rewrite import substitute
 from ampi.kernel.normalise.array_phi import live_around, with_live
+from ampi.kernel.normalise.separate_parts import SeparateParts
 
 Block = tuple[ir.Stmt, ...]
 
@@ -168,6 +169,15 @@ def sizes_of(array: ir.Var) -> tuple[ir.Expr, ...]:
     return tuple(ir.Size(array, axis, types.intp) for axis in range(array.type.ndim))
 
 
+def parts_of(statements: list[Any]) -> set[str]:
+    """The names that statements bind to a part of an array, or to such a name."""
+    found = {n.target.name for n in statements if isinstance(n, ir.View) or (isinstance(n, ir.Alias) and n.index)}
+    aliases = [n for n in statements if isinstance(n, ir.Alias)]
+    while more := {n.target.name for n in aliases if n.array.name in found} - found:
+        found |= more
+    return found
+
+
 def owned(target: ir.Var) -> ir.Var:
     """A variable for a contiguous array of the same elements."""
     return replace(target, type=target.type.copy(layout="C", readonly=False))
@@ -232,7 +242,8 @@ class _Keep(_Pass):
             bound = isinstance(n, (ir.Alias, ir.View)) and n.target.name in around
             if bound or (isinstance(n, ir.Alloc) and n.target.name in earlier):
                 bindings.setdefault(n.target.name, []).append(n)
-        bindings = {name: found for name, found in bindings.items() if self.of[name] & made}
+        parts = parts_of(inside)
+        bindings = {name: found for name, found in bindings.items() if self.of[name] & made or name in parts}
         begin: list[ir.Stmt] = []
         end: list[ir.Stmt] = []
         own: dict[str, ir.Var] = {}
@@ -348,6 +359,7 @@ class _Keep(_Pass):
     def require_no_other_name(self) -> None:
         """No array is changed under one name while another one is used for it, if one of them has a copy."""
         copied = self.carried | self.separate
+        separate = SeparateParts(self.function)
         paths = {a.name: a.shown for a in self.function.arguments}
         for s, environment, live in _Sharing(self.function).changes:
             name = s.array.name
@@ -355,9 +367,13 @@ class _Keep(_Pass):
             arrays = environment.get(name, frozenset())
             for other in sorted(live - {name}):
                 if environment.get(other, frozenset()) & arrays and copied & {name, other}:
+                    if name not in copied and separate.are_separate(s, other):
+                        continue
+                    part = separate.parts(other, name)
                     self.fail(
                         f"'{name}' and '{other}' may be one array here, which is changed, and one of them is carried "
-                        f"from one iteration to the next; make a copy before: {other} = {name}.copy()"
+                        "from one iteration to the next; make a copy before: "
+                        + (f"{other} = {name}[...].copy()" if part else f"{other} = {name}.copy()")
                     )
             given = sorted(array for kind, array in arrays if kind == "argument" and array in paths)
             if given and name in copied:
