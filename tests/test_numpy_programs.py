@@ -27,7 +27,7 @@ FOUND = {
     ],
     "standard deviations in integers": [
         "a = np.std(x, dtype=np.int64)",
-        "b = x.std(0, dtype=np.float32)",
+        "b = x.std(0, dtype=F4)",
         "c = z[0].std(dtype=int)",
     ],
     "views that cannot be written to, as targets of what they hold": [

@@ -110,7 +110,20 @@ IN_KERNELS = {
     "gamma": (gamma_slope,),
     "lgamma": (lambda x: numpy.where(x > 0, special.digamma(x.astype(float)), numpy.nan),),
 }
-WITHOUT_CASE = {"select", "cast", "real", "imag", "conj", "complex", "fused", "digamma", "min", "max"}
+WITHOUT_CASE = {
+    "select",
+    "cast",
+    "real",
+    "imag",
+    "conj",
+    "complex",
+    "fused",
+    "digamma",
+    "min",
+    "max",
+    "ldexp",
+    "mantissa",
+}
 DTYPES = ["f4", "f8"]
 
 

@@ -103,7 +103,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
             bindings.setdefault(n.target.name, []).append(n)
     inside = {id(n) for loop in loops for n in ir.walk(loop)}
     root: ir.Var | None = None
-    names, waiting = {name}, [name]
+    names, waiting = {name: None}, [name]  # in an order that is the same in all processes
     while waiting:
         for b in bindings[waiting.pop()]:
             if not isinstance(b, (ir.Alias, ir.View)):
@@ -115,7 +115,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
                     return None
                 root = b.array
             elif b.array.name not in names:
-                names.add(b.array.name)
+                names[b.array.name] = None
                 waiting.append(b.array.name)
     found = [b for n in names for b in bindings[n] if isinstance(b, (ir.Alias, ir.View))]
     if root is None or not any(id(b) in inside for b in found if isinstance(b, ir.View) or b.index):
