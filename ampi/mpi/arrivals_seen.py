@@ -15,6 +15,7 @@ from mpi4py import MPI as mpi
 
 _Status, _Get_status, _Testsome = mpi.Status, mpi.Request.Get_status, mpi.Request.Testsome
 _SIZE = mpi._sizeof(mpi.Status)
+_kept: set[int] = set()  # handles of requests that have such a status: mostly none, and then nobody looks for one
 
 
 def has_arrived(request: Any) -> mpi.Status | None:
@@ -27,17 +28,24 @@ def has_arrived(request: Any) -> mpi.Status | None:
         return None
     if status.Get_source() != mpi.ANY_SOURCE or status.Is_cancelled():
         request.arrived = status
+        _kept.add(request.handle)
     return status
 
 
 def take(request: Any, status: mpi.Status | None = None) -> bool:
     """Whether a request had been seen to arrive; if so, it completes now, with its status."""
-    seen = getattr(request, "arrived", None)
+    seen = getattr(request, "arrived", None) if _kept else None
     if seen is None:
         return False
-    request.arrived = None
+    forget(request)
     tell(seen, status)
     return True
+
+
+def forget(request: Any) -> None:
+    """A request begins anew, or has told what it was kept for."""
+    request.arrived = None
+    _kept.discard(request.handle)
 
 
 def tell(seen: mpi.Status, status: mpi.Status | None) -> None:
@@ -46,23 +54,25 @@ def tell(seen: mpi.Status, status: mpi.Status | None) -> None:
         ctypes.memmove(mpi._addressof(status), mpi._addressof(seen), _SIZE)
 
 
-def first_of(requests: Sequence[Any]) -> int:
-    """The first request that has been seen to arrive; -1 if there is none."""
-    for position, request in enumerate(requests):
-        if getattr(request, "arrived", None) is not None:
-            return position
+def take_first(requests: Sequence[Any], status: mpi.Status) -> int:
+    """Take the first request that has been seen to arrive; its position, or -1 if there is none."""
+    if _kept:
+        for position, request in enumerate(requests):
+            if take(request, status):
+                return position
     return -1
 
 
 def take_all(requests: Sequence[Any], statuses: Sequence[mpi.Status] | None) -> None:
     """All requests have completed: those that had been seen to arrive with their statuses."""
-    for position, request in enumerate(requests):
-        take(request, None if statuses is None else statuses[position])
+    if _kept:
+        for position, request in enumerate(requests):
+            take(request, None if statuses is None else statuses[position])
 
 
 def take_some(requests: Sequence[Any], statuses: list[mpi.Status]) -> list[int] | None:
     """Those that had been seen to arrive, and others that have completed; None if there are none of the former."""
-    if first_of(requests) < 0:
+    if not _kept or all(getattr(request, "arrived", None) is None for request in requests):
         return None
     others: list[mpi.Status] = []
     found = dict(zip(_Testsome(requests, others) or (), others))

@@ -13,7 +13,7 @@ from mpi4py import MPI as mpi
 
 from ..recording import opened
 from ..tape import Tape, living
-from .arrivals_seen import first_of, has_arrived, take, take_all, take_some, tell
+from .arrivals_seen import forget, has_arrived, take, take_all, take_first, take_some, tell
 from .buffers import Buffer
 from .log import begin
 from .messages import Completion, Received, Sent
@@ -160,11 +160,9 @@ class Completions:
         if not _any_recorded(requests):
             return _Waitany(requests, status)
         status = mpi.Status() if status is None else status
-        index = first_of(requests)
+        index = take_first(requests, status)
         if index < 0:
             index = _Waitany(requests, status)
-        else:
-            take(requests[index], status)
         if index >= 0:
             _finish([requests[index]], [status])
         return index
@@ -175,11 +173,9 @@ class Completions:
         if not _any_recorded(requests):
             return _Testany(requests, status)
         status = mpi.Status() if status is None else status
-        index, flag = first_of(requests), True
+        index, flag = take_first(requests, status), True
         if index < 0:
             index, flag = _Testany(requests, status)
-        else:
-            take(requests[index], status)
         if flag and index >= 0:
             _finish([requests[index]], [status])
         return index, flag
@@ -275,11 +271,9 @@ class Completions:
         if not _any_recorded(requests):
             return _waitany(requests, status)
         status = mpi.Status() if status is None else status
-        index, message = first_of(requests), None
+        index, message = take_first(requests, status), None
         if index < 0:
             index, message = _waitany(requests, status)
-        else:
-            take(requests[index], status)
         if index < 0:
             return index, message
         return index, _finish_objects([requests[index]], [status], [message])[0]
@@ -290,11 +284,9 @@ class Completions:
         if not _any_recorded(requests):
             return _testany(requests, status)
         status = mpi.Status() if status is None else status
-        index, flag, message = first_of(requests), True, None
+        index, flag, message = take_first(requests, status), True, None
         if index < 0:
             index, flag, message = _testany(requests, status)
-        else:
-            take(requests[index], status)
         if not flag or index < 0:
             return index, flag, message
         return index, flag, _finish_objects([requests[index]], [status], [message])[0]
@@ -428,7 +420,7 @@ def _start(request: mpi.Prequest) -> None:
     if start is None:
         return
     parts = start()
-    request.arrived = None
+    forget(request)
     request.parts = parts or None
     if parts:
         request.recorded_by = opened().reference
