@@ -17,6 +17,7 @@ from .argument_forms import is_in_place, lasting
 from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
 from .forward_arguments import seen
+from .held_buffers import holding
 from .log import count_passive
 from .meetings import attended, begin, forget, is_of_all, meeting
 from .messages import call_site, sites
@@ -380,13 +381,14 @@ def _nonblocking(
     name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Request]
 ) -> Callable[..., mpi.Request]:
     """The method for a nonblocking form."""
+    are_kept = "op" not in operation.parameters and operation.name != "Allgatherv"  # by mpi4py's request
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
-        if not living:
-            return primal(self, *arguments, **keywords)
-        started = _start(name, self, operation, arguments, keywords)
+        started = _start(name, self, operation, arguments, keywords) if living else None
         request = primal(self, *arguments, **keywords)
-        return request if started is None else recorded(opened(), request, started)
+        if started is not None:
+            request = recorded(opened(), request, started)
+        return request if are_kept else holding(request, arguments, keywords)
 
     method.__name__ = name
     return method

@@ -80,21 +80,14 @@ def start(
     for buffer in call.writes:
         buffer.activate(tape)
     started = ForwardStarted(tangent, next(iter(call.writes), NOTHING), f"{call.name} at {where_called()}")
-    started.held = arguments, keywords
     call.detach()
     return started
 
 
 class ForwardStarted:
-    """What the request of a collective completes in forward mode.
+    """What the request of a collective completes in forward mode."""
 
-    Attributes
-    ----------
-    held : object
-        What MPI still reads: requests of mpi4py's nonblocking reductions do not keep what is sent alive.
-    """
-
-    __slots__ = ("buffer", "describe", "held", "request", "tangent", "wild")
+    __slots__ = ("buffer", "describe", "request", "tangent", "wild")
     active = True
 
     def __init__(self, tangent: TangentCall, buffer: Any, what: str) -> None:
@@ -102,13 +95,13 @@ class ForwardStarted:
         self.buffer = buffer
         self.describe = lambda: what
         self.request: Any = None
-        self.held: Any = None
         self.wild = False
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
         if self.request is not None:
-            self.request = self.held = None
+            self.request.held = None
+            self.request = None
             arrive(self.buffer, -1)
             self.tangent.finish()
 
@@ -200,7 +193,7 @@ def _count(push: Push, reverse: Reverse, describe: Callable[[], str]) -> Callabl
     inside = reverse.comm if reverse.local is None else reverse.local
     request = inside.Iallreduce(mine, most, mpi.MAX)
 
-    def finish() -> None:
+    def finish(mine: np.ndarray = mine) -> None:  # which MPI reads until then
         wait(request, describe, reverse)
         if most[0] != -most[1]:
             raise CommunicationError(

@@ -128,8 +128,8 @@ def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SU
     whole, y = y, y.first(x.count // size)
 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        g = np.empty(x.count, x.dtype)
-        yield [comm.Iallgather(y.take(sweep), g)]
+        g, taken = np.empty(x.count, x.dtype), y.take(sweep)
+        yield [comm.Iallgather(taken, g)]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     call = plan_reduction(op, x, y, adjoint)
@@ -147,10 +147,10 @@ def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None
         y = y.first(items[comm.Get_rank()] * (y.count // max(sum(items), 1)))
 
     def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        counts = np.empty(comm.size, np.int64)
-        yield [comm.Iallgather(np.array([y.count], np.int64), counts)]
-        g = np.empty(x.count, x.dtype)
-        yield [comm.Iallgatherv(y.take(sweep), [g, counts])]
+        counts, mine = np.empty(comm.size, np.int64), np.array([y.count], np.int64)
+        yield [comm.Iallgather(mine, counts)]
+        g, taken = np.empty(x.count, x.dtype), y.take(sweep)
+        yield [comm.Iallgatherv(taken, [g, counts])]
         return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
 
     call = plan_reduction(op, x, y, adjoint, in_steps=True)

@@ -317,8 +317,8 @@ class Completions:
 
 
 # What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
-# what makes the object for the user of the one that mpi4py's lowercase wait returns.
-_SLOTS = ("parts", "recorded_by", "unpack")
+# what makes the object for the user of the one that mpi4py's lowercase wait returns. And what `held_buffers` holds.
+_SLOTS = ("held", "parts", "recorded_by", "unpack")
 
 
 class Request(Completions, Handles, _Request, metaclass=AcceptsBase):

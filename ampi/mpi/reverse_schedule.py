@@ -184,6 +184,7 @@ class Started:
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
         if self.request is not None:
+            self.request.held = None
             self.request = None
             arrive(self.buffer, -1)
 

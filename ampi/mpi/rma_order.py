@@ -71,8 +71,8 @@ class Cells:
     def swap(self, rank: int, cell: int, expected: int, value: int) -> bool:
         """Replace the expected value by another one; whether it was there."""
         self._ready()
-        before = np.zeros(1, np.int64)
-        self.win.Compare_and_swap(np.array([value]), np.array([expected]), before, rank, cell)
+        before, going, there = np.zeros(1, np.int64), np.array([value]), np.array([expected])  # until the flush
+        self.win.Compare_and_swap(going, there, before, rank, cell)
         self.win.Flush(rank)
         return int(before[0]) == expected
 
@@ -90,8 +90,8 @@ class Cells:
 
     def _exchange(self, rank: int, cell: int, value: int, op: mpi.Op) -> int:
         self._ready()
-        before = np.zeros(1, np.int64)
-        self.win.Fetch_and_op(np.array([value]), before, rank, cell, op)
+        before, going = np.zeros(1, np.int64), np.array([value])
+        self.win.Fetch_and_op(going, before, rank, cell, op)
         self.win.Flush(rank)
         return int(before[0])
 

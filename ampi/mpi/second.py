@@ -119,13 +119,12 @@ class SecondPerformed(Performed):
 class SecondStarted(Started):
     """A collective with a request, and its tangent."""
 
-    __slots__ = ("held", "tangent_call")
+    __slots__ = ("tangent_call",)
     goes_along = True
 
-    def __init__(self, performed: Performed, tangent: Any, held: Any) -> None:
+    def __init__(self, performed: Performed, tangent: Any) -> None:
         super().__init__(performed)
         self.tangent_call = tangent
-        self.held = held
 
     def tangent(self, push: Any) -> None:
         """Nothing: it comes with the values."""
@@ -135,7 +134,6 @@ class SecondStarted(Started):
         ends = self.request is not None
         super().resolve(status)
         if ends:
-            self.held = None
             self.tangent_call.finish()
 
 
@@ -162,7 +160,7 @@ def start(
     undo, performed.undo = performed.undo, ()
     call.activate(tape, comm, performed.reads_active)
     call.detach()
-    started = SecondStarted(performed, tangent, (arguments, keywords))
+    started = SecondStarted(performed, tangent)
     tape.append_start(started, undo)
     return started
 

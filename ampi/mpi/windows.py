@@ -26,6 +26,7 @@ from ..recording import open_tapes, opened
 from ..tape import living, overwrite
 from .arguments import parse
 from .forward_windows import fenced, push_of
+from .held_buffers import hold, let_go, let_go_of
 from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, track_segment
@@ -105,6 +106,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     def Free(self) -> None:
         """Free a window; collective.  A tape that recorded with it can still be swept."""
         window = windows.pop(self.handle, None)
+        let_go(self)
         _Win.Free(self)
         if window is not None:
             window.freed = True
@@ -117,20 +119,24 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if living:
             record(self, "Put", target_rank, target, reads=origin, op=mpi.REPLACE)
         _Win.Put(self, origin, target_rank, target)
+        hold(self, target_rank, origin)
 
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Get data from a memory window on a remote process."""
         if living:
             record(self, "Get", target_rank, target, writes=origin)
         _Win.Get(self, origin, target_rank, target)
+        hold(self, target_rank, origin)
 
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> None:
         """Accumulate data into the target process."""
         if not living:
-            return _Win.Accumulate(self, origin, target_rank, target, op)
+            _Win.Accumulate(self, origin, target_rank, target, op)
+            return hold(self, target_rank, origin)
         access = record(self, "Accumulate", target_rank, target, reads=origin, op=op)
         if was_put_off(access):
             return None
+        hold(self, target_rank, origin)
         with in_order(self, access):
             if wants_old(access):
                 _Win.Get_accumulate(self, origin, old_argument(access), target_rank, target, op)
@@ -146,6 +152,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             access = record(self, "Get_accumulate", target_rank, target, read_argument(origin, op), result, op)
         if was_put_off(access):
             return
+        hold(self, target_rank, origin, result)
         with in_order(self, access):
             _Win.Get_accumulate(self, origin, result, target_rank, target, op)
 
@@ -158,6 +165,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             access = record(self, "Fetch_and_op", target_rank, target_disp, read_argument(origin, op), result, op)
         if was_put_off(access):
             return
+        hold(self, target_rank, origin, result)
         with in_order(self, access):
             _Win.Fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
@@ -172,6 +180,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             if undo and opened() is not None:
                 opened().append(None, undo)
         _Win.Compare_and_swap(self, origin, compare, result, target_rank, target_disp)
+        hold(self, target_rank, origin, compare, result)
 
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Put data into a memory window on a remote process, with a request."""
@@ -211,7 +220,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Perform an MPI fence synchronization; collective."""
         window = window_of(self)
         if window is None:
-            return _Win.Fence(self, assertion)
+            _Win.Fence(self, assertion)
+            return let_go(self)
         window.fences += 1
         tape = tape_of(window)
         if tape is None and open_tapes:
@@ -227,6 +237,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             catch_up(self, window, assertion)
             if tape is not None:
                 note_fence(tape, window)
+        let_go(self)
 
     def Post(self, group: mpi.Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
@@ -255,6 +266,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             one_by_one(self, window)
         else:
             _Win.Complete(self)
+        let_go(self)
         if window is not None:
             handshake(self, "Complete", window.started)
             window.started = []
@@ -270,9 +282,11 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Complete an RMA access epoch at the target process."""
         window = window_of(self)
         if window is None:
-            return _Win.Unlock(self, rank)
-        complete(window, rank, lambda: _Win.Unlock(self, rank))
-        window.locked.pop(rank, None)
+            _Win.Unlock(self, rank)
+        else:
+            complete(window, rank, lambda: _Win.Unlock(self, rank))
+            window.locked.pop(rank, None)
+        let_go_of(self, rank)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
@@ -285,9 +299,11 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Complete an RMA access epoch at all processes."""
         window = window_of(self)
         if window is None:
-            return _Win.Unlock_all(self)
-        complete(window, ALL, lambda: _Win.Unlock_all(self))
-        window.locked.pop(ALL, None)
+            _Win.Unlock_all(self)
+        else:
+            complete(window, ALL, lambda: _Win.Unlock_all(self))
+            window.locked.pop(ALL, None)
+        let_go(self)
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
@@ -311,6 +327,10 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             primal()
         else:
             complete(window, rank, primal)
+        if rank == ALL:
+            let_go(self)
+        else:
+            let_go_of(self, rank)
 
     def Wait(self) -> Any:
         """Complete an RMA exposure epoch begun with Post."""
