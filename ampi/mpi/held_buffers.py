@@ -17,19 +17,12 @@ from mpi4py import MPI as mpi
 from .requests import Request
 
 
-class HoldingRequest(mpi.Request):
-    """A request that nobody records, which keeps the arguments of its operation as long as it lives."""
-
-    __slots__ = ("held",)
-
-
-def holding(request: mpi.Request, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> mpi.Request:
-    """The request of an operation, which keeps what that was given; one of mpi4py's own class is to be dropped."""
-    if type(request) is not Request:
-        request = HoldingRequest(request)  # type: ignore[call-arg]
+def holding(request: mpi.Request, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Request:
+    """The request of an operation, one of ours, which keeps what that was given as long as it lives."""
+    ours = request if type(request) is Request else Request(request)  # type: ignore[call-arg]
     given = (*arguments, *keywords.values()) if keywords else arguments
-    request.held = [tuple(x) if type(x) is list else x for x in given]
-    return request
+    ours.held = [tuple(x) if type(x) is list else x for x in given]
+    return ours
 
 
 _handle_of = mpi.Win.handle.__get__

@@ -71,6 +71,12 @@ def started():
                     yield name
 
 
+def blocks_of(form):
+    """How many blocks an operation sends and receives."""
+    name = plain_name(form)
+    return BLOCKS[name if name in BLOCKS else name.lower()]
+
+
 def owner(array):
     """What owns an array's memory."""
     while isinstance(array.base, numpy.ndarray):
@@ -119,7 +125,7 @@ def begin(np, comm, form, sent, received):
 
 def run(np, comm, form, x):
     """Drop what is sent and received while the operation is under way; whether both were still there."""
-    sends, receives = BLOCKS[plain_name(form) if plain_name(form) in BLOCKS else plain_name(form).lower()]
+    sends, receives = blocks_of(form)
     sent = None if sends is None else np.concatenate([x * 2.0] * sends)
     received = None if receives is None else np.zeros(receives * N)
     read = RANK == 0 or "scatter" not in form.lower() or "reduce" in form.lower()

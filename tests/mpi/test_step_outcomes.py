@@ -9,6 +9,9 @@ import time
 
 import numpy
 import pytest
+from test_held_buffers import N as LENGTH
+from test_held_buffers import begin, blocks_of
+from test_held_buffers import started as started_forms
 
 import ampi
 import ampi.numpy as np
@@ -284,4 +287,43 @@ def test_steps_see_again_what_they_saw(way, kept):
         numpy.testing.assert_allclose(bar, wanted, rtol=1e-10)
     assert next(order, None) is None
     LASTING.pop(comm.handle)[1].Free()
+    comm.Free()
+
+
+@pytest.mark.filterwarnings("ignore::ampi.ActivityWarning")
+@pytest.mark.mpi
+@pytest.mark.parametrize("form", [form for form in started_forms() if "bsend" not in form.lower()])
+def test_requests_in_steps_say_again_what_they_said(form):
+    """Whatever gives them: how often Test says no is a part of the result."""
+    comm = COMM_WORLD.Create_cart([SIZE], [True])
+    turns = []
+
+    def step(u):
+        sends, receives = blocks_of(form)
+        sent = None if sends is None else np.concatenate([u * 2.0] * sends)
+        received = None if receives is None else np.zeros(receives * len(u))
+        request, other = begin(np, comm, form, sent, received)
+        assert type(request) in (ampi.Request, ampi.Prequest)
+        no = 0
+        while not request.Test():
+            no += 1
+        ampi.once(turns.append, no)
+        for used in (request, other):
+            if used is not None:
+                used.Wait()
+            if isinstance(used, MPI.Prequest):
+                used.Free()
+        return u * (1.0 + 1e-3 * no)
+
+    def plain(u):
+        for no in turns:
+            u = u * (1.0 + 1e-3 * no)
+        return np.sum(u * u)
+
+    x = numpy.arange(1.0, LENGTH + 1) + comm.rank
+    value, back = ampi.vjp(lambda x: np.sum(ampi.timeloop(step, x * 1.0, 4, checkpoints=1) ** 2), x)
+    expected, wanted = ampi.vjp(plain, x)
+    assert len(turns) == 4
+    assert value == pytest.approx(expected, rel=1e-12)
+    numpy.testing.assert_allclose(back(1.0), wanted(1.0), rtol=1e-12)
     comm.Free()
