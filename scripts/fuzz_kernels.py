@@ -120,6 +120,8 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    from random_carried import Carried
+    from random_check import is_refusal
     from random_draws import FlowThatDraws, LanguageThatDraws
     from random_flow import Flow
     from random_kernels import Program
@@ -129,9 +131,7 @@ def main():
 
     kinds = (Flow, Language, functools.partial(Program, wide=True), Language)
     kinds += (Flow, Language, functools.partial(Program, wide=True, functions=True), Language)
-    kinds += (FlowThatDraws, LanguageThatDraws, Recursion, OfLists, MutualRecursion)
-
-    from ampi import KernelError
+    kinds += (FlowThatDraws, LanguageThatDraws, Recursion, OfLists, MutualRecursion, Carried)
 
     deadline = time.monotonic() + 60 * options.minutes
     first = seed = random.randrange(10**8) if options.seed is None else options.seed
@@ -139,7 +139,7 @@ def main():
     while time.monotonic() < deadline:
         text = kinds[seed % len(kinds)](seed).source()
         error = problem(text, seed)
-        if isinstance(error, KernelError):  # says so, and computes nothing wrong
+        if is_refusal(error):  # says so, and computes nothing wrong
             refused[str(error).partition(": ")[2]] += 1
         elif isinstance(error, SlowKernel):
             refused[f"not examined within {PATIENCE} s, and slow in Python"] += 1

@@ -278,6 +278,13 @@ def has_lists(text):
     return "def kernel(l, m, s," in text
 
 
+def is_refusal(error):
+    """Whether a kernel is refused with what to write instead, be it when it runs: nothing wrong is computed."""
+    return isinstance(error, ampi.KernelError) or (
+        isinstance(error, ValueError) and "changes its size in a loop" in str(error)
+    )
+
+
 def examine_all(text, seed):
     """The same, and that the programs do not depend on what things are called."""
     if "np.random." in text:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import random_check
 from kernel_cases import Check, run
-from random_check import examine, examine_lists, examine_recorded, in_python, kernel_of
+from random_carried import Carried
+from random_check import examine, examine_lists, examine_recorded, in_python, is_refusal, kernel_of
 from random_flow import Flow
 from random_kernels import Program
 from random_language import Language
@@ -76,6 +77,16 @@ def test_mutual_recursion(seed):
     examine(MutualRecursion(seed).source(), seed)
 
 
+@pytest.mark.parametrize("seed", seeds(100_000, 16))
+def test_carried_parts(seed):
+    try:
+        examine(Carried(seed).source(), seed)
+    except (KernelError, ValueError) as problem:
+        if not is_refusal(problem):
+            raise
+        pytest.skip(str(problem))
+
+
 @pytest.mark.parametrize("seed", seeds(80_000, 16))
 def test_lists_among_arguments(seed):
     examine_lists(OfLists(seed).source(), seed)
@@ -99,6 +110,23 @@ def two_exits(x, a):
 def test_copies_of_what_is_replaced_behind_two_exits():
     """The values of the first part, the gradient and the differences agree: what was current becomes previous."""
     Check(two_exits, [2.0, 0.7], ("x", "a")).compare(1e-12)
+
+
+ROWS_AND_COLUMNS = """\
+def kernel(a, b, c, index, u, v, n):
+    m = np.ones((n, n + 1)) * v
+    p = m[:, n - 1]
+    for i in range(0, n, 2):
+        p = m[i][::-1]
+    p[-1] += b[0]
+    return m[-1, 0] + p[1]
+"""
+
+
+def test_a_column_and_rows_by_one_name():
+    """The rows are taken by way of a name of their own: what is known of the column does not hold for them."""
+    with pytest.raises(KernelError, match="make a copy before"):
+        examine(ROWS_AND_COLUMNS, 23)
 
 
 def overwritten_in_every_case(b, u, v):

@@ -121,7 +121,8 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
     if root is None or not any(id(b) in inside for b in found if isinstance(b, ir.View) or b.index):
         return None
     parts: dict[str, tuple[int | None, ...]] = {root.name: tuple(range(root.type.ndim))}
-    while len(parts) <= len(names):
+    known_before = 0
+    while len(parts) > known_before:  # once more when all are known: every binding is looked at
         known_before = len(parts)
         for b in found:
             if b.array.name in parts:
@@ -131,8 +132,8 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
                 mapping = tuple(None if k is None else axes[k].along for k in parts[b.array.name])
                 if parts.setdefault(b.target.name, mapping) != mapping:
                     return None
-        if len(parts) == known_before:
-            return None
+    if len(parts) <= len(names):
+        return None
     del parts[root.name]
     return Group(root, parts)
 
