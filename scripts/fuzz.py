@@ -7,6 +7,7 @@ anew, and the program has failed.
 import argparse
 import collections
 import dataclasses
+import faulthandler
 import json
 import os
 import pathlib
@@ -43,12 +44,14 @@ def work():
         if not line:
             return
         task = json.loads(line)
+        faulthandler.dump_traceback_later(PATIENCE - 10)  # where each rank stands that does not answer
         try:
             problems = check(function(task["source"]), task["narrow"], task["kept"])
         except BaseException:
             sys.stderr.write(f"rank {WORLD.rank}:\n{traceback.format_exc()}")
             sys.stderr.flush()
             WORLD.Abort(1)
+        faulthandler.cancel_dump_traceback_later()
         if WORLD.rank == 0:
             print(ANSWER + json.dumps(problems), flush=True)
 
@@ -96,7 +99,7 @@ class Group:
     def dead(self, why):
         self.stop()
         self.errors.seek(0)
-        return [why, *self.errors.read().splitlines()[-60:]]
+        return [why, *self.errors.read().splitlines()[-100:]]
 
     def stop(self):
         try:
@@ -129,6 +132,7 @@ class Search:
         self.deadline = deadline
         self.group = None
         self.failed = None
+        self.seed = 0
         self.programs = self.loops = 0
         self.steps = collections.Counter()
 
@@ -141,6 +145,8 @@ class Search:
     def round(self, ranks, seed):
         """Programs for one seed; raises Found."""
         from generated_programs import programs
+
+        self.seed = seed
 
         @hypothesis.seed(seed)
         @hypothesis.settings(
@@ -165,11 +171,12 @@ class Search:
 
     def fails(self, program):
         """Whether a program fails; it is kept if so."""
-        from generated_programs import source
+        from generated_programs import script, source
 
         problems = self.verdict(program, source(program))
         if problems:
             self.failed = program, problems
+            self.file().write_text(script(program), encoding="utf-8")  # it may never end to be made smaller
             self.say(f"FAILED with {len(program.steps)} steps:", problems[0].replace("\n", " ")[:100])
         return bool(problems)
 
@@ -195,6 +202,9 @@ class Search:
                 steps = (*program.steps[:position], simpler, *program.steps[position + 1 :])
                 if present[number]:
                     self.fails(dataclasses.replace(program, steps=steps))
+
+    def file(self):
+        return pathlib.Path(f"fuzz-{self.seed}.py").resolve()
 
     def say(self, *words):
         print(time.strftime("%H:%M:%S"), *words, flush=True)
@@ -223,7 +233,7 @@ def main():
             seed += 1
     except Found:
         status = 1
-        report(seed, *search.failed)
+        report(search.file(), *search.failed)
     finally:
         search.close()
     counts = ", ".join(f"{kind} {n}" for kind, n in search.steps.most_common())
@@ -234,11 +244,9 @@ def main():
     return status
 
 
-def report(seed, program, problems):
-    from generated_programs import script, source
+def report(file, program, problems):
+    from generated_programs import source
 
-    file = pathlib.Path(f"fuzz-{seed}.py").resolve()
-    file.write_text(script(program), encoding="utf-8")
     print(f"\n{source(program)}", *problems, sep="\n")
     print(f"\nmpiexec -n {program.ranks} python {file}", flush=True)
 
