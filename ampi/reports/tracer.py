@@ -13,7 +13,7 @@ from _thread import get_ident
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from itertools import compress, count, islice, repeat
+from itertools import compress, islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
@@ -116,7 +116,9 @@ class TracedRecords(list):
         self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
         if saved or kept:
             self.tracer.memory.extend((now(), site, saved, kept))
-            held = self.held.setdefault(site, [0, 0])
+            held = self.held.get(site)
+            if held is None:
+                held = self.held[site] = [0, 0]
             held[0] += saved
             held[1] += kept
 
@@ -161,21 +163,25 @@ def access_of(record: Any) -> Access | None:
 
 
 class SweptRecords(TracedRecords):
-    """The same while a sweep asks for one record after the other.
+    """The same while a sweep asks for one record after the other, from the last one to the first.
 
     Attributes
     ----------
     sweep : Sweep
-    turns : list
-        The records that it came to, of those that are not counted yet.
+    due : int or None
+        Position of the record that the sweep comes to next; None: it has come to all of them.
+    first : int
+        Position of the record that the times begin with.
     times, inside : array
-        When it came to each of them, and how much of the time before had been counted then.
+        When it came to each of the records that are not counted yet, and how much of the time before had been counted
+        then.
     counted : int
         Nanoseconds of records that are not in `Tracer.inside` yet.
     """
 
     sweep: Sweep
-    turns: list[Any]
+    due: int | None
+    first: int
     times: array[int]
     inside: array[int]
     counted: int
@@ -184,7 +190,9 @@ class SweptRecords(TracedRecords):
     def begin(self, sweep: Sweep) -> None:
         """A sweep begins."""
         self.sweep, self.counted, self.next_sample = sweep, 0, 0
-        self.turns, self.times, self.inside = [], array("q"), array("q")
+        self.first = len(self) - 1
+        self.due = self.first if self else None
+        self.times, self.inside = array("q"), array("q")
         self.agreed = 0
         self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
         sweep.note_shadows(self._note_shadow)
@@ -192,17 +200,17 @@ class SweptRecords(TracedRecords):
         del self.passages[:]
 
     def __getitem__(self, k: Any) -> Any:
-        record = _item(self, k)
-        if type(k) is int:
+        if k == self.due:
+            self.due = k - 1 if k else None
             time = now()
-            self.turns.append(record)
-            self.times.append(time)
+            times = self.times
+            times.append(time)
             self.inside.append(self.tracer.inside)
             if time > self.next_sample:
                 self.sample()
-            if len(self.turns) > _MOST_TURNS:
+            if len(times) > _MOST_TURNS:
                 self.settle()
-        return record
+        return _item(self, k)
 
     def sample(self) -> None:
         """How large the shadows are: asked for only so often that it costs little."""
@@ -225,49 +233,56 @@ class SweptRecords(TracedRecords):
 
     def current(self) -> int:
         """The site of the record that the sweep has come to."""
-        return self.sites.get(id(self.turns[-1]), 0) if self.turns else AGREEMENT
+        if not self.times:
+            return AGREEMENT
+        return self.sites.get(id(_item(self, 0 if self.due is None else self.due + 1)), 0)
 
     def settle(self) -> None:
         """Count the records that the sweep has passed, and note when it did those that send or receive."""
-        records, tracer = self.turns, self.tracer
-        if records:
+        many, tracer = len(self.times) - 1, self.tracer
+        if many >= 0:
             self.agreed = self.agreed or self.times[0]
-        if len(records) < 2:
+        if many < 1:
             return
+        records = _item(self, slice(self.first - many + 1, self.first + 1))
+        records.reverse()
         spans = np.diff(self.times) - np.diff(self.inside)
-        adjoints = list(map(_adjoint_of, records[:-1]))  # itself, unless it undoes something besides
+        adjoints = list(map(_adjoint_of, records))  # itself, unless it undoes something besides
         kinds = list(map(type, adjoints))
         for cls in set(kinds).difference(_passed):
             _passed[cls] = _passed_by(cls)
-        swept = self.swept
+        swept, before = self.swept, len(self.passages)
         passes = list(map(_passed.__getitem__, kinds))
-        for place, passed, adjoint in compress(zip(count(len(self.passages)), passes, adjoints), passes):
+        for k in compress(range(many), passes):
+            passed, adjoint = passes[k], adjoints[k]
             if passed == ITSELF:
-                swept[id(adjoint)] = place
+                swept[id(adjoint)] = before + k
             elif passed == FIRST:
-                swept.setdefault(id(adjoint), place)
+                swept.setdefault(id(adjoint), before + k)
             else:
                 for part in adjoint if passed == PARTS else adjoint.accesses:
-                    swept[id(part)] = place
+                    swept[id(part)] = before + k
         self.passages.extend(self.times[:-1])
-        table = np.empty((len(records) - 1, EVENT), np.int64)
+        table = np.empty((many, EVENT), np.int64)
         table[:, 0], table[:, 1] = self.times[:-1], self.times[1:]
-        table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records[:-1]), repeat(0)), np.int64)
+        table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records), repeat(0)), np.int64, many)
         table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
         tracer.count(sites, SWEEP, spans)
-        tracer.adjoints.update(sites.tolist())
+        numbers = np.bincount(sites)
+        for site in np.flatnonzero(numbers).tolist():
+            tracer.adjoints[site] += int(numbers[site])
         self.counted += int(spans.sum())
         tracer.keep(table)
-        self.turns, self.times, self.inside = records[-1:], self.times[-1:], self.inside[-1:]
+        self.first -= many
+        self.times, self.inside = self.times[-1:], self.inside[-1:]
 
     def end(self) -> None:
         """The sweep has passed all records, or stops."""
         self.times.append(now())
         self.inside.append(self.tracer.inside)
-        self.turns.append(None)
         self.settle()
         self.passages.extend(self.times[-1:])
-        self.turns, self.times, self.inside = [], array("q"), array("q")
+        self.times, self.inside = array("q"), array("q")
         self.tracer.inside += self.counted
 
     def passed_before(self, things: Iterable[Any], begin: int) -> None:
@@ -357,6 +372,7 @@ class Tracer:
         self.comms: dict[int, str] = {}
         self.named: dict[int, str] = {}
         self.spoken: array[int] = array("q")
+        self.speaker: tuple[Any, int | None] = None, None  # the communicator that was used last, and its identity
         self.plain = Plain()
         self.inside = 0
         self.tapes: list[weakref.ref] = []
@@ -501,13 +517,20 @@ class Tracer:
 
     def spoke(self, comm: Any, begin: int) -> None:
         """A call has used a communicator."""
+        if comm is not self.speaker[0]:
+            self.speaker = comm, self.identity(comm)
+        identity = self.speaker[1]
+        if identity is not None and len(self.spoken) < 2 * MOST_EVENTS:
+            self.spoken.extend((begin, identity))
+
+    def identity(self, comm: Any) -> int | None:
+        """What a communicator has been noted by, with its name; None: it has no reverse."""
         reverse = reverse_of(comm)
-        if reverse is None or len(self.spoken) >= 2 * MOST_EVENTS:
-            return
-        identity = reverse.identity
-        if identity not in self.named:
-            self.named[identity] = (comm.Get_name() if comm else "") or reverse.name
-        self.spoken.extend((begin, identity))
+        if reverse is None:
+            return None
+        if reverse.identity not in self.named:
+            self.named[reverse.identity] = (comm.Get_name() if comm else "") or reverse.name
+        return reverse.identity
 
     def wait(self, begin: int, end: int) -> None:
         """A wait inside of what happens."""
