@@ -162,14 +162,18 @@ def access_of(record: Any) -> Access | None:
     return adjoint if isinstance(adjoint, Access) else None
 
 
+_FIRST, _NONE = -1, -2
+
+
 class SweptRecords(TracedRecords):
     """The same while a sweep asks for one record after the other, from the last one to the first.
 
     Attributes
     ----------
     sweep : Sweep
-    due : int or None
-        Position of the record that the sweep comes to next; None: it has come to all of them.
+    due : int
+        Position of the record that the sweep comes to next; `_FIRST`: whichever it begins with, `_NONE`: it has come to
+        all of them.
     first : int
         Position of the record that the times begin with.
     times, inside : array
@@ -180,7 +184,7 @@ class SweptRecords(TracedRecords):
     """
 
     sweep: Sweep
-    due: int | None
+    due: int
     first: int
     times: array[int]
     inside: array[int]
@@ -190,8 +194,7 @@ class SweptRecords(TracedRecords):
     def begin(self, sweep: Sweep) -> None:
         """A sweep begins."""
         self.sweep, self.counted, self.next_sample = sweep, 0, 0
-        self.first = len(self) - 1
-        self.due = self.first if self else None
+        self.due = _FIRST
         self.times, self.inside = array("q"), array("q")
         self.agreed = 0
         self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
@@ -200,8 +203,11 @@ class SweptRecords(TracedRecords):
         del self.passages[:]
 
     def __getitem__(self, k: Any) -> Any:
-        if k == self.due:
-            self.due = k - 1 if k else None
+        due = self.due
+        if k == due or (due == _FIRST and type(k) is int and k >= 0):
+            if due == _FIRST:
+                self.first = k
+            self.due = k - 1 if k else _NONE
             time = now()
             times = self.times
             times.append(time)
@@ -235,7 +241,7 @@ class SweptRecords(TracedRecords):
         """The site of the record that the sweep has come to."""
         if not self.times:
             return AGREEMENT
-        return self.sites.get(id(_item(self, 0 if self.due is None else self.due + 1)), 0)
+        return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
 
     def settle(self) -> None:
         """Count the records that the sweep has passed, and note when it did those that send or receive."""
