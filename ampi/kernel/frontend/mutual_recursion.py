@@ -115,7 +115,7 @@ class _Together:
                 ast.copy_location(node, s)
         arguments = self.arguments(s, function)
         assigned = bound_names(ast.Module(definition.body, []))
-        names = {n: self.fresh(n) for n in bound_names(definition)}
+        names = {n: self.fresh(n) for n in sorted(bound_names(definition))}
         before: list[ast.stmt] = []
         for parameter, value in arguments.items():
             known_by = name_of(value)
