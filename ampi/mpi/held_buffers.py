@@ -1,4 +1,4 @@
-"""Buffers of operations under way: somebody has to keep their memory until MPI has read it, or written it.
+"""Lifetimes of buffers: somebody has to keep their memory until an operation under way has read it, or written it.
 
 A program may give an operation an array that nothing else holds: ``comm.Iallreduce(u * u, y)``, ``win.Put(2 * x, 1)``.
 mpi4py's requests keep the arrays of most operations, but not those of reductions and of Iallgatherv, and its windows

@@ -18,22 +18,9 @@ from random_recursion import MutualRecursion, Recursion
 
 from ampi import KernelError
 
-LONG = {
-    10_055,
-    20_017,
-    20_033,
-    30_005,
-    40_025,
-    40_027,
-    50_005,
-    50_006,
-    50_029,
-    60_008,
-    60_034,
-    70_005,
-    90_001,
-    90_004,
-}  # three seconds and more
+LONG = {10_055, 20_017, 20_033, 30_005, 40_025, 40_027, 50_005, 50_006, 50_029, 60_008, 60_034, 70_005, 90_001,
+        90_004}  # fmt: skip
+"""Those that take three seconds and more."""
 
 
 def seeds(first, count):
