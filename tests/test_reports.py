@@ -17,9 +17,9 @@ import ampi
 import ampi.numpy
 import ampi.numpy as np
 from ampi.mpi.messages import line_of
-from ampi.reports import checked, gathering, tracer, written
+from ampi.reports import checked, gathering, traced_records, written
 from ampi.reports import figures as shown
-from ampi.reports.tracer import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
+from ampi.reports.events import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
 from ampi.testing import TaylorTest
 
 RING = """\
@@ -597,8 +597,8 @@ def test_checkpoints_are_seen_until_they_are_freed():
 
 @pytest.mark.parametrize("lanes", [0, 3])
 def test_shadows_are_those_of_the_lines_whose_adjoints_made_them(lanes, monkeypatch):
-    monkeypatch.setattr(tracer, "SAMPLES", 10**9)  # at every record
-    monkeypatch.setattr(tracer, "SHARE", 0)
+    monkeypatch.setattr(traced_records, "SAMPLES", 10**9)  # at every record
+    monkeypatch.setattr(traced_records, "SHARE", 0)
     with ampi.tracing() as trace:
         with ampi.Tape() as tape:
             x = tape.watch(numpy.ones(100))

@@ -9,8 +9,8 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from .events import COMMUNICATION, PRIMAL, RECORDING, SWEEP, WAITING
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
-from .tracer import COMMUNICATION, PRIMAL, RECORDING, SWEEP, WAITING
 
 MOST_SHOWN = 60_000
 """Events in the page."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .tracer import EVENT, MEMORY, MESSAGE, Tracer, rows_of
+from .events import EVENT, MESSAGE, rows_of
+from .tracer import Tracer
 
 ROUNDS = 8
 """Messages by which two clocks are compared; the quickest one counts."""
@@ -115,7 +116,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         "totals": tracer.totals,
         "adjoints": tracer.adjoints,
         "phases": [(at(t), phase) for t, phase in tracer.phases],
-        "memory": [(at(t), *rest) for t, *rest in rows_of(tracer.memory, MEMORY).tolist()],
+        "memory": [(at(t), *rest) for t, *rest in tracer.memory_of_all().tolist()],
         "shadows": [(at(t), size) for t, size in tracer.shadows],
         "checkpoints": [(at(t), size) for t, size in tracer.checkpoints],
         "messages": [

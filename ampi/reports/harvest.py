@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from itertools import chain
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,19 @@ from ..mpi.collective_calls import Performed
 from ..mpi.log import Communication, Log
 from ..mpi.messages import ALL, Received, Route, Sent
 from ..tape import Tape
+from .events import COMMUNICATION, MESSAGE, STAMP, rows_of
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
-from .tracer import COMMUNICATION, STAMP, TracedRecords, Tracer, access_of
+from .traced_records import TracedRecords, access_of
+from .tracer import Tracer
 
 
 def harvest(tracer: Tracer, tape: Tape) -> None:
     """Take from a tape what it knows of its communication; a sweep that comes later replaces it."""
     records = tape.records
     traced = isinstance(records, TracedRecords)
-    tracer.messages[records.number if traced else -1] = array("q", chain.from_iterable(of_tape(tracer, tape)))
+    found = tracer.messages[records.number if traced else -1] = array("q")
+    for rows in of_tape(tracer, tape):
+        found.frombytes(rows.tobytes())
     if traced:
         records.harvested = True
 
@@ -32,12 +37,12 @@ def unseen_receives(tape: Tape) -> list[Received]:
     return list(communication.unseen) if isinstance(communication, Communication) else []
 
 
-def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
+def of_tape(tracer: Tracer, tape: Tape) -> Iterable[np.ndarray]:
     """Messages and collective calls of a tape.
 
     Yields
     ------
-    tuple
+    array of int64, shape (any, MESSAGE)
         `SENT`, `RECEIVED`, `COLLECTIVE`, `WRITTEN` or `FETCHED`; identity of the communicator; this rank's partner in
         the world (-1: all); tag; bytes; site; begin and end of the call (0: not known), the same in the sweep; bytes of
         the adjoint (-1: there is none, or no sweep has run).
@@ -51,50 +56,94 @@ def of_tape(tracer: Tracer, tape: Tape) -> Iterable[tuple]:
         if log.reverse is None:
             continue
         tracer.comms[log.reverse.identity] = log.reverse.name
-        yield from _of_log(tracer, log, traced)
-        for call in log.collectives:
-            if isinstance(call, Performed):
-                yield _collective(tracer, log, call, traced)
-    yield from _of_windows(tracer, tape, traced)
+        if log.messages:
+            yield _of_log(tracer, log, traced)
+        performed = (call for call in log.collectives if isinstance(call, Performed))
+        yield _table([_collective(tracer, log, call, traced) for call in performed])
+    yield _table(_of_windows(tracer, tape, traced))
 
 
-def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> Iterable[tuple]:
-    stamps = () if traced is None else traced.stamps.get(id(log), ())
-    swept, passages, completed = (
-        ({}, array("q"), {}) if traced is None else (traced.swept, traced.passages, traced.completed)
-    )
-    identity, sites, many = log.reverse.identity, tracer.sites, len(stamps) // STAMP
-    sizes: dict[Any, int] = {}  # bytes of an element
-    routes: dict[int, tuple[int, int, int, str]] = {}  # the messages of a loop have theirs in common
-    for k, message in enumerate(log.messages):
-        known = routes.get(id(message.route))
-        if known is None:
-            known = routes[id(message.route)] = _of_route(tracer, log, message.route)
-        partner, tag, site, line = known
-        if partner < 0 or message.void:
-            continue
-        begin, end = 0, 0
-        if k < many and sites[stamps[STAMP * k]][0] == line:  # a call that is traced
-            site, begin, end = stamps[STAMP * k : STAMP * (k + 1)]
-        back, buffer = -1, message.buffer
-        if message.back is not None and buffer is not None:
-            size = sizes.get(buffer.dtype)
-            if size is None:
-                size = sizes[buffer.dtype] = np.dtype(buffer.dtype).itemsize
-            back = buffer.count * size
-        number = id(message)
-        place = swept.get(number)
-        left, came = (0, 0) if place is None else (passages[place], passages[place + 1])
-        nbytes = -1 if message.nbytes == ALL else message.nbytes
-        kind = SENT if isinstance(message, Sent) else RECEIVED
-        yield kind, identity, partner, tag, nbytes, site, begin, completed.get(number, end), left, came, back
+def _table(found: Iterable[tuple]) -> np.ndarray:
+    return np.array(list(found), np.int64).reshape(-1, MESSAGE)
 
 
-def _of_route(tracer: Tracer, log: Log, route: Route) -> tuple[int, int, int, str]:
-    """Partner in the world (less than 0: none, or of a program that was spawned), tag, site, and its line."""
+_told = attrgetter("route", "buffer", "void", "nbytes", "back")
+
+
+def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> np.ndarray:
+    """The messages of a log, a row for each.
+
+    They come by the ten thousand while the program waits: what can be done for all of them at once is.  The messages of
+    a loop have their routes and buffers in common.
+    """
+    messages = log.messages
+    several, kinds = len(messages), list(map(type, messages))
+    try:
+        routes, buffers, void, sizes, backs = zip(*map(_told, messages))
+    except AttributeError:  # no sweep has run
+        routes, buffers, void = zip(*((message.route, message.buffer, message.void) for message in messages))
+        sizes, backs = [getattr(message, "nbytes", ALL) for message in messages], repeat(None, several)
+    is_sent = {cls: SENT if issubclass(cls, Sent) else RECEIVED for cls in set(kinds)}
+    lines_of = {number: _of_route(tracer, log, route) for number, route in dict(zip(map(id, routes), routes)).items()}
+    nbytes_of = {number: _nbytes(buffer) for number, buffer in dict(zip(map(id, buffers), buffers)).items()}
+
+    table = np.zeros((several, MESSAGE), np.int64)
+    table[:, 0] = np.fromiter(map(is_sent.__getitem__, kinds), np.int64, several)
+    table[:, 1] = log.reverse.identity
+    which = dict(zip(lines_of, range(several)))
+    of_routes = np.array(list(lines_of.values()), np.int64)
+    of_routes = of_routes[np.fromiter(map(which.__getitem__, map(id, routes)), np.int64, several)]
+    table[:, (2, 3, 5)] = of_routes[:, :3]
+    table[:, 4] = np.array(sizes, np.int64)
+    table[table[:, 4] == ALL, 4] = -1
+    table[:, 10] = np.fromiter(map(nbytes_of.__getitem__, map(id, buffers)), np.int64, several)
+    table[[back is None for back in backs], 10] = -1
+    if traced is not None:
+        stamps = rows_of(traced.stamps.get(id(log), array("q")), STAMP)
+        _add_times(table, tracer, traced, list(map(id, messages)), of_routes[:, 3], stamps)
+    return table[(table[:, 2] >= 0) & ~np.array(void, bool)]
+
+
+def _nbytes(buffer: Any) -> int:
+    return -1 if buffer is None else buffer.count * np.dtype(buffer.dtype).itemsize
+
+
+def _add_times(
+    table: np.ndarray,
+    tracer: Tracer,
+    traced: TracedRecords,
+    numbers: list[int],
+    lines: np.ndarray,
+    stamps: np.ndarray,
+) -> None:
+    """Begin and end of messages, the same in the sweep, and the sites of those whose calls have been traced.
+
+    Parameters
+    ----------
+    numbers : list of int
+        The ids of the messages.
+    lines : array of int
+        Numbers of the lines that they are of.
+    """
+    stamps = stamps[: len(table)]
+    of_calls = np.fromiter(map(tracer.lines.__getitem__, stamps[:, 0].tolist()), np.int64, len(stamps))
+    seen = np.flatnonzero(of_calls == lines[: len(stamps)])
+    table[seen, 5:8] = stamps[seen]
+    if traced.completed:
+        ended = np.fromiter(map(traced.completed.get, numbers, repeat(0)), np.int64, len(numbers))
+        table[:, 7] = np.where(ended, ended, table[:, 7])
+    if traced.swept:
+        places = np.fromiter(map(traced.swept.get, numbers, repeat(-1)), np.int64, len(numbers))
+        passages = np.array(traced.passages, np.int64)
+        swept = np.flatnonzero(places >= 0)
+        table[swept, 8], table[swept, 9] = passages[places[swept]], passages[places[swept] + 1]
+
+
+def _of_route(tracer: Tracer, log: Log, route: Route) -> tuple[int, int, int, int]:
+    """Partner in the world (less than 0: none, or of a program that was spawned), tag, site, and number of its line."""
     partner = log.reverse.in_world(route.partner)[0] if route.partner >= 0 else -1
     site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
-    return partner, route.tag, site, tracer.sites[site][0]
+    return partner, route.tag, site, tracer.lines[site]
 
 
 def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords | None) -> tuple:

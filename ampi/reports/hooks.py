@@ -6,6 +6,7 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain
 from sys import _getframe
 from time import perf_counter_ns as now
 from typing import Any
@@ -19,7 +20,8 @@ from ..mpi.pkl5 import Pkl5Intercomm, Pkl5Intracomm
 from ..mpi.waiting import Patience
 from ..recording import opened
 from . import plain
-from .tracer import COMMUNICATION, KERNEL, SWEEP, WAITING, Tracer, running
+from .events import COMMUNICATION, KERNEL, SWEEP, WAITING
+from .tracer import Tracer, running
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
@@ -66,6 +68,7 @@ def remove() -> None:
     """Put everything back."""
     global _tracer
     _tracer = None
+    _paused.clear()
     while _replaced:
         owner, name, value = _replaced.pop()
         if value is _MISSING:
@@ -90,7 +93,7 @@ def install(tracer: Tracer) -> None:
             wrapped.append((cls, name, _making(name, found)))
     for cls, name, wrap in (
         (Kernel, "__call__", _calling),
-        (Patience, "__enter__", _entering),
+        (Patience, "pause", _pausing),
         (Patience, "__exit__", _leaving),
         (Stored, "__init__", _storing),
     ):
@@ -117,7 +120,8 @@ def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
 @cache
 def _seen(function: Callable, cls_name: str, name: str, kind: int) -> Callable:
     """A method of a class of MPI's that looks at the clock, and at messages."""
-    return _traced(function, name, kind, *_around(cls_name, name), speaks=cls_name == "Comm")
+    stamps = cls_name == "Comm" and name in plain.PARAMETERS
+    return _traced(function, name, kind, *_around(cls_name, name), speaks=cls_name == "Comm", stamps=stamps)
 
 
 @cache
@@ -134,6 +138,7 @@ def _traced(
     after: Callable | None = None,
     *,
     speaks: bool = False,
+    stamps: bool = False,
 ) -> Callable:
     """A method that looks at the clock.
 
@@ -146,6 +151,8 @@ def _traced(
         arguments, keywords, result, before)``, which gives the result.
     speaks : bool
         Whether the first argument is the communicator that is used.
+    stamps : bool
+        Whether it may log messages; ``before`` and ``after`` are for those of which no tape is told.
     """
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -161,7 +168,8 @@ def _traced(
             if itself:
                 tracer.known[key] = site  # the tracer keeps the code alive
         tracer.call = site
-        noted = None if before is None else before(tracer, arguments, keywords)
+        told = tracer.recording if stamps else None
+        noted = None if before is None or told is not None else before(tracer, arguments, keywords)
         begin = now()
         try:
             result = function(*arguments, **keywords)
@@ -175,6 +183,10 @@ def _traced(
             events.extend((begin, end, site, phase, kind))
             if len(events) > tracer.full:
                 tracer.settle()
+        if told is not None:
+            if not told.stamp((site, begin, end)):  # of what has a stamp the communicator is known
+                tracer.spoke(arguments[0], begin)
+            return result
         if speaks:
             tracer.spoke(arguments[0], begin)
         if after is not None:
@@ -203,12 +215,9 @@ def _around_message(name: str) -> tuple[Callable | None, Callable]:
     first, then = plain.send_or_receive(name)
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        return first(arguments, keywords) if tracer.recording is None and opened() is None else None
+        return first(arguments, keywords) if opened() is None else None
 
     def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
-        if tracer.recording is not None:
-            tracer.recording.stamp(found)
-            return result
         if opened() is not None:
             return result
         if type(result) is _Request:
@@ -237,6 +246,8 @@ def _around_completion(name: str) -> tuple[Callable, Callable]:
     """Remember when messages had come."""
     if name in ("Wait", "wait"):
         return _around_wait(name)
+    if name in ("Waitall", "waitall"):
+        return _around_waitall(name)
     several = name.lower().endswith(("all", "any", "some"))
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -286,6 +297,30 @@ def _around_wait(name: str) -> tuple[Callable, Callable]:
     return before, after
 
 
+def _around_waitall(name: str) -> tuple[Callable, Callable]:
+    """The same of several requests, all of which have ended after the call."""
+
+    def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
+        requests = arguments[0] if arguments else keywords.get("requests", ())
+        if tracer.recording is not None:
+            return [getattr(request, "parts", None) for request in requests]
+        if not tracer.plain.pending or opened() is not None:
+            return None
+        return plain.completing(tracer.plain, name, requests, arguments, keywords)
+
+    def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
+        if noted:
+            if tracer.recording is None:
+                plain.completed(tracer.plain, noted, found[2], result)
+            else:
+                note = tracer.recording.completed.setdefault
+                for number in map(id, chain.from_iterable(filter(None, noted))):
+                    note(number, found[2])
+        return result
+
+    return before, after
+
+
 def _after_access(name: str) -> Callable:
     """Remember when a one-sided operation was begun."""
 
@@ -313,7 +348,8 @@ def _making(name: str, function: Callable) -> Callable:
     return method
 
 
-_entered: list[int] = []
+_paused: list[tuple[Patience, int]] = []
+"""Waits that have not been over at once, the innermost one last, and when they began."""
 
 
 def _here() -> Tracer | None:
@@ -322,21 +358,23 @@ def _here() -> Tracer | None:
 
 
 @cache
-def _entering(function: Callable) -> Callable:
-    def __enter__(self: Patience) -> Any:
-        if _here() is not None:
-            _entered.append(now())
-        return function(self)
+def _pausing(function: Callable) -> Callable:
+    def pause(self: Patience) -> None:
+        if not self.turns and _here() is not None:
+            _paused.append((self, now()))
+        function(self)
 
-    return __enter__
+    return pause
 
 
 @cache
 def _leaving(function: Callable) -> Callable:
     def __exit__(self: Patience, *error: Any) -> Any:
-        tracer = _here()
-        if tracer is not None and _entered:
-            tracer.wait(_entered.pop(), now())
+        if self.turns and _paused and _paused[-1][0] is self:
+            begin = _paused.pop()[1]
+            tracer = _here()
+            if tracer is not None:
+                tracer.wait(begin, now())
         return function(self, *error)
 
     return __exit__

@@ -12,9 +12,6 @@ import weakref
 from _thread import get_ident
 from array import array
 from collections import Counter
-from collections.abc import Iterable
-from itertools import compress, islice, repeat
-from operator import attrgetter
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -22,301 +19,21 @@ import numpy as np
 
 from ..handouts import LIBRARIES
 from ..kernel.runtime import progress
-from ..mpi.messages import Collective, Completion, Received, Sent, line_of
+from ..mpi.messages import line_of
 from ..mpi.reverse import reverse_of
-from ..mpi.rma_access import Access, Completed
 from ..programs.traffic import name_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
+from .events import COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
 from .plain import Plain
+from .traced_records import SweptRecords, TracedRecords
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-PRIMAL, RECORDING, SWEEP = range(3)
-"""What a moment belongs to; what is recorded anew in a sweep (of a time loop) belongs to the sweep."""
-COMPUTED, KERNEL, COMMUNICATION, WAITING = range(4)
-"""What an event is."""
-AGREEMENT = 1
-"""The site of what the ranks do before a sweep."""
 MOST_EVENTS = 1_000_000
 """Events of a rank that are kept one by one; all of them are counted."""
 MOST_UNSETTLED = 100_000
 """Events that are not counted yet."""
-SAMPLES = 256
-"""So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
-SHARE = 400
-"""Asking them takes one part in so many of the sweep's time, or less."""
-
-EVENT, STAMP, MEMORY, MESSAGE = 5, 3, 4, 11
-"""Numbers in each of the flat tuples that are kept."""
-
-_append = list.append
-_item = list.__getitem__
-_adjoint_of = attrgetter("adjoint")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 running: list[Tracer] = []
 """The tracer that is installed, if there is one."""
-
-
-class TracedRecords(list):
-    """The records of a tape, with what is known of each: the number of its site, by its id.
-
-    Attributes
-    ----------
-    tracer : Tracer
-    number : int
-        Of the tape, among the tracer's.
-    sites : dict
-    stamps : dict
-        By the ids of logs: site, begin and end of the calls that logged their messages, in the same order; flat.
-    accesses : dict
-        By the ids of one-sided operations: site, begin and end of the call.
-    completed : dict
-        By the ids of received messages: when they had come.
-    passages : array
-        When the latest sweep came to each record, and when it had passed the last one.
-    swept : dict
-        By the ids of messages, collective calls and one-sided operations: the place of their record among these.
-    agreed : int
-        When the latest sweep came to its first record.
-    saved, kept : int
-        Bytes of the tape that have been ascribed to a line.
-    held : dict
-        The same by site.
-    """
-
-    def __init__(self, tracer: Tracer, tape: Tape) -> None:
-        super().__init__()
-        self.tracer = tracer
-        self.number = len(tracer.tapes)
-        self.tape: Tape | None = tape  # until it is closed, for it holds these
-        self.sites: dict[int, int] = {}
-        self.stamps: dict[int, array[int]] = {}
-        self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
-        self.accesses: dict[int, tuple[int, int, int]] = {}
-        self.completed: dict[int, int] = {}
-        self.passages: array[int] = array("q")
-        self.swept: dict[int, int] = {}
-        self.saved = self.kept = 0
-        self.held: dict[int, list[int]] = {}
-        self.harvested = False
-        self.agreed = 0
-
-    def append(self, record: Any) -> None:
-        """Append a record, and remember the line that it is of."""
-        _append(self, record)
-        site = self.tracer.call
-        if site < 0:
-            site = self.tracer.outside(record)
-        self.sites[id(record)] = site
-        tape = self.tape
-        if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
-            self.ascribe(tape, site)
-
-    def ascribe(self, tape: Tape, site: int) -> None:
-        """What the tape has saved since the last record is of this line."""
-        saved, kept = tape.saved_bytes - self.saved, tape.kept_bytes - self.kept
-        self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
-        if saved or kept:
-            self.tracer.memory.extend((now(), site, saved, kept))
-            held = self.held.get(site)
-            if held is None:
-                held = self.held[site] = [0, 0]
-            held[0] += saved
-            held[1] += kept
-
-    def stamp(self, found: tuple[int, int, int]) -> None:
-        """The messages that have been logged since the last call are of this one (site, begin, end)."""
-        log = self.tape.latest[1]  # type: ignore[union-attr]
-        if log is not self.latest[0]:
-            self.latest = log, array("q") if log is None else self.stamps.setdefault(id(log), array("q"))
-        if log is not None and STAMP * len(log.messages) == len(self.latest[1]) + STAMP:
-            self.latest[1].extend(found)
-        else:
-            self.stamp_all(found)
-
-    def stamp_all(self, found: tuple[int, int, int]) -> None:
-        """The same of a call that may have used several communicators."""
-        communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
-        for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
-            stamps = self.stamps.setdefault(id(log), array("q"))
-            stamps.extend(found * (len(log.messages) - len(stamps) // STAMP))
-
-    def passage(self, thing: Any) -> tuple[int, int]:
-        """When the latest sweep came to what it has passed with a record, and when it left it; zeros: not at all."""
-        place = self.swept.get(id(thing))
-        return (0, 0) if place is None else (self.passages[place], self.passages[place + 1])
-
-    def note_access(self, found: tuple[int, int, int]) -> bool:
-        """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
-        for record in islice(reversed(self), 4):  # its completion, in the epoch of a shared lock, may have followed
-            access = access_of(record)
-            if access is not None:
-                if id(access) in self.accesses:
-                    return False
-                self.accesses[id(access)] = found
-                return True
-        return False
-
-
-def access_of(record: Any) -> Access | None:
-    """The one-sided operation whose start a record is of."""
-    adjoint = getattr(record.adjoint, "__self__", record.adjoint)
-    return adjoint if isinstance(adjoint, Access) else None
-
-
-_FIRST, _NONE = -1, -2
-
-
-class SweptRecords(TracedRecords):
-    """The same while a sweep asks for one record after the other, from the last one to the first.
-
-    Attributes
-    ----------
-    sweep : Sweep
-    due : int
-        Position of the record that the sweep comes to next; `_FIRST`: whichever it begins with, `_NONE`: it has come to
-        all of them.
-    first : int
-        Position of the record that the times begin with.
-    times, inside : array
-        When it came to each of the records that are not counted yet, and how much of the time before had been counted
-        then.
-    counted : int
-        Nanoseconds of records that are not in `Tracer.inside` yet.
-    """
-
-    sweep: Sweep
-    due: int
-    first: int
-    times: array[int]
-    inside: array[int]
-    counted: int
-    next_sample: int
-
-    def begin(self, sweep: Sweep) -> None:
-        """A sweep begins."""
-        self.sweep, self.counted, self.next_sample = sweep, 0, 0
-        self.due = _FIRST
-        self.times, self.inside = array("q"), array("q")
-        self.agreed = 0
-        self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
-        sweep.note_shadows(self._note_shadow)
-        self.swept.clear()
-        del self.passages[:]
-
-    def __getitem__(self, k: Any) -> Any:
-        due = self.due
-        if k == due or (due == _FIRST and type(k) is int and k >= 0):
-            if due == _FIRST:
-                self.first = k
-            self.due = k - 1 if k else _NONE
-            time = now()
-            times = self.times
-            times.append(time)
-            self.inside.append(self.tracer.inside)
-            if time > self.next_sample:
-                self.sample()
-            if len(times) > _MOST_TURNS:
-                self.settle()
-        return _item(self, k)
-
-    def sample(self) -> None:
-        """How large the shadows are: asked for only so often that it costs little."""
-        begin = now()
-        self.tracer.shadows.append((begin, self.shadows_by_site()))
-        end = now()
-        first = self.agreed or self.times[0]
-        self.next_sample = end + max(SHARE * (end - begin), (end - first) // SAMPLES)
-
-    def _note_shadow(self, storage: Any) -> None:
-        self.homes[storage] = self.current()
-
-    def shadows_by_site(self) -> dict[int, int]:
-        """Bytes of the shadows, by the sites whose records have made them; of seeds by none."""
-        found: dict[int, int] = {}
-        for storage, size in self.sweep.sizes():
-            site = self.homes.get(storage, AGREEMENT)
-            found[site] = found.get(site, 0) + size
-        return found
-
-    def current(self) -> int:
-        """The site of the record that the sweep has come to."""
-        if not self.times:
-            return AGREEMENT
-        return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
-
-    def settle(self) -> None:
-        """Count the records that the sweep has passed, and note when it did those that send or receive."""
-        many, tracer = len(self.times) - 1, self.tracer
-        if many >= 0:
-            self.agreed = self.agreed or self.times[0]
-        if many < 1:
-            return
-        records = _item(self, slice(self.first - many + 1, self.first + 1))
-        records.reverse()
-        spans = np.diff(self.times) - np.diff(self.inside)
-        adjoints = list(map(_adjoint_of, records))  # itself, unless it undoes something besides
-        kinds = list(map(type, adjoints))
-        for cls in set(kinds).difference(_passed):
-            _passed[cls] = _passed_by(cls)
-        swept, before = self.swept, len(self.passages)
-        passes = list(map(_passed.__getitem__, kinds))
-        for k in compress(range(many), passes):
-            passed, adjoint = passes[k], adjoints[k]
-            if passed == ITSELF:
-                swept[id(adjoint)] = before + k
-            elif passed == FIRST:
-                swept.setdefault(id(adjoint), before + k)
-            else:
-                for part in adjoint if passed == PARTS else adjoint.accesses:
-                    swept[id(part)] = before + k
-        self.passages.extend(self.times[:-1])
-        table = np.empty((many, EVENT), np.int64)
-        table[:, 0], table[:, 1] = self.times[:-1], self.times[1:]
-        table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records), repeat(0)), np.int64, many)
-        table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
-        tracer.count(sites, SWEEP, spans)
-        numbers = np.bincount(sites)
-        for site in np.flatnonzero(numbers).tolist():
-            tracer.adjoints[site] += int(numbers[site])
-        self.counted += int(spans.sum())
-        tracer.keep(table)
-        self.first -= many
-        self.times, self.inside = self.times[-1:], self.inside[-1:]
-
-    def end(self) -> None:
-        """The sweep has passed all records, or stops."""
-        self.times.append(now())
-        self.inside.append(self.tracer.inside)
-        self.settle()
-        self.passages.extend(self.times[-1:])
-        self.times, self.inside = array("q"), array("q")
-        self.tracer.inside += self.counted
-
-    def passed_before(self, things: Iterable[Any], begin: int) -> None:
-        """What the sweep has done between its beginning and its first record."""
-        self.passages.extend((begin, self.agreed))
-        self.swept.update(zip(map(id, things), repeat(len(self.passages) - 2)))
-
-
-def rows_of(flat: array[int], columns: int) -> np.ndarray:
-    """Flat tuples as an array of so many columns, a copy."""
-    return np.array(flat, np.int64).reshape(-1, columns)
-
-
-NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
-"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
-consists of, or its accesses.  `NOTHING` is false."""
-_passed: dict[type, int] = {}
-
-
-def _passed_by(cls: type) -> int:
-    if issubclass(cls, Received):  # it goes back at the mirror of the wait
-        return FIRST
-    if issubclass(cls, Completed):
-        return ACCESSES
-    return PARTS if issubclass(cls, Completion) else ITSELF if issubclass(cls, (Sent, Collective, Access)) else NOTHING
-
-
-_MOST_TURNS = 1 << 14
 
 
 class Tracer:
@@ -327,8 +44,7 @@ class Tracer:
     sites : list of tuple
         Text of the line, name of what is called there, and what it is.  The first one stands for no line.
     events : array
-        Begin and end in nanoseconds, site, phase, and what it is; flat, since objects by the thousand would have Python
-        look for garbage in the whole program.
+        Begin and end in nanoseconds, site, phase, and what it is; flat.
     passed : array
         The same of what is not to be counted any more: records that sweeps have passed, and waits inside of others.
     totals : dict
@@ -338,7 +54,8 @@ class Tracer:
     phases : list of tuple
         When a phase began, and which one.
     memory : array
-        When, site, and bytes that were saved and kept then (less than zero: given back with their tape); flat.
+        Of the tapes that are no more: when, site, and bytes that were saved and kept then (less than zero: given back
+        with their tape); flat.
     shadows, checkpoints : list of tuple
         When, and how many bytes they are; of checkpoints that are freed, less than zero.
     messages : dict
@@ -366,12 +83,14 @@ class Tracer:
             ("", "agreement of the ranks", WAITING),
         ]
         self.kinds = [COMPUTED, WAITING]  # of the sites
+        self.lines = [0, 0]  # of the sites: the same number for the same line
         self.events: array[int] = array("q")
         self.passed: array[int] = array("q")
         self.totals: dict[tuple[int, int], list[int]] = {}
         self.adjoints: Counter[int] = Counter()
         self.phases: list[tuple[int, int]] = []
         self.memory: array[int] = array("q")
+        self.growths: dict[int, array[int]] = {}  # the same of those that are alive, by their numbers
         self.shadows: list[tuple[int, dict[int, int]]] = []
         self.checkpoints: list[tuple[int, int]] = []
         self.messages: dict[int, array[int]] = {}
@@ -396,6 +115,7 @@ class Tracer:
         self.is_first = False  # the next record is the first one of the first tape
         self.known: dict[tuple[int, int, str], int] = {}
         self._numbers: dict[Any, int] = {}
+        self._lines = {"": 0}
         self._own: dict[int, tuple[Any, bool]] = {}
 
     # -------------------------------------------------------------------------------------------------- begin and end
@@ -427,7 +147,7 @@ class Tracer:
             tape = reference()
             if tape is not None:
                 if isinstance(tape.records, TracedRecords):
-                    tape.records.tape = None
+                    tape.records.close(0)
                     if not tape.records.harvested:
                         harvest(self, tape)
                 tape.sweep_starts.pop("report", None)
@@ -454,7 +174,8 @@ class Tracer:
         tape.records = self.recording = records
         self.is_first = not self.tapes
         self.tapes.append(weakref.ref(tape))
-        weakref.finalize(tape, self.gone, records.held).atexit = False
+        self.growths[records.number] = records.memory
+        weakref.finalize(tape, self.gone, records.number).atexit = False
         tape.at_sweep_start("report", self.sweep_begins)
         self.turn(SWEEP if self.depth else RECORDING)
 
@@ -466,16 +187,27 @@ class Tracer:
         around = self.recording is not None
         if not isinstance(records, TracedRecords):
             return
-        records.ascribe(tape, max(self.call, 0))
-        records.tape = None
+        records.close(max(self.call, 0))
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
 
-    def gone(self, held: dict[int, list[int]]) -> None:
+    def gone(self, number: int) -> None:
         """A tape is no more: so many bytes have been given back."""
-        if self in running:
-            when = now()
-            for site, sizes in held.items():
-                self.memory.extend((when, site, -sizes[0], -sizes[1]))
+        if self not in running:
+            return
+        growth, when = self.growths.pop(number), now()
+        self.memory.extend(growth)
+        _, sites, saved, kept = rows_of(growth, MEMORY).T
+        for site in set(sites.tolist()):
+            of_site = sites == site
+            self.memory.extend((when, site, -int(saved[of_site].sum()), -int(kept[of_site].sum())))
+
+    def memory_of_all(self) -> np.ndarray:
+        """What `memory` has of all tapes, in the order of time."""
+        found = self.memory[:]
+        for growth in self.growths.values():
+            found.extend(growth)
+        rows = rows_of(found, MEMORY)
+        return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def sweep_begins(self, sweep: Sweep) -> None:
         """A sweep (or a walk) of a tape begins."""
@@ -611,6 +343,7 @@ class Tracer:
             number = self._numbers[where, name] = len(self.sites)
             self.sites.append((where, name, kind))
             self.kinds.append(kind)
+            self.lines.append(self._lines.setdefault(where, len(self._lines)))
         self._numbers[id(code), instruction, name] = number
         return number
 

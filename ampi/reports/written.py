@@ -9,8 +9,8 @@ import json
 import os
 from typing import Any
 
+from .events import SWEEP, WAITING
 from .figures import MOST_ARROWS, Ranks, arrows, matrix
-from .tracer import SWEEP, WAITING
 
 PHASES = ("primal", "recording", "sweep")
 KINDS = ("computed", "kernel", "communication", "waiting")

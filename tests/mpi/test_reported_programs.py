@@ -66,10 +66,10 @@ def watched_windows():
             setattr(ampi.MPI.Win, name, method)
 
 
-def run(program, plainly=False):
+def run(program, plainly=False, rounds=1, swept=True):
     """Trace a program and its gradient; what the tapes of all ranks say themselves, on rank 0.
 
-    ``plainly``: once before, without a tape.
+    ``plainly``: once before, without a tape.  ``rounds``: so often on the tape.  ``swept``: the gradient as well.
     """
     ours = ampi.COMM_WORLD.Dup()
     x0 = inputs(NARROW if program.narrow else WIDE, 0)
@@ -81,13 +81,16 @@ def run(program, plainly=False):
             windows.clear()
         with ampi.Tape() as tape:
             x = [tape.watch(leaf) for leaf in x0]
-            arrays, written, later = call(ampi.numpy, ampi.MPI, ours, x)
+            for _ in range(rounds):
+                arrays, written, later = call(ampi.numpy, ampi.MPI, ours, x)
+                leftover += later
         recorded = collections.Counter(windows)
-        values = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
-        seed = inputs([leaf.dtype for leaf in values], 1, [leaf.shape for leaf in values])
-        tape.gradient([*arrays, *tape.outputs], x, seed=seed)
+        if swept:
+            values = [numpy.array(ampi.value(leaf)) for leaf in arrays] + written
+            seed = inputs([leaf.dtype for leaf in values], 1, [leaf.shape for leaf in values])
+            tape.gradient([*arrays, *tape.outputs], x, seed=seed)
     said = WORLD.gather((*expected(tape), recorded))
-    return tape, said, [*leftover, *later, ours]
+    return tape, said, [*leftover, ours]
 
 
 def expected(tape):
@@ -101,7 +104,7 @@ def expected(tape):
                 (dest,) = log.reverse.in_world(message.route.partner)
                 sent[WORLD.rank, dest] += 1
                 nbytes[WORLD.rank, dest] += message.nbytes
-                back[dest, WORLD.rank] += message.back is not None
+                back[dest, WORLD.rank] += getattr(message, "back", None) is not None
         calls += sum(isinstance(call, Performed) for call in log.collectives)
     return sent, nbytes, back, calls, (tape.saved_bytes, tape.kept_bytes), len(tape.records)
 
@@ -205,6 +208,46 @@ def test_messages_before_a_tape_records_are_those_that_it_records(number, buffer
             assert left <= came
             found[phase][source_, dest, data["sites"][site]["name"]] += 1
     assert not found[0] - found[1] and (probed or found[0] == found[1])
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
+@pytest.mark.parametrize("number", range(200, 200 + NUMBER))
+def test_no_gradient_has_been_asked_for(number, buffered_sends, folder):
+    """What a tape says that no sweep has passed, of arrays that it sends for the first time and again."""
+    tape, said, leftover = run(drawn(number, least=12, most=25), rounds=2, swept=False)
+    ampi.report(tape, folder)
+    del tape
+    free(leftover)
+    if WORLD.rank:
+        return
+    data, _ = read(folder)
+    sent, nbytes, back, *_ = map(list, zip(*said))
+    assert edges(data, "matrix", False) == (added(sent), added(nbytes))
+    assert not data["reverse"] and not +added(back)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["Send", "Isend", "Ssend", "Issend", "Rsend", "Sendrecv"])
+def test_one_array_sent_again_and_again_without_a_gradient(kind, folder):
+    comm, rounds = ampi.COMM_WORLD, 3
+    there, here = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with ampi.tracing():
+        with ampi.Tape() as tape:
+            x, y = tape.watch(numpy.arange(4.0)), ampi.numpy.zeros(4)
+            for _ in range(rounds):
+                if kind == "Sendrecv":
+                    comm.Sendrecv(x, there, 1, y, here, 1)
+                    continue
+                request = comm.Irecv(y, here, 1)
+                comm.Barrier()
+                sent = getattr(comm, kind)(x, there, 1)
+                ampi.MPI.Request.Waitall([request, sent] if sent else [request])
+        ampi.report(tape, folder)
+    if WORLD.rank == 0:
+        data, _ = read(folder)
+        assert edges(data, "matrix", False)[0] == {(r, (r + 1) % WORLD.size): rounds for r in range(WORLD.size)}
+        assert not data["reverse"]
 
 
 @pytest.mark.mpi

@@ -1,0 +1,291 @@
+"""Records of tapes and of sweeps, as a tracer sees them: with the line that made each, and when a sweep came to it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import compress, islice, repeat
+from operator import attrgetter
+from time import perf_counter_ns as now
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..mpi.messages import Collective, Completion, Received, Sent
+from ..mpi.rma_access import Access, Completed
+from ..tape import Sweep, Tape
+from .events import AGREEMENT, EVENT, STAMP, SWEEP
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+SAMPLES = 256
+"""So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
+SHARE = 400
+"""Asking them takes one part in so many of the sweep's time, or less."""
+_MOST_TURNS = 1 << 14
+_append = list.append
+_item = list.__getitem__
+_adjoint_of = attrgetter("adjoint")
+
+
+class TracedRecords(list):
+    """The records of a tape, with what is known of each: the number of its site, by its id.
+
+    Attributes
+    ----------
+    tracer : Tracer
+    number : int
+        Of the tape, among the tracer's.
+    sites : dict
+    stamps : dict
+        By the ids of logs: site, begin and end of the calls that logged their messages, in the same order; flat.
+    accesses : dict
+        By the ids of one-sided operations: site, begin and end of the call.
+    completed : dict
+        By the ids of received messages: when they had come.
+    passages : array
+        When the latest sweep came to each record, and when it had passed the last one.
+    swept : dict
+        By the ids of messages, collective calls and one-sided operations: the place of their record among these.
+    agreed : int
+        When the latest sweep came to its first record.
+    saved, kept : int
+        Bytes of the tape that have been ascribed to a line.
+    memory : array
+        When, site, and how many bytes more were saved and kept then; flat.
+    """
+
+    def __init__(self, tracer: Tracer, tape: Tape) -> None:
+        super().__init__()
+        self.tracer = tracer
+        self.number = len(tracer.tapes)
+        self.tape: Tape | None = tape  # until it is closed, for it holds these
+        self.sites: dict[int, int] = {}
+        self.stamps: dict[int, array[int]] = {}
+        self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
+        self.accesses: dict[int, tuple[int, int, int]] = {}
+        self.completed: dict[int, int] = {}
+        self.passages: array[int] = array("q")
+        self.swept: dict[int, int] = {}
+        self.saved = self.kept = 0
+        self.memory: array[int] = array("q")
+        self.harvested = False
+        self.agreed = 0
+
+    def append(self, record: Any) -> None:
+        """Append a record, and remember the line that it is of."""
+        _append(self, record)
+        site = self.tracer.call
+        if site < 0:
+            site = self.tracer.outside(record)
+        self.sites[id(record)] = site
+        tape = self.tape
+        if tape is not None:
+            saved, kept = tape.saved_bytes, tape.kept_bytes
+            if saved != self.saved or kept != self.kept:
+                self.memory.extend((now(), site, saved - self.saved, kept - self.kept))
+                self.saved, self.kept = saved, kept
+
+    def close(self, site: int) -> None:
+        """The tape records no more; what it has saved since the last record is of this line."""
+        tape, self.tape = self.tape, None
+        if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
+            self.memory.extend((now(), site, tape.saved_bytes - self.saved, tape.kept_bytes - self.kept))
+            self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
+
+    def stamp(self, found: tuple[int, int, int]) -> bool:
+        """The messages that have been logged since the last call are of this one (site, begin, end); whether it is one
+        on the communicator that was used last."""
+        log = self.tape.latest[1]  # type: ignore[union-attr]
+        latest, stamps = self.latest
+        if log is not latest:
+            stamps = array("q") if log is None else self.stamps.setdefault(id(log), array("q"))
+            self.latest = log, stamps
+        if log is not None and STAMP * len(log.messages) == len(stamps) + STAMP:
+            stamps.extend(found)
+            return True
+        self.stamp_all(found)
+        return False
+
+    def stamp_all(self, found: tuple[int, int, int]) -> None:
+        """The same of a call that may have used several communicators."""
+        communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
+        for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
+            stamps = self.stamps.setdefault(id(log), array("q"))
+            stamps.extend(found * (len(log.messages) - len(stamps) // STAMP))
+
+    def passage(self, thing: Any) -> tuple[int, int]:
+        """When the latest sweep came to what it has passed with a record, and when it left it; zeros: not at all."""
+        place = self.swept.get(id(thing))
+        return (0, 0) if place is None else (self.passages[place], self.passages[place + 1])
+
+    def note_access(self, found: tuple[int, int, int]) -> bool:
+        """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
+        for record in islice(reversed(self), 4):  # its completion, in the epoch of a shared lock, may have followed
+            access = access_of(record)
+            if access is not None:
+                if id(access) in self.accesses:
+                    return False
+                self.accesses[id(access)] = found
+                return True
+        return False
+
+
+def access_of(record: Any) -> Access | None:
+    """The one-sided operation whose start a record is of."""
+    adjoint = getattr(record.adjoint, "__self__", record.adjoint)
+    return adjoint if isinstance(adjoint, Access) else None
+
+
+_FIRST, _NONE = -1, -2
+
+
+class SweptRecords(TracedRecords):
+    """The same while a sweep asks for one record after the other, from the last one to the first.
+
+    Attributes
+    ----------
+    sweep : Sweep
+    due : int
+        Position of the record that the sweep comes to next; `_FIRST`: whichever it begins with, `_NONE`: it has come to
+        all of them.
+    first : int
+        Position of the record that the times begin with.
+    times, inside : array
+        When it came to each of the records that are not counted yet, and how much of the time before had been counted
+        then.
+    counted : int
+        Nanoseconds of records that are not in `Tracer.inside` yet.
+    """
+
+    sweep: Sweep
+    due: int
+    first: int
+    times: array[int]
+    inside: array[int]
+    counted: int
+    next_sample: int
+
+    def begin(self, sweep: Sweep) -> None:
+        """A sweep begins."""
+        self.sweep, self.counted, self.next_sample = sweep, 0, 0
+        self.due = _FIRST
+        self.times, self.inside = array("q"), array("q")
+        self.agreed = 0
+        self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
+        sweep.note_shadows(self._note_shadow)
+        self.swept.clear()
+        del self.passages[:]
+
+    def __getitem__(self, k: Any) -> Any:
+        due = self.due
+        if k == due or (due == _FIRST and type(k) is int and k >= 0):
+            if due == _FIRST:
+                self.first = k
+            self.due = k - 1 if k else _NONE
+            time = now()
+            times = self.times
+            times.append(time)
+            self.inside.append(self.tracer.inside)
+            if time > self.next_sample:
+                self.sample()
+            if len(times) > _MOST_TURNS:
+                self.settle()
+        return _item(self, k)
+
+    def sample(self) -> None:
+        """How large the shadows are: asked for only so often that it costs little."""
+        begin = now()
+        self.tracer.shadows.append((begin, self.shadows_by_site()))
+        end = now()
+        first = self.agreed or self.times[0]
+        self.next_sample = end + max(SHARE * (end - begin), (end - first) // SAMPLES)
+
+    def _note_shadow(self, storage: Any) -> None:
+        self.homes[storage] = self.current()
+
+    def shadows_by_site(self) -> dict[int, int]:
+        """Bytes of the shadows, by the sites whose records have made them; of seeds by none."""
+        found: dict[int, int] = {}
+        for storage, size in self.sweep.sizes():
+            site = self.homes.get(storage, AGREEMENT)
+            found[site] = found.get(site, 0) + size
+        return found
+
+    def current(self) -> int:
+        """The site of the record that the sweep has come to."""
+        if not self.times:
+            return AGREEMENT
+        return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
+
+    def settle(self) -> None:
+        """Count the records that the sweep has passed, and note when it did those that send or receive."""
+        many, tracer = len(self.times) - 1, self.tracer
+        if many >= 0:
+            self.agreed = self.agreed or self.times[0]
+        if many < 1:
+            return
+        records = _item(self, slice(self.first - many + 1, self.first + 1))
+        records.reverse()
+        spans = np.diff(self.times) - np.diff(self.inside)
+        adjoints = list(map(_adjoint_of, records))  # itself, unless it undoes something besides
+        kinds = list(map(type, adjoints))
+        for cls in set(kinds).difference(_passed):
+            _passed[cls] = _passed_by(cls)
+        self._note_passed(adjoints, list(map(_passed.__getitem__, kinds)))
+        self.passages.extend(self.times[:-1])
+        table = np.empty((many, EVENT), np.int64)
+        table[:, 0], table[:, 1] = self.times[:-1], self.times[1:]
+        table[:, 2] = sites = np.fromiter(map(self.sites.get, map(id, records), repeat(0)), np.int64, many)
+        table[:, 3], table[:, 4] = SWEEP, np.array(tracer.kinds)[sites]
+        tracer.count(sites, SWEEP, spans)
+        numbers = np.bincount(sites)
+        for site in np.flatnonzero(numbers).tolist():
+            tracer.adjoints[site] += int(numbers[site])
+        self.counted += int(spans.sum())
+        tracer.keep(table)
+        self.first -= many
+        self.times, self.inside = self.times[-1:], self.inside[-1:]
+
+    def _note_passed(self, adjoints: list[Any], passes: list[int]) -> None:
+        """Note at which of these records the sweep has passed messages, collective calls and one-sided operations."""
+        swept, before = self.swept, len(self.passages)
+        for k in compress(range(len(passes)), map(SEVERAL.__le__, passes)):
+            adjoint = adjoints[k]
+            parts = adjoint if passes[k] == PARTS else adjoint.accesses
+            swept.update(zip(map(id, parts), repeat(before + k)))
+        for k in compress(range(len(passes)), map(FIRST.__eq__, passes)):
+            swept.setdefault(id(adjoints[k]), before + k)
+        itself = list(map(ITSELF.__eq__, passes))
+        swept.update(zip(map(id, compress(adjoints, itself)), compress(range(before, before + len(itself)), itself)))
+
+    def end(self) -> None:
+        """The sweep has passed all records, or stops."""
+        self.times.append(now())
+        self.inside.append(self.tracer.inside)
+        self.settle()
+        self.passages.extend(self.times[-1:])
+        self.times, self.inside = array("q"), array("q")
+        self.tracer.inside += self.counted
+
+    def passed_before(self, things: Iterable[Any], begin: int) -> None:
+        """What the sweep has done between its beginning and its first record."""
+        self.passages.extend((begin, self.agreed))
+        self.swept.update(zip(map(id, things), repeat(len(self.passages) - 2)))
+
+
+NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
+"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
+consists of, or its accesses."""
+SEVERAL = PARTS
+"""This and what follows is of several."""
+_passed: dict[type, int] = {}
+
+
+def _passed_by(cls: type) -> int:
+    if issubclass(cls, Received):  # it goes back at the mirror of the wait
+        return FIRST
+    if issubclass(cls, Completed):
+        return ACCESSES
+    return PARTS if issubclass(cls, Completion) else ITSELF if issubclass(cls, (Sent, Collective, Access)) else NOTHING
