@@ -92,12 +92,20 @@ def minimised(text, seed, error):
         while position < len(lines):
             for candidate in without(lines, position):
                 found = problem("\n".join(candidate) + "\n", seed)
-                if type(found) is type(error):
+                if type(found) is type(error) and place_of(found) == place_of(error):
                     lines, changed = candidate, True
                     break
             else:
                 position += 1
     return "\n".join(lines) + "\n"
+
+
+def place_of(error):
+    """The function that has raised an exception."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame and frame.tb_frame.f_code.co_name
 
 
 def depth(line):

@@ -278,6 +278,11 @@ def has_lists(text):
     return "def kernel(l, m, s," in text
 
 
+def draws(text):
+    """Whether a program draws random numbers, itself or by what it calls."""
+    return "np.random." in text or "noisy(" in text
+
+
 def is_refusal(error):
     """Whether a kernel is refused with what to write instead, be it when it runs: nothing wrong is computed."""
     return isinstance(error, ampi.KernelError) or (
@@ -287,7 +292,7 @@ def is_refusal(error):
 
 def examine_all(text, seed):
     """The same, and that the programs do not depend on what things are called."""
-    if "np.random." in text:
+    if draws(text):
         return examine_drawn(text, seed)
     if has_lists(text):
         return examine_lists(text, seed)
