@@ -184,6 +184,8 @@ class Way:
         Whether the program may return what only some branches define.
     remarks : list of Remark
         What passes have to say about what they did.
+    verified : tuple or None
+        What the verifier has looked at last.
     """
 
     options: Options = ALL_ON
@@ -199,6 +201,7 @@ class Way:
     given: set[str] = field(default_factory=set)
     partial: bool = False
     remarks: list[Remark] = field(default_factory=list)
+    verified: Any = None
 
     def is_on(self, step: Pass) -> bool:
         """Whether a pass is made."""
@@ -228,8 +231,17 @@ class Way:
             print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
         if os.environ.get("AMPI_VERIFY", "0") not in ("", "0"):
             plain = step.stage in PLAIN or step.name in ("destruct", "room")
-            verify(_function(program), plain, f"after {step.name}", self.writable, self.given, self.partial)
+            self.verify(_function(program), plain, f"after {step.name}")
         return program
+
+    def verify(self, function: ir.Function, plain: bool, when: str) -> None:
+        """Raise where a program is malformed; what is as it was has been looked at."""
+        writable = None if self.writable is None else frozenset(self.writable)
+        names = tuple(name for name, _ in function.constants)
+        whole = function.body, function.arguments, names, plain, writable, frozenset(self.given), self.partial
+        if whole != self.verified:
+            verify(function, plain, when, self.writable, self.given, self.partial)
+            self.verified = whole
 
     def remarking(self, changed: tuple[ir.Function, list[Remark]]) -> ir.Function:
         """The program that a pass gives, whose remarks are noted."""

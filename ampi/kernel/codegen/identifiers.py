@@ -8,7 +8,9 @@ Python, a built-in, or a name that the text around the programs defines, so none
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
+import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
@@ -63,7 +65,7 @@ def _spelled(function: ir.Function, of_module: Identifiers, named: dict[int, str
     own = Identifiers(of_module.taken)
     own.given = {name: of_module(name) for name, _ in function.constants}
     arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
-    change = lambda v: replace(v, name=own(v.name))
+    change = lambda v: v if (name := own(v.name)) == v.name else replace(v, name=name)
     part = lambda f: _spelled(f, of_module, named)
     return replace(
         function,
@@ -92,15 +94,24 @@ def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.F
         case ir.Function():
             return part(node)
         case tuple():
-            return tuple(map(again, node))
+            inside = tuple(map(again, node))
+            return inside if any(map(operator.is_not, inside, node)) else node
         case dict():
             return {key: again(value) for key, value in node.items()}
         case ir.For(reductions=reductions) if reductions:
             names = tuple((change(ir.Var(name, None)).name, kind) for name, kind in reductions)
             return replace(again(replace(node, reductions=())), reductions=names)
         case ir.Expr() | ir.Stmt() | ir.Reduced() | ir.Reach():
-            return replace(node, **{f.name: again(getattr(node, f.name)) for f in fields(node)})
+            old = {name: getattr(node, name) for name in _names(type(node))}
+            new = {name: changed for name, value in old.items() if (changed := again(value)) is not value}
+            return replace(node, **new) if new else node
     return node
+
+
+@functools.cache
+def _names(node: type) -> tuple[str, ...]:
+    """The fields of a kind of node."""
+    return tuple(f.name for f in fields(node))
 
 
 def _legal(name: str) -> str:

@@ -410,8 +410,16 @@ def _places(node: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(node) if f.name not in ("name", "type", "line"))
 
 
-def children(node: Any) -> Iterator[Any]:
+def children(node: Any) -> tuple[Any, ...]:
     """The expressions and statements directly inside a node, in order of evaluation."""
+    known = node.__dict__
+    found = known.get("_children")
+    if found is None:
+        found = known["_children"] = tuple(_children(node))  # it does not change
+    return found
+
+
+def _children(node: Any) -> Iterator[Any]:
     for name in _places(type(node)):
         value = getattr(node, name)
         if isinstance(value, (Expr, Stmt)):
@@ -434,4 +442,4 @@ def walk(node: Any) -> Iterator[Any]:
             continue
         yield node
         if not isinstance(node, (Var, Const)):
-            waiting.extend(reversed(tuple(children(node))))
+            waiting.extend(reversed(children(node)))
