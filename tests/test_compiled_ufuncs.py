@@ -122,7 +122,7 @@ CALLED = {  # from Python, with active arrays
 }
 
 
-@pytest.mark.parametrize("name", CALLED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "a stencil")) for n in CALLED])
 def test_functions_of_parts_of_arrays(name):
     f = lambda a: np.sum(np.sin(CALLED[name](a)))
     with ampi.Tape() as tape:

@@ -117,7 +117,7 @@ def found(monkeypatch, first):
         monkeypatch.setattr(elements, "FEWEST", 1)
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
 def test_random_loops(first, swept):
     assert not {seed: found for seed in range(first, first + 8) if (found := problems_of(seed, LOCAL))}
 
@@ -129,7 +129,7 @@ def test_random_loops_with_constants(first):
 
 
 @pytest.mark.mpi(max_size=4)
-@pytest.mark.parametrize("first", range(0, 16, 8))
+@pytest.mark.parametrize("first", [0, pytest.param(8, marks=pytest.mark.slow)])
 def test_random_loops_with_messages(first):
     assert not {seed: found for seed in range(first, first + 8) if (found := problems_of(seed, TOGETHER, 5))}
 

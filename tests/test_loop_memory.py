@@ -163,8 +163,15 @@ def peak_of(step, steps, **options):
 
 
 @pytest.mark.mpi(max_size=4)
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("options", [{}, {"storage": True}], ids=["in memory", "on disk"])
+@pytest.mark.parametrize(
+    "options, step",
+    [
+        pytest.param(options, step, marks=[pytest.mark.slow] * (bool(options) and k > 1))
+        for options in ({}, {"storage": True})
+        for k, step in enumerate(STEPS)
+    ],
+    ids=lambda x: ("on disk" if x else "in memory") if isinstance(x, dict) else x.__name__,
+)
 def test_memory_does_not_grow_with_steps(step, options, tmp_path):
     options = {name: COMM_WORLD.bcast(str(tmp_path)) for name in options}
     few, many = (peak_of(step, steps, checkpoints=3, **options) for steps in (12, 36 if options else 60))

@@ -115,8 +115,9 @@ def test_eight_ranks_have_the_gradient_of_one(functional):
         np.testing.assert_allclose(many, one, rtol=0, atol=1e-9 * np.abs(one).max(), err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(max_size=3)
-@pytest.mark.parametrize("kept", [{"checkpoints": 2}, pytest.param({"memory": "1MiB"}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kept", [{"checkpoints": 2}, {"memory": "1MiB"}])
 def test_a_few_states_in_the_place_of_all_cycles(kept):
     if ampi.COMM_WORLD.size not in (1, 8):
         pytest.skip("8 ranks make a cube")
@@ -176,6 +177,7 @@ def test_the_undisturbed_state_has_a_finite_one_sided_gradient():
         sensitivity.restore(domain, state)
 
 
+@pytest.mark.slow
 def test_energy_scales_with_energy():
     """Energies, and the squares of speeds and of the inverse time step, times one factor: an exact symmetry.
 

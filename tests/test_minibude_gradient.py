@@ -83,11 +83,9 @@ def test_poses_move_downhill(batch):
     np.testing.assert_allclose(moved, after, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    "kept",
-    [{"checkpoints": 3}, *(pytest.param(k, marks=pytest.mark.slow) for k in ({"checkpoints": 1}, {"memory": "1MiB"}))],
-)
+@pytest.mark.parametrize("kept", [{"checkpoints": 3}, {"checkpoints": 1}, {"memory": "1MiB"}])
 def test_gradient_of_a_descent_with_few_states_is_that_of_all_steps(kept):
     """To the last bit; and it is the one of a single rank, but for the order of additions."""
     comm = ampi.COMM_WORLD

@@ -82,7 +82,13 @@ def _value(source):
     return space["y"] / space["k"]
 
 
-@pytest.mark.parametrize("decorator, body", itertools.product(DECORATORS, SOME))
+@pytest.mark.parametrize(
+    "decorator, body",
+    [
+        pytest.param(decorator, body, marks=[pytest.mark.slow] * (decorator in ("stencil", "vectorize with types")))
+        for decorator, body in itertools.product(DECORATORS, SOME)
+    ],
+)
 def test_active_by_themselves(program, decorator, body):  # noqa: F811
     """Numbers that carry derivatives: the gradient, or an error with the line."""
     source = source_of(decorator, body) + "\nk = 1.75\ny = f(k) * 1.0\n"

@@ -47,8 +47,17 @@ def dense(x):
     return x.A if isinstance(x, (np.matrix, ampi.ndarray)) and hasattr(x, "A1") else x
 
 
-@pytest.mark.parametrize("kind", ["array", "matrix"])
-@pytest.mark.parametrize("format", ["csr", "csc", "coo", "dia", "bsr"])
+FORMATS = ["csr", "csc", "coo", "dia", "bsr"]
+
+
+@pytest.mark.parametrize(
+    "format, kind",
+    [
+        pytest.param(name, kind, marks=[pytest.mark.slow] * (k % 2 != (kind == "matrix")))
+        for k, name in enumerate(FORMATS)
+        for kind in ("array", "matrix")
+    ],
+)
 def test_no_method_loses_a_derivative_in_silence(format, kind):
     cls = getattr(ss, f"{format}_{kind}")
     move = numpy.random.default_rng(5).normal(size=START.size)

@@ -302,7 +302,13 @@ print(swept(tape, x, y), flush=True)
     assert out.splitlines() == ["[2.0, 2.0]"] * 3
 
 
-@pytest.mark.parametrize("ranks, last", alternate([2, 3, 4], ["end", "skip"]))
+@pytest.mark.parametrize(
+    "ranks, last",
+    [
+        *alternate([2, 3], ["end", "skip"]),
+        *(pytest.param(4, last, marks=pytest.mark.slow) for last in ("end", "skip")),
+    ],
+)
 def test_drawn(run, ranks, last):
     """Random exchanges and collectives; ranks sleep at random places, raise at random places, and one ends.
 

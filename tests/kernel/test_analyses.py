@@ -65,7 +65,7 @@ def expected():
     return {name: gradient(*KERNELS[name], ()) for name in KERNELS}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "stencil")) for n in KERNELS])
 def test_results_are_the_same_without_any(name, expected):
     for found, wanted in zip(gradient(*KERNELS[name], ANALYSES), expected[name], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)

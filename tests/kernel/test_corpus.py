@@ -314,7 +314,7 @@ def on_threads(name, dtype, pattern=0):
 PARALLEL = [n for n in CORPUS if "prange" in inspect.getsource(CORPUS[n].function)]
 
 
-@pytest.mark.parametrize("name", [n for n in PARALLEL if n.startswith(("combined", "structured"))][::16])
+@pytest.mark.parametrize("name", [n for n in PARALLEL if n.startswith(("combined", "structured"))][::32])
 def test_threads_give_the_same(name):
     on_threads(name, np.float64)
 

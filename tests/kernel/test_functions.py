@@ -65,6 +65,7 @@ def test_values(name, dtype):
 
 
 @pytest.mark.parametrize("name, dtype", crossing(lambda i: i in SAMPLE))
+@pytest.mark.slow
 def test_values_of_today(name, dtype):
     """As what Numba compiles now: a twentieth of all cases, the others are marked slow."""
     require_values(anew, name, dtype)

@@ -94,7 +94,12 @@ SOME = [
 ]
 
 
-LONG = {"arrays: orders", "arrays: linear_systems"}  # compile for ten seconds and more
+LONG = {
+    "arrays: orders",
+    "arrays: linear_systems",
+    "functions: truth_values",
+    "functions: keywords",
+}  # compile for ten seconds and more
 
 
 @pytest.mark.parametrize("name", [n for n in SOME[::36] if n not in LONG])

@@ -25,9 +25,12 @@ def check(name, dtype=np.float64):
     return True
 
 
-LONG = {  # compile for minutes
+LONG = {  # compile for ten seconds to minutes
     *(
         "arrays: cholesky_factors",
+        "arrays: fancy_indices",
+        "functions: elementwise_functions",
+        "language: list_after_its_comprehension",
         "functions: covariances",
         "functions: least_squares",
         "functions: other_places",
@@ -36,7 +39,7 @@ LONG = {  # compile for minutes
 }
 
 
-IN_BRANCHES = ["language: two_at_a_time", "language: chosen_in_a_branch"]
+IN_BRANCHES = [pytest.param("language: two_at_a_time", marks=pytest.mark.slow), "language: chosen_in_a_branch"]
 """A branch of their adjoints makes an array that a later one reads."""
 
 
@@ -66,7 +69,7 @@ def flow_on_threads(u, v, k):
     v[0], v[-1] = u[0], u[-1]
 
 
-@pytest.mark.parametrize("kernel", [flow, flow_on_threads])
+@pytest.mark.parametrize("kernel", [flow, pytest.param(flow_on_threads, marks=pytest.mark.slow)])
 def test_time_loops_that_swap_their_arrays(kernel):
     """What a step overwrites comes back with its tangents: from what was saved, without a pass over memory."""
 

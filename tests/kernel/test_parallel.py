@@ -44,7 +44,7 @@ def test_the_form_of_a_loop_and_its_reason(name):
     check.compare(1e-12)
 
 
-COMPILED = ("gather", "scatter_add", "dot", "local_array", "sparse_product")  # of each form, and of each kind of array
+COMPILED = ("gather", "scatter_add", "dot", "local_array")  # of each form
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,9 @@ def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, la
     assert threads.place_of_largest.py_func(-5.0, -parts, places, last) == found[last]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("arguments", [["12"], pytest.param(["200", "all"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arguments", [["12"], ["200", "all"]])
 def test_every_form_holds_under_eight_threads(arguments):
     """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}

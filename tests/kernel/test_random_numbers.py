@@ -153,7 +153,7 @@ def slopes(f, x, h=1e-6):
     return np.array([(f(x + e) - f(x - e)) / (2 * h) for e in h * np.eye(x.size)])
 
 
-LONG = {"by_rejection", "by_inversion"}  # compile for seconds
+LONG = {"by_rejection", "by_inversion", "orders", "arrays"}  # compile for seconds
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,9 @@ def test_all_modes_draw_what_numba_draws(f):
     assert values == [expected] * 2 and value == expected
 
 
-@pytest.mark.parametrize("f", [metropolis, by_inversion], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f", [metropolis, pytest.param(by_inversion, marks=pytest.mark.slow)], ids=lambda f: f.__name__
+)
 def test_second_order_and_vector_modes(f):
     kernel, seeded = ampi.kernel(f), Seeded()
     seeded(lambda: kernel(X))

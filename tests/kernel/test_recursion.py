@@ -166,6 +166,7 @@ SCRIPT = textwrap.dedent("""\
 """)
 
 
+@pytest.mark.slow
 def test_code_that_calls_itself_is_compiled_by_each_process(tmp_path):
     """Numba finds no function that calls itself in code that it has loaded; and the functions among the arguments of
     loaded code are those of this process."""

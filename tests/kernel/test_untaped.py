@@ -91,7 +91,7 @@ def outcomes(seed, module, kernel):
 
 
 @pytest.mark.filterwarnings("ignore")  # overflows, and what is lost
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_calls_with_arguments_of_all_kinds(seed):
     """While a tape is alive, but records nothing here: what has been found for one call is not taken for another."""
     expected = list(outcomes(seed, numpy, blend_by_numba))
