@@ -166,7 +166,7 @@ def tangent_of_call(
     begun = []
     for lane in lanes_of(push):
         if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
-            begun.append(_linear(comm, operation, call, given, lane, reverse, describe, started))
+            begun.append(_linear(comm, operation, call, given, lane, reverse, describe))
         else:
             begun.append(_by_pairs(operation, call, given, lane, reverse, rule, describe, values))
     if compare is None:
@@ -240,7 +240,6 @@ def _linear(
     push: Push,
     reverse: Reverse,
     describe: Callable[[], str],
-    started: bool,
 ) -> TangentCall:
     if _are_whole_numbers(operation, given):
         return TangentCall(lambda: None)
@@ -248,14 +247,6 @@ def _linear(
     arguments, check = found.of_tangents, found.finish
     name = operation.name
     if name.startswith("Neighbor"):  # the topology is the communicator's own
-        if not started:
-            method = getattr(_Topocomm, name)
-
-            def run() -> None:
-                method(comm, **arguments)
-                check()
-
-            return TangentCall(run)
         requests = [getattr(_Topocomm, _nonblocking(name))(comm, **arguments)]
     elif name == "Bcast" and comm.Is_inter():
         requests = _broadcast_between(reverse.comm, **arguments)

@@ -10,7 +10,7 @@ from test_nonblocking_collectives import Other, with_wait
 
 import ampi
 import ampi.numpy
-from ampi.mpi import COMM_WORLD
+from ampi.mpi import COMM_WORLD, forward_collectives
 from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
@@ -195,6 +195,25 @@ NAMES = [name for name in NAMES if not name.endswith("_init")]
 def test_has_a_case(name):
     """An entry of the table without a case here fails by name."""
     assert any(f"comm.{name}(" in inspect.getsource(case) for case in CASES)
+
+
+@pytest.mark.parametrize("directions", [0, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_tangents_are_under_way_with_the_values(case, directions, monkeypatch):
+    """Forward mode begins theirs before it waits for the values, and does not wait for a second latency."""
+    comm, asked = ring(COMM_WORLD), set()
+    original = forward_collectives._Topocomm
+
+    class Spy:
+        def __getattr__(self, name):
+            asked.add(name)
+            return getattr(original, name)
+
+    monkeypatch.setattr(forward_collectives, "_Topocomm", Spy())
+    u, u_dot = numpy.arange(1.0, 7.0), numpy.ones((directions, 6) if directions else 6)
+    ampi.jvp(lambda u: case(ampi.numpy, comm, u), (u,), (u_dot,), vectorised=bool(directions))
+    assert asked == {f"I{case.__name__}"}
+    comm.Free()
 
 
 def test_what_lies_beyond_the_edge_of_a_grid_keeps_its_adjoint():
