@@ -59,7 +59,7 @@ class Draws:
             return "np.random.random() < 0.5"
         if kind < 0.3:
             word = self.random.choice(["or np.random.random() <", "and np.random.random() >"])
-            return f"{super().condition()} {word} math.exp(-abs({super().atom()}))"
+            return f"({super().condition()} {word} math.exp(-abs({super().atom()})))"  # a bound may stand before it
         return super().condition()
 
     def statement(self):
