@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 import warnings
 
 import numpy as np
@@ -101,11 +102,8 @@ def minimised(text, seed, error):
 
 
 def place_of(error):
-    """The function that has raised an exception."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame and frame.tb_frame.f_code.co_name
+    """The function that has raised an exception, in a list."""
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)[-1:]]
 
 
 def depth(line):

@@ -242,6 +242,11 @@ def _after_others(name: str) -> Callable:
     return after
 
 
+def _requests(arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """What a method that completes several requests is given."""
+    return arguments[0] if arguments else keywords.get("requests", ())
+
+
 def _around_completion(name: str) -> tuple[Callable, Callable]:
     """Remember when messages had come."""
     if name in ("Wait", "wait"):
@@ -251,7 +256,7 @@ def _around_completion(name: str) -> tuple[Callable, Callable]:
     several = name.lower().endswith(("all", "any", "some"))
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        requests = arguments[0] if several and arguments else arguments[:1]
+        requests = _requests(arguments, keywords) if several else arguments[:1]
         if opened() is not None:
             return [(request, getattr(request, "parts", None)) for request in requests]
         if not tracer.plain.pending:
@@ -301,7 +306,7 @@ def _around_waitall(name: str) -> tuple[Callable, Callable]:
     """The same of several requests, all of which have ended after the call."""
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        requests = arguments[0] if arguments else keywords.get("requests", ())
+        requests = _requests(arguments, keywords)
         if tracer.recording is not None:
             return [getattr(request, "parts", None) for request in requests]
         if not tracer.plain.pending or opened() is not None:

@@ -93,6 +93,15 @@ def run(program, plainly=False, rounds=1, swept=True):
     return tape, said, [*leftover, ours]
 
 
+def reported(program, folder, **how):
+    """What the tapes of all ranks say (`run`) and what the page has of them, on rank 0; None elsewhere."""
+    tape, said, leftover = run(program, **how)
+    ampi.report(tape, folder)
+    del tape
+    free(leftover)
+    return said, None if WORLD.rank else read(folder)[0]
+
+
 def expected(tape):
     """Messages by ends and their bytes, their adjoints, collective calls, bytes of memory, and records."""
     sent, nbytes, back = collections.Counter(), collections.Counter(), collections.Counter()
@@ -195,13 +204,9 @@ def test_messages_before_a_tape_records_are_those_that_it_records(number, buffer
     """The same program without a tape, and with one; what Mprobe has matched is seen by a tape alone."""
     program = drawn(number, least=12, most=25)
     probed = [number for number, line in enumerate(source(program).splitlines()) if "probe(" in line]
-    tape, _, leftover = run(program, plainly=True)
-    ampi.report(tape, folder)
-    del tape
-    free(leftover)
+    _, data = reported(program, folder, plainly=True)
     if WORLD.rank:
         return
-    data, _ = read(folder)
     found = [collections.Counter(), collections.Counter()]
     for source_, dest, left, came, _, site, _, phase in data["arrows"]:
         if phase < 2 and not data["sites"][site]["name"].islower():  # objects: what has no active array is not shown
@@ -215,13 +220,9 @@ def test_messages_before_a_tape_records_are_those_that_it_records(number, buffer
 @pytest.mark.parametrize("number", range(200, 200 + NUMBER))
 def test_no_gradient_has_been_asked_for(number, buffered_sends, folder):
     """What a tape says that no sweep has passed, of arrays that it sends for the first time and again."""
-    tape, said, leftover = run(drawn(number, least=12, most=25), rounds=2, swept=False)
-    ampi.report(tape, folder)
-    del tape
-    free(leftover)
+    said, data = reported(drawn(number, least=12, most=25), folder, rounds=2, swept=False)
     if WORLD.rank:
         return
-    data, _ = read(folder)
     sent, nbytes, back, *_ = map(list, zip(*said))
     assert edges(data, "matrix", False) == (added(sent), added(nbytes))
     assert not data["reverse"] and not +added(back)

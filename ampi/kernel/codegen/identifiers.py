@@ -8,12 +8,11 @@ Python, a built-in, or a name that the text around the programs defines, so none
 from __future__ import annotations
 
 import builtins
-import functools
 import keyword
 import operator
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
@@ -102,16 +101,10 @@ def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.F
             names = tuple((change(ir.Var(name, None)).name, kind) for name, kind in reductions)
             return replace(again(replace(node, reductions=())), reductions=names)
         case ir.Expr() | ir.Stmt() | ir.Reduced() | ir.Reach():
-            old = {name: getattr(node, name) for name in _names(type(node))}
+            old = {name: getattr(node, name) for name in ir.places(type(node))}
             new = {name: changed for name, value in old.items() if (changed := again(value)) is not value}
             return replace(node, **new) if new else node
     return node
-
-
-@functools.cache
-def _names(node: type) -> tuple[str, ...]:
-    """The fields of a kind of node."""
-    return tuple(f.name for f in fields(node))
 
 
 def _legal(name: str) -> str:

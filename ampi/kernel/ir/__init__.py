@@ -33,6 +33,7 @@ from ampi.kernel.ir.nodes import (
     View,
     While,
     children,
+    places,
     walk,
 )
 
@@ -69,5 +70,6 @@ __all__ = [
     "View",
     "While",
     "children",
+    "places",
     "walk",
 ]

@@ -405,7 +405,7 @@ class Function:
 
 
 @functools.cache
-def _places(node: type) -> tuple[str, ...]:
+def places(node: type) -> tuple[str, ...]:
     """The fields of a kind of node which may hold expressions and statements."""
     return tuple(f.name for f in fields(node) if f.name not in ("name", "type", "line"))
 
@@ -420,7 +420,7 @@ def children(node: Any) -> tuple[Any, ...]:
 
 
 def _children(node: Any) -> Iterator[Any]:
-    for name in _places(type(node)):
+    for name in places(type(node)):
         value = getattr(node, name)
         if isinstance(value, (Expr, Stmt)):
             yield value
