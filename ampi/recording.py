@@ -99,14 +99,18 @@ def opened() -> Any:
     return tape if tape is not None and scope.thread == get_ident() and not tape.closed else None
 
 
-def is_around(tape: Any) -> bool:
-    """Whether a tape was opened by this thread around what is being done now."""
+def around() -> Iterator[Any]:
+    """The tapes that this thread opened around what is being done now, the innermost first."""
     scope: Scope | None = scope_now()
     while scope is not None:
-        if scope.opened is tape and scope.thread == get_ident():
-            return True
+        if scope.opened is not None and scope.thread == get_ident():
+            yield scope.opened
         scope = scope.outer
-    return False
+
+
+def is_around(tape: Any) -> bool:
+    """Whether a tape was opened by this thread around what is being done now."""
+    return any(other is tape for other in around())
 
 
 def would_lose(tape: Any) -> bool:

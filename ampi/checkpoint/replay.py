@@ -37,6 +37,8 @@ def give(storage: Any, reference: Any) -> None:
 class StepTape(Tape):
     """The tape of one step, which knows those of the other steps."""
 
+    of_step = True
+
     def __init__(self, siblings: set[Any]) -> None:
         super().__init__()
         self.siblings = siblings

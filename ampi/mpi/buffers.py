@@ -233,10 +233,10 @@ class Buffer:
 
     def overwrite(self) -> list[Undo]:
         """To be called before the message is received: saves what records need, as `tape.overwrite`."""
-        storage = self.storage
-        unneeded = storage is not None and not (storage.needs or storage.guard or storage.elsewhere)
-        if unneeded and recording() is not None:
-            return []
+        storage, tape = self.storage, recording()
+        if storage is not None and tape is not None and not (storage.needs or storage.guard or storage.elsewhere):
+            if storage.tape is None or storage.tape is tape.reference:
+                return []
         if not self._matters():
             return []
         index = self._index()

@@ -217,7 +217,8 @@ def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, argument
         if buffer.storage.tape is not reference:
             return None
     for buffer in call.spoils:
-        if buffer.storage.needs or buffer.storage.guard:
+        storage = buffer.storage
+        if storage.needs or storage.guard or not (storage.tape is None or storage.tape is reference):
             return None
     frame = _getframe(3)
     where = sites.get((id(frame.f_code), frame.f_lasti)) or call_site(4)

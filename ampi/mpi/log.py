@@ -93,7 +93,11 @@ class Log:
 
     def says_nothing(self) -> bool:
         """Whether there is no more in it than that a window exists."""
-        if self.touched or self.messages or self.passive or (self.stirred is not None and self.stirred()):
+        return self.is_quiet() and not (self.stirred is not None and self.stirred())
+
+    def is_quiet(self) -> bool:
+        """Whether there is no more in it than that, or what others do with the window."""
+        if self.touched or self.messages or self.passive:
             return False
         return all(call.name == "Win" for call in self.collectives)
 

@@ -129,7 +129,8 @@ def receive_again(
     storage = buffer.storage
     if start is None and storage.arriving:
         communication.look()  # what came into the same memory has been overwritten
-    receive.undo = overwrite(buf) if storage.needs or storage.guard else ()
+    is_seen = storage.tape is None or storage.tape is tape.reference
+    receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
     storage.tape = tape.reference
     log.messages.append(receive)
     tape.append_record(receive)

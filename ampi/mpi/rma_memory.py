@@ -13,13 +13,13 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..memory import Storage, address_of, plain, storage_of, track_block
-from ..recording import opened
-from ..tape import overwrite
+from ..recording import opened, recording
+from ..tape import overwrite, require_seen
 from .argument_forms import as_array
 from .derived_buffers import memory_dtype
 from .forward_windows import forward_trace, open_shadow, push_of
 from .reverse import Reverse, free_unused, name_of, new_identity
-from .rma_trace import activate, trace_of
+from .rma_trace import activate, require_innermost, trace_of
 from .rma_window import Window, alive, tape_of, window_of, windows
 
 _Comm, _Win = mpi.Comm, mpi.Win  # mpi4py's own: its names may be rebound
@@ -64,6 +64,8 @@ class Elsewhere(Storage):
         if tape.tangents is not None and tape.sweeping:
             return tape.reference
         trace_of(tape, window)
+        if recording() is not None:
+            require_innermost(tape, window)
         if tape.forward is not None:
             return tape.reference
         tape.observer.visited.add((window, self.rank))
@@ -118,9 +120,11 @@ def _trace(window: Window) -> None:
 
 def _expose(storage: Storage, memory: np.ndarray | None) -> None:
     """Others may write to the memory unseen from now on."""
+    tape = opened()
+    if tape is not None and memory is not None:
+        require_seen(tape, memory)
     if storage.volatile:
         return
-    tape = opened()
     undo = [] if memory is None else overwrite(plain(memory))
     storage.volatile = True
     if tape is not None and undo:

@@ -32,6 +32,7 @@ from mpi4py import MPI as mpi
 from ..tape import Push, Record, Sweep, Tape, lanes_of
 from .messages import LateCompletion
 from .rma_precedence import Drawn, in_order
+from .rma_uses import SLOTS, Uses
 from .waiting import Patience, running
 
 _Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
@@ -98,40 +99,27 @@ class Cells:
 
 # ------------------------------------------------------------------------------------------------- while recording
 
-_TICKETS, _ATOMIC, _USES = 0, 1, 2  # tickets drawn; somebody is updating; tapes that have drawn tickets anywhere
-_FENCE = 3  # the last fence at which operations were put off
-_STEPPED, _STEPPING, _STEP_FENCE = 4, 5, 6  # in steps: atomic operations so far; somebody does one; as _FENCE
-_EPOCHS, _EXCLUSIVE = 7, 8  # in steps: epochs of locks that have ended, and those of exclusive ones
-_POSTS = 9  # from here on, epochs posted for each rank
+_TICKETS, _ATOMIC = 0, 1  # tickets drawn; somebody is updating
+_FENCE = 2  # the last fence at which operations were put off
+_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; somebody does one; as _FENCE
+_EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
+_POSTS = 8  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
 
 
 class Order:
-    """The counters of a window, from its creation to its end.
+    """The counters of a window, from its creation to its end."""
 
-    ``known`` is the number of uses at the last sweep.
-    """
-
-    __slots__ = ("cells", "known", "size")
+    __slots__ = ("cells", "size", "uses")
 
     def __init__(self, comm: mpi.Comm) -> None:
         self.size = comm.Get_size()
-        self.cells = Cells(comm, [0] * (_POSTS + self.size))
-        self.known = 0
+        self.cells = Cells(comm, [0] * (_POSTS + (1 + SLOTS) * self.size))
+        self.uses = Uses(self.cells, _POSTS + self.size, self.size)
 
     @property
     def drawn(self) -> int:
         """Number of tickets that have been drawn for this rank's memory."""
         return int(self.cells.own[_TICKETS])
-
-    @property
-    def uses(self) -> int:
-        """Changes when a rank draws its first ticket for any rank's memory on a tape."""
-        return int(self.cells.own[_USES])
-
-    def announce(self) -> None:
-        """Let every rank know that the window is used."""
-        for rank in range(self.size):
-            self.cells.add(rank, _USES, 1)
 
     def ticket(self, rank: int) -> int:
         """Draw a ticket for the memory of a rank."""

@@ -20,7 +20,7 @@ from .requests import recorded
 from .rma_access import LOCATED, NONLINEAR, Access
 from .rma_epochs import complete
 from .rma_target import target_of
-from .rma_trace import Trace, trace_of
+from .rma_trace import Trace, require_innermost, trace_of
 from .rma_window import require_own, tape_of, window_of
 from .tangents import set_tangent
 
@@ -160,6 +160,8 @@ def _access(
     dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
     updates = op is not None and op != mpi.NO_OP
     records = recording() is not None
+    if records:
+        require_innermost(tape, window)
     active = updates and records and source.active(tape)  # type: ignore[union-attr]
     if updates and records and (not active or type(source) is not Buffer):
         mind(name, source, "moves", "to the window of rank", rank)

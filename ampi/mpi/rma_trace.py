@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI as mpi
 
-from ..errors import CommunicationError
+from ..errors import ActivityError, CommunicationError
 from ..memory import Storage
-from ..recording import opened
-from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_tangent
+from ..recording import around, is_around
+from ..replays import books
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_tangent, where_called
 from .forward_windows import ForwardTrace, forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
@@ -42,6 +43,13 @@ class Trace:
         Tickets drawn in lock epochs, by target; negative for updates.
     announced : bool
         The other ranks can see that the window is used in epochs that they have no part in.
+    number : int or None
+        Of the tape, among those which this rank opens beside the window.  None for tapes of a loop's steps beside a
+        window from before the loop, which steps cannot use.
+    site : int
+        Where in the program the tape was opened; 0: before the window was made.
+    sweeps : int
+        Number of the tape's sweeps so far.
     joined : bool
         All ranks have swept it.
     attached : dict
@@ -60,7 +68,10 @@ class Trace:
             "epoch",
             "exposure",
             "joined",
+            "number",
             "refused",
+            "site",
+            "sweeps",
             "tape",
             "tickets",
             "token",
@@ -68,7 +79,7 @@ class Trace:
         "window",
     )
 
-    def __init__(self, tape: Tape, window: Window) -> None:
+    def __init__(self, tape: Tape, window: Window, site: int) -> None:
         self.tape = tape.reference
         self.window = window
         self.attached = {} if window.attached is None else {s: arrays[0] for s, arrays in window.attached.items()}
@@ -80,15 +91,27 @@ class Trace:
         self.epoch = False
         self.tickets: dict[int, list[int]] = {}
         self.announced = False
+        is_used = not tape.of_step or any(window.in_steps.made_in(book) for book in books())
+        self.site, self.sweeps = site, 0
+        self.number = window.order.uses.begin(site) if is_used else None
         self.joined = False
         communication_of(tape).log(window.reverse).stirred = self.stirred
 
     def stirred(self) -> bool:
-        """Whether any rank has used the window in epochs that concern some ranks: all have to take part in the sweep.
+        """Whether any rank has used the window in epochs of some ranks: all have to take part in the sweep."""
+        return self.joined or bool(np.any(self.told()))
 
-        An announcement may come before this rank's tape begins: what counts is what it knew at the last common sweep.
-        """
-        return self.joined or self.window.order.uses != self.window.order.known
+    def told(self) -> np.ndarray:
+        """Which ranks have announced such uses."""
+        if self.number is None:
+            return np.zeros(self.window.order.size, bool)
+        return self.window.order.uses.by(self.number, self.site, self.sweeps)
+
+    def leave_alone(self) -> None:
+        """The tape has been closed, and swept by this rank alone."""
+        if self.number is not None:
+            self.window.order.uses.alone(self.number)
+            self.number = None
 
     def log(self, tape: Tape, name: str, active: bool, tracked: bool) -> Collective:
         """Log something collective."""
@@ -103,9 +126,9 @@ class Trace:
 
     def announce(self) -> None:
         """Let the other ranks see that the window is used by more than calls of theirs."""
-        if not self.announced:
+        if not self.announced and self.number is not None:
             self.announced = True
-            self.window.order.announce()
+            self.window.order.uses.announce(self.number, self.site, self.sweeps)
 
     def visit(self, tape: Tape, rank: int) -> int:
         """Draw a ticket for a load from or store to another rank's memory."""
@@ -211,9 +234,17 @@ class Traces:
         for window, trace in self.of.items():
             if trace.token.happening:
                 happening[window] = trace
-            else:
-                logs.pop(window.reverse, None)  # agreed, and not concerned by what happens from now on
-        facts = {window: _agreed(trace) for window, trace in happening.items()}
+            elif (log := logs.get(window.reverse)) is not None:
+                if not sweep.tape.closed:
+                    log.agreed_collectives = 0, 0  # the token may say something else next time
+                    continue
+                del logs[window.reverse]  # not concerned by what happens from now on
+                if log.agreed_collectives == (0, 0):
+                    trace.leave_alone()
+        is_quiet = all(log.is_quiet() for log in logs.values())
+        facts = {window: _agreed(trace, is_quiet) for window, trace in happening.items()}
+        for trace in self.of.values():
+            trace.sweeps += 1
         problems = [text for window, (wrong, _) in facts.items() if wrong for text in _problems(happening[window])]
         if problems:
             raise CommunicationError("\n".join(problems))
@@ -233,22 +264,28 @@ class Traces:
             raise CommunicationError("\n".join(problems))
 
 
-def _agreed(trace: Trace) -> tuple[bool, bool]:
-    """Whether any rank of a window has a problem, and whether any has drawn tickets."""
-    reverse = trace.window.reverse
+def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
+    """Whether any rank of a window has a problem, and whether any has drawn tickets.
+
+    ``is_quiet``: all that this rank knows of the sweep is what others have announced.
+    """
+    reverse, order = trace.window.reverse, trace.window.order
+    told = trace.told() if is_quiet and not trace.joined else None
     trace.joined = True
-    trace.window.order.known = trace.window.order.uses  # no other tape can begin to use it before the sweep has ended
-    facts = np.array([bool(trace.problem()), bool(trace.tickets)])
-    request = reverse.comm.Iallreduce(mpi.IN_PLACE, facts, mpi.LOR)
+    mine = np.array([trace.number or 0, bool(trace.problem()), bool(trace.tickets)])
+    facts = np.empty((order.size, 3), mine.dtype)
+    request = reverse.comm.Iallgather(mine, facts)
     wait(request, lambda: f"the beginning of the sweep in {reverse.name}", reverse)
-    return bool(facts[0]), bool(facts[1])
+    if trace.number is not None:
+        order.uses.agree(trace.number, facts[:, 0], told)
+    return bool(facts[:, 1].any()), bool(facts[:, 2].any())
 
 
 def _problems(trace: Trace) -> list[str]:
     return [text for text in trace.window.reverse.comm.allgather(trace.problem()) if text]
 
 
-def trace_of(tape: Tape, window: Window) -> Any:
+def trace_of(tape: Tape, window: Window, site: int = 0) -> Any:
     """What this rank does with a window while a tape records."""
     if tape.tangents is not None:
         require_program(tape)
@@ -263,7 +300,7 @@ def trace_of(tape: Tape, window: Window) -> Any:
     if trace is None:
         require_own(window)
         kind = Trace if tape.tangents is None else SecondTrace
-        trace = traces.of[window] = kind(tape, window)  # type: ignore[attr-defined]
+        trace = traces.of[window] = kind(tape, window, site)  # type: ignore[attr-defined]
         traces.observer.watch(window)  # type: ignore[attr-defined]
         for storage in trace.attached if window.storage is None else (window.storage,):
             activate(storage, tape)
@@ -279,22 +316,51 @@ def _forward(tape: Tape, window: Window) -> Any:
 
 
 def activate(storage: Storage, tape: Tape) -> None:
-    """Window memory carries derivatives: others may write active values into it unseen."""
-    if storage.tape is None or storage.tape() is None or storage.tape() is not opened():
+    """Window memory carries derivatives: others may write active values into it unseen.
+
+    What is on an outer tape stays there: it may hold what was computed there.
+    """
+    other = None if storage.tape is None else storage.tape()
+    if other is None or not is_around(other):
         storage.tape = tape.reference
+
+
+def require_innermost(tape: Tape, window: Window) -> None:
+    """Raise if a window from before an inner tape is used there, while an outer tape needs to know what is done.
+
+    Steps of time loops, which have tapes of their own, are looked at by the loop.
+    """
+    if tape.of_step or tape.forward is not None:
+        return
+    for outer in around():
+        traces = None if outer is tape else outer.sweep_starts.get("windows")
+        if traces is not None and window in traces.of:
+            raise ActivityError(
+                f"{where_called()}: {window.reverse.name} is used inside an inner tape, and was made before it on an "
+                "outer tape, which would not see what is done to its memory; make the window inside of the inner tape"
+            )
 
 
 def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
-    for window in list(windows.values()) if tape.forward is None else ():
+    if tape.forward is not None or not windows:
+        return
+    site = zlib.crc32(line_of(call_site()).encode()) >> 1
+    for window in list(windows.values()):
         if window.thread is tape.owner and not window.reverse.broken:
-            trace_of(tape, window)
+            trace_of(tape, window, site)
 
 
 def _end(tape: Tape) -> None:
     """A tape ends to record."""
     if tape.observer is not None:
         tape.observer.close()
+    traces = tape.sweep_starts.get("windows")
+    if traces is not None:
+        logs = communication_of(tape).logs
+        for window, trace in traces.of.items():  # type: ignore[attr-defined]
+            if trace.sweeps and window.reverse in logs and logs[window.reverse].says_nothing():
+                trace.leave_alone()
 
 
 at_opening.append(_begin)

@@ -24,7 +24,7 @@ from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
 from .tape import Bystander, Tape, at_closing, at_first_opening, at_opening, living, may_change, place_of
-from .undo import Need, Undo, keep_needed, overwrite
+from .undo import Need, Undo, keep_needed, overwrite, require_seen
 from .vector import VectorSweep
 from .vector_push import VectorPush
 
@@ -62,6 +62,7 @@ __all__ = [
     "passive",
     "place_of",
     "recording",
+    "require_seen",
     "second_order",
     "transposed",
     "walk",

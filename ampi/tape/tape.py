@@ -133,6 +133,8 @@ class Tape(metaclass=_WithHelp):
     #     Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
     # records : list of Record
     #     In the order of the operations.
+    # of_step : bool
+    #     It is that of a step of a time loop, which the loop makes.
     # reference : weakref.ref
     #     To the tape: what `Storage.tape` of active memory is.
     # watches : dict
@@ -149,6 +151,7 @@ class Tape(metaclass=_WithHelp):
     forward: Any = None
     tangents: Any = None
     walks = False
+    of_step = False
     latest_shadows = 0
 
     def __init__(

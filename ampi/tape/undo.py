@@ -16,7 +16,7 @@ from ..extents import Extent, bounds_of
 from ..handouts import where_called
 from ..memory import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
 from ..needs import Needs
-from ..recording import is_passive, open_tapes, opened
+from ..recording import is_passive, open_tapes, opened, recording
 from .records import Record, Zero
 
 if TYPE_CHECKING:
@@ -102,8 +102,17 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     list of Undo
         What the innermost open tape must undo; goes into the operation's record.  (Nothing is returned for other
         tapes: they have got a record of their own.)
+
+    Raises
+    ------
+    TapeError
+        An array carries derivatives on an outer tape, which would not see that they are overwritten.
     """
     undo: list[Undo] = []
+    tape = recording()
+    if tape is not None:
+        for array in arrays:
+            require_seen(tape, array)
     for array in arrays:
         storage = storage_of(array)
         if storage is None:
@@ -119,6 +128,13 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
         _passive_overwrite(arrays, key, undo)
         return []
     return undo
+
+
+def require_seen(tape: Tape, array: np.ndarray) -> None:
+    """Raise if what is done to an array on the tape that records would have to be known to an outer one."""
+    storage = storage_of(array)
+    if storage is not None and not storage.elsewhere and storage.tape not in (None, tape.reference):
+        tape.is_active(array)
 
 
 def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:

@@ -88,6 +88,31 @@ def compose(a, b):
         b[2 * i] = a[2 * i] * b[2 * i]
 
 
+class Asking:
+    """Gradients that are asked for while the tape is open, in the middle of a program, which then goes on."""
+
+    def __init__(self):
+        self.is_on = False
+        self.asked = 0
+
+    def __enter__(self):
+        self.is_on, self.asked = True, 0
+
+    def __exit__(self, *_):
+        self.is_on = False
+
+    def __call__(self, np, x, arrays):
+        """Now, if that is to be: at the first of these calls, and at some of the later ones."""
+        if not self.is_on or np is not ampi.numpy:
+            return
+        self.asked += 1
+        if self.asked % 4 == 1:
+            ampi.tape.current().gradient(arrays, x, seed=[numpy.ones_like(ampi.value(y)) for y in arrays])
+
+
+ask = Asking()
+
+
 def call(np, kernel, *arrays):
     (kernel if np is ampi.numpy else kernel.py_func)(*arrays)
 
@@ -186,6 +211,7 @@ def check(program, narrow=False, kept=0, every_mode=True):
             mine = [bar[k] for bar in several]
             problems += compared("vector mode", mine, [factor * bar for bar in x_bar], ROUNDING[single])
         problems += against_differences(program, x0, x_bar, seed, expected, single)
+        problems += again_with_gradients_between(program, ours, x0, x_bar, seed, single)
         if every_mode:
             x_bar = tape.gradient(arrays, x, seed=seed[: len(arrays)])  # without what was written to files
             problems += of_other_modes(program, ours, x0, x_bar, seed, single)
@@ -193,6 +219,16 @@ def check(program, narrow=False, kept=0, every_mode=True):
     free([*leftover, ours])
     gc.collect()
     return agreed(problems)
+
+
+def again_with_gradients_between(program, comm, x0, x_bar, seed, single):
+    """What is wrong with the gradient if others have been asked for while the program ran."""
+    with ampi.Tape() as tape, ask:
+        x = [tape.watch(leaf) for leaf in x0]
+        arrays, _, leftover = program(ampi.numpy, ampi.MPI, comm, x)
+    found = tape.gradient([*arrays, *tape.outputs], x, seed=seed)
+    free(leftover)
+    return compared("with gradients between", found, x_bar, ROUNDING[single])
 
 
 def check_as_steps(program, narrow, kept):

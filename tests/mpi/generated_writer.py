@@ -7,6 +7,7 @@ import generated_check
 LENGTH = generated_check.LENGTH
 FAMILIES = {"d": ["a", "b", "c", "d", "e"], "s": ["s", "t"], "z": ["z", "w"], "v": ["v"]}
 FAMILY = {name: family for family, names in FAMILIES.items() for name in names}
+NAMES = [name for names in FAMILIES.values() for name in names]
 START = """\
 a, s, z, v = x[0] * 1, x[1] * 1, x[2] * 1, x[3] * 1
 b, c, d, e = np.sin(a[::-1]), smooth(a + 0.5), np.cos(2 * a), np.zeros(24, a.dtype)
@@ -59,6 +60,8 @@ class Writer:
 
     def begin(self, choices):
         self.tear_down()
+        if not self.pending:
+            self.write(f"ask(np, x, [{', '.join(NAMES)}])")
         self.choices = iter(choices)
 
     def pick(self, options):
@@ -258,7 +261,7 @@ class Writer:
             self.end(window)
         for number, name in enumerate(c for c in self.comms if c != "comm"):
             self.write(f"{name}.Free()" if number % 2 else f"later.append({name})")
-        self.write("return [a, b, c, d, e, s, t, z, w, v], written, later")
+        self.write(f"return [{', '.join(NAMES)}], written, later")
 
 
 COMPLETIONS = {

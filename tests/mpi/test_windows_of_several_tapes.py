@@ -1,0 +1,154 @@
+"""Windows beside several tapes: those that use them, those that do not, those of one rank, loops, sweeps in any order.
+
+Programs are drawn by chance, the same on all ranks: tapes that are recorded one after the other, and then swept in
+another order, or while they are open, or never. What is put where is linear in squares, so that the derivatives are
+known.
+"""
+
+import numpy
+import pytest
+from patience import patience
+
+import ampi
+import ampi.numpy
+from ampi import MPI
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+INSIDE = ["nothing", "local", "local", "loop", "own loop"]
+"""What inner tapes do: windows of an outer tape are not for them."""
+KINDS = ["lock", "lock", "all", "fence", "start", "nothing", "local", "local", "loop", "own loop"]
+
+
+def weight(origin, target):
+    return 1.0 + 0.25 * origin + 0.5 * target
+
+
+def draw(number, size):
+    """For each tape its kind, who puts to whom through which window, and when it is swept; the order of the sweeps."""
+    generator = numpy.random.default_rng([number, size])
+    tapes = []
+    for _ in range(6):
+        puts = [tuple(map(int, generator.choice(size, 2, replace=False))) for _ in range(generator.integers(1, 3))]
+        when = ["once", "twice", "never", "while open"][generator.choice(4, p=[0.5, 0.15, 0.15, 0.2])]
+        kind = KINDS[generator.integers(len(KINDS))]
+        inner = INSIDE[generator.integers(len(INSIDE))] if generator.random() < 0.4 and kind != "local" else None
+        tapes.append((kind, inner, sorted(set(puts)), int(generator.integers(2)), when))
+    return tapes, [int(k) for k in generator.permutation(len(tapes))]
+
+
+def put(win, y, kind, puts):
+    """The values of origins go to their targets, each to its place there."""
+    rank = win.group.rank
+    targets = [target for origin, target in puts if origin == rank]
+    origins = [origin for origin, target in puts if target == rank]
+    if kind == "fence":
+        win.Fence()
+    elif kind == "all":
+        win.Lock_all()
+    elif kind == "start":
+        group = win.group
+        exposed, accessed = group.Incl(origins), group.Incl(targets)
+        win.Post(exposed)
+        win.Start(accessed)
+    for target in targets:
+        if kind == "lock":
+            win.Lock(target, MPI.LOCK_SHARED)
+        win.Put(y, target, 2 * rank)
+        if kind == "lock":
+            win.Unlock(target)
+    if kind == "fence":
+        win.Fence()
+    elif kind == "all":
+        win.Unlock_all()
+    elif kind == "start":
+        win.Complete()
+        win.Wait()
+
+
+def objective(comm, x, mem, puts):
+    """What a rank has got, and something of its own."""
+    z = 0.5 * ampi.numpy.sum(x)
+    for origin, target in puts:
+        if target == comm.rank:
+            z = z + weight(origin, target) * ampi.numpy.sum(mem[2 * origin : 2 * origin + 2])
+    return z
+
+
+def expected(comm, x, puts):
+    return 0.5 + sum(2 * x * weight(origin, target) for origin, target in puts if origin == comm.rank)
+
+
+def local(x0):
+    """A gradient of one rank."""
+    numpy.testing.assert_allclose(ampi.grad(lambda x: ampi.numpy.sum(x**3))(x0), 3 * x0**2)
+
+
+def recorded(comm, windows, kind, inner, puts, which, when, k):
+    """A tape, its independent, its dependent and the derivative; None if this rank has none."""
+    win, mem = windows[which]
+    x0 = numpy.array([0.3, -0.2]) * (1 + comm.rank) + 0.1 * k
+    if kind == "local":
+        if comm.rank == puts[0][0]:
+            local(x0)
+        return None
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        if when == "while open":
+            numpy.testing.assert_allclose(tape.gradient(ampi.numpy.sum(x * x), x), 2 * x0)
+        if inner is not None:
+            swept(recorded(comm, windows, inner, None, puts, 1 - which, "once", k), "an inner tape")
+        if kind == "nothing":
+            return tape, x, 0.5 * ampi.numpy.sum(x), numpy.full(2, 0.5)
+        if kind == "loop":
+            u = ampi.timeloop(lambda u: 1.5 * u, x * 1.0, 4, checkpoints=2)
+            return tape, x, ampi.numpy.sum(u), numpy.full(2, 1.5**4)
+        if kind == "own loop":
+            u = ampi.timeloop(lambda u: in_own_window(comm, u), x * 1.0, 4, checkpoints=2)
+            return tape, x, ampi.numpy.sum(u), numpy.full(2, 0.5**4)
+        put(win, x * x, kind, puts)
+        comm.Barrier()
+        return tape, x, objective(comm, x, mem, puts), expected(comm, x0, puts)
+
+
+def swept(made, what, times=1):
+    """The gradient of a tape, if this rank has it, is right."""
+    if made is not None:
+        tape, x, z, x_bar = made
+        for _ in range(times):
+            numpy.testing.assert_allclose(tape.gradient(z, x), x_bar, 1e-12, err_msg=what)
+
+
+def in_own_window(comm, u):
+    """Half of what the rank before holds."""
+    mem = ampi.numpy.zeros(2)
+    win = MPI.Win.Create(mem, 8, comm=comm)
+    after = (comm.rank + 1) % comm.size
+    win.Lock(after)
+    win.Put(u, after)
+    win.Unlock(after)
+    comm.Barrier()
+    win.Free()
+    return 0.5 * mem
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_drawn(number, monkeypatch):
+    monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
+    comm = ampi.COMM_WORLD.Dup()
+    memories = [ampi.numpy.zeros(2 * comm.size) for _ in range(2)]
+    windows = [(MPI.Win.Create(mem, 8, comm=comm), mem) for mem in memories]
+    tapes, order = draw(number, comm.size)
+    swept(recorded(comm, windows, "nothing", None, [], 0, "once", 0), "the first tape")
+    made = []
+    for k, (kind, inner, puts, which, when) in enumerate(tapes):
+        made.append(recorded(comm, windows, kind, inner, puts, which, when, k))
+        if kind != "local":  # then the others go on
+            comm.Barrier()
+    for k in order:
+        when = tapes[k][-1]
+        if when != "never":
+            swept(made[k], f"tape {k}: {tapes[k]}", 2 if when == "twice" else 1)
+    for win, _ in windows:
+        win.Free()
+    comm.Free()
