@@ -84,6 +84,30 @@ def best_row_chosen(z):
 
 
 @case(x)
+def row_chosen_in_a_branch_and_after_it(z):
+    m = np.outer(z, z)
+    order = np.array([2, 0, 1, 3])
+    for t in range(3):
+        for k in range(1, 4):
+            if m[order[k], 0] < 0.3:
+                p = m[order[t]]
+            p = m[order[t]]
+    return p[1] * p[2]
+
+
+@case(x)
+def number_read_in_a_branch_and_after_it(z):
+    m = np.outer(z, z)
+    s = 0.0
+    for t in range(3):
+        for k in range(1, 4):
+            if m[k, 0] < 0.3:
+                s = m[t, 1]
+            s = m[t, 1]
+    return s * s
+
+
+@case(x)
 def rows_of_two_arrays(z):
     m = np.outer(z, z)
     n = m * 2

@@ -38,7 +38,10 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Expr]]:
-    """The loads to make before a branch, and the names which their values had."""
+    """The loads to make before a branch, and the names which their values had.
+
+    The name that is left is that of the load behind the branch, if there is one: what is around the block may use it.
+    """
     inside = {v.name for t in every((s,)) for v in definitions(t)}
     then, orelse, later = _loads(s.then), _loads(s.orelse), _loads(tuple(rest))
     written_in = {w.name for t in every((s,)) if (w := written(t)) is not None}
@@ -46,14 +49,12 @@ def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Exp
     names: dict[str, Expr] = {}
     for key in {**then, **orelse}:
         array, index = key
-        made = [loads[key] for loads in (then, orelse, later) if key in loads]
-        in_both = key in then and key in orelse
-        if not (in_both or (key in later and array not in written_in)):
+        in_both, spoiled = key in then and key in orelse, array in written_in
+        made = [loads[key] for loads in (later, then, orelse) if key in loads and not (loads is later and spoiled)]
+        if not (in_both or (key in later and not spoiled)):
             continue
         if any(isinstance(i, Var) and i.name in inside for i in index):
             continue
-        if array in written_in:
-            made = made[:2]
         moved.append(made[0])
         names |= {t.target.name: made[0].target for t in made}
     return moved, names
