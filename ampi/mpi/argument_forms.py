@@ -133,11 +133,30 @@ def is_in_place(spec: Any) -> bool:
 
 def lasting(spec: Any) -> Any:
     """A message argument with typemaps for its datatypes: a program may free these before it starts the request."""
+    return _with_datatypes(spec, _typemap)
+
+
+def duplicated(spec: Any) -> tuple[Any, list[MPI.Datatype]]:
+    """A message argument with datatypes of its own, which the program cannot free; and these, to be freed later."""
+    made: list[MPI.Datatype] = []
+
+    def duplicate(datatype: MPI.Datatype) -> MPI.Datatype:
+        made.append(datatype.Dup())
+        return made[-1]
+
+    return _with_datatypes(spec, duplicate), made
+
+
+def _with_datatypes(spec: Any, change: Callable[[MPI.Datatype], Any]) -> Any:
     if type(spec) in (list, tuple):
-        return type(spec)(lasting(item) for item in spec)
+        return type(spec)(_with_datatypes(item, change) for item in spec)
     if isinstance(spec, MPI.Datatype) and spec != MPI.DATATYPE_NULL and not spec.is_predefined:
-        try:
-            return typemap_of(spec)
-        except NotImplementedError:  # said when the request starts while a tape records
-            return spec
+        return change(spec)
     return spec
+
+
+def _typemap(datatype: MPI.Datatype) -> Any:
+    try:
+        return typemap_of(datatype)
+    except NotImplementedError:  # said when the request starts while a tape records
+        return datatype

@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 from ..memory import plain
 from ..recording import open_tapes, opened
 from ..tape import living
-from .argument_forms import lasting
+from .argument_forms import duplicated, lasting
 from .buffers import NOTHING
 from .log import log_received
 from .message_recording import (
@@ -252,8 +252,8 @@ class PointToPoint(Partitioned):
         request = _Recv_init(self, buf, source, tag)
         if source == _PROC_NULL:
             return request
-        buf = lasting(buf)
-        found = persistent(request, lambda: _some(record_receive("Recv_init", self, buf, source, tag)))
+        kept = lasting(buf)
+        found = persistent(request, lambda: _some(record_receive("Recv_init", self, kept, source, tag)))
         if source == mpi.ANY_SOURCE:
             found.receive = WildReceive(self, buf, tag)
         return found
@@ -320,8 +320,13 @@ class WildReceive:
     """How the request of a persistent receive from any source receives from one source for a time."""
 
     def __init__(self, comm: Any, buf: Any, tag: int) -> None:
+        buf, self._datatypes = duplicated(buf)
         self._arguments = comm, buf, tag
         self._source = mpi.ANY_SOURCE
+
+    def __del__(self) -> None:
+        for datatype in self._datatypes if not mpi.Is_finalized() else ():
+            datatype.Free()
 
     def narrow(self, request: mpi.Prequest, source: int) -> None:
         """From the next start on the request, which is not active, is that of a receive from this source (or any)."""

@@ -195,6 +195,18 @@ def started(comm):
     request.Free()
 
 
+def started_with_a_datatype_that_is_gone(comm):
+    """Every other element of what is received into; freed before the request starts."""
+    room = np.zeros(2 * N)
+    kind = MPI.DOUBLE.Create_vector(N, 1, 2).Commit()
+    request = comm.Recv_init([room, 1, kind])
+    kind.Free()
+    for _ in range(SIZE - 1):
+        request.Start()
+        yield status_of(request.Wait)[0], room[::2].copy()
+    request.Free()
+
+
 def started_together(comm):
     rooms = buffers()
     requests = [comm.Recv_init(u) for u in rooms]
@@ -224,8 +236,8 @@ def started_from_before(comm):
 OBJECTS = {received_as_objects, objects_waited_for_any, objects_tested}
 WAYS = [received, received_as_objects, posted, posted_and_waited, probed, probed_in_vain, matched, matched_in_vain,
         waited_for_any, waited_for_some, one_tested, any_tested, some_tested, asked, all_tested,
-        objects_waited_for_any, objects_tested, exchanged, exchanged_in_place, started, started_together,
-        started_from_before]  # fmt: skip
+        objects_waited_for_any, objects_tested, exchanged, exchanged_in_place, started,
+        started_with_a_datatype_that_is_gone, started_together, started_from_before]  # fmt: skip
 
 
 def run(x, take, comm, steps, objects, seen, **options):
