@@ -118,13 +118,21 @@ def _trace(window: Window) -> None:
         trace_of(tape, window)
 
 
+def require_innermost_memory(memory: Any) -> None:
+    """Raise if memory that is to be a window's, where others write, carries derivatives on an outer tape."""
+    tape = opened()
+    if tape is None or memory is None or isinstance(memory, mpi.BottomType):
+        return
+    array = as_array(memory)
+    if memory_dtype(array) is not None:
+        require_seen(tape, array)
+
+
 def _expose(storage: Storage, memory: np.ndarray | None) -> None:
     """Others may write to the memory unseen from now on."""
-    tape = opened()
-    if tape is not None and memory is not None:
-        require_seen(tape, memory)
     if storage.volatile:
         return
+    tape = opened()
     undo = [] if memory is None else overwrite(plain(memory))
     storage.volatile = True
     if tape is not None and undo:

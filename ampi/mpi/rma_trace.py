@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import Storage
@@ -274,10 +275,15 @@ def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
     trace.joined = True
     mine = np.array([trace.number or 0, bool(trace.problem()), bool(trace.tickets)])
     facts = np.empty((order.size, 3), mine.dtype)
-    request = reverse.comm.Iallgather(mine, facts)
+    wait(reverse.comm.Iallgather(mine, facts), lambda: f"the beginning of the sweep in {reverse.name}", reverse)
+    fits = np.array([trace.number is None or order.uses.agree(trace.number, facts[:, 0], told)])
+    request = reverse.comm.Iallreduce(mpi.IN_PLACE, fits, mpi.LAND)
     wait(request, lambda: f"the beginning of the sweep in {reverse.name}", reverse)
-    if trace.number is not None:
-        order.uses.agree(trace.number, facts[:, 0], told)
+    if not fits:
+        raise CommunicationError(
+            f"the ranks of {reverse.name} sweep different tapes; ask for gradients in the same order on all of them, "
+            "and for those of tapes that only some of them have right after these have been recorded"
+        )
     return bool(facts[:, 1].any()), bool(facts[:, 2].any())
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import CommunicationError
-
 if TYPE_CHECKING:
     from .rma_order import Cells
 
@@ -79,28 +77,21 @@ class Uses:
         if number == self.last:
             self.last -= 1
 
-    def agree(self, number: int, numbers: np.ndarray, told: np.ndarray | None) -> None:
-        """All ranks of the window sweep a tape, which has these numbers on them.
+    def agree(self, number: int, numbers: np.ndarray, told: np.ndarray | None) -> bool:
+        """All ranks of the window sweep a tape, which has these numbers on them: whether that can be.
 
-        ``told``: which ranks have announced the window's use, if this rank takes part for nothing else.
-
-        Raises
-        ------
-        CommunicationError
-            They cannot be numbers of the same tape: those of an earlier one are higher, or this rank takes part only
-            because others have announced the use of the window on tapes with other numbers.
+        It cannot if those of an earlier tape are higher, or if this rank takes part only because others have announced
+        the window's use (``told``: which ones), and they did so on tapes with other numbers.
         """
         k = bisect.bisect_left(self.common, number, key=_number)
         misled = told is not None and not np.any(told & (self.numbers(number) == numbers))
         earlier, later = self.common[k - 1][1], self.common[k][1] if k < len(self.common) else None
         if misled or np.any(earlier >= numbers) or (later is not None and np.any(later < numbers)):
-            raise CommunicationError(
-                "the ranks of a window sweep different tapes; ask for gradients in the same order on all its ranks, "
-                "and for those of tapes that only some ranks have right after their recording"
-            )
+            return False
         if np.any(self.numbers(number) != numbers):
             self.common.insert(k, (number, numbers))
             del self.common[: -4 * SLOTS]
+        return True
 
     def numbers(self, number: int) -> np.ndarray:
         """What the number of a tape is on all ranks, as far as this one knows."""

@@ -29,7 +29,7 @@ from .forward_windows import fenced, push_of
 from .held_buffers import hold, let_go, let_go_of
 from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
-from .rma_memory import attach, detach, register, register_dynamic, track_segment
+from .rma_memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment
 from .rma_recording import old_argument, read_argument, record, requested, wants_old, was_put_off
 from .rma_window import ALL, require_own, tape_of, window_of, windows
 from .rules import Operation, Treatment, enter
@@ -61,6 +61,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     @classmethod
     def Create(cls, memory: Any, disp_unit: int = 1, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF) -> Any:
         """Create a window on memory of the user's; collective."""
+        require_innermost_memory(memory)
         win = super().Create(memory, disp_unit, info, comm)
         return register(win, comm, disp_unit, mpi.BOTTOM if memory is None else memory)
 
@@ -85,6 +86,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Attach(self, memory: Any) -> None:
         """Attach a local memory region."""
+        require_innermost_memory(memory)
         _Win.Attach(self, memory)
         attach(self, memory)
 

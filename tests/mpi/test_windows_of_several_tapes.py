@@ -152,3 +152,42 @@ def test_drawn(number, monkeypatch):
     for win, _ in windows:
         win.Free()
     comm.Free()
+
+
+def test_a_window_of_an_outer_tape_is_not_used_inside_of_an_inner_one():
+    comm = ampi.COMM_WORLD.Dup()
+    mem = ampi.numpy.zeros(2)
+    win = MPI.Win.Create(mem, 8, comm=comm)
+    after = (comm.rank + 1) % comm.size
+    for data in (ampi.numpy.ones(2), numpy.ones(2)):
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.ones(2) + comm.rank)
+            win.Lock(after)
+            with ampi.Tape() as inner:
+                inner.watch(data)
+                for operation in (win.Put, win.Get, win.Accumulate):
+                    with pytest.raises(ampi.ActivityError, match="make the window inside of the inner tape"):
+                        operation(data, after)
+            win.Put(x * x, after)
+            win.Unlock(after)
+            comm.Barrier()
+            z = ampi.numpy.sum(mem)
+        numpy.testing.assert_allclose(tape.gradient(z, x), 2.0 * (1 + comm.rank) * numpy.ones(2))
+    win.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_sweeps_in_another_order_are_refused(monkeypatch):
+    """On one of the ranks: two tapes that others have used a window on."""
+    monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
+    comm = ampi.COMM_WORLD.Dup()
+    mem = ampi.numpy.zeros(2 * comm.size)
+    win = MPI.Win.Create(mem, 8, comm=comm)
+    puts = [(1, 0)]
+    tapes = [recorded(comm, [(win, mem)], "lock", None, puts, 0, "once", k) for k in range(2)]
+    with pytest.raises(ampi.CommunicationError):
+        for tape, x, z, _ in tapes[:: -1 if comm.rank == 1 else 1]:
+            tape.gradient(z, x)
+    win.Free()
+    comm.Free()
