@@ -6,6 +6,7 @@ what is to be freed after the sweeps.
 This file stands alone: a script that `scripts/fuzz` writes begins with it.
 """
 
+import contextlib
 import gc
 import math
 import os
@@ -89,7 +90,7 @@ def compose(a, b):
 
 
 class Asking:
-    """Gradients that are asked for while the tape is open, in the middle of a program, which then goes on."""
+    """Gradients that are asked for in the middle of a program, which then goes on: on its tape, and on inner ones."""
 
     def __init__(self):
         self.is_on = False
@@ -106,6 +107,8 @@ class Asking:
         if not self.is_on or np is not ampi.numpy:
             return
         self.asked += 1
+        if self.asked % 4 == 3:
+            ampi.grad(lambda u: ampi.numpy.sum(u * u))(numpy.ones(2))
         if self.asked % 4 == 1:
             ampi.tape.current().gradient(arrays, x, seed=[numpy.ones_like(ampi.value(y)) for y in arrays])
 
@@ -222,13 +225,20 @@ def check(program, narrow=False, kept=0, every_mode=True):
 
 
 def again_with_gradients_between(program, comm, x0, x_bar, seed, single):
-    """What is wrong with the gradient if others have been asked for while the program ran."""
-    with ampi.Tape() as tape, ask:
-        x = [tape.watch(leaf) for leaf in x0]
-        arrays, _, leftover = program(ampi.numpy, ampi.MPI, comm, x)
-    found = tape.gradient([*arrays, *tape.outputs], x, seed=seed)
+    """What is wrong with the gradients of two tapes that are swept after both have been recorded, the last one first;
+    while the first one recorded others were asked for."""
+    tapes, leftover = [], []
+    for asking in (ask, contextlib.nullcontext()):
+        with ampi.Tape() as tape, asking:
+            x = [tape.watch(leaf) for leaf in x0]
+            arrays, _, mine = program(ampi.numpy, ampi.MPI, comm, x)
+        tapes.append((tape, [*arrays, *tape.outputs], x))
+        leftover += mine
+    problems = []
+    for what, (tape, y, x) in zip(("the second tape", "with gradients between"), reversed(tapes)):
+        problems += compared(what, tape.gradient(y, x, seed=seed), x_bar, ROUNDING[single])
     free(leftover)
-    return compared("with gradients between", found, x_bar, ROUNDING[single])
+    return problems
 
 
 def check_as_steps(program, narrow, kept):
