@@ -336,7 +336,7 @@ def require_innermost(tape: Tape, window: Window) -> None:
 
     Steps of time loops, which have tapes of their own, are looked at by the loop.
     """
-    if tape.of_step or tape.forward is not None:
+    if tape.of_step:
         return
     for outer in around():
         traces = None if outer is tape else outer.sweep_starts.get("windows")
