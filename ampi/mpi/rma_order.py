@@ -103,18 +103,20 @@ _TICKETS, _ATOMIC = 0, 1  # tickets drawn; somebody is updating
 _FENCE = 2  # the last fence at which operations were put off
 _STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; somebody does one; as _FENCE
 _EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
-_POSTS = 8  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
+_MISUSED = 8  # in steps: uses by tapes of steps of a window that is older than the loop
+_POSTS = 9  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
 
 
 class Order:
     """The counters of a window, from its creation to its end."""
 
-    __slots__ = ("cells", "size", "uses")
+    __slots__ = ("_known_misuses", "cells", "size", "uses")
 
     def __init__(self, comm: mpi.Comm) -> None:
         self.size = comm.Get_size()
         self.cells = Cells(comm, [0] * (_POSTS + (1 + SLOTS) * self.size))
         self.uses = Uses(self.cells, _POSTS + self.size, self.size)
+        self._known_misuses = 0
 
     @property
     def drawn(self) -> int:
@@ -166,6 +168,16 @@ class Order:
     def step_called(self, fence: int) -> bool:
         """As `called`."""
         return int(self.cells.own[_STEP_FENCE]) == fence
+
+    def misuse(self) -> None:
+        """Let every rank know that a step has used the window, which is older than the loop."""
+        for rank in range(self.size):
+            self.cells.add(rank, _MISUSED, 1)
+
+    def is_misused(self) -> bool:
+        """Whether any rank has said so since this was asked."""
+        known, self._known_misuses = self._known_misuses, int(self.cells.own[_MISUSED])
+        return known != self._known_misuses
 
     def enter_step(self, rank: int) -> None:
         """Wait until no other step carries out an atomic operation on the memory of a rank."""

@@ -127,8 +127,12 @@ class Trace:
 
     def announce(self) -> None:
         """Let the other ranks see that the window is used by more than calls of theirs."""
-        if not self.announced and self.number is not None:
-            self.announced = True
+        if self.announced:
+            return
+        self.announced = True
+        if self.number is None:
+            self.window.order.misuse()
+        else:
             self.window.order.uses.announce(self.number, self.site, self.sweeps)
 
     def visit(self, tape: Tape, rank: int) -> int:
@@ -211,7 +215,10 @@ class Traces:
         used: list[Storage] = []
         for window, trace in self.of.items():
             tape = trace.tape()
-            if tape is not None and not communication_of(tape).log(window.reverse).says_nothing():
+            if tape is None:
+                continue
+            is_misused = trace.number is None and window.order.is_misused()
+            if is_misused or not communication_of(tape).log(window.reverse).says_nothing():
                 used += trace.attached if window.storage is None else [window.storage]
         return used
 

@@ -98,7 +98,9 @@ LONG = {
     "arrays: orders",
     "arrays: linear_systems",
     "functions: truth_values",
+    "functions: trapezoids",
     "functions: keywords",
+    "functions: units",
 }  # compile for ten seconds and more
 
 

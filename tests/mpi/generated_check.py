@@ -90,26 +90,27 @@ def compose(a, b):
 
 
 class Asking:
-    """Gradients that are asked for in the middle of a program, which then goes on: on its tape, and on inner ones."""
+    """Gradients that are asked for in the middle of a program, which then goes on: on inner tapes, whatever records
+    around them, and while it is on, on the program's own tape."""
 
     def __init__(self):
         self.is_on = False
-        self.asked = 0
+        self.calls = 0
 
     def __enter__(self):
-        self.is_on, self.asked = True, 0
+        self.is_on, self.calls = True, 0
 
     def __exit__(self, *_):
         self.is_on = False
 
     def __call__(self, np, x, arrays):
-        """Now, if that is to be: at the first of these calls, and at some of the later ones."""
-        if not self.is_on or np is not ampi.numpy:
+        """At the first of these calls, and at some of the later ones."""
+        if np is not ampi.numpy:
             return
-        self.asked += 1
-        if self.asked % 4 == 3:
+        self.calls += 1
+        if self.calls % 4 == 3:
             ampi.grad(lambda u: ampi.numpy.sum(u * u))(numpy.ones(2))
-        if self.asked % 4 == 1:
+        if self.is_on and self.calls % 4 == 1:
             ampi.tape.current().gradient(arrays, x, seed=[numpy.ones_like(ampi.value(y)) for y in arrays])
 
 
@@ -185,6 +186,7 @@ def check(program, narrow=False, kept=0, every_mode=True):
     Collective.  ``kept``: as a step of a time loop with so many checkpoints (0: not at all).  Returns the complaints of
     all ranks, the same on every rank; none if all is well.
     """
+    ask.calls = 0
     if kept:
         return check_as_steps(program, narrow, kept)
     dtypes = NARROW if narrow else WIDE
