@@ -85,8 +85,9 @@ class Uses:
         """
         k = bisect.bisect_left(self.common, number, key=_number)
         misled = told is not None and not np.any(told & (self.numbers(number) == numbers))
-        earlier, later = self.common[k - 1][1], self.common[k][1] if k < len(self.common) else None
-        if misled or np.any(earlier >= numbers) or (later is not None and np.any(later < numbers)):
+        above = k == 0 or np.all(self.common[k - 1][1] < numbers)
+        below = k == len(self.common) or np.all(numbers <= self.common[k][1])
+        if misled or not (above and below):
             return False
         if np.any(self.numbers(number) != numbers):
             self.common.insert(k, (number, numbers))

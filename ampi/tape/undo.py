@@ -133,8 +133,9 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
 def require_seen(tape: Tape, array: np.ndarray) -> None:
     """Raise if what is done to an array on the tape that records would have to be known to an outer one."""
     storage = storage_of(array)
-    if storage is not None and not storage.elsewhere and storage.tape not in (None, tape.reference):
-        tape.is_active(array)
+    if storage is None or storage.elsewhere or storage.tape is None or storage.tape is tape.reference:
+        return
+    tape.is_active(array)
 
 
 def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:

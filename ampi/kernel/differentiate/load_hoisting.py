@@ -49,9 +49,9 @@ def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Exp
     names: dict[str, Expr] = {}
     for key in {**then, **orelse}:
         array, index = key
-        in_both, spoiled = key in then and key in orelse, array in written_in
-        made = [loads[key] for loads in (later, then, orelse) if key in loads and not (loads is later and spoiled)]
-        if not (in_both or (key in later and not spoiled)):
+        sides = (then, orelse) if array in written_in else (later, then, orelse)
+        made = [loads[key] for loads in sides if key in loads]
+        if len(made) < 2:
             continue
         if any(isinstance(i, Var) and i.name in inside for i in index):
             continue
