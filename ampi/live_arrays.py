@@ -6,6 +6,7 @@ needs a list of all arrays, so none is kept: arrays would pay for it whenever th
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
@@ -31,14 +32,25 @@ class _LiveArrays:
         Length of `known` at which those that are gone are dropped.
     unused : int
         Number of collections since the last look.
+    frozen : list of weakref.ref or None
+        The tracked arrays that ``gc.freeze`` has taken out of all generations; None until these were looked for.
     """
 
     def __init__(self) -> None:
         self.known: list[weakref.ref[TrackedArray]] | None = None
         self.room = 0
         self.unused = 0
+        self.frozen: list[weakref.ref[TrackedArray]] | None = None
         if _GENERATIONAL:
             gc.callbacks.append(self.collected)
+        freeze = gc.freeze
+
+        @functools.wraps(freeze)
+        def noted() -> None:
+            self.frozen = [*map(weakref.ref, self.take())]
+            freeze()
+
+        gc.freeze = noted
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
         """The collector's callback."""
@@ -50,22 +62,35 @@ class _LiveArrays:
             return
         self.known += map(weakref.ref, _young())
         if len(self.known) > self.room:
-            self.known = [reference for reference in self.known if reference() is not None]
+            self.known = [*map(weakref.ref, _alive(self.known))]
             self.room = 2 * len(self.known) + 1000
 
     def take(self) -> list[TrackedArray]:
         """All tracked arrays; some more than once."""
+        if self.frozen is None:
+            thawed = gc.get_freeze_count() > 0
+            if thawed:
+                gc.unfreeze()
+            self.known, self.frozen = None, []
+            everything = self.take()
+            if thawed:
+                gc.freeze()
+            return everything
         self.unused = 0
         if self.known is not None:
             young = _young()  # before the others: a collection may make them old meanwhile
-            return young + [array for reference in self.known if (array := reference()) is not None]
+            return young + _alive(self.known) + _alive(self.frozen)
         if _GENERATIONAL:
             self.known = []  # from here on, collections add to it
         kinds = _kinds()
         everything = [item for item in gc.get_objects() if type(item) in kinds]
         if self.known is not None:
             self.known += map(weakref.ref, everything)
-        return everything
+        return everything + _alive(self.frozen)
+
+
+def _alive(references: list[weakref.ref[TrackedArray]]) -> list[TrackedArray]:
+    return [array for reference in references if (array := reference()) is not None]
 
 
 def _young() -> list[TrackedArray]:

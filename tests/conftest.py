@@ -98,7 +98,19 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of tests and all modules stay to the end: no collection of garbage has to look through them."""
+    settle()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        settle()
+
+
+def settle():
+    """What is alive now, thousands of tests, all modules, and all that Numba keeps of what it has compiled, stays to
+    the end: no collection of garbage has to look through it again."""
     gc.collect()
     gc.freeze()
 
