@@ -103,6 +103,7 @@ def test_gradient_of_a_descent_with_few_states_is_that_of_all_steps(kept):
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-11, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow  # compiles for half a minute what no other test needs
 def test_gradient_of_a_descent_agrees_with_differences():
     made = small().in_double()
     before = np.sum(energy.pose_energies(made))
@@ -130,7 +131,7 @@ def test_program_tells_of_a_descent(mpiexec, ranks):
     assert "Steps executed: 6," in said[1].stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
     options = ("-n", 40, "-i", 1, "--gradient", "poses", "--check", "--optimise", 3)
     result = mpiexec(ranks, PROGRAM, *options, timeout=200)  # it compiles

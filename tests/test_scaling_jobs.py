@@ -105,7 +105,7 @@ def job(system, **more):
     return "[job]\n" + "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("system", COMMANDS)
+@pytest.mark.parametrize("system", [pytest.param(s, marks=[pytest.mark.slow] * (s != "pbs")) for s in COMMANDS])
 def test_jobs_are_written_submitted_and_measure(system, batch, tmp_path, capsys):
     folder = tmp_path / "a study's folder"
     folder.mkdir()

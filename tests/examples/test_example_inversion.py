@@ -7,6 +7,7 @@ from example import complex_step, few_ranks, load, started
 blast = load("blast", "inversion")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # compiles LULESH's kernels and their adjoints
 def test_gradient_of_the_blast_is_that_of_differences():
     guess = np.array([0.8, 0.5])

@@ -28,6 +28,7 @@ def check(name, dtype=np.float64):
 LONG = {  # compile for ten seconds to minutes
     *(
         "arrays: cholesky_factors",
+        "arrays: choices",
         "arrays: fancy_indices",
         "functions: elementwise_functions",
         "language: list_after_its_comprehension",

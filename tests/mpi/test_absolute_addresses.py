@@ -242,37 +242,11 @@ def test_persistent_requests_outlive_the_datatype():
     numpy.testing.assert_array_equal(tape.gradient(w, x, seed=numpy.ones(4)), [2.0, 0.0, 6.0, 0.0])
 
 
-@pytest.fixture
-def freeze(monkeypatch):
-    """``gc.freeze`` as it is before any look for arrays; all is thawed afterwards."""
-    monkeypatch.setattr(gc, "freeze", inspect.unwrap(gc.freeze))
-    monkeypatch.setattr(live_arrays, "_live", None)
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.parametrize("frozen", [(), (0,), (8,), (1, 9, 10), range(16)], ids=str)
-@pytest.mark.parametrize("looks", [range(16), range(2, 16), (5, 11, 15), (15,)], ids=str)
-def test_all_arrays_are_known_whatever_the_collector_does(frozen, looks, freeze):
-    kept, junk = [], []
-    for k in range(16):
-        kept.append(numpy.zeros(2).view(ampi.ndarray))
-        junk.append([[] for _ in range(500)])
-        gc.collect(2 if k == 8 else k % 2)
-        if k in frozen:
-            gc.freeze()
-        if k == 13:
-            gc.unfreeze()
-        if k in looks:
-            known = {id(array) for array in tracked_arrays()}
-            assert all(id(array) in known for array in kept)
-        if k % 7 == 0:
-            junk.clear()
-            del kept[::2]
-
-
 @pytest.mark.parametrize("looked", [False, True])
-def test_what_the_collector_has_frozen_is_found(looked, freeze):
+def test_what_the_collector_has_frozen_is_found(looked, monkeypatch):
+    if not looked:  # what the tests before have done is not known
+        monkeypatch.setattr(gc, "freeze", inspect.unwrap(gc.freeze))
+        monkeypatch.setattr(live_arrays, "_live", None)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.arange(1.0, 7.0) + RANK)
         y, z = x * x, ampi.numpy.ones(6)
