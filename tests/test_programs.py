@@ -354,6 +354,7 @@ def test_numba_functions_are_kernels(program):
     check(path, ["x"], ["y"])
 
 
+@pytest.mark.mpi(max_size=1)  # Numba compiles dictionaries for ten seconds
 def test_numba_functions_that_cannot_be_differentiated(program):
     path = program("""
         import warnings

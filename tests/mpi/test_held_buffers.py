@@ -368,6 +368,7 @@ def nameless(tree):
                         yield node.lineno
 
 
+@pytest.mark.mpi(max_size=1)
 def test_buffers_of_our_own_have_names():
     """In the library itself, which calls mpi4py's methods: a name keeps them."""
     for buffer in ("f(x)", "x * x", "-x", "[f(x), datatype]"):

@@ -101,7 +101,7 @@ def test_a_rank_that_is_suspended_while_it_waits_has_not_waited(comm, monkeypatc
     """As in a job that is suspended, or on a laptop that sleeps."""
     if comm.size > 2:
         pytest.skip("the same on two ranks")
-    limit = patience(3)
+    limit = patience(1.5)
     monkeypatch.setenv("AMPI_TIMEOUT", str(limit))
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
