@@ -198,6 +198,7 @@ class custom_vjp:
                     inner.start(x, x_dot)
             result, residuals = self.forward(*copies)  # type: ignore[misc]
             kept = mapped(lambda x: _Pair(plain(x), inner.tangent_at(x)) if _can_be_active(x) else x, residuals)
+        inner.dismantle()
         for some in (given, copies):
             for x, copy in zip(leaves(arguments), leaves(some)):
                 if isinstance(x, np.ndarray) and plain(x).tobytes() != plain(copy).tobytes():

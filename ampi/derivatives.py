@@ -227,7 +227,9 @@ def push_forward(f: Callable, primals: tuple, tangents: tuple, count: int | None
             raise
         finally:
             tape.finish(error)
-    return value(y), y_dot, tape.forward.most
+    found = value(y), y_dot, tape.forward.most
+    tape.dismantle()
+    return found
 
 
 def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:

@@ -1,6 +1,6 @@
 """The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
 
-All tests of one rank are shared out to two processes more than there are cores (six at most), since some tests only
+All tests of one rank are shared out to one process more than there are cores (five at most), since some tests only
 wait; those of one file stay together, since they share what they compile.
 
 Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the
@@ -79,7 +79,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
         if not set(pytest_args) - {"--slow"}:
-            command += ["-n", str(min(os.cpu_count() or 1, 4) + 2), "--dist", "loadfile", "--no-loadscope-reorder"]
+            command += ["-n", str(min(os.cpu_count() or 1, 4) + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     else:
         mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")
         command = [str(mpiexec), "-n", str(ranks), *command, "-p", "no:cacheprovider"]

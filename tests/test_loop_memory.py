@@ -188,3 +188,57 @@ def test_memory_is_what_was_given(step, arrays):
     assert taken <= 1.1 * given + OWN and seen[-1].memory_peak <= 1.25 * given
     assert taken >= 0.5 * given or seen[-1].executed <= 50  # there is room for almost all steps
     assert len(set(COMM_WORLD.allgather(seen[-1].executed))) == 1
+
+
+def tracked_arrays_by_name(u):
+    return {k: u * (1 + 1e-3 * k) for k in range(120)}, lambda s: {k: v - 1e-3 * v * v for k, v in s.items()}
+
+
+def numbers_in_a_list(u):
+    return [u[0] * (1e-3 * k) for k in range(120)], lambda s: [v - 1e-3 * v * v for v in s]
+
+
+def numbers_of_python(u):
+    first = {"u": u * 1.0, "counts": [float(k) for k in range(3000)]}
+    return first, lambda s: {"u": s["u"] - 1e-3 * s["u"] ** 2, "counts": [n + 1.0 for n in s["counts"]]}
+
+
+def plain_arrays_in_place(u):
+    def step(s):
+        for v in s["rest"].values():
+            v += 1.0
+        s["u"] = s["u"] - 1e-3 * s["u"] ** 2
+        return s
+
+    return {"u": u * 1.0, "rest": {k: numpy.ones(3) for k in range(500)}}, step
+
+
+def sum_of(s):
+    if isinstance(s, dict):
+        return sum(map(np.sum, s.values())) if "u" not in s else np.sum(s["u"])
+    return sum(s)
+
+
+@pytest.mark.mpi(max_size=2)
+@pytest.mark.parametrize(
+    "made",
+    [tracked_arrays_by_name, numbers_in_a_list, numbers_of_python, plain_arrays_in_place],
+    ids=lambda f: f.__name__,
+)
+def test_states_of_many_small_parts_take_what_was_given(made):
+    """Their objects take many times what is in them."""
+
+    def final(u, steps=150):
+        return sum_of(ampi.timeloop(made(u)[1], made(u)[0], steps=steps, memory=8 * 2**20))
+
+    u = numpy.ones(4)
+    ampi.grad(lambda u: final(u, 3))(u)
+    gc.collect()
+    tracemalloc.start(1)
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        ampi.grad(final)(u)
+        taken = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= 1.1 * 8 * 2**20 + 2**20, taken / 2**20

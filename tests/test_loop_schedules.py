@@ -82,7 +82,8 @@ def test_gradient_is_that_of_the_plain_loop(schedule, on_disk, step, steps, tmp_
     for _ in range(2):
         numpy.testing.assert_array_equal(back(1.0)[0], expected)
     assert seen[-1].executed >= steps
-    assert seen[-1].memory_peak <= 3 * 400 or schedule is MADE["all in memory"][0]
+    state = 400 + 2500  # with its objects
+    assert seen[-1].memory_peak <= 3 * state or schedule is MADE["all in memory"][0]
     assert len(list(pathlib.Path(folder).glob(f"*/rank-{COMM_WORLD.rank}/state-*"))) <= on_disk
 
 

@@ -12,7 +12,7 @@ from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Re
 from ..errors import ActivityError, CommunicationError, TapeError
 from ..extents import Extent, address_of
 from ..handouts import describe, where_called
-from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
+from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..mpi.outcomes import install
 from ..replays import StepRuns
@@ -20,11 +20,11 @@ from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
 from .generators import generators_of_kernels
 from .open_communication import left_open
-from .reproduction import Held, compare
+from .reproduction import Held, Once, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
 from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
-from .views import View, spelled
+from .views import View, Ways, spelled
 from .written import Values, Written, block_of, fingerprints
 
 
@@ -187,6 +187,7 @@ class Loop:
         self.first_values: Values | None = None
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.ways, self.once = Ways(), Once()
         self.final: tuple[int, Held | None] = 0, None
         self.loose: set[str] = set()
         self.outcomes: dict[int, list[list[Any]]] = {}
@@ -197,6 +198,7 @@ class Loop:
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
         self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and fingerprints, by identity
+        self._room = 1000  # so many of these at most, before those that are gone are dropped
         self._latest: InPlaceView | None = None
         self._is_fresh = False  # whether nothing has happened since somebody looked
 
@@ -248,7 +250,7 @@ class Loop:
         """What a state holds now."""
         latest = self._latest
         if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
-            view = View(state)
+            view = View(state, self.ways)
             self._latest = None
             if not view.has_numbers and all(map(self.is_kept, view.tracked())):
                 self._latest = InPlaceView(view, *self.sort(view))
@@ -365,7 +367,7 @@ class Loop:
         for way, array in view.arrays.items():
             if self.is_kept(array):
                 lasting[way] = array.shape, array.dtype, address_of(array)
-            elif may_change(array):
+            elif may_change(array) or is_scalar(array):
                 others[way] = array
             else:
                 lasting[way] = array.shape, array.dtype, self._sum_of(array)
@@ -376,6 +378,9 @@ class Loop:
         alive, found = self._constant.get(id(array), (None, 0))
         if alive is None or alive() is not array:
             (found,) = fingerprints([block_of(array, [])])
+            if len(self._constant) > self._room:
+                self._constant = {k: (ref, number) for k, (ref, number) in self._constant.items() if ref() is not None}
+                self._room = 2 * len(self._constant) + 1000
             self._constant[id(array)] = weakref.ref(array), found
         return found
 
@@ -572,7 +577,7 @@ class Executor:
         """Let the recorded steps keep what they need of memory that may change before they are swept."""
         loop = self.loop
         known = dict(loop.written.storages)
-        for array in View(self.state).arrays.values():
+        for array in View(self.state, loop.ways).arrays.values():
             storage = storage_of(array)
             if storage is not None:
                 known[storage] = owner_of(array)
@@ -604,4 +609,5 @@ class Executor:
         if is_last:
             taped.forget_needs(self.loop.written.storages)
         self.later = taped.before
+        self.begun.pop(n + 1, None)  # this step is not recorded again
         self.loop.tell()

@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from .replay import Loop
 
 
+class Once:
+    """Tuples that follow one another: one that equals the one before is that one."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, tuple] = {}
+
+    def __call__(self, what: str, found: tuple) -> tuple:
+        if self.latest.get(what) != found:
+            self.latest[what] = found
+        return self.latest[what]
+
+
 class Held:
     """What a state held at some time.
 
@@ -30,36 +42,58 @@ class Held:
     ----------
     lasting : dict
         See `Loop.sort`.
-    others : dict
-        By the ways to them, shape, dtype and fingerprint of all other arrays.
     written : list of int
         Fingerprints of the memory from before the loop that steps had written, whatever arrays see it.
-    numbers : dict
-        By the ways to them, NumPy's numbers and arrays of one, as bytes, and those of Python.
     """
 
-    __slots__ = ("lasting", "numbers", "others", "written")
+    __slots__ = ("_kinds", "_numbers", "_prints", "_ways", "_ways_to_numbers", "lasting", "written")
 
     def __init__(self, loop: Loop, state: Any) -> None:
         view, self.lasting, others = loop.looked(state)
         copies: list[np.ndarray] = []
-        blocks = [block_of(array, copies) for array in others.values()]
-        found = fingerprints(blocks + loop.written.blocks(copies))
-        self.written = found[len(blocks) :]
-        self.others = {way: (a.shape, a.dtype, number) for (way, a), number in zip(others.items(), found)}
-        self.numbers = {way: _told(value) for way, value in view.numbers().items()}
+        numbers = view.numbers()
         for way, array in others.items():
             if not array.ndim and not array.dtype.hasobject:
-                self.numbers[way] = _told(plain(array)[()])
-                del self.others[way]
+                numbers[way] = plain(array)[()]
+        arrays = {way: array for way, array in others.items() if way not in numbers}
+        blocks = [block_of(array, copies) for array in arrays.values()]
+        found = fingerprints(blocks + loop.written.blocks(copies))
+        self.written = found[len(blocks) :]
+        self._ways = loop.once("ways", tuple(arrays))
+        self._kinds = loop.once("kinds", tuple((array.shape, array.dtype) for array in arrays.values()))
+        self._prints = tuple(found[: len(blocks)])
+        self._ways_to_numbers = loop.once("ways to numbers", tuple(numbers))
+        self._numbers = tuple(map(_told, numbers.values()))
+
+    @property
+    def others(self) -> dict[tuple, tuple]:
+        """By the ways to them, shape and dtype, and fingerprint of all other arrays."""
+        return dict(zip(self._ways, zip(self._kinds, self._prints)))
+
+    @property
+    def numbers(self) -> dict[tuple, Any]:
+        """By the ways to them, NumPy's numbers and arrays of one, as bytes, and those of Python."""
+        return dict(zip(self._ways_to_numbers, self._numbers))
+
+    @property
+    def nbytes(self) -> int:
+        """About so many bytes are its own."""
+        return _NUMBER * len(self._numbers) + _PRINT * (len(self._prints) + len(self.written))
+
+    def is_same(self, other: Held) -> bool:
+        """Whether the other one is seen to be the same, without a look at how they differ."""
+        return self.lasting == other.lasting and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> tuple:
         """For another process, in which memory lies elsewhere."""
-        return self.others, self.written, self.numbers
+        return self._ways, self._kinds, self._prints, self.written, self._ways_to_numbers, self._numbers
 
     def __setstate__(self, told: tuple) -> None:
-        self.others, self.written, self.numbers = told
+        self._ways, self._kinds, self._prints, self.written, self._ways_to_numbers, self._numbers = told
         self.lasting = {}
+
+
+_NUMBER, _PRINT = 50, 50  # bytes of a number or a fingerprint, and of what refers to it
 
 
 def _told(value: Any) -> Any:
@@ -68,6 +102,8 @@ def _told(value: Any) -> Any:
 
 def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> None:
     """Raise if a state that a step has given is not the expected one; of numbers of Python that is said only."""
+    if found.is_same(expected):
+        return
     differing = [
         spelled(way)
         for before, now in ((expected.lasting, found.lasting), (expected.others, found.others))
@@ -76,8 +112,9 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
         if way in now and now[way] != what
     ]
     loose: list[str] = []
+    numbers = found.numbers
     for way, number in expected.numbers.items():
-        now = found.numbers.get(way, number)
+        now = numbers.get(way, number)
         if now != number and (now == now or number == number):
             (differing if isinstance(now, bytes) and isinstance(number, bytes) else loose).append(spelled(way))
     if expected.written != found.written:

@@ -23,8 +23,32 @@ from ..handouts import LIBRARIES
 from ..memory import TrackedArray, carries_derivatives
 
 
+class Ways:
+    """The ways to the parts of states that follow one another, each of them once: most states have the same ones."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple, tuple] = {}
+        self.met = 0
+
+    def __call__(self, way: tuple) -> tuple:
+        self.met += 1
+        return self.known.setdefault(way, way)
+
+    def begin(self) -> None:
+        """Another state is looked at."""
+        if len(self.known) > 4 * self.met + 1000:
+            self.known.clear()  # parts that are no more
+        self.met = 0
+
+
 class View:
     """What a state holds at some time.
+
+    Parameters
+    ----------
+    state
+    ways : Ways
+        Of the states before.
 
     Attributes
     ----------
@@ -39,10 +63,12 @@ class View:
         The arrays that may carry derivatives.
     """
 
-    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "state")
+    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "state", "ways")
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, ways: Ways | None = None) -> None:
         self.state = state
+        self.ways = Ways() if ways is None else ways
+        self.ways.begin()
         self.arrays: dict[tuple, np.ndarray] = {}
         self.generators: list[Any] = []
         self.has_numbers = False
@@ -65,7 +91,7 @@ class View:
             for k, value in enumerate(parts[count:]):
                 if is_number(type(value)):
                     way = *part.way, (part.mark, parts[k] if count else k)
-                    found[way] = value
+                    found[self.ways(way)] = value
         return found
 
     def still_holds(self) -> bool:
@@ -81,12 +107,12 @@ class View:
             if kind in (LEAF, NUMBER):
                 self.has_numbers |= kind == NUMBER
                 if within is tuple and is_number(type(part)):
-                    self._in_tuples[(*way, (mark, key)) if mark else way] = part
+                    self._in_tuples[self.ways((*way, (mark, key)) if mark else way)] = part
                 if kind == LEAF and may_hide(type(part)):
                     _refuse_hidden(part, (*way, (mark, key)) if mark else way)
             elif id(part) not in met:
                 met.add(id(part))
-                to_part = (*way, (mark, key)) if mark else way
+                to_part = self.ways((*way, (mark, key))) if mark else way
                 if kind == ARRAY:
                     self.arrays[to_part] = part
                     if part.dtype.hasobject:

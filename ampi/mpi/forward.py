@@ -14,6 +14,7 @@ a message of their own, with the number that this one holds.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,12 @@ from .tangents import set_tangent, tangent_in
 from .waiting import Patience, outbox_of
 
 _Get_status = mpi.Request.Get_status
+
+
+def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A method that does not keep its object alive, for what that object has itself."""
+    reference = weakref.WeakMethod(method)
+    return lambda item: reference()(item)  # type: ignore[misc]
 
 
 class _Hooked(list):
@@ -103,7 +110,7 @@ class ForwardLog(Log):
         What came aside before it was asked for, by rank, key and number.
     """
 
-    __slots__ = ("came", "numbers", "push", "used", "waiting")
+    __slots__ = ("__weakref__", "came", "numbers", "push", "used", "waiting")
 
     def __init__(self, push: Push, reverse: Reverse) -> None:
         super().__init__(reverse)
@@ -112,8 +119,8 @@ class ForwardLog(Log):
         self.waiting: list[ForwardReceived] = []
         self.numbers: dict[Any, int] = {}
         self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
-        self.messages = _Hooked(self.said)
-        self.collectives = _Hooked(self.refused)
+        self.messages = _Hooked(weakly(self.said))
+        self.collectives = _Hooked(weakly(self.refused))
 
     def refused(self, call: Any) -> None:
         """A collective that goes the way of reverse mode."""

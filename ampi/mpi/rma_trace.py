@@ -207,8 +207,8 @@ class Traces:
 
     def __init__(self, tape: Tape) -> None:
         self.of: dict[Window, Trace] = {}
-        reference = tape.reference
-        self.observer = Observer(tape, lambda window, rank: self.of[window].visit(reference(), rank))
+        of, reference = self.of, tape.reference
+        self.observer = Observer(tape, lambda window, rank: of[window].visit(reference(), rank))
 
     def used(self) -> list[Storage]:
         """Memory of windows that this rank has used, or of which it knows that others have, while the tape recorded."""

@@ -18,7 +18,7 @@ from ..memory import plain
 from ..tape import Sweep, no_second_derivative
 from . import forward_collectives, log
 from .collective_calls import Call, Performed
-from .forward import ForwardCommunication, ForwardLog
+from .forward import ForwardCommunication, ForwardLog, weakly
 from .ownership import require_alone
 from .reductions import Steps, known
 from .reductions_second import is_curved, rules_of_both
@@ -70,8 +70,8 @@ class SecondLog(ForwardLog):
 
     def __init__(self, push: Any, reverse: Reverse) -> None:
         super().__init__(push, reverse)
-        self.messages = _Kept(self.said)
-        self.collectives = _Kept(self.called)
+        self.messages = _Kept(weakly(self.said))
+        self.collectives = _Kept(weakly(self.called))
 
     def said(self, message: Any) -> None:
         """A message is about to be sent, or a receive to be posted."""

@@ -27,6 +27,7 @@ import math
 import sys
 import threading
 import warnings
+import weakref
 from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -92,12 +93,12 @@ class Statements(IsRecord):
         What is stored into such memory since the record is complete: variable, place and code.
     """
 
-    __slots__ = ("created", "first", "integers", "last", "late", "read", "reals", "recorder", "storages", "undo")
+    __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "read", "reals", "storages", "undo")
     reads_memory = False
     is_local = True
 
     def __init__(self, recorder: Elements) -> None:
-        self.recorder = recorder
+        self._recorder = weakref.ref(recorder)  # which has these records: in a circle they would outlive their tape
         self.first = recorder.count
         self.last: int | None = None
         self.integers: Any = []
@@ -108,6 +109,11 @@ class Statements(IsRecord):
         self.late: list[int] = []
         self.undo: list[Undo] = []
 
+    @property
+    def count(self) -> int:
+        """The tape's variables, those of other records, too."""
+        return self._recorder().count  # type: ignore[union-attr]  # the tape is alive
+
     def place(self, storage: Storage) -> int:
         """A storage's place, in a code."""
         with _lock:
@@ -117,17 +123,17 @@ class Statements(IsRecord):
     def complete(self) -> None:
         """Nothing is added to the record any more."""
         with _lock:
-            self.last = self.recorder.count
+            self.last = self.count
             self.integers = array("q", self.integers)
             self.reals = array("d", self.reals)
 
     def __call__(self, sweep: Sweep) -> None:
         adjoints = sweep.state.get(Elements)
         if adjoints is None:
-            adjoints = sweep.state[Elements] = np.zeros(self.recorder.count)
+            adjoints = sweep.state[Elements] = np.zeros(self.count)
         integers, last = self.integers, self.last
         if last is None:
-            last = self.recorder.count
+            last = self.count
         if self.late:
             integers = [*integers, *self.late]
         blocks = [self._block(sweep, storage) for storage in self.storages]
@@ -142,7 +148,7 @@ class Statements(IsRecord):
         """From the first statement to the last."""
         tangents = push.state.get(Elements)
         if tangents is None:
-            tangents = push.state[Elements] = np.zeros(self.recorder.count)
+            tangents = push.state[Elements] = np.zeros(self.count)
         walk_in_python([*self.integers, *self.late], self.reals, self.storages, push, tangents, self.first)
 
     def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
@@ -291,6 +297,7 @@ class Elements:
     """
 
     __slots__ = (
+        "__weakref__",
         "count",
         "current",
         "first_of",

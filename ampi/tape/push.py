@@ -84,6 +84,16 @@ class Push:
         if raised is not None:
             raise raised
 
+    def dismantle(self) -> None:
+        """All is over: in a circle, the tape would outlive its last reference, with all that it keeps."""
+        self.state = {}
+        for lane in self.lanes or ():
+            lane.state = {}
+            lane.tape = None
+        if self.lanes:
+            self.lanes = ()  # which refer to this one
+        self.tape = None  # type: ignore[assignment]
+
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent; if not, it is zero."""
         return region.storage in self._blocks
@@ -272,6 +282,13 @@ class ForwardTape(Tape):
         """The program has ended."""
         self.forward.finish(error)
 
+    def dismantle(self) -> None:
+        """Nothing is asked of the tape any more; see `Push.dismantle`."""
+        vars(self.records).clear()  # which give them to this tape
+        self.records = []
+        self.append_record = self.records.append
+        self.forward.dismantle()
+
     def append(self, adjoint: Any, undo: Sequence[Undo] = (), created: Sequence[np.ndarray] = ()) -> None:
         """An operation has just run: push the tangents through it."""
         if self.before_append is not None:
@@ -386,6 +403,7 @@ def walk(
             tape.budget.end()
         actively(scope)
         tape.sweep_lock.release()
+        push.dismantle()
 
 
 def _check(tape: Tape) -> None:

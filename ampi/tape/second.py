@@ -448,4 +448,7 @@ def second_order(tape: SecondTape, y: Any, x: Sequence[Any], seed: Any) -> tuple
         tape.refuse(error)
         raise
     sweep.run()
-    return sweep.found()
+    found = sweep.found()
+    sweep.lanes = ()  # type: ignore[assignment]  # which refer to it: a circle would keep the tape alive
+    sweep.state = {}
+    return found

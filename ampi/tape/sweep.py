@@ -485,7 +485,8 @@ class Sweep:
         adjoint(self)
 
     def clear(self) -> None:
-        """The walk is over: all shadows go."""
+        """The walk is over: all shadows go, and what may refer to this sweep and keep it, and so the tape, alive."""
+        self.state = {}
         self._shadows.clear()
         self._lent.clear()
         self._views.clear()

@@ -260,6 +260,12 @@ class VectorSweep(Sweep):
         self._rows.clear()
         for lane in self.lanes:
             lane.clear()
+        self.state = {}
+
+    def run(self) -> None:
+        """Walk back over the tape."""
+        super().run()
+        self.lanes = ()  # which refer to it: a circle would keep the tape alive
 
 
 def count_of(y: Any, seeds: Any) -> int:
