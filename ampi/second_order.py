@@ -84,9 +84,9 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any) -
     def of(some: list) -> tuple:
         return map_leaves(lambda x: some[found[id(x)]][()] if id(x) in found else None, arguments)
 
-    found_products = Products(value(y), y_dot, of(gradient), of(product))
+    result = Products(value(y), y_dot, of(gradient), of(product))
     tape.dismantle()
-    return found_products
+    return result
 
 
 def _watched(tape: SecondTape, primals: tuple, v: tuple) -> tuple:
