@@ -71,7 +71,7 @@ class _LiveArrays:
             thawed = gc.get_freeze_count() > 0
             if thawed:
                 gc.unfreeze()
-            self.known, self.frozen = None, []
+            self.frozen = []
             everything = self.take()
             if thawed:
                 gc.freeze()

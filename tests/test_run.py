@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from chessboard import alternate
 from patience import patience
 
 RUNNERS = ("mpi4py.run", "ampi.run")
@@ -68,14 +69,7 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize(
-    "statement, runner",
-    [
-        pytest.param(statement, runner, marks=[pytest.mark.slow] * ((i + k) % 2))  # as on a chessboard
-        for i, statement in enumerate(EXITS)
-        for k, runner in enumerate(RUNNERS)
-    ],
-)
+@pytest.mark.parametrize("statement, runner", alternate(EXITS, RUNNERS))
 def test_exit_status(program, mpiexec, statement, runner):
     path = program(f"import sys; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n{statement}")
     assert mpiexec(2, "-m", runner, path).returncode == EXITS[statement]

@@ -1,6 +1,5 @@
 """Sweeps that wait for other ranks: for the slow without end, and for those that cannot come not at all."""
 
-import itertools
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ import threading
 
 import numpy
 import pytest
+from chessboard import alternate
 from patience import patience
 
 from ampi.mpi.board import DIED, ENDED, MEETS, RUNS, WAITS, Board, width
@@ -63,14 +63,6 @@ ampi.mpi.board.board = ampi.mpi.board.make()
 """
 SEEN = ["", NO_BOARD, TWO_NODES]
 QUICKLY = "ampi.mpi.deadlocks.QUIET = 1.0\n"  # where an error is to come
-
-
-def alternate(first, second):
-    """All pairs, of which every other one is slow, so that each value of both is in one that is not: as on a
-    chessboard. Programs that wait cost their time whatever the machine."""
-    for (i, one), (k, other) in itertools.product(enumerate(first), enumerate(second)):
-        values = [*(one if isinstance(one, tuple) else (one,)), other]
-        yield pytest.param(*values, marks=[pytest.mark.slow] if (i + k) % 2 else [])
 
 
 @pytest.fixture
