@@ -58,6 +58,14 @@ def pytest_addoption(parser):
     parser.addoption("--all-cases", action="store_true", help="on several ranks all tests with all cases")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Of what tests write each rank has a folder of its own: pytest clears its common one away at the end, and ranks
+    that do so at once take links away from each other, which pytest does not survive."""
+    if FOLDER and WORLD.size > 1:
+        config.option.basetemp = pathlib.Path(FOLDER, f"files-{WORLD.rank}")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     if FOLDER and WORLD.rank:

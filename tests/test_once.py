@@ -292,7 +292,7 @@ def test_after_a_kill_only_the_steps_since_the_last_state_are_done_again(n, tmp_
     folder._opened.clear()
     with monkeypatch.context() as patch:
         patch.setattr(folder.Folder, "save", save_or_stop)
-        with pytest.raises(Killed):
+        with pytest.raises((Killed, ampi.CommunicationError)):  # of one that still waits for another
             ampi.grad(lambda x: final(x, "killed"))(X)
     first = len(said)
     assert said == list(range(first))

