@@ -10,6 +10,7 @@ import argparse
 import collections
 import functools
 import gc
+import operator
 import random
 import sys
 import types
@@ -87,11 +88,10 @@ class View:
         """The numbers of Python and NumPy that it holds now, by the way to them."""
         found = dict(self._in_tuples)
         for part in self.inside:
-            parts, count = part.parts, 0 if part.kind == SEQUENCE else len(part.parts) // 2
-            for k, value in enumerate(parts[count:]):
-                if is_number(type(value)):
-                    way = *part.way, (part.mark, parts[k] if count else k)
-                    found[self.ways(way)] = value
+            if part.to_numbers is None:
+                part.find_numbers(self.ways)
+            for k, way in part.to_numbers:
+                found[way] = part.parts[k]
         return found
 
     def still_holds(self) -> bool:
@@ -140,9 +140,11 @@ class Inside:
         The way to it, and how its parts are spelled (``mark``).
     parts : list
         What it held; of all but lists, their names come first.
+    to_numbers : list or None
+        Where in ``parts`` numbers are, and the ways to them; None: nobody has looked.
     """
 
-    __slots__ = ("_ids", "kind", "mark", "parts", "way", "x")
+    __slots__ = ("kind", "mark", "parts", "to_numbers", "way", "x")
 
     def __init__(self, x: Any, kind: int, way: tuple, mark: str) -> None:
         self.x = x
@@ -150,21 +152,31 @@ class Inside:
         self.way = way
         self.mark = mark
         self.parts = told(x, kind)  # keeps alive what is told by its identity
-        self._ids = list(map(id, self.parts))
+        self.to_numbers: list[tuple[int, tuple]] | None = None
+
+    def find_numbers(self, ways: Ways) -> None:
+        """Look where numbers are."""
+        parts, count = self.parts, 0 if self.kind == SEQUENCE else len(self.parts) // 2
+        self.to_numbers = [
+            (k, ways((*self.way, (self.mark, parts[k - count] if count else k))))
+            for k in range(count, len(parts))
+            if is_number(type(parts[k]))
+        ]
 
     def is_same(self, known: list[Inside]) -> bool:
         """Whether it has the same parts, but for numbers and text, and for lists and the like of such; of these the
         new ones become known."""
         parts = told(self.x, self.kind)
-        ids = list(map(id, parts))
-        if ids == self._ids:
+        if _are_same(parts, self.parts):
             return True
-        first = 0 if self.kind == SEQUENCE else len(ids) // 2  # after the names
-        if len(ids) != len(self._ids):
+        first = 0 if self.kind == SEQUENCE else len(parts) // 2  # after the names
+        if len(parts) != len(self.parts):
             if not (self.kind == SEQUENCE and _is_flat(parts) and _is_flat(self.parts)):
                 return False
-        elif ids[:first] != self._ids[:first]:
+        elif not _are_same(parts[:first], self.parts[:first]):
             return False
+        if len(parts) != len(self.parts) or list(map(type, parts)) != list(map(type, self.parts)):
+            self.to_numbers = None
         for k, (part, before) in enumerate(zip(parts[first:], self.parts[first:])):
             if part is before:
                 continue
@@ -177,13 +189,13 @@ class Inside:
             elif type(part) is not tuple:
                 way = (*self.way, (self.mark, parts[k] if first else k))
                 known.append(Inside(part, kind, way, "." if kind == OBJECT else "["))
-        self.parts, self._ids = parts, ids
+        self.parts = parts
         return True
 
     def put_back(self, parts: list[Any]) -> None:
         """Have it hold what it held some time."""
         x = self.x
-        if list(map(id, told(x, self.kind))) == list(map(id, parts)):
+        if _are_same(told(x, self.kind), parts):
             return
         if self.kind == SEQUENCE:
             x[:] = parts
@@ -195,6 +207,11 @@ class Inside:
             x.update(held)
         else:
             set_attributes(x, held)
+
+
+def _are_same(parts: list[Any], others: list[Any]) -> bool:
+    """Whether these are the same objects, in the same order."""
+    return len(parts) == len(others) and all(map(operator.is_, parts, others))
 
 
 def _is_flat(parts: list[Any]) -> bool:
