@@ -421,3 +421,39 @@ def test_results_that_are_arrays_without_axes(function):
     np.testing.assert_array_equal(ampi.grad(value)(a), gradient)
     assert ampi.jvp(value, a, direction)[1] == gradient @ direction
     np.testing.assert_array_equal(ampi.hvp(value, a, direction), [6 * -2.0, 6 * 1.0 + 4 * -2.0, 0.0])
+
+
+def rounded_ranges(a, n, m, step, above):
+    s = 0.0
+    for i in range(n):
+        s += a[i] * a[i] * (i + 1)
+    for i in range(0.9, m, step):
+        s *= a[i] + 0.1 * i
+        for k, j in enumerate(range(a[i] > above)):
+            s += a[k] * a[i] + j
+    for i in range(-n):
+        s += 1e9 * a[i]
+    return s
+
+
+@pytest.mark.parametrize("n", [3.7, np.float32(2.0), 0.4, True])
+@pytest.mark.parametrize("step", [1.0, 2.9, 1])
+def test_ends_of_ranges_are_cut_off_as_numba_does(n, step):
+    a = np.array([0.7, 0.8, 1.3, 0.4])
+    kernel, exact = ampi.kernel(rounded_ranges), numba.njit(rounded_ranges)
+    value, gradient = ampi.value_and_grad(lambda a: kernel(a, n, 3.2, step, 0.75))(a)
+    assert value == pytest.approx(exact(a, n, 3.2, step, 0.75), rel=1e-14)
+    moved = [exact(a + h, n, 3.2, step, 0.75) - exact(a - h, n, 3.2, step, 0.75) for h in 1e-6 * np.eye(4)]
+    np.testing.assert_allclose(gradient, np.array(moved) / 2e-6, rtol=1e-8, atol=1e-8)
+
+
+def test_threads_want_integers():
+    @ampi.kernel(parallel=True)
+    def total(a, n):
+        s = 0.0
+        for i in prange(n):
+            s += a[i]
+        return s
+
+    with pytest.raises(KernelError, match=r"(?s)range of a float64.*use integers"):
+        ampi.grad(lambda a: total(a, 2.5))(np.ones(3))

@@ -231,14 +231,16 @@ def numbered(builder: Any, node: ast.AST, group: Group) -> Items:
     return Items(length, lambda number: builder.subscript(node, array, (number,), None))
 
 
-def range_bounds(builder: Any, call: ast.Call) -> tuple[ir.Expr, ir.Expr, ir.Expr, types.Type]:
-    """Start, stop and step of a range, and the type of its items."""
+def range_bounds(builder: Any, call: ast.Call, parallel: bool = False) -> tuple[ir.Expr, ir.Expr, ir.Expr, types.Type]:
+    """Start, stop and step of a range, and the type of its items; Numba cuts off what is no integer, on one thread."""
     if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
         builder.fail(call, "range takes one to three plain arguments")
     bounds = builder.operands(*[lambda a=a: builder.scalar(a) for a in call.args])
     for argument, bound in zip(call.args, bounds, strict=True):
-        if not isinstance(bound.type, types.Integer):
+        cut_off = isinstance(bound.type, (types.Float, types.Boolean)) and not parallel
+        if not (cut_off or isinstance(bound.type, types.Integer)):
             builder.fail(argument, f"range of a {bound.type}", "use integers")
+    bounds = [as_index(bound) for bound in bounds]
     type_ = inference.result_type(range, tuple(b.type for b in bounds)).dtype
     if not type_.signed:  # Numba makes floating-point numbers of differences of these
         bounds, type_ = [cast(bound, types.int64) for bound in bounds], types.int64
@@ -250,8 +252,17 @@ def range_bounds(builder: Any, call: ast.Call) -> tuple[ir.Expr, ir.Expr, ir.Exp
     return start, stop, step, type_
 
 
+def as_index(bound: ir.Expr) -> ir.Expr:
+    """An end of a range that is no integer is cut off to one."""
+    if isinstance(bound.type, types.Integer):
+        return bound
+    if isinstance(bound, ir.Const) and np.isfinite(bound.value):
+        return ir.Const(int(bound.value), types.int64)
+    return cast(bound, types.int64)
+
+
 def range_loop(builder: Any, node: ast.For, parallel: bool) -> None:
-    start, stop, step, type_ = range_bounds(builder, node.iter)
+    start, stop, step, type_ = range_bounds(builder, node.iter, parallel)
     if not isinstance(node.target, ast.Name):
         builder.fail(node.target, "the loop variable must be a name")
     counted_loop(builder, node, start, stop, step, type_, parallel, None)
