@@ -3,13 +3,15 @@
 They do in forward mode, and in second order while the program runs, where all is recorded for the sweep as well.  The
 shadow window is on the tangents of window memory.  It is made, collectively, with the window, or at the first fence
 inside `ampi.jvp` or `ampi.hvp` of a window that was there before.  What an operation does to the target's memory its
-origin does to the target's tangents besides, in a passive epoch that lasts as long as the shadow: before the call that
-ends the epoch of the values ends it for others.  Atomic operations whose order matters are carried out one after the
-other, as on a tape of reverse mode (`rma_epochs`), and so are those on their tangents.
+origin does to the target's tangents besides, in a passive epoch that lasts as long as the shadow.  All of an epoch is
+under way together, and with the values, and has been done before the call that ends the epoch of the values ends it for
+others.  Atomic operations whose order matters are carried out one after the other, as on a tape of reverse mode
+(`rma_epochs`), and so are those on their tangents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +28,7 @@ from .notices import stranded
 from .reductions import known
 from .reductions_second import is_curved
 from .rma_access import Access
-from .rma_shadow import Shadow
+from .rma_shadow import Exchange, Shadow
 from .rma_target import Target, target_of
 from .rma_window import Window
 from .tangents import set_tangent, tangent_in
@@ -136,13 +138,14 @@ class ForwardTrace:
 
     __slots__ = (
         *("access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told", "token"),
-        "window",
+        *("under_way", "window"),
     )
 
     def __init__(self, tape: Tape, window: Window, shadows: list[ForwardShadow]) -> None:
         self.tape = tape.reference
         self.window = window
         self.shadows = shadows
+        self.under_way: dict[Access, list[Exchange]] = {}
         self.token = SimpleNamespace(reads_active=False)  # what it is told is for sweeps
         self.attached: dict[Storage, Any] = {}
         self.accesses: list[Access] = []
@@ -176,40 +179,64 @@ class ForwardTrace:
             access.x_dot = [tangent_in(shadow.push, source) for shadow in self.shadows]
 
     def push(self, access: Access) -> None:
-        """Do to the target's tangents what was done to its memory."""
-        for shadow, x_dot in zip(self.shadows, access.x_dot or [None] * len(self.shadows)):
-            self._push(access, shadow, x_dot)
+        """Do to the target's tangents what is done to its memory: if that needs no values, it is under way until
+        `settle`, with the values and what else is; if it does, these have come, and it is done after all that is."""
+        if not access.nonlinear:
+            if access not in self.under_way:
+                self.under_way[access] = [self._begun(access, *each) for each in self._by_shadow(access)]
+            return
+        self.settle()
+        for shadow, x_dot in self._by_shadow(access):
+            self._combine(access, shadow, x_dot)
+        access.x_dot = None
 
-    def _push(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> None:
-        target, op = access.target, access.op
-        if x_dot is not None and shadow.place(target) is None:
-            raise CommunicationError(
-                f"rank {self.window.reverse.rank}: {access.describe()}, puts an active array into memory that is not "
-                f"tracked on rank {target.rank}; make the memory that is attached there with ampi.numpy"
-            )
-        if not access.updates:
-            came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
-        elif op == mpi.REPLACE:
-            came = shadow.exchange(target, x_dot, mpi.REPLACE, access.waiting)
-        elif op == mpi.SUM:
-            came = shadow.exchange(target, x_dot, mpi.NO_OP if x_dot is None else mpi.SUM, access.waiting)
-        else:
-            came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
-            rule: Any = known(op)
-            if self.tape().tangents is not None and is_curved(rule, access.values[0]):
-                access.dots = came, np.zeros_like(came) if x_dot is None else x_dot
-            with np.errstate(all="ignore"):
-                of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))
-                new = np.conj(of_old) * came
-                if x_dot is not None:
-                    new += np.conj(of_x) * x_dot
-            shadow.exchange(target, new, mpi.REPLACE, access.waiting)
+    def _begun(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> Exchange:
+        reads = not access.updates or (access.op == mpi.SUM and x_dot is None)
+        return shadow.begin(access.target, x_dot, mpi.NO_OP if reads else access.op)
+
+    def settle(self) -> None:
+        """Complete what is under way."""
+        under_way, self.under_way = self.under_way, {}
+        for access, exchanges in under_way.items():
+            for shadow, exchange in zip(self.shadows, exchanges):
+                shadow.await_request(exchange, access.waiting)
+        for access, exchanges in under_way.items():
+            for shadow, exchange in zip(self.shadows, exchanges):
+                shadow.flush(exchange)
+                if access.result is not None:
+                    set_tangent(shadow.push, access.result, exchange.came)
+            access.x_dot = None
+
+    def _by_shadow(self, access: Access) -> Iterator[tuple[ForwardShadow, np.ndarray | None]]:
+        """The shadows, each with the tangent of what an operation has read here."""
+        for shadow, x_dot in zip(self.shadows, access.x_dot or [None] * len(self.shadows)):
+            if x_dot is not None and shadow.place(access.target) is None:
+                raise CommunicationError(
+                    f"rank {self.window.reverse.rank}: {access.describe()}, puts an active array into memory that is "
+                    f"not tracked on rank {access.target.rank}; make the memory that is attached there with ampi.numpy"
+                )
+            yield shadow, x_dot
+
+    def _combine(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> None:
+        """The same of an operation whose derivative needs the target's values."""
+        target = access.target
+        came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
+        rule: Any = known(access.op)  # type: ignore[arg-type]
+        if self.tape().tangents is not None and is_curved(rule, access.values[0]):
+            access.dots = came, np.zeros_like(came) if x_dot is None else x_dot
+        with np.errstate(all="ignore"):
+            of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))
+            new = np.conj(of_old) * came
+            if x_dot is not None:
+                new += np.conj(of_x) * x_dot
+        shadow.exchange(target, new, mpi.REPLACE, access.waiting)
         if access.result is not None:
             set_tangent(shadow.push, access.result, came)
 
     def shake(self, name: str, partners: list[int]) -> None:
         """Post, Start, Complete or Wait: what is done to tangents happens between them as well."""
         log: Any = log_of(self.tape(), self.window)
+        self.settle()
         self.sync()
         for rank in partners:
             if name == "Start":
@@ -257,6 +284,8 @@ def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> N
     if error is not None:
         stranded.append(traces)
         return
+    for trace in traces.values():
+        trace.settle()
     for trace in traces.values():
         for shadow in trace.shadows:
             shadow.free()
@@ -306,6 +335,7 @@ def check_lost(
     if access is None:
         target = target_of(rank, window.units[rank], spec, given, sink.dtype)
         access = Access(name, window, target, None, None, None)
+    trace.settle()
     if any(shadow.exchange(access.target, None, mpi.NO_OP, access.waiting).any() for shadow in trace.shadows):
         raise ActivityError(
             f"{name} at {where_called()}: what comes from rank {rank} carries derivatives, and is received into "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
         window.incomplete = left
         _draw(window, done)
     if any(trace.pushes for trace, _ in done):
+        _send(done)
         win = _Win.fromhandle(window.handle)
         for target in {access.target.rank for _, access in done}:
             _Win.Flush(win, target)
@@ -44,11 +46,22 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
     _completed(done)
 
 
-def _completed(accesses: list[tuple[Any, Access]]) -> None:
-    for trace, access in accesses:
-        access.complete()
+def _send(accesses: list[tuple[Any, Access]]) -> None:
+    """Have tangents under way together with the values, up to the first operation that needs these."""
+    for trace, access in itertools.takewhile(lambda entry: not entry[1].nonlinear, accesses):
         if trace.pushes:
             trace.push(access)
+
+
+def _completed(accesses: list[tuple[Any, Access]]) -> None:
+    """Operations have completed; their tangents do now."""
+    for _, access in accesses:
+        access.complete()
+    pushed = [(trace, access) for trace, access in accesses if trace.pushes]
+    for trace, access in pushed:
+        trace.push(access)
+    for trace, _ in pushed:
+        trace.settle()
 
 
 def _draw(window: Window, accesses: list[tuple[Trace, Access]]) -> None:
@@ -69,6 +82,7 @@ def carry_out(win: Any, window: Window, primal: Callable[[], Any]) -> None:
     _draw(window, accesses)
     for _, access in accesses:
         access.carry_out(win)
+    _send(accesses)
     primal()
     _completed(accesses)
 
@@ -177,7 +191,9 @@ def end_exposure(win: Any) -> None:
 def note_fence(tape: Tape, window: Window) -> None:
     """Record a fence."""
     if push_of(tape) is not None:
-        open_at_fence(tape, window).sync()
+        shadows = open_at_fence(tape, window)
+        shadows.settle()
+        shadows.sync()
     trace = trace_of(tape, window)
     trace.accesses, trace.epoch = [], True
     if tape.forward is not None:

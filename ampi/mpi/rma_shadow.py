@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,17 @@ _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 # Tags on a window's reverse communicator: of Wait, of Start, and of what a fence delivers.
 READY, DONE, _LATER = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 _REQUESTS_CRASH = mpi.get_vendor()[0] == "Intel MPI"  # in Raccumulate and Rget_accumulate, release 2021.18
+
+
+@dataclass(slots=True)
+class Exchange:
+    """An atomic step on a target's adjoint or tangent that is under way; ``came`` is what was there before."""
+
+    target: Target
+    came: np.ndarray
+    going: np.ndarray | None = None
+    request: Any = None
+    is_complete: bool = True
 
 
 class Shadow:
@@ -122,24 +134,33 @@ class Shadow:
 
     def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
         """Combine an array with the target's adjoint, in one atomic step; what was there before."""
+        under_way = self.begin(target, going, op)
+        self.await_request(under_way, describe)
+        self.flush(under_way)
+        return under_way.came
+
+    def begin(self, target: Target, going: np.ndarray | None, op: mpi.Op) -> Exchange:
+        """Begin to combine an array, which stays as it is meanwhile, with the target's adjoint."""
         came = np.zeros(target.count, target.dtype)
         start = self.place(target)
         if not target.count or start is None:
-            return came
+            return Exchange(target, came)
         going = came.copy() if going is None else going
         datatype = datatype_named(target.dtype.char)
         with target.argument(start, 1, datatype) as spec:
-            if _REQUESTS_CRASH:
-                self.win.Get_accumulate([going, datatype], [came, datatype], target.rank, spec, op)
-            else:
-                wait(
-                    self.win.Rget_accumulate([going, datatype], [came, datatype], target.rank, spec, op),
-                    describe,
-                    self.window.reverse,
-                    target.rank,
-                )
-            self.win.Flush(target.rank)
-        return came
+            make = self.win.Get_accumulate if _REQUESTS_CRASH else self.win.Rget_accumulate
+            request = make([going, datatype], [came, datatype], target.rank, spec, op)
+        return Exchange(target, came, going, request, is_complete=False)
+
+    def await_request(self, under_way: Exchange, describe: Callable[[], str]) -> None:
+        """Wait until what was at the target is here."""
+        if under_way.request is not None:
+            wait(under_way.request, describe, self.window.reverse, under_way.target.rank)
+
+    def flush(self, under_way: Exchange) -> None:
+        """Complete it at the target."""
+        if not under_way.is_complete:
+            self.win.Flush(under_way.target.rank)
 
     def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:
         """Add now what this rank received from the same place later in the program."""

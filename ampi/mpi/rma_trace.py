@@ -195,9 +195,12 @@ class SecondTrace(Trace):
         self.forward.note(access, source)
 
     def push(self, access: Access) -> None:
-        """Do to the target's tangents what was done to its memory."""
+        """Do to the target's tangents what is done to its memory; see `ForwardTrace`."""
         self.forward.push(access)
-        access.x_dot = None
+
+    def settle(self) -> None:
+        """Complete what is under way."""
+        self.forward.settle()
 
 
 class Traces:
