@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .messages import Collective, Completion
 from .reverse_schedule import Started
 from .rma_access import Completed, Handshake
 from .rma_order import Mark, Visit
-from .rma_precedence import Counts, Drawn, Moment, counter
+from .rma_precedence import Counts, Drawn, Moment, counter, handed_on, higher
 
-_NEVER = Moment({}, {})
+
+@dataclass(slots=True)
+class _Stage:
+    """A place of a tape, where this rank has drawn tickets, or seen some for its own memory.
+
+    Attributes
+    ----------
+    moment : Moment
+    ended : dict
+        What had ended before, by chains as well.
+    tickets : list of (Window, int, int)
+        Windows, targets and tickets that were drawn.
+    position : int or None
+        Of the last record of a visit.
+    window, seen : Window and int, or None
+        The last ticket of a window that had been seen.
+    """
+
+    moment: Moment = Moment({}, {})  # noqa: RUF009  (never changed)
+    ended: Counts = field(default_factory=dict)
+    tickets: list[tuple[Any, int, int]] = field(default_factory=list)
+    position: int | None = None
+    window: Any = None
+    seen: int | None = None
+
+
+_NEVER = _Stage()
 
 
 class History:
@@ -23,20 +50,26 @@ class History:
         How many collectives of each kind this rank has begun.
     """
 
-    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_moments", "_now", "begun")
+    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_now", "_stages", "_stages_of", "begun")
 
     def __init__(self, records: Iterable[Any], logs: Iterable[Any]) -> None:
         self.begun: Counts = {}
         self._ended: Counts = {}
         self._now: Moment | None = None
         self._begins: dict[tuple[Any, int], int] = {}  # records, by kind and number
-        self._moments: dict[tuple[Any, int, int], Moment] = {}  # by window, target and ticket
+        self._stages: list[_Stage] = []
+        self._stages_of: dict[tuple[Any, int, int], _Stage] = {}  # by window, target and ticket
         self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
         self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
         latest = 0
+        seen: dict[Any, int] = {}
         for position, record in enumerate(records):
             adjoint = record.adjoint
             if isinstance(adjoint, Mark):
+                known = adjoint.limit if adjoint.bound is None else adjoint.bound
+                if seen.get(adjoint.window, 0) != known:
+                    seen[adjoint.window] = known  # type: ignore[assignment]
+                    self._stages.append(_Stage(window=adjoint.window, seen=known))
                 # One without a bound stands behind the record whose adjoint waits for what it lets others do.
                 self._marks.setdefault(adjoint.window, []).append(
                     (adjoint, latest if adjoint.bound is None else position)
@@ -46,9 +79,23 @@ class History:
             if isinstance(adjoint, (Visit, Completed)):
                 if self._now is None:
                     self._now = Moment(dict(self.begun), dict(self._ended))
-                self._moments[adjoint.window, adjoint.rank, adjoint.ticket] = self._now
+                self._draws(adjoint, position)
             else:
                 self._pass(adjoint, position)
+
+    def _draws(self, adjoint: Any, position: int) -> None:
+        """Enter a ticket; those of a visit, which come one after the other, have been drawn at once."""
+        key = adjoint.window, adjoint.rank, adjoint.ticket
+        if key in self._stages_of:
+            return  # the end of a visit
+        last = self._stages[-1] if self._stages else None
+        if last is None or last.position != position - 1 or not isinstance(adjoint, Visit):
+            last = _Stage(moment=self._now, ended=self._now.ended)  # type: ignore[arg-type, union-attr]
+            self._stages.append(last)
+        if isinstance(adjoint, Visit):
+            last.position = position
+        last.tickets.append(key)
+        self._stages_of[key] = last
 
     def _pass(self, adjoint: Any, position: int) -> None:
         """Count what a record begins, and what it ends."""
@@ -88,9 +135,35 @@ class History:
             self._ended[kind] = index + 1
             self._now = None
 
-    def drawn(self, window: Any, rank: int, tickets: Sequence[int]) -> list[tuple[int, Moment]]:
-        """Tickets for a target's memory as they are, and when they were drawn."""
-        return [(ticket, self._moments.get((window, rank, abs(ticket)), _NEVER)) for ticket in tickets]
+    def drawn(self, window: Any, rank: int, tickets: Sequence[int]) -> list[tuple[int, Moment, Counts]]:
+        """Tickets for a target's memory as they are, when they were drawn, and what had ended before them."""
+        stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
+        return [(ticket, stage.moment, stage.ended) for ticket, stage in zip(tickets, stages)]
+
+    def hand_on(self, window: Any, came: dict[tuple[int, int], Counts], order: list[Drawn]) -> bool:
+        """What had ended before tickets had before those that this rank drew later, too; whether that is new.
+
+        Parameters
+        ----------
+        came : dict
+            By target and ticket, what had ended before this rank's tickets in the target's order.
+        order : list of Drawn
+            Of tickets for this rank's memory, of which the tape says what it had seen where.
+        """
+        told = {drawn.ticket: counts for drawn, counts in zip(order, handed_on(order))}
+        ended: Counts = {}
+        is_new = False
+        for stage in self._stages:
+            if stage.window is window:
+                ended = higher(ended, told.get(stage.seen, {}))  # type: ignore[arg-type]
+                continue
+            for of_window, rank, ticket in stage.tickets:
+                if of_window is window:
+                    ended = higher(ended, came.get((rank, ticket), {}))
+            before, stage.ended = stage.ended, higher(stage.ended, ended)
+            is_new |= stage.ended is not before
+            ended = higher(ended, stage.ended)
+        return is_new
 
     def places(self, window: Any, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
         """How many tickets for this rank's memory each mark leaves to precede it, as limit and as bound; and the end.
@@ -112,8 +185,8 @@ class History:
         }
         return places, limits(seen, 1 << 62)
 
-    def _follows(self, moment: Moment) -> int:
-        return max((self._begins.get((kind, number - 1), -1) for kind, number in moment.ended.items()), default=-1)
+    def _follows(self, ended: Counts) -> int:
+        return max((self._begins.get((kind, number - 1), -1) for kind, number in ended.items()), default=-1)
 
 
 def _orders(call: Collective) -> bool:

@@ -31,7 +31,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import Push, Record, Sweep, Tape, lanes_of
 from .messages import LateCompletion
-from .rma_precedence import Drawn, in_order
+from .rma_precedence import Drawn, handed_on, in_order
 from .rma_uses import SLOTS, Uses
 from .waiting import Patience, running
 
@@ -459,18 +459,29 @@ class Turns:
         reverse = self.reverse = window.reverse
         comm = reverse.comm
         takes_part = frozenset(history.begun)
-        came = comm.alltoall(
-            [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
-        )
-        order = in_order(Drawn(abs(ticket), moment, part) for part, theirs in came for ticket, moment in theirs)
-        late = [ticket for _, theirs in came for ticket, _ in theirs if -ticket > seen]
-        numbers = {drawn.ticket: number for number, drawn in enumerate(order, 1)}
-        back = comm.alltoall([[numbers[abs(ticket)] for ticket, _ in theirs] for _, theirs in came])
-        self.numbers = {
-            (rank, abs(ticket)): number
-            for rank, mine in tickets.items()
-            for ticket, number in zip(mine, back[rank], strict=True)
-        }
+        while True:
+            came = comm.alltoall(
+                [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
+            )
+            order = in_order(
+                Drawn(abs(ticket), moment, part, ended) for part, theirs in came for ticket, moment, ended in theirs
+            )
+            numbers = {drawn.ticket: number for number, drawn in enumerate(order, 1)}
+            ended = handed_on(order)
+            back = comm.alltoall(
+                [[(n := numbers[abs(ticket)], ended[n - 1]) for ticket, *_ in theirs] for _, theirs in came]
+            )
+            mine = {
+                (rank, abs(ticket)): found
+                for rank, mine in tickets.items()
+                for ticket, found in zip(mine, back[rank], strict=True)
+            }
+            if not any(
+                comm.allgather(history.hand_on(window, {key: ended for key, (_, ended) in mine.items()}, order))
+            ):
+                break
+        late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
+        self.numbers = {key: number for key, (number, _) in mine.items()}
         self._places, self._limit = history.places(window, order, seen)
         self._bound = self._limit
         self._held = 0

@@ -13,6 +13,7 @@ same holds for an epoch of Start, which follows that of Post, and for Wait, whic
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -27,11 +28,16 @@ class Moment(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A ticket; ``takes_part`` are the kinds of collectives that its rank has a part in."""
+    """A ticket.
+
+    ``takes_part`` are the kinds of collectives that its rank has a part in, and ``ended`` what had ended before it,
+    by chains as well.
+    """
 
     ticket: int
     moment: Moment
     takes_part: frozenset[Any]
+    ended: Counts
 
     def precedes(self, what_ended: Counts) -> bool:
         """Whether the access came before the beginning of something that had ended elsewhere."""
@@ -58,13 +64,24 @@ def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
     return order
 
 
-def counter(order: list[Drawn], follows: Callable[[Moment], int]) -> Callable[[int, int], int]:
+def higher(counts: Counts, others: Counts) -> Counts:
+    """The higher ones of both; the first ones themselves, if they are."""
+    new = {kind: number for kind, number in others.items() if counts.get(kind, 0) < number}
+    return {**counts, **new} if new else counts
+
+
+def handed_on(order: list[Drawn]) -> list[Counts]:
+    """What had ended before the tickets up to each in the order, this one included."""
+    return list(itertools.accumulate((drawn.ended for drawn in order), higher))
+
+
+def counter(order: list[Drawn], follows: Callable[[Counts], int]) -> Callable[[int, int], int]:
     """What says how many tickets precede a place of the target's tape.
 
     Parameters
     ----------
     follows : callable
-        ``follows(moment)``: the record that is known to have begun before a moment; -1 if there is none.
+        ``follows(ended)``: the record that is known to have begun before what had ended; -1 if there is none.
 
     Returns
     -------
@@ -72,7 +89,7 @@ def counter(order: list[Drawn], follows: Callable[[Moment], int]) -> Callable[[i
         ``count(ticket, record)``: the number of the last one in the order that was drawn up to a ticket and does not
         follow that record or a later one.  To be called with rising arguments.
     """
-    upcoming = sorted(((d.ticket, follows(d.moment), number) for number, d in enumerate(order, 1)), reverse=True)
+    upcoming = sorted(((d.ticket, follows(d.ended), number) for number, d in enumerate(order, 1)), reverse=True)
     waiting: list[tuple[int, int]] = []
     most = 0
 

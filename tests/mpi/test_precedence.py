@@ -23,9 +23,9 @@ def hypot(a, b):
         b[i] = (a[i] * a[i] + b[i] * b[i]) ** 0.5
 
 
-def be_late():
+def be_late(times=1):
     """Fall behind the others while a tape records, and let MPI serve what they ask of this rank meanwhile."""
-    end = time.monotonic() + (0.15 if ampi.tape.current() else 0.0)
+    end = time.monotonic() + (0.15 * times if ampi.tape.current() else 0.0)
     while time.monotonic() < end:
         COMM_WORLD.Iprobe()
 
@@ -180,6 +180,35 @@ def test_two_ranks_access_the_memory_of_a_third_before_and_after_a_collective_th
     check_gradient(lambda comm, x: others_memory(ampi.numpy, comm, x, COLLECTIVES[name], access, 1), ampi.COMM_WORLD)
 
 
+def chain(np, comm, x, collective, access):
+    """The last rank leaves a collective of all but rank 0, and accesses rank 0's memory; then rank 0 does, and that of
+    rank 1, which then comes to the collective."""
+    win, memory = window(np, comm, x)
+    last = comm.size - 1
+    some = comm.Split(min(comm.rank, 1), comm.rank)
+    y = np.cos(x)
+    if comm.rank == 1:
+        be_late(2)
+        y = y + np.sin(memory[0:3])  # by now it has seen what rank 0 did
+    if comm.rank > 0:
+        y = collective(np, some, y)
+    if comm.rank == last:
+        y = y * 1.5 + access(np, comm, win, 0, 0)
+    elif comm.rank == 0:
+        be_late(1)
+        y = y + access(np, comm, win, 0, 3) * access(np, comm, win, 1, 3)
+    win.Fence()
+    some.Free()
+    return win, y + memory[6:9] * memory[0:3]
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("access", [load, get])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_that_an_access_came_after_a_collective_is_known_by_a_chain(name, access):
+    check_gradient(lambda comm, x: chain(ampi.numpy, comm, x, COLLECTIVES[name], access), ampi.COMM_WORLD)
+
+
 def started_epoch(comm, x):
     """An epoch of Start begins before that of Post does, and another window is used meanwhile."""
     np, rank = ampi.numpy, comm.Get_rank()
@@ -234,11 +263,11 @@ def test_tickets_in_any_order_of_chance_are_ordered_by_collectives(trial):
                 seen.append(len(drawn))  # by the target, before it began the collective
         else:
             moment = Moment({"world": counts[rank]}, {"world": counts[rank]})
-            drawn.append(Drawn(len(drawn) + 1, moment, part))
+            drawn.append(Drawn(len(drawn) + 1, moment, part, moment.ended))
     order = in_order(draw.sample(drawn, len(drawn)))
     assert order == sorted(drawn, key=lambda d: (d.moment.ended["world"], d.ticket))
     # The target's tape is its collectives, as records 0, 1, ...; what is left to precede each came before it elsewhere.
-    count = counter(order, lambda moment: moment.ended["world"] - 1)
+    count = counter(order, lambda ended: ended["world"] - 1)
     for record, ticket in enumerate(seen):
         expected = [k for k, d in enumerate(order, 1) if d.ticket <= ticket and d.moment.ended["world"] <= record]
         assert count(ticket, record) == max(expected, default=0)

@@ -58,9 +58,13 @@ def _overload_fused(x, y, z):  # Numba compares the arguments with those of the 
 
 @njit
 def longer(array, size):
-    """A new array of one dimension and this size, which begins with the elements of ``array``."""
+    """A new array of one dimension and this size, which begins with the elements of ``array``.
+
+    For an assignment to a part of an array Numba would compile the words of an error, which takes seconds.
+    """
     new = np.empty(size, array.dtype)
-    new[: array.shape[0]] = array
+    for i in range(array.shape[0]):
+        new[i] = array[i]
     return new
 
 
