@@ -324,7 +324,7 @@ def draw(dispatcher):
                 break
             try:
                 point = values(dispatcher, texts, size)
-                moving = Differences(dispatcher, point)
+                moving = Differences(dispatcher, texts, point)
                 change = moving.central(moving.direction(0), 1e-4) if moving.active else 0.0
             except Exception as error:
                 typed = typed or not isinstance(error, numba.core.errors.NumbaError)
@@ -391,20 +391,26 @@ def spoil():
     fill()
 
 
-def is_active(value):
+def active_of(texts, point):
+    """Which arguments carry derivatives: numbers that are there by default choose a way, as in ``if p == 2.0``."""
     import numpy as np
 
-    return isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
+    arrays = [isinstance(value, np.ndarray) and value.dtype.kind == "f" for value in point]
+    return [
+        k
+        for k, (text, value) in enumerate(zip(texts, point, strict=True))
+        if arrays[k] or (isinstance(value, float) and text != "default")
+    ]
 
 
 class Differences:
     """Central differences of what Numba compiled."""
 
-    def __init__(self, dispatcher, point):
+    def __init__(self, dispatcher, texts, point):
         import numpy as np
 
         self.np, self.dispatcher, self.point = np, dispatcher, point
-        self.active = [k for k, value in enumerate(point) if is_active(value)]
+        self.active = active_of(texts, point)
         self.single = any(getattr(v, "dtype", None) == np.float32 for v in point)
         self.written = None
         self.value = self.at({}, 0.0)
@@ -439,14 +445,14 @@ def measure(dispatcher, texts, size):
     point = values(dispatcher, texts, size)
     before = time.process_time()
     try:
-        differences = Differences(dispatcher, point)
+        differences = Differences(dispatcher, texts, point)
     except ArithmeticError as error:  # arguments of an earlier run
         yield {"class": "not called", "message": str(error)}
         return
     yield {"primal_seconds": round(time.process_time() - before, 2)}
     before = time.process_time()
     try:
-        value, gradient = gradient_of(dispatcher, point, differences.written)
+        value, gradient = gradient_of(dispatcher, point, differences)
     except Exception as error:
         yield {"class": class_of(error), "message": short(error), "error": str(error)[:1000], "trace": trace_of(error)}
         return
@@ -454,7 +460,7 @@ def measure(dispatcher, texts, size):
     yield verdict(differences, value, gradient)
 
 
-def gradient_of(dispatcher, point, written):
+def gradient_of(dispatcher, point, differences):
     import ampi
 
     options = {n: v for n, v in dispatcher.targetoptions.items() if n in OPTIONS and v}
@@ -463,11 +469,11 @@ def gradient_of(dispatcher, point, written):
     make = ampi.kernel(signatures, **options) if signatures else ampi.kernel(**options)
     kernel = make(dispatcher.py_func)
     with ampi.Tape() as tape:
-        watched = {k: tape.watch(v) for k, v in enumerate(point) if is_active(v)}
+        watched = {k: tape.watch(point[k]) for k in differences.active}
         given = [watched[k] * 1.0 if k in watched else v for k, v in enumerate(point)]
         given = [v.copy() if hasattr(v, "copy") and k not in watched else v for k, v in enumerate(given)]
         result = kernel(*given)
-        objective = total([*leaves([given[k] for k in written]), *leaves(result)], ampi.numpy)
+        objective = total([*leaves([given[k] for k in differences.written]), *leaves(result)], ampi.numpy)
     value = float(ampi.value(objective))
     if not watched or not isinstance(objective, ampi.ndarray):
         return value, {}
