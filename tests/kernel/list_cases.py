@@ -206,3 +206,13 @@ def lists_of_tuples_begun_anew(a):
         other = row
         s += other[-1][0] * s
     return s
+
+
+@case(x, y)
+def parts_from_lists(a, b):
+    c = np.zeros((2, 4))
+    c[0, :3] = [a[0] * b[0], a[1], 1.0]
+    c[1] = (a[0], b[1], a[2] * a[2], b[3])
+    k = 2
+    a[:k] = [b[0] * a[1], a[0]]
+    return c * a

@@ -8,7 +8,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_shapes, array_values, outside, structured_arrays, subscripts
+from ampi.kernel.frontend import array_shapes, array_values, outside, sequences, structured_arrays, subscripts
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.structured_arrays import Records
@@ -193,6 +193,8 @@ def store(builder: Any, target: ast.Subscript | ast.Attribute, value: Value) -> 
         return
     array, items = indexed(builder, target)
     if not is_element(array, items):
+        if isinstance(value, Group) and value.items:
+            value = sequences.array_of(builder, target, value)
         if not (is_array(value) or isinstance(value, ir.Expr)):
             builder.fail(target, "only numbers and arrays can be stored into an array")
         if array_values.is_mask(array, items) and not is_array(value):
