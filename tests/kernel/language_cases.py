@@ -116,6 +116,14 @@ def indices_of_arrays(a, n):
     return s
 
 
+@case(np.outer(x, y))
+def indices_for_threads(a):
+    s = 0.0
+    for i, j in numba.pndindex(a.shape):
+        s += a[i, j] * a[j, i] * (i + 2 * j)
+    return s
+
+
 @case(np.outer(x, y), np.array([0, 2, 3], np.uint64))
 def loops_between_unsigned_bounds(a, bounds):
     s = np.zeros(4)

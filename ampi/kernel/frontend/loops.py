@@ -195,6 +195,7 @@ def grid(shape: tuple[ir.Expr, ...], at: Callable[[tuple[ir.Expr, ...]], Value])
 
 
 @array_functions.rule(np.ndindex, of_anything=True)
+@array_functions.rule(numba.pndindex, of_anything=True)
 def ndindex(builder: Any, node: ast.Call, *shape: Value) -> Items:
     items = shape[0].items if len(shape) == 1 and isinstance(shape[0], Group) else shape
     if not all(isinstance(n, ir.Expr) and isinstance(n.type, types.Integer) for n in items):
