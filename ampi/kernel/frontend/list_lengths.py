@@ -211,7 +211,9 @@ class Counting:
         writes = elements or not all(self.is_pure(n) or change(n, self.name) for n in ast.walk(statement))
         if reads and writes:  # arrays may be parts of one another
             return None
-        renamed = {n: self.fresh(n) for n in sorted(stored(*kept) - {self.counted})}
+        assigned = stored(*kept) - {self.counted}
+        names = [n.id for k in kept for n in ast.walk(k) if isinstance(n, ast.Name) and n.id in assigned]
+        renamed = {n: self.fresh(n) for n in dict.fromkeys(names)}  # in their order in the program
         earlier = self.assigned_before(statement)
         begin = [assign(renamed[n], named(n)) for n in renamed if n in earlier]
         for n in (n for k in kept for n in ast.walk(k)):

@@ -388,6 +388,7 @@ Environment = dict[str, frozenset[Array]]
 
 
 MOST = 8  # environments that are told apart
+_SETS = ir.Assign, ir.For
 
 
 class _Sharing:
@@ -537,10 +538,9 @@ class _Hoist(_Pass):
             for part, rest_of in ((first, ()), (rest, other))
         )
         needed = live_before(rest, after) - live_before((s,), after)
-        set_there = {t.target for t in ir.walk(first) if isinstance(t, ir.Assign)}
-        set_there |= {t.var for t in ir.walk(first) if isinstance(t, ir.For)}
+        set_there = [t.target if isinstance(t, ir.Assign) else t.var for t in ir.walk(first) if isinstance(t, _SETS)]
         begin: list[ir.Stmt] = [ir.Assign(condition, s.condition, line=s.line)]
-        for v in sorted(set_there, key=lambda v: v.name):
+        for v in dict.fromkeys(set_there):
             if v.name in needed or v in sizes:
                 begin.append(ir.Assign(v, _zero(v.type), line=s.line))
         array = ir.Alloc(made.target, sizes, None, line=made.line)
