@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mpi4py import MPI as mpi
+
 from .messages import Collective, Completion
 from .reverse_schedule import Started
-from .rma_access import Completed, Handshake
+from .rma_access import Access, Completed, Handshake
 from .rma_order import Mark, Visit
-from .rma_precedence import Counts, Drawn, Moment, counter, handed_on, higher
+from .rma_precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, handed_on, higher
 
 
 @dataclass(slots=True)
@@ -26,6 +28,8 @@ class _Stage:
         Windows, targets and tickets that were drawn.
     position : int or None
         Of the last record of a visit.
+    touched : tuple
+        What operations in an epoch of a lock touch.
     window, seen : Window and int, or None
         The last ticket of a window that had been seen.
     """
@@ -34,6 +38,7 @@ class _Stage:
     ended: Counts = field(default_factory=dict)
     tickets: list[tuple[Any, int, int]] = field(default_factory=list)
     position: int | None = None
+    touched: tuple[Touched, ...] = ()
     window: Any = None
     seen: int | None = None
 
@@ -94,6 +99,8 @@ class History:
             self._stages.append(last)
         if isinstance(adjoint, Visit):
             last.position = position
+        else:
+            last.touched = tuple(map(_touched, adjoint.accesses))
         last.tickets.append(key)
         self._stages_of[key] = last
 
@@ -135,10 +142,12 @@ class History:
             self._ended[kind] = index + 1
             self._now = None
 
-    def drawn(self, window: Any, rank: int, tickets: Sequence[int]) -> list[tuple[int, Moment, Counts]]:
-        """Tickets for a target's memory as they are, when they were drawn, and what had ended before them."""
+    def drawn(
+        self, window: Any, rank: int, tickets: Sequence[int]
+    ) -> list[tuple[int, Moment, Counts, tuple[Touched, ...]]]:
+        """Tickets for a target's memory, when they were drawn, what had ended before them, and what they touch."""
         stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
-        return [(ticket, stage.moment, stage.ended) for ticket, stage in zip(tickets, stages)]
+        return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
     def hand_on(self, window: Any, came: dict[tuple[int, int], Counts], order: list[Drawn]) -> bool:
         """What had ended before tickets had before those that this rank drew later, too; whether that is new.
@@ -187,6 +196,14 @@ class History:
 
     def _follows(self, ended: Counts) -> int:
         return max((self._begins.get((kind, number - 1), -1) for kind, number in ended.items()), default=-1)
+
+
+def _touched(access: Access) -> Touched:
+    if not access.updates:
+        does = READ
+    else:
+        does = ADD if access.op == mpi.SUM and access.result is None else CHANGE
+    return access.target.start, access.target.stop, does
 
 
 def _orders(call: Collective) -> bool:

@@ -31,7 +31,7 @@ from mpi4py import MPI as mpi
 
 from ..tape import Push, Record, Sweep, Tape, lanes_of
 from .messages import LateCompletion
-from .rma_precedence import Drawn, handed_on, in_order
+from .rma_precedence import Drawn, handed_on, in_order, is_contradicted
 from .rma_uses import SLOTS, Uses
 from .waiting import Patience, running
 
@@ -464,7 +464,7 @@ class Turns:
                 [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
             )
             order = in_order(
-                Drawn(abs(ticket), moment, part, ended) for part, theirs in came for ticket, moment, ended in theirs
+                Drawn(abs(ticket), moment, part, *more) for part, theirs in came for ticket, moment, *more in theirs
             )
             numbers = {drawn.ticket: number for number, drawn in enumerate(order, 1)}
             ended = handed_on(order)
@@ -493,6 +493,12 @@ class Turns:
             problem = (
                 f"rank {self.cells.rank}: another rank wrote to this rank's memory in {reverse.name} after this rank's "
                 "tape had been closed, and that memory is an output; put a barrier before the end of the tape"
+            )
+        if is_contradicted(order):
+            problem = (
+                f"rank {self.cells.rank}: two ranks accessed this rank's memory in {reverse.name} under locks, the "
+                "first one after a collective call to which the second one came later: MPI need not let them have this "
+                "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
 

@@ -6,7 +6,8 @@ it yet.  The program does not order the two, for MPI may let every collective wa
 The sweep would: the adjoint of a collective does wait for them all.
 
 So an access that came after a collective on its rank follows all that came before this collective on any rank.  At the
-beginning of a sweep, tickets and marks that say otherwise give way; what no collective orders stays as it was.  The
+beginning of a sweep, tickets and marks that say otherwise give way; what no collective orders stays as it was.  Where
+two accesses under locks would have to change places of which it matters which came first, the sweep is refused.  The
 same holds for an epoch of Start, which follows that of Post, and for Wait, which follows Complete.
 """
 
@@ -27,22 +28,36 @@ class Moment(NamedTuple):
     ended: Counts
 
 
+READ, ADD, CHANGE = range(3)
+"""What an operation does to the target's memory; two that only read, or only add, may change places."""
+Touched = tuple[int, int, int]
+
+
 class Drawn(NamedTuple):
     """A ticket.
 
-    ``takes_part`` are the kinds of collectives that its rank has a part in, and ``ended`` what had ended before it,
-    by chains as well.
+    ``takes_part`` are the kinds of collectives that its rank has a part in, ``ended`` what had ended before it, by
+    chains as well, and ``touched`` where operations begin and end, and what they do.
     """
 
     ticket: int
     moment: Moment
     takes_part: frozenset[Any]
     ended: Counts
+    touched: tuple[Touched, ...] = ()
 
     def precedes(self, what_ended: Counts) -> bool:
         """Whether the access came before the beginning of something that had ended elsewhere."""
         begun, takes_part = self.moment.begun, self.takes_part
         return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
+
+    def minds(self, other: Drawn) -> bool:
+        """Whether it makes a difference which of the two comes first."""
+        return any(
+            begin < end_of_other and begin_of_other < end and (does, does_other) not in ((READ, READ), (ADD, ADD))
+            for begin, end, does in self.touched
+            for begin_of_other, end_of_other, does_other in other.touched
+        )
 
 
 def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
@@ -62,6 +77,16 @@ def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
             if most.get(kind, 0) < number:
                 most[kind] = number
     return order
+
+
+def is_contradicted(order: list[Drawn]) -> bool:
+    """Whether accesses of which it matters came in another order than this one."""
+    most = 0
+    for k, drawn in enumerate(order):
+        if drawn.ticket < most and any(other.ticket > drawn.ticket and other.minds(drawn) for other in order[:k]):
+            return True
+        most = max(most, drawn.ticket)
+    return False
 
 
 def higher(counts: Counts, others: Counts) -> Counts:

@@ -209,6 +209,67 @@ def test_that_an_access_came_after_a_collective_is_known_by_a_chain(name, access
     check_gradient(lambda comm, x: chain(ampi.numpy, comm, x, COLLECTIVES[name], access), ampi.COMM_WORLD)
 
 
+def put(win, y, k):
+    win.Put(y, 0, (k, 2))
+
+
+def accumulate(win, y, k):
+    win.Accumulate(y, 0, (k, 2))
+
+
+def fetch(win, y, k):
+    found = ampi.numpy.zeros(2)
+    win.Get(found, 0, (k, 2))
+    return found
+
+
+CONTRADICTIONS = [(put, fetch, 1), (accumulate, fetch, 1), (put, accumulate, 1), (fetch, put, 1)]
+HARMLESS = [(put, fetch, 3), (fetch, fetch, 1), (accumulate, accumulate, 1), (put, put, 4), (accumulate, put, 3)]
+
+
+def against_a_collective(np, comm, x, first, second, k):
+    """The last rank has left a collective and accesses rank 0's memory, which rank 0 does before it comes to it."""
+    memory = np.zeros(6)
+    win = ampi.MPI.Win.Create(memory, 8, comm=comm)
+    memory[:3] = x * x
+    win.Fence()
+    y = np.zeros(3)
+    if comm.rank == 0:
+        be_late(2)
+        win.Lock(0)
+        found = second(win, 3.0 * x[:2], k)
+        win.Unlock(0)
+        comm.Reduce(x * x, y, MPI.SUM, 0)
+    else:
+        comm.Reduce(x * x, y, MPI.SUM, 0)
+        found = None
+        if comm.rank == comm.size - 1:
+            win.Lock(0)
+            found = first(win, x[1:] * x[:2], 1)
+            win.Unlock(0)
+    win.Fence()
+    came = 0.0 if found is None else np.sum(found * found)
+    return win, (y + memory[:3] * memory[3:]) * x + came
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("first", "second", "k"), CONTRADICTIONS)
+def test_accesses_that_contradict_a_collective_are_refused(first, second, k):
+    comm = ampi.COMM_WORLD.Dup()  # which cannot be swept any more afterwards
+    with ampi.Tape() as tape:
+        x = tape.watch(numpy.arange(1.0, 4.0))
+        win, y = against_a_collective(ampi.numpy, comm, x, first, second, k)
+    with pytest.raises(ampi.CommunicationError, match=r"rank 0: two ranks accessed .* before the call, or both"):
+        tape.gradient(y, x, seed=numpy.ones(3))
+    win.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("first", "second", "k"), HARMLESS)
+def test_where_the_order_does_not_matter_they_are_not(first, second, k):
+    check_gradient(lambda comm, x: against_a_collective(ampi.numpy, comm, x, first, second, k), ampi.COMM_WORLD)
+
+
 def started_epoch(comm, x):
     """An epoch of Start begins before that of Post does, and another window is used meanwhile."""
     np, rank = ampi.numpy, comm.Get_rank()
