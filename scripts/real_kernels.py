@@ -395,11 +395,11 @@ def active_of(texts, point):
     """Which arguments carry derivatives: numbers that are there by default choose a way, as in ``if p == 2.0``."""
     import numpy as np
 
-    arrays = [isinstance(value, np.ndarray) and value.dtype.kind == "f" for value in point]
     return [
         k
         for k, (text, value) in enumerate(zip(texts, point, strict=True))
-        if arrays[k] or (isinstance(value, float) and text != "default")
+        if (isinstance(value, float) and text != "default")
+        or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
     ]
 
 

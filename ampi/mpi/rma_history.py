@@ -12,7 +12,7 @@ from .messages import Collective, Completion
 from .reverse_schedule import Started
 from .rma_access import Access, Completed, Handshake
 from .rma_order import Mark, Visit
-from .rma_precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, handed_on, higher
+from .rma_precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class _Stage:
 
 
 _NEVER = _Stage()
+_NOTHING: tuple[int, Counts] = (0, {})
 
 
 class History:
@@ -149,26 +150,25 @@ class History:
         stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
         return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
-    def hand_on(self, window: Any, came: dict[tuple[int, int], Counts], order: list[Drawn]) -> bool:
+    def hand_on(self, window: Any, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]) -> bool:
         """What had ended before tickets had before those that this rank drew later, too; whether that is new.
 
         Parameters
         ----------
         came : dict
-            By target and ticket, what had ended before this rank's tickets in the target's order.
-        order : list of Drawn
-            Of tickets for this rank's memory, of which the tape says what it had seen where.
+            Of this rank's tickets, by target and ticket, their place in the target's order and what had ended before.
+        told : dict
+            The same of all tickets for this rank's memory, of which the tape says what it had seen where.
         """
-        told = {drawn.ticket: counts for drawn, counts in zip(order, handed_on(order))}
         ended: Counts = {}
         is_new = False
         for stage in self._stages:
             if stage.window is window:
-                ended = higher(ended, told.get(stage.seen, {}))  # type: ignore[arg-type]
+                ended = higher(ended, told.get(stage.seen, _NOTHING)[1])  # type: ignore[arg-type]
                 continue
             for of_window, rank, ticket in stage.tickets:
                 if of_window is window:
-                    ended = higher(ended, came.get((rank, ticket), {}))
+                    ended = higher(ended, came.get((rank, ticket), _NOTHING)[1])
             before, stage.ended = stage.ended, higher(stage.ended, ended)
             is_new |= stage.ended is not before
             ended = higher(ended, stage.ended)

@@ -22,6 +22,7 @@ the sweep (`rma_precedence`, of which the tape's `rma_history` tells).
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -466,19 +467,14 @@ class Turns:
             order = in_order(
                 Drawn(abs(ticket), moment, part, *more) for part, theirs in came for ticket, moment, *more in theirs
             )
-            numbers = {drawn.ticket: number for number, drawn in enumerate(order, 1)}
-            ended = handed_on(order)
-            back = comm.alltoall(
-                [[(n := numbers[abs(ticket)], ended[n - 1]) for ticket, *_ in theirs] for _, theirs in came]
-            )
+            told = {drawn.ticket: found for drawn, *found in zip(order, itertools.count(1), handed_on(order))}
+            back = comm.alltoall([[told[abs(ticket)] for ticket, *_ in theirs] for _, theirs in came])
             mine = {
                 (rank, abs(ticket)): found
-                for rank, mine in tickets.items()
-                for ticket, found in zip(mine, back[rank], strict=True)
+                for rank, drawn in tickets.items()
+                for ticket, found in zip(drawn, back[rank], strict=True)
             }
-            if not any(
-                comm.allgather(history.hand_on(window, {key: ended for key, (_, ended) in mine.items()}, order))
-            ):
+            if not any(comm.allgather(history.hand_on(window, mine, told))):
                 break
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}
