@@ -71,6 +71,8 @@ class Contract:
         ``second()`` is the `second.SecondContract` for the same case (where a tape is to know it).
     drawing : callable or None
         ``drawing()`` is the `drawing.Drawing` for the same case (where a tape is to know it).
+    lanes : callable or None
+        ``lanes()`` is the `lanes.LanesContract` that goes with this one, or None (where a tape is to know it).
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
         on their being the same, or zero.  None if there is nothing to check.
@@ -97,6 +99,7 @@ class Contract:
     tangent: Callable[[], Any] | None = None
     second: Callable[[], Any] | None = None
     drawing: Callable[[], Any] | None = None
+    lanes: Callable[[], Any] | None = None
     disagreement: Callable[..., int] | None = None
 
 

@@ -39,6 +39,8 @@ class Options:
     plain : bool
         Its caller can say which shadows are new and hold anything, and has no use for the shadows of arrays that are
         passive before the call: they need not become zero where these are written.
+    lanes : int
+        The directions that it has derivatives in: vectors of so many numbers; 0: it has one, and numbers.
     """
 
     without: frozenset[str] = frozenset()
@@ -48,6 +50,7 @@ class Options:
     separate: bool = True
     after: bool = False
     plain: bool = False
+    lanes: int = 0
 
     def has(self, name: str) -> bool:
         """Whether an analysis is not switched off."""

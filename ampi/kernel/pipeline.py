@@ -34,6 +34,7 @@ from ampi.kernel.analysis import activity
 from ampi.kernel.analysis.activity import Activity
 from ampi.kernel.analysis.exactness import sums_in_any_order
 from ampi.kernel.codegen.destruct import destruct
+from ampi.kernel.codegen.in_lanes import in_lanes
 from ampi.kernel.differentiate import adjoint, facts, random_numbers, tangent, transpose
 from ampi.kernel.differentiate.array_privatization import with_private_arrays
 from ampi.kernel.differentiate.dead_code import live_part
@@ -229,7 +230,8 @@ class Way:
             watching.append(Observation(step.name, step.stage, seconds, _length(_function(program))))
         if step.name in _to_print(os.environ.get("AMPI_PRINT_AFTER", "")):
             print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
-        if os.environ.get("AMPI_VERIFY", "0") not in ("", "0"):
+        in_lanes = self.options.lanes and step.stage == "finish" and step.name != "new"  # with types of their own
+        if os.environ.get("AMPI_VERIFY", "0") not in ("", "0") and not in_lanes:
             plain = step.stage in PLAIN or step.name in ("destruct", "room")
             self.verify(_function(program), plain, f"after {step.name}")
         return program
@@ -372,6 +374,8 @@ PASSES = (
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
          "a new shadow is set where it would be added to"),
+    Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes) if w.options.lanes else f, ALWAYS,
+         "derivatives in several directions at once are vectors"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside of the loops that fill them"),
     Pass("separate", "compile", None, ON, "arrays are compiled as not overlapping where they do not"),

@@ -15,6 +15,7 @@ from numba.np import numpy_support
 from ampi.kernel import ir, pipeline
 from ampi.kernel.case import Case
 from ampi.kernel.codegen import emit, identifiers
+from ampi.kernel.codegen.in_lanes import NotInLanes
 from ampi.kernel.differentiate.derivative import Derivative, Split
 from ampi.kernel.frontend.values import lists_in
 from ampi.kernel.ir import random_draws
@@ -23,20 +24,24 @@ from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
 
 
-def derive(kernel: Any, case: Case) -> tuple[ir.Function, Derivative]:
+def derive(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.Function, Derivative]:
     """The primal and its adjoint."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     pipeline.refuse_active_parameters(primal, wanted(primal, case))
-    return primal, pipeline.build_adjoint(prepared(primal), wanted(primal, case), options_for(kernel, case))
+    options = options_for(kernel, case) if options is None else options
+    return primal, pipeline.build_adjoint(prepared(primal), wanted(primal, case), options)
 
 
-def derive_split(kernel: Any, case: Case, primal: ir.Function, derivative: Derivative) -> Split | None:
+def derive_split(
+    kernel: Any, case: Case, primal: ir.Function, derivative: Derivative, options: Options | None = None
+) -> Split | None:
     """The adjoint in two parts, the first of which takes the place of the kernel's run; None if that is of no use."""
     if not derivative.saves or not case.active:
         return None
     if kernel.options.get("error_model") != "numpy" or kernel.checked:
         return None  # statements in another order may raise what the kernel does not
-    return pipeline.build_split(prepared(primal), wanted(primal, case), options_for(kernel, case))
+    options = options_for(kernel, case) if options is None else options
+    return pipeline.build_split(prepared(primal), wanted(primal, case), options)
 
 
 def wanted(primal: ir.Function, case: Case) -> set[str]:
@@ -277,6 +282,52 @@ def generate_second(kernel: Any, case: Case) -> str:
         source,
     ]
     return "\n".join(text)
+
+
+def generate_lanes(kernel: Any, case: Case, count: int) -> str:
+    """The text of the file: the adjoint for several directions at once, whole and behind the part that saves; without
+    programs where it has to run once for each direction."""
+    usual = options_for(kernel, case)
+    options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
+    functions: dict[str, Derivative] = {}
+    why = ""
+    try:
+        primal, functions["whole"] = derive(kernel, case, options)
+        split = derive_split(kernel, case, primal, functions["whole"], options)
+        if split is not None:
+            functions["split"] = split.derivative
+    except NotInLanes as problem:
+        primal, functions, why = kernel.ir_of(case.types, case.same, case.single), {}, str(problem)
+    programs = emit.spelled(*(without_constants(d.function, primal) for d in functions.values()))
+    position = {a.name: k for k, a in enumerate(primal.arguments)}
+    facts = {
+        form: {
+            "program": program.name,
+            "needs": tuple(sorted(position[n] for n in derivative.needs if n in position)),
+            "distinct": tuple(position[n] for n in derivative.distinct),
+            "after": tuple(position[n] for n in derivative.after),
+            "new": tuple(position[n] for n in derivative.new),
+        }
+        for (form, derivative), program in zip(functions.items(), programs)
+    }
+    sources = [emit.source(program) for program in programs]
+    constants = [f"{n} = {array_source(a)}" for n, a in dict(c for f in programs for c in f.constants).items()]
+    text = [
+        title(f"Adjoint in {count} directions at once", kernel, primal, wanted(primal, case)),
+        f"{emit.HEADER}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
+        *constants,
+        f"LANES = {facts!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, sources), constants)!r}",
+        f"# once for each direction: {why}" if why else "",
+        "\n",
+        *(f"{source}\n" for source in sources),
+    ]
+    return "\n".join(text)
+
+
+OF_NUMBERS = frozenset({"strips", "stages"})
+"""Passes that are of no use where derivatives are vectors."""
 
 
 def generate_drawing(kernel: Any, case: Case) -> str:

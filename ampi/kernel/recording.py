@@ -19,7 +19,7 @@ from ampi import blocks, handouts, memory, tape
 from ampi.errors import ActivityError
 from ampi.extents import Extent
 from ampi.indexing import is_active
-from ampi.kernel import arguments, forward, second
+from ampi.kernel import arguments, forward, lanes, second
 from ampi.kernel.call_record import CallRecord, StandIn, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
@@ -492,7 +492,8 @@ def find_contract(
             tangent = cache(partial(forward.make_tangent_contract, kernel, case))
             twice = cache(partial(second.make_second_contract, kernel, case))
             more = {"tangent": tangent, "second": twice, "drawing": cache(partial(drawing_of, kernel, case))}
-            contract = kernel.contracts[key] = replace(make_contract(kernel, case), **more)
+            contract = replace(make_contract(kernel, case), **more)
+            contract = kernel.contracts[key] = lanes.with_lanes(kernel, case, contract)
         return contract
 
     contract = contract_for(frozenset())

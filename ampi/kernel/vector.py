@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ampi import tape
+from ampi.kernel.lanes import sweep_together
 
 
 def sweep_call(call: Any, sweep: tape.VectorSweep) -> None:
     """The adjoint of a recorded call in all directions, each with what it does alone."""
-    lanes = [lane for lane in sweep.lanes if any(map(lane.has_shadow, call.outputs))]
-    if not lanes:
+    if not any(map(sweep.has_shadow, call.outputs)) or sweep_together(call, sweep):
         return
+    lanes = [lane for lane in sweep.lanes if any(map(lane.has_shadow, call.outputs))]
     contract = call.contract
     adjoint = contract.adjoint
     values = [call.value(sweep, v) for v in call.values]

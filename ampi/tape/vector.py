@@ -3,6 +3,7 @@
 A `VectorSweep` is a sweep with k *lanes*, which are sweeps themselves, each with the shadows of one direction.  It
 walks: old values are put back once, the ranks agree once, and what a record does beside its arithmetic is done once.
 Its shadows are those of all lanes in one block of memory, k rows of a storage's bytes; a lane's are views of a row.
+Kernels ask for them side by side (see ``interleaved``), where they stay until something else asks for a lane's.
 
 An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
 go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
@@ -21,6 +22,7 @@ import numpy as np
 
 from ..errors import TapeError
 from ..memory import SLOT, Region, Storage
+from . import interleaved
 from .records import Output
 from .seeds import leaves, plant
 from .sweep import Sweep
@@ -67,13 +69,13 @@ class Lane(Sweep):
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have this direction's adjoint of a storage in bytes elsewhere."""
         self.vector.part(storage)
+        self.vector.apart.add(storage)
         super().adopt(storage, block)
 
     def forget(self, storage: Storage) -> None:
         """The adjoint is zero from here on."""
-        block = self._shadows.get(storage)
-        if block is not None:
-            block[:] = 0
+        if storage in self._shadows:
+            self.block(storage)[:] = 0
 
     def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
         """No shadow is set by an adjoint: there is one for all directions, or none."""
@@ -90,6 +92,20 @@ class Lane(Sweep):
         """This direction's adjoint of a storage is in a row of the block."""
         Sweep.adopt(self, storage, row)
 
+    def nbytes(self) -> int:
+        """Size of all shadows; of those that lie side by side, its share."""
+        return sum(size for _, size in self.sizes())
+
+    def sizes(self) -> list[tuple[Storage, int]]:
+        """The storages that have shadows, and their sizes."""
+        shadows = list(self._shadows.items())
+        return [(storage, storage.nbytes if block is None else block.nbytes) for storage, block in shadows]
+
+    def lay_aside(self, storage: Storage) -> None:
+        """This direction's adjoint of a storage is there, beside those of the others."""
+        self._shadows[storage] = None  # type: ignore[assignment]  # until `block` asks for it
+        self._views.pop(storage, None)
+
     def let_go(self, storage: Storage) -> None:
         """It is there no more."""
         Sweep.forget(self, storage)
@@ -102,6 +118,8 @@ class VectorSweep(Sweep):
     ----------
     lanes : tuple of Lane
         One for each direction.
+    apart : set of Storage
+        Of which lanes may have adjoints that are in no block.
     """
 
     lanes: tuple[Lane, ...]
@@ -112,8 +130,12 @@ class VectorSweep(Sweep):
         self.lanes = tuple(Lane(self, None if around is None else around.lanes[j]) for j in range(count))
         self._blocks: dict[Storage, np.ndarray] = {} if around is None else around._blocks  # rows for the lanes
         self._held: list[int] = [0, 0] if around is None else around._held  # bytes now, and at most
+        self.apart: set[Storage] = set() if around is None else around.apart
         # Of the lanes' shadows, by `each`.
         self._rows: dict[Storage, dict[Region, list[np.ndarray]]] = {} if around is None else around._rows
+        # In the place of rows, and views of these by `side_by_side`.
+        self._woven: dict[Storage, np.ndarray] = {} if around is None else around._woven
+        self._seen: dict[Storage, dict[Region, np.ndarray]] = {} if around is None else around._seen
 
     def inside(self, tape: Tape) -> VectorSweep:
         """A sweep of another tape, to be run by an adjoint of this one."""
@@ -122,9 +144,10 @@ class VectorSweep(Sweep):
     # --------------------------------------------------------------------------------------------------- memory
 
     def make(self, storage: Storage) -> np.ndarray:
-        """Zeros for a storage, in all lanes."""
-        rows, width = self._size(storage)
-        block = np.zeros((rows, width), np.uint8)
+        """Rows for a storage: of zeros, or of what has been side by side."""
+        block, woven = np.zeros(self._size(storage), np.uint8), self._woven.get(storage)
+        if woven is not None:
+            interleaved.into_rows(woven, block)
         self.adopt(storage, block)
         return block
 
@@ -134,34 +157,98 @@ class VectorSweep(Sweep):
 
     def part(self, storage: Storage) -> None:
         """The lanes have their adjoints of a storage in different places from here on."""
-        block = self._blocks.pop(storage, None)
-        self._rows.pop(storage, None)
-        if block is not None:
-            self._held[0] -= block.nbytes
+        if storage in self._woven:
+            self.make(storage)
+        self._drop(storage)
+
+    def _drop(self, storage: Storage) -> None:
+        """The adjoints of a storage are not in a block of it any more."""
+        for blocks in (self._blocks, self._woven):
+            block = blocks.pop(storage, None)
+            self._held[0] -= 0 if block is None else block.nbytes
+        for views in (self._rows, self._seen):
+            views.pop(storage, None)
+
+    def _have(self, blocks: dict[Storage, np.ndarray], storage: Storage, block: np.ndarray) -> None:
+        self._drop(storage)
+        blocks[storage] = block
+        self._held[0] += block.nbytes
+        self._held[1] = max(self._held)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have the adjoints of a storage in the rows of a given block of bytes."""
         size = storage.nbytes * SLOT if storage.packed else storage.nbytes
-        self.part(storage)
-        self._blocks[storage] = block
-        self._held[0] += block.nbytes
-        self._held[1] = max(self._held)
+        self._have(self._blocks, storage, block)
+        self.apart.discard(storage)
         for lane, row in zip(self.lanes, block):
             lane.hold(storage, row[:size])
 
+    def _weave(self, storage: Storage, woven: np.ndarray) -> None:
+        self._have(self._woven, storage, woven)
+        self.apart.discard(storage)
+        for lane in self.lanes:
+            lane.lay_aside(storage)
+
+    def begin_side_by_side(self, region: Region, together: Sequence[Region]) -> bool:
+        """`Sweep.begin_anew` in all lanes, of which `side_by_side` gives the shadows; False where it gives None."""
+        storage = region.storage
+        if not interleaved.fits(region) or not self._is_new(region, together):
+            return False
+        self._weave(storage, interleaved.unset(storage, region.dtype, len(self.lanes)))
+        return True
+
+    def _is_new(self, region: Region, together: Sequence[Region]) -> bool:
+        """Whether nothing has been added to a region, which is all of a storage, each element once."""
+        storage = region.storage
+        if self.has_block(storage) or not region.is_all_ordinary():
+            return False
+        if any(other.storage is storage and other is not region for other in together):
+            return False
+        return region.view(np.empty(storage.nbytes, np.uint8)).flags.forc
+
+    def side_by_side(self, region: Region) -> np.ndarray | None:
+        """The region's adjoints, in place, with a last axis for the directions, of which there may be more (their
+        adjoints are zero); None where they cannot be had so."""
+        storage = region.storage
+        woven = self._woven.get(storage)
+        if woven is None:
+            if not interleaved.fits(region):
+                return None
+            rows = self.block(storage) if self.has_block(storage) else None
+            woven = interleaved.of_rows(rows, storage, region.dtype, len(self.lanes))
+            self._weave(storage, woven)
+        elif woven.dtype != region.dtype:
+            return None
+        views = self._seen.setdefault(storage, {})
+        view = views.get(region)
+        if view is None:
+            if not interleaved.fits(region):
+                return None
+            view = views[region] = interleaved.seen(woven, region)
+        return view
+
     def forget(self, storage: Storage) -> None:
         """Drop a storage's shadow, which is zero from here on."""
-        self.part(storage)
+        if not self.has_block(storage):
+            return
+        self._drop(storage)
+        self.apart.discard(storage)
         for lane in self.lanes:
             lane.let_go(storage)
 
     def has_block(self, storage: Storage) -> bool:
         """Whether anything has been added to a storage's adjoint in any direction."""
-        return any(lane.has_block(storage) for lane in self.lanes)
+        if storage in self._blocks or storage in self._woven:
+            return True
+        return storage in self.apart and any(lane.has_block(storage) for lane in self.lanes)
 
     def has_shadow(self, region: Region) -> bool:
         """The same of a region's storage."""
         return self.has_block(region.storage)
+
+    def storages(self) -> set[Storage]:
+        """All memory that has a shadow in any direction."""
+        return {*self._blocks, *self._woven, *(storage for storage in self.apart if self.has_block(storage))}
 
     def note_shadows(self, note: Callable[[Storage], None]) -> None:
         """The same of the lanes' shadows."""
@@ -220,15 +307,9 @@ class VectorSweep(Sweep):
 
     def begin_all_anew(self, region: Region, together: Sequence[Region]) -> bool:
         """`Sweep.begin_anew` in all lanes, of which `each` gives the shadows; False where it gives None."""
-        storage = region.storage
-        if self.has_block(storage) or not region.is_all_ordinary():
+        if not self._is_new(region, together):
             return False
-        if any(other.storage is storage and other is not region for other in together):
-            return False
-        block = np.empty(self._size(storage), np.uint8)
-        if not region.view(block[0, : storage.nbytes]).flags.forc:  # each element once
-            return False
-        self.adopt(storage, block)
+        self.adopt(region.storage, np.empty(self._size(region.storage), np.uint8))
         return True
 
     def each(self, region: Region) -> list[np.ndarray]:
@@ -256,8 +337,9 @@ class VectorSweep(Sweep):
     def clear(self) -> None:
         """The walk is over."""
         self.tape.latest_shadows = self._held[1]
-        self._blocks.clear()
-        self._rows.clear()
+        self.apart.clear()
+        for kept in (self._blocks, self._rows, self._woven, self._seen):
+            kept.clear()
         for lane in self.lanes:
             lane.clear()
         self.state = {}

@@ -44,7 +44,8 @@ def row(name: str, what: str, together: float, single: float) -> dict:
 
 
 def both(tape, y, x, seeds, repeat: int) -> list[float]:
-    """Medians of the sweep for all seeds, and of all sweeps for one; the results have to be the same."""
+    """Medians of the sweep for all seeds, and of all sweeps for one; the results have to be the same,
+    but for the order in which kernels with ``fastmath`` add up (LULESH's)."""
 
     def together():
         return tape.gradient(y, x, seeds=seeds)
@@ -54,7 +55,7 @@ def both(tape, y, x, seeds, repeat: int) -> list[float]:
 
     for j, found in enumerate(single()):
         for a, b in zip(together(), found):
-            numpy.testing.assert_array_equal(a[j], b)
+            numpy.testing.assert_allclose(a[j], b, rtol=1e-12, atol=1e-12 * abs(b).max())
     return interleaved([lambda: seconds(together), lambda: seconds(single)], repeat)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import linecache
+import os
 
 import numba
 import numpy as np
@@ -339,8 +340,10 @@ def recorded(kernel, arguments, seed):
     if not outputs:
         return values, [], tape.kept_bytes
     gradients = tape.gradient(tuple(outputs), watched, seed=tuple(seeds))
-    if is_drawn(1):
-        check_seeds(tape, outputs, watched, 2)
+    searching = "PYTEST_CURRENT_TEST" not in os.environ
+    if searching or is_drawn(1):
+        vectors = searching or is_drawn(1, 9)  # in the place of one direction after the other
+        check_seeds(tape, outputs, watched, 5 if vectors else 2, rounding=1e-9 if vectors else 0.0)
     return values, gradients, tape.kept_bytes
 
 

@@ -280,6 +280,7 @@ CASES = [
     ("stages", "vectorise", long_arithmetic, (X, X), "x y", {"reassociate": True}),
     ("unsigned", "part", in_parallel, (X, X), "x", {"threads": True}),
     ("new", "finish", squares, (X, X), "x", {"plain": True}),
+    ("lanes", "finish", scaled_sum, (X, X), "c", {"lanes": 8}),
     ("destruct", "finish", rows, (M, X), "m", {}),
     ("room", "finish", shrinking, (2.0,), "x", {}),
 ]

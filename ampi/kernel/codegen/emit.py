@@ -20,6 +20,7 @@ from ampi.kernel import ir
 from ampi.kernel.codegen import identifiers
 from ampi.kernel.ir import matrices
 from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE
+from ampi.kernel.ir.lanes import Lanes
 
 HEADER = """\
 import cmath
@@ -32,10 +33,26 @@ from ampi.kernel.special import digamma, fused, get_num_threads, longer, trigamm
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
-FACTS = ("CONTRACT", "ADJOINT", "SOURCE", "PARTS", "COSTS", "PROGRAM", "SPLIT", "SPLIT_PROGRAM", "disagreement")
+FACTS = (
+    "CONTRACT",
+    "ADJOINT",
+    "LANES",
+    "SOURCE",
+    "PARTS",
+    "COSTS",
+    "PROGRAM",
+    "SPLIT",
+    "SPLIT_PROGRAM",
+    "disagreement",
+)
 """What a generated file defines besides its programs (see ``programs``)."""
 DRAWING = ("interval", "seeded")
 """What a file that draws random numbers imports besides."""
+LANES = (
+    *("added", "any_of", "both", "chosen", "converted", "each", "equal", "inverse", "loaded"),
+    *("multiplied_and_added", "one_of", "spread", "stored", "unequal"),
+)
+"""What a file imports besides whose programs have derivatives in several directions."""
 WORDS = {"min": "smallest", "max": "largest"}
 
 
@@ -43,7 +60,7 @@ WORDS = {"min": "smallest", "max": "largest"}
 def reserved() -> frozenset[str]:
     """What a generated file defines besides its programs, and their constants."""
     imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
-    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset((*FACTS, *DRAWING))
+    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset((*FACTS, *DRAWING, *LANES))
 
 
 def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:
@@ -113,6 +130,12 @@ def _tree(value: ir.Expr) -> ast.expr:
             return ast.Name(name)
         case ir.Size(array=array, axis=axis):
             return _template(f"{array.name}.shape[{axis}]")
+        case ir.Load(array=array, index=index) if isinstance(value.type, Lanes):
+            return _template(f"loaded({array.name}, {_index_tuple(index)}, {value.type.count})")
+        case ir.Op(name="any", args=(x,)):
+            return _fill("any_of(x)", _tree(x))
+        case ir.Op(name=name, args=args) if isinstance(value.type, Lanes) and name in _IN_LANES:
+            return _fill(_IN_LANES[name](value.type), *map(_tree, args))
         case ir.Load(array=array, index=index):
             return ast.Subscript(ast.Name(array.name), _index(index))
         case ir.Op(name="cast", args=(x,)):
@@ -126,6 +149,23 @@ def _tree(value: ir.Expr) -> ast.expr:
                 text = text.replace("math.", "cmath.")
             return _fill(text, *map(_tree, args))
     raise AssertionError(value)
+
+
+_IN_LANES: dict[str, Callable[[Lanes], str]] = {
+    "spread": lambda lanes: f"spread(x, {lanes.count})",
+    "cast": lambda lanes: f"converted(x, {lanes.dtype.bitwidth})",
+    "select": lambda lanes: "chosen(x, y, z)",
+    "fused": lambda lanes: "multiplied_and_added(x, y, z)",
+    "ne": lambda lanes: "unequal(x, y)",
+    "eq": lambda lanes: "equal(x, y)",
+    "and": lambda lanes: "both(x, y)",
+    "or": lambda lanes: "one_of(x, y)",
+    "not": lambda lanes: "inverse(x)",
+}
+
+
+def _index_tuple(index: tuple[ir.Expr, ...]) -> str:
+    return f"({', '.join(map(expression, index))}{',' if len(index) == 1 else ''})"
 
 
 def _index(index: tuple[ir.Expr, ...]) -> ast.expr:
@@ -184,6 +224,10 @@ class _Writer:
                 self.line(f"{name} += {expression(value)}", s.line)
             case ir.Assign(target=target, value=value):
                 self.line(f"{target.name} = {expression(value)}", s.line)
+            case ir.Store(array=array, index=index, value=value) if isinstance(value.type, Lanes):
+                self.line(f"stored({array.name}, {_index_tuple(index)}, {expression(value)})", s.line)
+            case ir.Accumulate(array=array, index=index, value=value) if isinstance(value.type, Lanes):
+                self.line(f"added({array.name}, {_index_tuple(index)}, {expression(value)})", s.line)
             case ir.Store(array=array, index=index, value=value):
                 self.line(f"{array.name}[{self.index(index)}] = {expression(value)}", s.line)
             case ir.Accumulate(array=array, index=index, value=value, atomic=True):
@@ -364,7 +408,7 @@ class _Writer:
         self.depth -= 1
 
     def result(self, values: tuple[ir.Expr, ...], line: int) -> None:
-        texts = [expression(v) for v in values]
+        texts = [f"each({expression(v)})" if isinstance(v.type, Lanes) else expression(v) for v in values]
         if not self.flat_result:
             self.line(f"return {texts[0]}", line)
         elif texts:

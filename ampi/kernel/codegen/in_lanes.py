@@ -1,0 +1,304 @@
+"""A derivative program for several directions at once: its derivatives become vectors, all else is done once.
+
+What depends on a shadow or a seed is found, over scalars and arrays, and gets the type `Lanes`: such scalars are
+vectors, and such arrays have a last axis more, that of the directions.  The statements stay what they are, in their
+order, so that each direction has the results that it has alone, to the last bit where a program is interpreted.
+(Compilers have two versions of functions such as exp, for one number and for several elements of a loop, and may add
+and multiply in one step where the kernel has ``fastmath``.)
+
+Not done for programs that run on threads, that have complex derivatives, that call functions on whole arrays of
+derivatives, or that keep derivatives in arrays that grow; these run once for each direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.lanes import LINEAR, MASKS, Lanes
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import rebuild
+from ampi.kernel.ir.ssa import Branch, Custom, Loop, definitions, every
+
+ROLES = ("shadow", "seed")
+
+
+class NotInLanes(Exception):
+    """A program has to run once for each direction."""
+
+
+def in_lanes(function: ir.Function, count: int) -> ir.Function:
+    """A program in single assignment form for ``count`` directions; raises `NotInLanes` where there is none."""
+    found = _Derivatives(function)
+    return _Writer(function, found.names, count).function()
+
+
+class _Derivatives:
+    """The names of what depends on shadows and seeds."""
+
+    def __init__(self, function: ir.Function) -> None:
+        self.names = {a.name for a in function.arguments if a.role is not None and a.role[0] in ROLES}
+        self.own = set(self.names)
+        statements = list(every(function.body))
+        before = -1
+        while before != len(self.names):
+            before = len(self.names)
+            for s in statements:
+                self.enter(s)
+        given = {a.name for a in function.arguments} - self.own
+        if given & self.names:
+            raise NotInLanes("values of the kernel's are written that depend on derivatives")
+
+    def has(self, e: Expr | None) -> bool:
+        """Whether an expression depends on derivatives."""
+        match e:
+            case Var(name=name):
+                return name in self.names
+            case Op(args=args):
+                return any(map(self.has, args))
+            case ir.Load(array=array):
+                return array.name in self.names
+            case _:
+                return False
+
+    def enter(self, s: Stmt) -> None:
+        match s:
+            case ir.Assign(target=target, value=value):
+                if self.has(value):
+                    self.names.add(target.name)
+            case ir.Store(array=array, value=value) | ir.Accumulate(array=array, value=value):
+                if self.has(value):
+                    self.names.add(array.name)
+            case ir.Alloc(target=target, fill=fill):
+                if fill is not None and self.has(fill):
+                    self.names.add(target.name)
+            case Loop(carried=carried):
+                self.names |= {c.var.name for c in carried if self.has(c.init) or self.has(c.next)}
+            case Branch(joins=joins):
+                self.names |= {j.var.name for j in joins if self.has(j.then) or self.has(j.orelse)}
+
+
+class _Writer:
+    def __init__(self, function: ir.Function, derivatives: set[str], count: int) -> None:
+        self.given = function
+        self.derivatives = derivatives
+        self.count = count
+        defined = {v.name for s in every(function.body) for v in definitions(s)}
+        self.names = Names(defined | {a.name for a in function.arguments})
+        self.seeds: dict[str, Var] = {}
+
+    def function(self) -> ir.Function:
+        first: list[Stmt] = []
+        arguments = []
+        for a in self.given.arguments:
+            if a.name not in self.derivatives:
+                arguments.append(a)
+                continue
+            if isinstance(a.type, types.Array):
+                arguments.append(replace(a, type=self.array(a.type)))
+                continue
+            row = types.Array(self.number(a.type), 1, "A")
+            inside = Var(self.names.fresh(a.name), self.lanes(a.type))
+            self.seeds[a.name] = inside
+            first.append(ir.Assign(inside, ir.Load(Var(a.name, row), (), inside.type)))
+            arguments.append(replace(a, type=row))
+        body = (*first, *map(self.statement, self.given.body))
+        return replace(self.given, name=f"{self.given.name}_lanes", arguments=tuple(arguments), body=body)
+
+    # ------------------------------------------------------------------------------------------------ types
+
+    def number(self, ty: Any) -> types.Float:
+        if ty not in (types.float64, types.float32):
+            raise NotInLanes(f"derivatives of the type {ty}")
+        return ty
+
+    def lanes(self, ty: Any) -> Lanes:
+        """Of a scalar: a number, or whether derivatives are zero."""
+        return Lanes(ty if ty == types.boolean else self.number(ty), self.count)
+
+    def array(self, ty: types.Array) -> types.Array:
+        return types.Array(self.number(ty.dtype), ty.ndim + 1, "A")
+
+    def variable(self, v: Var) -> Var:
+        if v.name not in self.derivatives:
+            return v
+        if v.name in self.seeds:
+            return self.seeds[v.name]
+        return Var(v.name, self.array(v.type) if isinstance(v.type, types.Array) else self.lanes(v.type))
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def once(self, e: Expr) -> Expr:
+        """An expression which all directions have in common."""
+        for n in ir.walk(e):
+            if isinstance(n, Var) and n.name in self.derivatives and not isinstance(n.type, types.Array):
+                raise NotInLanes("an index, a condition or a size that depends on derivatives")
+            if isinstance(n, ir.Load) and n.array.name in self.derivatives:
+                raise NotInLanes("an index, a condition or a size that depends on derivatives")
+        return self.sizes(e)
+
+    def sizes(self, e: Expr) -> Expr:
+        match e:
+            case ir.Size(array=array):
+                return replace(e, array=self.variable(array))
+            case Op(args=args):
+                return replace(e, args=tuple(map(self.sizes, args)))
+            case ir.Load(index=index):
+                return replace(e, index=tuple(map(self.sizes, index)))
+            case _:
+                return e
+
+    def many(self, es: Iterable[Expr]) -> tuple[Expr, ...]:
+        return tuple(map(self.once, es))
+
+    def is_lanes(self, e: Expr) -> bool:
+        return isinstance(e.type, Lanes)
+
+    def either(self, e: Expr) -> Expr:
+        """An expression, with derivatives or without."""
+        match e:
+            case Var():
+                return self.variable(e)
+            case ir.Load(array=array, index=index):
+                if array.name not in self.derivatives:
+                    return self.once(e)
+                return ir.Load(self.variable(array), self.many(index), self.lanes(e.type))
+            case Op(name=name, args=args):
+                given = tuple(map(self.either, args))
+                if not any(map(self.is_lanes, given)):
+                    return self.once(e)
+                return self.operation(name, given, e.type)
+            case _:
+                return self.once(e)
+
+    def operation(self, name: str, args: tuple[Expr, ...], ty: Any) -> Expr:
+        if name in MASKS:
+            return self.mask(name, args)
+        if name not in LINEAR:
+            raise NotInLanes(f"'{name}' of derivatives")
+        lanes = self.lanes(ty)
+        if name == "cast":
+            return self.converted(args[0], lanes)
+        if name in ("add", "sub", "neg", "pos"):
+            return Op(name, tuple(self.spread(a, lanes) for a in args), lanes)
+        if name == "select":
+            return Op(name, (args[0], *(self.spread(a, lanes) for a in args[1:])), lanes)
+        if name == "fused":
+            *factors, more = args
+            factors = [self.factor(a, lanes) for a in factors]
+            if sum(map(self.is_lanes, factors)) != 1:
+                raise NotInLanes("a product of two derivatives")
+            return Op(name, (*factors, self.spread(more, lanes)), lanes)
+        if sum(map(self.is_lanes, args)) != 1 or (name == "truediv" and not self.is_lanes(args[0])):
+            raise NotInLanes("a product of two derivatives")
+        return Op(name, tuple(self.factor(a, lanes) for a in args), lanes)
+
+    def mask(self, name: str, args: tuple[Expr, ...]) -> Expr:
+        """In which directions derivatives are zero, or not."""
+        if name in ("ne", "eq"):
+            derivative, number = args
+            if not (self.is_lanes(derivative) and isinstance(number, Const) and number.value == 0):
+                raise NotInLanes("derivatives are compared")
+            args = derivative, self.spread(number, derivative.type)  # type: ignore[assignment]
+        else:
+            args = tuple(self.spread(a, self.lanes(types.boolean)) for a in args)
+        return Op(name, args, self.lanes(types.boolean))
+
+    def factor(self, e: Expr, lanes: Lanes) -> Expr:
+        """With the precision of a product."""
+        if self.is_lanes(e):
+            return self.converted(e, lanes)
+        return e if e.type == lanes.dtype else Op("cast", (e,), lanes.dtype)
+
+    def spread(self, e: Expr, lanes: Lanes) -> Expr:
+        """As a vector of this type."""
+        if self.is_lanes(e):
+            return self.converted(e, lanes)
+        return Op("spread", (self.factor(e, lanes),), lanes)
+
+    def converted(self, e: Expr, lanes: Lanes) -> Expr:
+        return e if e.type == lanes else Op("cast", (e,), lanes)
+
+    def as_target(self, value: Expr, target: Var) -> Expr:
+        """What is put into a scalar."""
+        return self.spread(self.either(value), target.type) if self.is_lanes(target) else self.once(value)
+
+    # ------------------------------------------------------------------------------------------- statements
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(map(self.statement, body))
+
+    def statement(self, s: Stmt) -> Stmt:
+        match s:
+            case ir.Assign(target=target, value=value):
+                target = self.variable(target)
+                return replace(s, target=target, value=self.as_target(value, target))
+            case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
+                if array.name not in self.derivatives:
+                    return replace(s, index=self.many(index), value=self.once(value))
+                if isinstance(s, ir.Accumulate) and s.atomic:
+                    raise NotInLanes("threads add to the same elements")
+                array = self.variable(array)
+                lanes = self.lanes(array.type.dtype)
+                return replace(s, array=array, index=self.many(index), value=self.spread(self.either(value), lanes))
+            case ir.Alloc(target=target, shape=shape, fill=fill):
+                return self.allocation(s, target, self.many(shape), fill)
+            case Loop(carried=carried):
+                found = []
+                for c in carried:
+                    var = self.variable(c.var)
+                    found.append(
+                        replace(c, var=var, init=self.as_target(c.init, var), next=self.as_target(c.next, var))
+                    )
+                if s.parallel:
+                    raise NotInLanes("a loop on threads")
+                body = self.block(s.body)
+                return replace(s, start=self.once(s.start), stop=self.once(s.stop), carried=tuple(found), body=body)
+            case Custom():
+                raise NotInLanes("a derivative of the author's")
+            case Branch():
+                return self.branch(s)
+            case ir.Return(values=values):
+                return replace(s, values=tuple(self.spread(self.either(v), self.lanes(v.type)) for v in values))
+            case ir.Launch():
+                raise NotInLanes("a loop on threads")
+            case ir.Grow() | ir.Fill():
+                for v in (s.target, *getattr(s, "arguments", ())):
+                    if v.name in self.derivatives:
+                        raise NotInLanes("whole arrays of derivatives")
+                return rebuild(s, self.once, lambda v: v, self.block)
+            case _:
+                return rebuild(s, self.once, self.variable, self.block)
+
+    def branch(self, s: Branch) -> Branch:
+        """Where the condition is that derivatives are not zero: done if they are not in any direction, which adds zeros
+        to what the others have, and leaves them what they had."""
+        condition = self.either(s.condition)
+        apart = self.is_lanes(condition)
+        if apart and s.orelse:
+            raise NotInLanes("a choice that depends on derivatives")
+        made = []
+        for j in s.joins:
+            var = self.variable(j.var)
+            then, orelse = self.as_target(j.then, var), self.as_target(j.orelse, var)
+            if apart and self.is_lanes(var):
+                then = Op("select", (condition, then, orelse), var.type)
+            made.append(replace(j, var=var, then=then, orelse=orelse))
+        if apart:
+            condition = Op("any", (condition,), types.boolean)
+        return replace(s, condition=condition, then=self.block(s.then), orelse=self.block(s.orelse), joins=tuple(made))
+
+    def allocation(self, s: ir.Alloc, target: Var, shape: tuple[Expr, ...], fill: Expr | None) -> ir.Alloc:
+        if target.name not in self.derivatives:
+            return replace(s, shape=shape, fill=None if fill is None else self.sizes(fill))
+        whole = Var(target.name, self.array(target.type))
+        if fill is None or isinstance(fill, Const):
+            return replace(s, target=whole, shape=(*shape, Const(self.count, types.int64)), fill=fill)
+        if isinstance(fill, Var) and fill.name in self.derivatives and isinstance(fill.type, types.Array):
+            return replace(s, target=whole, shape=shape, fill=self.variable(fill))
+        raise NotInLanes("an array of derivatives that begins as another one")

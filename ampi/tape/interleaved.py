@@ -1,0 +1,66 @@
+"""Shadows of all directions of a vector sweep, side by side: the form in which kernels' adjoints take them.
+
+An element's adjoints lie one behind the other, so that a program with a vector for each derivative reads and writes
+them at once.  Whatever else asks for the shadows of one direction finds them in rows again; a storage goes from one
+form to the other where that changes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..memory import Region, Storage, address_of
+
+WIDTH = 8
+"""The directions that one program takes at once."""
+FEWEST = 4
+"""With fewer of them more than half of the vectors would be empty."""
+LINE = 64  # bytes; of a cache, of which a vector is to take no more than it fills
+_DTYPES = frozenset(map(np.dtype, ("f8", "f4")))
+
+
+def padded(count: int) -> int:
+    """The directions there is room for: whole vectors of them."""
+    return -(-count // WIDTH) * WIDTH
+
+
+def fits(region: Region) -> bool:
+    """Whether a region can be seen in shadows that are side by side."""
+    storage, dtype = region.storage, region.dtype
+    if dtype not in _DTYPES or storage.volatile or storage.packed or storage.elsewhere:
+        return False
+    size = dtype.itemsize
+    return not (storage.nbytes % size or region.offset % size or any(stride % size for stride in region.strides))
+
+
+def unset(storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
+    """Room for the adjoints of a storage side by side, which holds anything."""
+    shape = storage.nbytes // dtype.itemsize, padded(count)
+    memory = np.empty(storage.nbytes * shape[1] + LINE, np.uint8)
+    return np.ndarray(shape, dtype, memory, -address_of(memory) % LINE)
+
+
+def of_rows(rows: np.ndarray | None, storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
+    """The adjoints of a storage side by side; ``rows`` of bytes have them in each direction (None: zeros)."""
+    block = unset(storage, dtype, count)
+    if rows is None:
+        block[...] = 0
+    else:
+        block[:, :count] = rows[:, : storage.nbytes].view(dtype).T
+        block[:, count:] = 0
+    return block
+
+
+def into_rows(block: np.ndarray, rows: np.ndarray) -> None:
+    """Put adjoints that are side by side into rows of bytes, one for each direction."""
+    size, dtype = block.shape[0], block.dtype
+    rows[:, : size * dtype.itemsize].view(dtype)[...] = block[:, : len(rows)].T
+
+
+def seen(block: np.ndarray, region: Region) -> np.ndarray:
+    """A region's adjoints in such a block; the directions are the last axis."""
+    room = block.shape[1]
+    if 0 in region.shape:  # which may lie anywhere
+        return np.empty((*region.shape, room), block.dtype)
+    strides = *(stride * room for stride in region.strides), block.itemsize
+    return np.ndarray((*region.shape, room), block.dtype, block, region.offset * room, strides)

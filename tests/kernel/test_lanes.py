@@ -1,0 +1,276 @@
+"""Adjoints in several directions at once, whose derivatives are vectors, against the same adjoints in one direction.
+
+The programs of the whole corpus run in Python, with rows of NumPy's for vectors; what compiled ones do is compared for
+some kernels, for random ones (`scripts/fuzz --kernels`) and for LULESH's.
+"""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from forward_check import check_seeds
+from test_corpus import CORPUS, make_check
+
+import ampi
+import ampi.numpy as anp
+from ampi.kernel import programs
+from ampi.kernel.codegen import emit
+from ampi.kernel.codegen.in_lanes import NotInLanes
+from ampi.kernel.options import Options
+from ampi.kernel.runtime import threads
+
+COUNT = 3
+OPTIONS = Options(without=programs.OF_NUMBERS)
+
+
+class Row(np.ndarray):
+    """Numbers of several directions: a value, which does not change where a name gets another one."""
+
+    __iadd__ = np.ndarray.__add__
+
+
+def row(function):
+    return lambda *given: np.asarray(function(*given)).view(Row)
+
+
+def stored(array, index, lanes):
+    array[index] = lanes
+
+
+def added(array, index, lanes):
+    array[index] += lanes
+
+
+BY_PYTHON = {
+    "added": added,
+    "any_of": lambda a: bool(a.any()),
+    "both": row(np.logical_and),
+    "chosen": row(np.where),
+    "converted": row(lambda a, bits: a.astype(f"f{bits // 8}")),
+    "each": tuple,
+    "equal": row(np.equal),
+    "inverse": row(np.logical_not),
+    "loaded": row(lambda array, index, count: array[index].copy()),
+    "multiplied_and_added": row(lambda x, y, z: x * y + z),
+    "one_of": row(np.logical_or),
+    "spread": row(lambda x, count: np.full(count, x)),
+    "stored": stored,
+    "unequal": row(np.not_equal),
+}
+
+
+def by_python(function):
+    assert set(BY_PYTHON) == set(emit.LANES)
+    (function,) = emit.spelled(function)
+    namespace = dict(function.constants)
+    exec(compile(f"{emit.HEADER}\n{emit.source(function)}", "<lanes>", "exec"), namespace)
+    namespace.update(BY_PYTHON)
+    return namespace[function.name]
+
+
+def several(values):
+    """Arrays, or numbers, of which the last axis is that of the directions."""
+    return np.stack([np.asarray(v) for v in values], axis=-1)
+
+
+def compare(name, dtype):
+    """Raise unless all directions have what each has alone; `NotInLanes` where there is no such program."""
+    check = make_check(name, dtype, options=OPTIONS)
+    together = make_check(name, dtype, options=dataclasses.replace(OPTIONS, lanes=COUNT))
+    seeds = [check.seeds() for _ in range(COUNT)]
+    for array in seeds[1][0].values():
+        array[...] = 0  # what is skipped in one direction is not to be in others
+    alone = [check.adjoints(*given) for given in seeds]
+    derivative = together.adjoint
+    run = by_python(derivative.function)
+    shadows = {n: several([given[0][n] for given in seeds]) for n in derivative.shadows}
+    results = [several(parts) for parts in zip(*(given[1] for given in seeds))]
+    flags = [threads.distinct(together.value[n]) for n in derivative.distinct] + [False for _ in derivative.new]
+    arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in together.arguments]
+    with np.errstate(all="ignore"):
+        out = run(*arguments, *shadows.values(), *results, *flags)
+    found = {**shadows, **dict(zip(derivative.scalars, map(np.array, out)))}
+    assert set(found) == set(alone[0])
+    for n, each in found.items():
+        for k, expected in enumerate(alone):
+            np.testing.assert_array_equal(each[..., k], expected[n], err_msg=f"{n} in direction {k}")
+
+
+REAL = [n for n in CORPUS if np.float64 in CORPUS[n].dtypes]
+reasons = collections.Counter()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_each_direction_has_what_it_has_alone(name):
+    try:
+        compare(name, np.float64)
+    except NotInLanes as why:
+        reasons[str(why)] += 1
+        pytest.skip(f"once for each direction: {why}")
+
+
+# ------------------------------------------------------------------------------------------------ on tapes
+
+
+@ampi.kernel
+def smoothed(a, b):
+    for i in range(1, a.size - 1):
+        b[i] += np.sin(a[i - 1]) * a[i + 1]
+    return a.sum()
+
+
+@ampi.kernel
+def in_time(a, s):
+    for _ in range(3):
+        for i in range(a.size):
+            a[i] = a[i] * s + np.cos(a[i - 1] * s)
+
+
+@ampi.kernel
+def turned(a, b):
+    for i in range(a.size):
+        b[a.size - 1 - i] = a[i] * a[i]
+
+
+@ampi.kernel
+def extremes(a, s):
+    return np.max(a) * s, np.min(np.abs(a) + s)
+
+
+@ampi.kernel
+def iterated(a, s):
+    x = s
+    n = 0
+    while abs(x) > 0.3 and n < 20:
+        x = x * 0.7 + 0.01 * a[n % a.size]
+        n += 1
+    return np.exp(a) * x
+
+
+@ampi.kernel
+def chosen(a, b, index):
+    for i in range(index.size):
+        if a[index[i]] > 0.0:
+            b[i % b.size] += a[index[i]] * b[(i + 1) % b.size]
+        else:
+            b[i % b.size] = 0.5
+    return np.sqrt(np.abs(a))
+
+
+class Calls:
+    """A program by chance: calls of kernels, and NumPy's functions between them, on parts of a few arrays."""
+
+    def __init__(self, seed, dtype):
+        self.rng = np.random.default_rng(seed)
+        self.dtype = dtype
+        self.plan = [self.rng.integers(0, 1 << 30, 6) for _ in range(7)]
+
+    def part(self, array, number):
+        forms = [
+            lambda a: a,
+            lambda a: a[1:-1],
+            lambda a: a[::2],
+            lambda a: a[::-1],
+            lambda a: a[: number % 5],
+            lambda a: a[number % 4 : number % 4 + 5],
+        ]
+        return forms[number % len(forms)](array)
+
+    def __call__(self, *arrays):
+        arrays, results = list(arrays), []
+        for what, first, second, how, other, more in map(list, self.plan):
+            x = arrays[first % len(arrays)]
+            y = arrays[second % len(arrays)]
+            if y is x:
+                y = arrays[(second + 1) % len(arrays)]
+            a, b = self.part(x, how), self.part(y, other)
+            n = min(a.size, b.size)
+            a, b = a[:n], b[:n]
+            if not n:
+                continue
+            match what % 9:
+                case 0:
+                    results.append(smoothed(a, b))
+                case 1:
+                    in_time(a, self.dtype(0.5))
+                case 2:
+                    turned(a, b)
+                case 3:
+                    results += extremes(a, self.dtype(0.3))
+                case 4:
+                    results.append(iterated(a, anp.sum(b) * self.dtype(0.1)))
+                case 5:
+                    index = np.random.default_rng(more).integers(0, n, more % 7)
+                    results.append(chosen(a, b, index))
+                case 6:
+                    b += anp.sin(a) * self.dtype(0.5)
+                case 7:
+                    b[...] = a * a[::-1]
+                case 8:
+                    arrays[second % len(arrays)] = y * self.dtype(1.5)
+        return [*arrays, *results]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("seed", range(12))
+def test_programs_by_chance(seed, dtype):
+    program = Calls(seed, dtype)
+    given = [np.linspace(-0.9, 1.1, n).astype(dtype) for n in (7, 9, 12)]
+    with ampi.Tape() as tape:
+        watched = [tape.watch(x) for x in given]
+        outputs = program(*(x * dtype(1.0) for x in watched))
+        outputs = [y for y in outputs if isinstance(y, ampi.ndarray) and tape.is_active(y)]
+    assert outputs
+    rounding = 1e-12 if dtype is np.float64 else 1e-4
+    for k in (4, 5, 8, 9, 17)[seed % 5 :][:2]:
+        check_seeds(tape, outputs, watched, k, seed=seed, rounding=rounding)
+
+
+def test_vectors_are_used(monkeypatch):
+    """Each of these kernels has a program with vectors, which a sweep with that many seeds runs."""
+    seen = collections.Counter()
+    from ampi.kernel import lanes, vector
+
+    def watching(call, sweep):
+        done = lanes.sweep_together(call, sweep)
+        seen[done] += 1
+        return done
+
+    monkeypatch.setattr(vector, "sweep_together", watching)
+    with ampi.Tape() as tape:
+        a, b = (tape.watch(np.linspace(0.2, 1.1, n)) for n in (7, 7))
+        s = tape.watch(0.9)
+        y = [smoothed(a, b), *extremes(a, s), iterated(a, s), chosen(a, b, np.arange(3))]
+        in_time(a, s)
+        turned(a, b)
+        y += [a, b]
+    check_seeds(tape, y, [a, b, s], 6, rounding=1e-12)
+    assert seen == {True: 6}
+    seen.clear()
+    check_seeds(tape, y, [a, b, s], 3)
+    assert set(seen) == {False}
+
+
+def test_a_loop_with_checkpoints():
+    def step(u):
+        in_time(u, 0.9)
+        u[1:] += u[:-1] * 0.1
+
+    with ampi.Tape() as tape:
+        x = tape.watch(np.linspace(0.2, 1.1, 7))
+        y = ampi.timeloop(step, x * 1.0, 9, checkpoints=2)
+    check_seeds(tape, [y], [x], 5, rounding=1e-12)
+
+
+def test_memory_of_one_direction_is_not_lost():
+    """What asks for the shadow of one direction between two kernels finds, and leaves, what they have."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.linspace(0.2, 1.1, 7))
+        y = x * 1.0
+        in_time(y, 0.8)
+        z = anp.sort(y[::-1]) + y
+        in_time(y, 0.7)
+        w = anp.concatenate([y, z])
+        in_time(z, 0.6)
+    check_seeds(tape, [y, z, w], [x], 4, rounding=1e-12)
