@@ -33,6 +33,7 @@ from ampi.kernel import ir
 from ampi.kernel.analysis import activity
 from ampi.kernel.analysis.activity import Activity
 from ampi.kernel.analysis.exactness import sums_in_any_order
+from ampi.kernel.analysis.loop_independence import with_independent_loops
 from ampi.kernel.codegen.destruct import destruct
 from ampi.kernel.codegen.in_lanes import in_lanes
 from ampi.kernel.differentiate import adjoint, facts, random_numbers, tangent, transpose
@@ -91,6 +92,7 @@ STAGES = {
     "analyse": "what is known of the kernel",
     "differentiate": "the kernel -> its plain adjoint",
     "tangent": "the kernel -> its tangent",
+    "order": "loops of a tangent",
     "prune": "the part of a derivative program that something depends on",
     "optimise": "the loops of an adjoint",
     "vectorise": "innermost loops, of a whole program and of each part that runs on threads",
@@ -183,6 +185,8 @@ class Way:
         part keeps.
     partial : bool
         Whether the program may return what only some branches define.
+    in_order : bool
+        Whether nothing may be added up in another order, since values are those of the kernel.
     remarks : list of Remark
         What passes have to say about what they did.
     verified : tuple or None
@@ -201,6 +205,7 @@ class Way:
     writable: Collection[str] | None = None
     given: set[str] = field(default_factory=set)
     partial: bool = False
+    in_order: bool = False
     remarks: list[Remark] = field(default_factory=list)
     verified: Any = None
 
@@ -347,6 +352,7 @@ PASSES = (
     Pass("split", "differentiate", None, "after", "the kernel's own run saves what the adjoint needs"),
     Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
          "a derivative beside every active value"),
+    Pass("independence", "order", _each(with_independent_loops), ON, "loops whose iterations are independent"),
     Pass("slice", "prune", _each(live_part), ON, "what no derivative depends on is left out (dead code)"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
@@ -365,7 +371,8 @@ PASSES = (
          ), ALWAYS, "loops on threads, and in which form; the others are serial"),
     Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations are taken out of loops"),
     Pass("branches", "vectorise", _blocks(flatten_loops), ON, "branches become selections (if-conversion)"),
-    Pass("strips", "vectorise", lambda f, w: w.remarking(in_strips(f, w.names, w.options.reassociate)), "separate",
+    Pass("strips", "vectorise",
+         lambda f, w: w.remarking(in_strips(f, w.names, w.options.reassociate, w.in_order)), "separate",
          "loops with indirect or carried parts are cut into strips (strip mining)"),
     Pass("stages", "vectorise", lambda f, w: w.remarking(in_stages(f, w.names, w.options.reassociate)), "separate",
          "long loops are cut in two (loop distribution)"),
@@ -473,7 +480,12 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
     way = Way(options, active=frozenset(active))
     draft = way.run("tangent", way.run("construct", function))
     generated = way.run("prune", draft.function)
-    return draft.derivative(way.run("finish", generated, only=("destruct", "room")), arrays_read(generated))
+    needs = arrays_read(generated)
+    if not options.threads:
+        way.names, way.in_order = names_of(generated), True
+        generated = way.run("optimise", way.run("order", generated), only=("parallel",))
+        generated = way.run("vectorise", generated)
+    return draft.derivative(way.run("finish", generated, only=("destruct", "room")), needs)
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -491,6 +503,12 @@ def build_drawing(function: ir.Function) -> ir.Function:
     way = Way()
     program = way.run("construct", random_numbers.counting(function))
     return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
+
+
+def names_of(function: ir.Function) -> Names:
+    """A maker of names that are new to a program."""
+    defined = {v.name for s in every(function.body) for v in definitions(s)}
+    return Names(defined | {a.name for a in function.arguments})
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:

@@ -254,7 +254,8 @@ def generate_tangent(kernel: Any, case: Case) -> str:
 
 def generate_second(kernel: Any, case: Case) -> str:
     """The text of the file: facts and the tangent of the adjoint program, on one thread."""
-    primal, first = derive(kernel, case)
+    usual = options_for(kernel, case)
+    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS))
     code = first.function
     active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
     derivative = pipeline.build_second(code, active, options_for(kernel, case))
@@ -265,6 +266,8 @@ def generate_second(kernel: Any, case: Case) -> str:
         "arrays": tuple(position[n] for n in derivative.shadows),
         "numbers": tuple(position[n] for n in derivative.scalars),
         "results": tuple(derivative.result_active),
+        "distinct": tuple(position[n] for n in first.distinct),
+        "new": tuple(position[n] for n in first.new),
     }
     source = emit.source(program)
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]

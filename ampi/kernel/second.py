@@ -27,11 +27,15 @@ class SecondContract:
         the positions ``arrays`` and ``numbers``.  It updates shadows and their tangents, and returns the adjoints of
         the active scalars of the kernel, and then the tangents of those in ``results``.
     results : tuple of bool
+    distinct, new : tuple of int
+        As of `Contract`.
     """
 
     arrays: tuple[int, ...]
     numbers: tuple[int, ...]
     results: tuple[bool, ...]
+    distinct: tuple[int, ...]
+    new: tuple[int, ...]
     program: Callable[..., tuple]
 
 
@@ -71,7 +75,7 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
         dots.append(dot)
     for k, region in zip(contract.scalars, call.scalars):
         dots[k] = push.get(region)[()]
-    flags = [call.is_distinct(adjoints, k, values[k]) for k in contract.distinct] + [False for _ in contract.new]
+    flags = [call.is_distinct(adjoints, k, values[k]) for k in second.distinct] + [False for _ in second.new]
     shadows = [[lane.shadow(region) for region in call.shadows] for lane in sweep.lanes]
     seeds = [[call.seed_in(lane, s) for s in call.seeds] for lane in sweep.lanes]
     given: Sequence[Any] = (*values, *shadows[0], *seeds[0], *flags)

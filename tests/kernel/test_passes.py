@@ -267,6 +267,7 @@ CASES = [
     ("ends", "analyse", squares, (X, X), "x", {"plain": True}),
     ("adjoint", "differentiate", squares, (X, X), "x", {}),
     ("tangent", "tangent", squares, (X, X), "x", {}),
+    ("independence", "order", squares, (X, X), "x", {}),
     ("slice", "prune", squares, (X, X), "x", {}),
     ("sums", "optimise", scaled_sum, (X, X), "c", {}),
     ("gather", "optimise", stencil, (X, X), "u", {}),
@@ -349,7 +350,7 @@ def around(case, monkeypatch):
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)  # long arithmetic in few lines
     options = dict(options)
     code = pipeline.primal(kernel, tuple(map(numba.typeof, arguments)), options.pop("same", ()))
-    if stage == "tangent":
+    if stage in ("tangent", "order"):
         pipeline.build_tangent(code, active.split())
     elif active:
         pipeline.build_adjoint(code, active.split(), Options(**options))

@@ -29,7 +29,7 @@ import math
 import numpy as np
 from numba import prange
 
-from ampi.kernel.special import digamma, fused, get_num_threads, longer, trigamma
+from ampi.kernel.special import digamma, fused, get_num_threads, longer, scratch, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
@@ -238,7 +238,8 @@ class _Writer:
             case ir.Accumulate(array=array, index=index, value=value):
                 self.line(f"{array.name}[{self.index(index)}] += {expression(value)}", s.line)
             case ir.Alloc(target=target, shape=shape, fill=fill):
-                self.line(f"{target.name} = {_allocation(target.type, shape, fill)}", s.line)
+                made = _scratch(s) if s.scratch else _allocation(target.type, shape, fill)
+                self.line(f"{target.name} = {made}", s.line)
             case ir.Fill():
                 self.line(matrices.source(s), s.line)
             case ir.Grow(target=target, size=size):
@@ -416,6 +417,10 @@ class _Writer:
             self.line(f"return ({', '.join(texts)}{comma})", line)
         else:
             self.line("return ()", line)
+
+
+def _scratch(s: ir.Alloc) -> str:
+    return f"scratch({expression(s.shape[0])}, {numpy_name(s.target.type.dtype)})"
 
 
 def _allocation(ty: Any, shape: tuple[ir.Expr, ...], fill: ir.Expr | None) -> str:

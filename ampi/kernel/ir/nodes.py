@@ -139,11 +139,13 @@ class Accumulate(Stmt):
 @dataclass(frozen=True)
 class Alloc(Stmt):
     """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty), a scalar expression, or an array
-    of the same shape (a ``Var``) whose elements are copied."""
+    of the same shape (a ``Var``) whose elements are copied.  ``scratch``: it is small, of one dimension and a constant
+    size, filled with zeros, and nobody has it when the program has ended: only made by passes, for buffers of loops."""
 
     target: Var
     shape: tuple[Expr, ...]
     fill: Expr | None
+    scratch: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
 
+MOST_SCRATCH = 1 << 18  # bytes of a buffer on the stack
+
 
 class InnermostLoops(Builder):
     """Goes through a function (in single assignment form) and writes its innermost loops anew; `loop` says how."""
@@ -60,7 +62,8 @@ class InnermostLoops(Builder):
 
     def buffer(self, name: str, ty: Any, size: int) -> Var:
         buffer = self.fresh(name, types.Array(ty, 1, "C"))
-        self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), line=self.line))
+        scratch = size * ty.bitwidth // 8 <= MOST_SCRATCH
+        self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), scratch, line=self.line))
         return buffer
 
     # how accesses move

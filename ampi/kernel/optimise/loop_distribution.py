@@ -85,7 +85,7 @@ class _Stages(InnermostLoops):
         self.reassociate = reassociate
 
     def loop(self, s: Loop) -> list[Stmt]:
-        if not s.independent or s.step != 1 or not self.is_vectorised(s):
+        if not s.body or not s.independent or s.step != 1 or not self.is_vectorised(s):
             return [s]
         stages = _Division(s, self.reassociate).best()
         return [s] if len(stages) == 1 else self.write(s, stages)

@@ -9,7 +9,8 @@ pass cuts the iterations into strips of some dozens.  For each strip
   another buffer;
 * further loops add them up.
 
-Sums over the iterations and increments of neighbouring elements (stencils) are put off likewise.
+Sums over the iterations and increments of neighbouring elements (stencils) are put off likewise, and so is what else
+goes from one iteration to the next, if nothing but that depends on it: a smallest value and its tangent, for one.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.builder import Block
 from ampi.kernel.ir.intrinsics import TABLE, constant
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.rebuild import map_expression, substitute
 from ampi.kernel.ir.remarks import Kind, Remark
-from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
+from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, reads, written
 from ampi.kernel.optimise.if_conversion import flatten
 from ampi.kernel.optimise.innermost import InnermostLoops, array_of, index_of, used_part
 from ampi.kernel.optimise.unsigned_indices import in_block
@@ -42,20 +43,24 @@ MOST_CHECKS = 3  # whether rows of one array overlap is checked when the program
 WIDEST = 8  # distance of the elements of one row whose increments are added up together
 
 
-def in_strips(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[Remark]]:
+def in_strips(
+    function: ir.Function, names: Names, reassociate: bool, in_order: bool = False
+) -> tuple[ir.Function, list[Remark]]:
     """The function (in single assignment form) with independent loops in strips where that pays; what was done.
 
-    ``reassociate``: the compiler may add in another order, so that sums are no obstacle.
+    ``reassociate``: the compiler may add in another order, so that sums are no obstacle.  ``in_order``: nothing else
+    may.
     """
-    pass_ = _Strips(function, names, reassociate)
+    pass_ = _Strips(function, names, reassociate, in_order)
     return pass_.run(function), pass_.remarks
 
 
 @dataclass(frozen=True)
 class Increment:
-    """``array[index] += amount``, to be done after the arithmetic; ``adjacent``: the index moves with the loop."""
+    """``array[index] += amount``, to be done after the arithmetic; ``adjacent``: the index moves with the loop.  Or a
+    store, of an array of which many rows are stored to."""
 
-    statement: ir.Accumulate
+    statement: ir.Accumulate | ir.Store
     adjacent: bool
 
 
@@ -68,13 +73,22 @@ class Sum:
     amount: Expr
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Scalars that each iteration computes from those of the one before: by ``body``, which takes ``given`` besides."""
+
+    carried: tuple[Carried, ...]
+    body: tuple[ir.Assign, ...]
+    given: tuple[Var, ...]
+
+
 @dataclass
 class Partition:
     """How a loop is taken apart.
 
     ``gather`` are loads of elements that do not lie side by side, and stores of zeros into such; ``body`` is the
-    arithmetic; ``put_off`` and ``sums`` come last.  ``rows`` and ``gathered`` are the distinct values that are kept in
-    buffers, by type.
+    arithmetic; ``put_off``, ``sums`` and ``chain`` come last.  ``rows`` and ``gathered`` are the distinct values that
+    are kept in buffers, by type.
     """
 
     loop: Loop
@@ -83,6 +97,7 @@ class Partition:
     body: tuple[Stmt, ...]
     put_off: list[Increment]
     sums: list[Sum]
+    chain: Chain
     rows: dict[Any, list[Expr]]
     gathered: dict[Any, list[Expr]]
 
@@ -97,9 +112,10 @@ class Partition:
 
 
 class _Strips(InnermostLoops):
-    def __init__(self, function: ir.Function, names: Names, reassociate: bool) -> None:
+    def __init__(self, function: ir.Function, names: Names, reassociate: bool, in_order: bool) -> None:
         super().__init__(function, names)
         self.reassociate = reassociate
+        self.in_order = in_order and not reassociate
 
     def loop(self, s: Loop) -> list[Stmt]:
         """A loop without loops inside, in strips or as it is."""
@@ -115,21 +131,24 @@ class _Strips(InnermostLoops):
         body = flatten(s.body, self.names)
         if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
             return None
-        amounts = [addition(c, body) for c in s.carried]
-        if any(a is None for a in amounts):
-            return None
+        amounts = [None if self.in_order else addition(c, body) for c in s.carried]
         sums = [Sum(c, a) for c, a in zip(s.carried, amounts) if a is not None]
+        chain = chain_of(tuple(c for c, a in zip(s.carried, amounts) if a is None), body, sums)
         put_off = self.to_put_off(s, body)
         gather = self.to_gather(s, body)
-        if put_off is None or gather is None or not (put_off or gather or (sums and not self.reassociate)):
+        if chain is None or put_off is None or gather is None:
             return None
-        apart = {id(x.statement) for x in put_off} | {id(t) for t in gather}
+        if not (put_off or gather or chain.carried or (sums and not self.reassociate)):
+            return None
+        put_off += self.stores_to_put_off(s, body)
+        apart = {id(x.statement) for x in put_off} | {id(t) for t in (*gather, *chain.body)}
         nexts = {x.carried.next for x in sums}
         rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
-        rows = by_type([x.statement.value for x in put_off] + [x.amount for x in sums if not self.reassociate])
+        amounts_kept = [x.amount for x in sums if not self.reassociate]
+        rows = by_type([*(x.statement.value for x in put_off), *amounts_kept, *chain.given])
         gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
         needed = used_part(rest, [*(a for row in rows.values() for a in row), *(x.amount for x in sums)])
-        partition = Partition(s, body, gather, needed, put_off, sums, rows, gathered)
+        partition = Partition(s, body, gather, needed, put_off, sums, chain, rows, gathered)
         return partition if self.pays(partition) else None
 
     def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
@@ -182,7 +201,7 @@ class _Strips(InnermostLoops):
             if isinstance(t, ir.Assign) and isinstance(t.value, Op) and isinstance(t.value.type, numbers)
         )
         traffic = sum(len(values) for rows in (partition.rows, partition.gathered) for values in rows.values())
-        return work >= 2 * traffic
+        return work >= max(1, 2 * traffic)
 
     def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
         """The increments that hinder vectorisation."""
@@ -203,10 +222,23 @@ class _Strips(InnermostLoops):
             last = max((k for k, t in accesses if not isinstance(t, ir.Accumulate)), default=-1)
             if last > increments[0][0] or any(not self.can_repeat(t, body) for _, t in increments):
                 return None
-            found += [Increment(t, self.place(t, s) is not None) for _, t in increments]
+            found += [Increment(t, self.place(t, s) is not None and not self.in_order) for _, t in increments]
         return found
 
-    def can_repeat(self, t: ir.Accumulate, body: tuple[Stmt, ...]) -> bool:
+    def stores_to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment]:
+        """The stores to arrays that are not read, of which compilers do not see that they are apart: to many rows, or
+        to elements that do not lie side by side."""
+        crowded = self.crowded(s, body)
+        stores = [
+            t
+            for t in body
+            if isinstance(t, ir.Store) and (t.array.name in crowded or not (self.place(t, s) or self.is_fixed(t, s)))
+        ]
+        kept = {array_of(t) for t in body if not any(t is u for u in stores)}
+        kept |= {t.array.name for t in stores if not isinstance(t.value, Var) or not self.can_repeat(t, body)}
+        return [Increment(t, False) for t in stores if t.array.name not in kept]
+
+    def can_repeat(self, t: ir.Accumulate | ir.Store, body: tuple[Stmt, ...]) -> bool:
         """Whether the index of an increment can be computed again after the strip."""
         stored = {w.name for u in body if (w := written(u)) is not None}
         return all(
@@ -254,7 +286,9 @@ class _Strips(InnermostLoops):
                 work.adding(scattered)
             if not self.reassociate:
                 totals = [work.summing(x) for x in partition.sums]
-        carried = tuple(Carried(x.carried.var, x.carried.init, total) for x, total in zip(partition.sums, totals))
+            ends = work.chaining() if partition.chain.carried else []
+        around = [x.carried for x in partition.sums] + list(partition.chain.carried)
+        carried = tuple(replace(c, next=after) for c, after in zip(around, (*totals, *ends), strict=True))
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
         )
@@ -377,6 +411,30 @@ class _Strip:
         self.loop(write, tuple(Carried(t, x.carried.var, a) for x, t, a in zip(sums, totals, following)))
         return list(totals)
 
+    def chaining(self) -> list[Expr]:
+        """One iteration after the other, with what is computed: the scalars after the strip."""
+        chain, to = self.partition.chain, self.to
+        inner = [to.inner(c.var.name, c.var.type) for c in chain.carried]
+        after: list[Expr] = []
+
+        def write(k: Var, own: Expr) -> None:
+            new: dict[str, Expr] = {c.var.name: v for c, v in zip(chain.carried, inner)}
+            new[self.partition.loop.var.name] = own
+            for v in chain.given:
+                new[v.name] = to.load(self.increments[v.type], (self.cell(self.partition.rows, v, k),))
+            for t in chain.body:
+                new[t.target.name] = to.fresh(t.target.name, t.target.type)
+            for t in substitute(chain.body, new):
+                to.emit(t)
+            after.extend(map_expression(c.next, lambda v: new.get(v.name, v)) for c in chain.carried)
+
+        k = to.inner("k", INT)
+        with to.nested() as block:
+            write(k, to.op("add", self.first, k))
+        carried = tuple(Carried(v, c.var, e) for v, c, e in zip(inner, chain.carried, after))
+        to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=self.partition.loop.line))
+        return list(inner)
+
     def clear_ends(self, groups: list[Group]) -> None:
         """Zeros after the last iteration of the strip, where increments of neighbours are read."""
         last: dict[Expr, int] = {}
@@ -445,6 +503,32 @@ def _different_rows(places: set[Any]) -> bool:
         return False
     rows = [p[:-1] for p in places]
     return all(any(x[1] == y[1] and x[0] != y[0] for x, y in zip(a, b)) for a in rows for b in rows if a is not b)
+
+
+def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Sum]) -> Chain | None:
+    """What computes some carried scalars from those of the iteration before; None if something else takes these."""
+    made = {t.target.name: t for t in body if isinstance(t, ir.Assign)}
+    within = {c.var.name for c in carried}
+    for t in body:
+        if names_read(t) & within:
+            if not isinstance(t, ir.Assign) or isinstance(t.value, ir.Load):
+                return None
+            within.add(t.target.name)
+    if any(isinstance(x.amount, Var) and x.amount.name in within for x in sums):
+        return None
+    tail = [t for t in body if isinstance(t, ir.Assign) and t.target.name in within]
+    while True:  # conditions are not kept in buffers, but found once more
+        taken = {v.name: v for t in tail for e in reads(t) for v in ir.walk(e) if isinstance(v, Var)}
+        taken |= {c.next.name: c.next for c in carried if isinstance(c.next, Var)}
+        given = [v for n, v in taken.items() if n in made and not any(t.target.name == n for t in tail)]
+        again = {v.name for v in given if not isinstance(v.type, (types.Float, types.Complex, types.Integer))}
+        if any(isinstance(made[n].value, ir.Load) for n in again):
+            return None
+        if not again:
+            break
+        chosen = again | {t.target.name for t in tail}
+        tail = [t for t in body if isinstance(t, ir.Assign) and t.target.name in chosen]
+    return Chain(carried, tuple(tail), tuple(given))
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
+from numba.np import arrayobj
 
 
 def get_num_threads() -> int:
@@ -54,6 +55,47 @@ def _overload_fused(x, y, z):  # Numba compares the arguments with those of the 
     if x == y == z and x in (types.float32, types.float64):
         return lambda x, y, z: _fused(x, y, z)
     return lambda x, y, z: x * y + z
+
+
+def scratch(size, dtype):
+    """Zeros: an array of one dimension and a constant size, for as long as the program runs.
+
+    In compiled code it is on the stack.  Compilers know that nothing else lies there, and need not check when the
+    program runs.
+    """
+    return np.zeros(size, dtype)
+
+
+@intrinsic(prefer_literal=True)
+def _on_stack(typing_context: Any, size: Any, dtype: Any) -> Any:
+    array_type = types.Array(dtype.dtype, 1, "C")
+
+    def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, count = context.get_data_type(array_type.dtype), size.literal_value
+        block = cgutils.alloca_once(builder, ir.ArrayType(number, count))
+        block.align = 64
+        width = context.get_abi_sizeof(number)
+        cgutils.memset(builder, block, context.get_constant(types.intp, count * width), 0)
+        array = context.make_array(array_type)(context, builder)
+        intp = lambda n: context.get_constant(types.intp, n)
+        arrayobj.populate_array(
+            array,
+            data=builder.bitcast(block, number.as_pointer()),
+            shape=cgutils.pack_array(builder, [intp(count)]),
+            strides=cgutils.pack_array(builder, [intp(width)]),
+            itemsize=intp(width),
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(size, dtype), make
+
+
+@overload(scratch, prefer_literal=True, inline="always")  # the stack is that of the program, not of a call in it
+def _overload_scratch(size, dtype):
+    if isinstance(size, types.IntegerLiteral):
+        return lambda size, dtype: _on_stack(size, dtype)
+    return lambda size, dtype: np.zeros(size, dtype)
 
 
 @njit
