@@ -7,10 +7,10 @@ Kernels ask for them side by side (see ``interleaved``), where they stay until s
 
 An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
 go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
-at once; kernels, whose compiled adjoints run for each lane, with all else done once; and what asks for shadows as a
-whole, of which the first axis is that of the directions.  Any other adjoint is written for one direction, as all of
-them can be, and is run for each lane.  So every operation has a vector mode as soon as it has an adjoint, and the same
-results to the last bit; one that is worth more work gets the attribute.
+at once; kernels, whose compiled adjoints run for several lanes at once, or for each, with all else done once; and what
+asks for shadows as a whole, of which the first axis is that of the directions.  Any other adjoint is written for one
+direction, as all of them can be, and is run for each lane.  So every operation has a vector mode as soon as it has an
+adjoint, and the same results; one that is worth more work gets the attribute.
 """
 
 from __future__ import annotations
