@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,10 @@ from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.contract import derivative_options, load, separated
+from ampi.kernel.lanes import make_tangent_lanes
 from ampi.kernel.list_results import as_arrays, as_lists
 from ampi.kernel.runtime import cache
+from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class TangentContract:
         The dtypes of the arrays of random numbers, which are the last leaves.
     drawing : callable or None
         ``drawing()`` is the `drawing.Drawing` for the same case.
+    lanes : callable or None
+        ``lanes()`` is the same as ``tangent`` in several directions at once, or None (see `lanes`).
     """
 
     names: tuple[str, ...]
@@ -56,6 +61,7 @@ class TangentContract:
     lists: Any = None
     drawn: tuple[str, ...] = ()
     drawing: Callable[[], Any] | None = None
+    lanes: Callable[[], Callable[..., tuple] | None] | None = None
 
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
@@ -69,7 +75,9 @@ def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
     facts = dict(module.CONTRACT)
     facts["twice"] = facts["twice"] or kernel.checked or kernel.options.get("error_model") != "numpy"
     facts["twice"] = facts["twice"] or bool(facts["drawn"])  # that these are its numbers is seen when it runs
-    return TangentContract(**facts, tangent=compiled, disagreement=getattr(module, "disagreement", None))
+    several = functools.cache(functools.partial(make_tangent_lanes, kernel, case))
+    disagreement = getattr(module, "disagreement", None)
+    return TangentContract(**facts, tangent=compiled, disagreement=disagreement, lanes=several)
 
 
 def _generate(kernel: Any, case: Case) -> str:
@@ -161,14 +169,17 @@ def _run_lanes(
     leaves: Sequence[Any],
     numbers: Any,
 ) -> tuple[Any, Iterator[Any]]:
-    """The same for each direction: on copies of what the kernel writes, but for the last one."""
-    dots = []
+    """The same in all directions: on copies of what the kernel writes, but for the last time."""
+    dots: list[Any] = []
     values: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     values = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(values, leaves)]
     values += [] if numbers is None else numbers.arrays
     regions = [memory.region_of(leaves[k]) for k in contract.shadows]
     scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
     count = len(contract.result_dtypes)
+    together = _shadows_together(contract, push, regions)
+    if together is not None:
+        return _run_together(kernel, contract, push, args, values, together, scalars, numbers)
     for lane in push.lanes[:-1]:
         given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
         shadows = map(lane.shadow, regions)
@@ -176,6 +187,52 @@ def _run_lanes(
         dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
     result, last = run(kernel, contract, push.lanes[-1], args, leaves, numbers)
     return result, iter([np.stack(some) for some in zip(*dots, last)])
+
+
+def _shadows_together(contract: TangentContract, push: Any, regions: list[memory.Region]) -> list[np.ndarray] | None:
+    """The tangents of all directions side by side, if there is a program that takes them so."""
+    if len(push.lanes) < FEWEST or contract.lanes is None or contract.lanes() is None:
+        return None
+    found = [push.side_by_side(region) for region in regions]
+    return None if any(shadow is None for shadow in found) else found
+
+
+def _run_together(
+    kernel: Any,
+    contract: TangentContract,
+    push: Any,
+    args: tuple[Any, ...],
+    values: list[Any],
+    shadows: list[np.ndarray],
+    scalars: list[memory.Region],
+    numbers: Any,
+) -> tuple[Any, Iterator[Any]]:
+    """`_run_lanes`, for several directions at once."""
+    assert contract.lanes is not None
+    program: Any = contract.lanes()
+    directions, count = len(push.lanes), len(contract.result_dtypes)
+    given_dots = [np.zeros(padded(directions), region.dtype) for region in scalars]
+    for dots, region in zip(given_dots, scalars):
+        dots[:directions] = [lane.get(region)[()] for lane in push.lanes]
+    result, copied = None, [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
+    if contract.twice:
+        run_kernel = lambda: kernel.dispatcher(*map(arguments.plain, args))
+        result = run_kernel() if numbers is None else numbers.run(run_kernel)
+    parts = []
+    for begin in range(0, directions, WIDTH):
+        is_last = begin + WIDTH >= directions
+        own = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(copied)]
+        part = slice(begin, begin + WIDTH)
+        found = program(
+            *(values if is_last and not contract.twice else own),
+            *(shadow[..., part] for shadow in shadows),
+            *(dots[part] for dots in given_dots),
+        )
+        parts.append(found[count:])
+        if is_last and count and not contract.twice:
+            result = _structured(contract.structure, iter(found[:count]))
+    joined = (np.concatenate([np.moveaxis(np.asarray(d), -1, 0) for d in some])[:directions] for some in zip(*parts))
+    return result, iter([np.ascontiguousarray(dots) for dots in joined])
 
 
 def _structured(structure: Any, found: Iterator[Any]) -> Any:

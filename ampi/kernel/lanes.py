@@ -63,6 +63,26 @@ def _generate(kernel: Any, case: Case) -> str:
     return generate_lanes(kernel, case, WIDTH)
 
 
+def make_tangent_lanes(kernel: Any, case: Case) -> Callable[..., tuple] | None:
+    """A kernel's tangent program in `WIDTH` directions: as ``TangentContract.tangent``, with shadows and tangents that
+    have a last axis for them, as the tangents that it returns have; None where it has to run once for each."""
+    case = separated(kernel, case)
+    if config.DISABLE_JIT:
+        return None
+    module, what = load(kernel, case, f"tangent_lanes{WIDTH}", (), _generate_tangent)
+    if not module.LANES:
+        return None
+    options = derivative_options(kernel, case, False)
+    name = f"{kernel.__name__}_tangent_lanes_{cache.key(module.PROGRAM, cache.of_options(options))}"
+    return opaque(cache.compiled(getattr(module, module.LANES), name, options, what=what))
+
+
+def _generate_tangent(kernel: Any, case: Case) -> str:
+    from ampi.kernel.programs import generate_tangent_lanes
+
+    return generate_tangent_lanes(kernel, case, WIDTH)
+
+
 def with_lanes(kernel: Any, case: Case, contract: Contract) -> Contract:
     """A contract that knows of adjoints in several directions at once, which are made when they are asked for."""
     made = cache_of(partial(make_lanes_contracts, kernel, case))

@@ -185,6 +185,8 @@ class Way:
         part keeps.
     partial : bool
         Whether the program may return what only some branches define.
+    values : int
+        How many results of the program, the first ones, are those of the kernel.
     in_order : bool
         Whether nothing may be added up in another order, since values are those of the kernel.
     remarks : list of Remark
@@ -205,6 +207,7 @@ class Way:
     writable: Collection[str] | None = None
     given: set[str] = field(default_factory=set)
     partial: bool = False
+    values: int = 0
     in_order: bool = False
     remarks: list[Remark] = field(default_factory=list)
     verified: Any = None
@@ -381,7 +384,7 @@ PASSES = (
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
          "a new shadow is set where it would be added to"),
-    Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes) if w.options.lanes else f, ALWAYS,
+    Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes, w.values) if w.options.lanes else f, ALWAYS,
          "derivatives in several directions at once are vectors"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside of the loops that fill them"),
@@ -485,7 +488,8 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
         way.names, way.in_order = names_of(generated), True
         generated = way.run("optimise", way.run("order", generated), only=("parallel",))
         generated = way.run("vectorise", generated)
-    return draft.derivative(way.run("finish", generated, only=("destruct", "room")), needs)
+    way.values = len(draft.result_active)
+    return draft.derivative(way.run("finish", generated, only=("lanes", "destruct", "room")), needs)
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:

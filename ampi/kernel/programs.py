@@ -329,6 +329,35 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
     return "\n".join(text)
 
 
+def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
+    """The text of the file: the tangent for several directions at once; without a program where it has to run once for
+    each."""
+    usual = options_for(kernel, case)
+    primal = kernel.ir_of(case.types, case.same, case.single)
+    options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
+    name, why, source = "", "", ""
+    read: tuple[tuple[str, Any], ...] = ()
+    try:
+        derivative = pipeline.build_tangent(prepared(primal), wanted(primal, case), options)
+        (program,) = emit.spelled(without_constants(derivative.function, primal))
+        name, source, read = program.name, emit.source(program), program.constants
+    except NotInLanes as problem:
+        why = str(problem)
+    constants = [f"{n} = {array_source(a)}" for n, a in read]
+    text = [
+        title(f"Tangent in {count} directions at once", kernel, primal, wanted(primal, case)),
+        f"{emit.HEADER}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
+        *constants,
+        f"LANES = {name!r}",
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        f"# once for each direction: {why}" if why else "",
+        "\n",
+        source,
+    ]
+    return "\n".join(text)
+
+
 OF_NUMBERS = frozenset({"strips", "stages"})
 """Passes that are of no use where derivatives are vectors."""
 

@@ -135,11 +135,15 @@ class Push:
         block = self._blocks.get(storage)
         if block is None:
             block = self.block(storage)
-            if region.dtype.char != "d" or region.offset & 7:
-                self._unusual[storage] = region.dtype, region.offset
+            self._note_numbers(region)
         elif storage.packed:
             block = self._in_slots(storage, block)
         return region.view(block)
+
+    def _note_numbers(self, region: Region) -> None:
+        """A storage has its first numbers."""
+        if region.dtype.char != "d" or region.offset & 7:
+            self._unusual[region.storage] = region.dtype, region.offset
 
     shadow_again = reading = shadow
 

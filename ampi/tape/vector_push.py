@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import TapeError
 from ..memory import Region, Storage
+from . import interleaved
 from .push import Push
 from .tape import Tape
 from .vector import shape_of_all
@@ -38,11 +39,51 @@ class PushLane(Push):
 
     def block(self, storage: Storage) -> np.ndarray:
         """The tangent of all of a storage, as bytes in place; zeros at first use."""
+        self.vector.take_apart(storage)
         is_new = not self.has_block(storage)
         block = super().block(storage)
         if is_new:
             self.vector.hold(storage, block.nbytes)
         return block
+
+    def has_block(self, storage: Storage) -> bool:
+        """Whether a storage has a tangent, in rows or beside those of other directions."""
+        return super().has_block(storage) or self.vector.has_woven(storage)
+
+    def has_shadow(self, region: Region) -> bool:
+        """The same of a region's storage."""
+        return self.has_block(region.storage)
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """The region's tangent, in place; zeros at first use."""
+        self.vector.take_apart(region.storage)
+        return super().shadow(region)
+
+    shadow_again = reading = shadow
+
+    def get(self, region: Region) -> np.ndarray:
+        """The region's tangent, to be read at once and not to be changed."""
+        self.vector.take_apart(region.storage)
+        return super().get(region)
+
+    def zero(self, region: Region, key: Any = ...) -> None:
+        """The tangent of memory overwritten by a constant."""
+        self.vector.take_apart(region.storage)
+        super().zero(region, key)
+
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """The tangent of a storage is kept elsewhere: in these bytes."""
+        self.vector.take_apart(storage)
+        super().adopt(storage, block)
+
+    def hold_row(self, storage: Storage, block: np.ndarray) -> None:
+        """The tangent of a storage is in this row."""
+        self._blocks[storage] = block
+
+    def lay_aside(self, region: Region) -> None:
+        """The tangent of a region's storage is beside those of the other directions."""
+        if self._blocks.pop(region.storage, None) is None:
+            self._note_numbers(region)
 
 
 class VectorPush(Push):
@@ -63,6 +104,7 @@ class VectorPush(Push):
         self.lanes = tuple(PushLane(self) for _ in range(count))
         self.most = 0
         self._held = [0]
+        self._woven: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
 
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent in any direction."""
@@ -71,6 +113,37 @@ class VectorPush(Push):
     def has_block(self, storage: Storage) -> bool:
         """The same for all of a storage."""
         return any(lane.has_block(storage) for lane in self.lanes)
+
+    def has_woven(self, storage: Storage) -> bool:
+        """Whether the tangents of a storage are side by side."""
+        return storage in self._woven
+
+    def side_by_side(self, region: Region) -> np.ndarray | None:
+        """The region's tangents, in place, with a last axis for the directions, of which there may be more (their
+        tangents are zero); None where they cannot be had so."""
+        storage = region.storage
+        woven = self._woven.get(storage)
+        if not interleaved.fits(region) or (woven is not None and woven.dtype != region.dtype):
+            return None
+        if woven is None:
+            rows = None
+            if any(lane.has_block(storage) for lane in self.lanes):
+                rows = np.stack([lane.block(storage) for lane in self.lanes])
+            woven = self._woven[storage] = interleaved.of_rows(rows, storage, region.dtype, len(self.lanes))
+            for lane in self.lanes:
+                lane.lay_aside(region)
+            self.hold(storage, woven.nbytes)
+        return interleaved.seen(woven, region)
+
+    def take_apart(self, storage: Storage) -> None:
+        """Have the tangents of a storage in rows, one for each direction."""
+        woven = self._woven.pop(storage, None)
+        if woven is None:
+            return
+        rows = np.zeros((len(self.lanes), storage.nbytes), np.uint8)
+        interleaved.into_rows(woven, rows)
+        for lane, row in zip(self.lanes, rows):
+            lane.hold_row(storage, row)
 
     def hold(self, storage: Storage, nbytes: int) -> None:
         """So many bytes are kept as long as a storage is there."""

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from forward_check import check_seeds
+from forward_check import check_seeds, check_tangents
 from test_corpus import CORPUS, make_check
 
 import ampi
@@ -106,6 +106,37 @@ REAL = [n for n in CORPUS if np.float64 in CORPUS[n].dtypes]
 def test_each_direction_has_what_it_has_alone(name):
     try:
         compare(name, np.float64)
+    except NotInLanes as why:
+        pytest.skip(f"once for each direction: {why}")
+
+
+def compare_tangents(name, dtype):
+    """The same of tangents."""
+    check = make_check(name, dtype, options=OPTIONS)
+    together = make_check(name, dtype, options=dataclasses.replace(OPTIONS, lanes=COUNT))
+    directions = [check.direction() for _ in range(COUNT)]
+    for n, a in directions[1].items():
+        directions[1][n] = a * 0
+    alone = [check.tangents(direction) for direction in directions]
+    derivative = together.tangent
+    run = by_python(derivative.function)
+    shadows = [several([d.get(n, np.zeros_like(check.value[n])) for d in directions]) for n in derivative.shadows]
+    dots = [several([d[n] for d in directions]) for n in derivative.scalars]
+    arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in together.arguments]
+    with np.errstate(all="ignore"):
+        out = run(*arguments, *shadows, *dots)
+    results = out[len(out) - sum(derivative.result_active) :] if any(derivative.result_active) else ()
+    for n, each in enumerate([*shadows, *map(np.asarray, results)]):
+        for k, expected in enumerate(alone):
+            np.testing.assert_array_equal(each[..., k], expected[n], err_msg=f"{n} in direction {k}")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 3 != 1 else []) for k, name in enumerate(REAL)]
+)
+def test_each_direction_has_the_tangent_that_it_has_alone(name):
+    try:
+        compare_tangents(name, np.float64)
     except NotInLanes as why:
         pytest.skip(f"once for each direction: {why}")
 
@@ -225,6 +256,11 @@ def test_programs_by_chance(seed, dtype):
     rounding = 1e-12 if dtype is np.float64 else 1e-4
     for k in (4, 5, 8, 9, 17)[seed % 5 :][:2]:
         check_seeds(tape, outputs, watched, k, seed=seed, rounding=rounding)
+
+    def function(*given):
+        return tuple(y for y in program(*(x * dtype(1.0) for x in given)) if isinstance(y, ampi.ndarray))
+
+    check_tangents(function, given, (4, 9)[seed % 2], seed=seed, rounding=rounding)
 
 
 def test_vectors_are_used(monkeypatch):

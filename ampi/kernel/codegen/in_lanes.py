@@ -25,17 +25,18 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import Branch, Custom, Loop, definitions, every
 
-ROLES = ("shadow", "seed")
+ROLES = ("shadow", "seed", "tangent")
 
 
 class NotInLanes(Exception):
     """A program has to run once for each direction."""
 
 
-def in_lanes(function: ir.Function, count: int) -> ir.Function:
-    """A program in single assignment form for ``count`` directions; raises `NotInLanes` where there is none."""
+def in_lanes(function: ir.Function, count: int, values: int = 0) -> ir.Function:
+    """A program in single assignment form for ``count`` directions, the first of whose results are ``values`` that all
+    have in common; raises `NotInLanes` where there is none."""
     found = _Derivatives(function)
-    return _Writer(function, found.names, count).function()
+    return _Writer(function, found.names, count, values).function()
 
 
 class _Derivatives:
@@ -84,8 +85,9 @@ class _Derivatives:
 
 
 class _Writer:
-    def __init__(self, function: ir.Function, derivatives: set[str], count: int) -> None:
+    def __init__(self, function: ir.Function, derivatives: set[str], count: int, values: int) -> None:
         self.given = function
+        self.values = values
         self.derivatives = derivatives
         self.count = count
         defined = {v.name for s in every(function.body) for v in definitions(s)}
@@ -264,7 +266,8 @@ class _Writer:
             case Branch():
                 return self.branch(s)
             case ir.Return(values=values):
-                return replace(s, values=tuple(self.spread(self.either(v), self.lanes(v.type)) for v in values))
+                found = (self.once(v) if k < self.values else self.result(v) for k, v in enumerate(values))
+                return replace(s, values=tuple(found))
             case ir.Launch():
                 raise NotInLanes("a loop on threads")
             case ir.Grow() | ir.Fill():
@@ -292,6 +295,14 @@ class _Writer:
         if apart:
             condition = Op("any", (condition,), types.boolean)
         return replace(s, condition=condition, then=self.block(s.then), orelse=self.block(s.orelse), joins=tuple(made))
+
+    def result(self, value: Expr) -> Expr:
+        """The derivatives of a result."""
+        if not isinstance(value.type, types.Array):
+            return self.spread(self.either(value), self.lanes(value.type))
+        if not (isinstance(value, Var) and value.name in self.derivatives):
+            raise NotInLanes("an array of zeros is a result")
+        return self.variable(value)
 
     def allocation(self, s: ir.Alloc, target: Var, shape: tuple[Expr, ...], fill: Expr | None) -> ir.Alloc:
         if target.name not in self.derivatives:
