@@ -26,14 +26,16 @@ def rows(repeat: int) -> list[dict]:
     found = [row(f"heat_1d_{n}", f"50 steps of heat 1D, {n} points", *heat(n, repeat)) for n in POINTS]
     for size in SIZES:
         taken = lulesh.start(1, size, repeat, script=__file__)
-        found.append(row(f"lulesh_{size}", f"a cycle of LULESH, 1 rank -s {size}", taken["together"], taken["single"]))
+        where = f"a cycle of LULESH, 1 rank -s {size}"
+        found.append(row(f"lulesh_{size}", where, *taken["seeds"]))
+        found.append(row(f"lulesh_jvp_{size}", where, *taken["tangents"], of="tangents in one run"))
     return found
 
 
-def row(name: str, what: str, together: float, single: float) -> dict:
+def row(name: str, what: str, together: float, single: float, of: str = "seeds in one sweep") -> dict:
     return {
         "name": f"vector_{name}",
-        "what": f"{DIRECTIONS} seeds in one sweep: {what}",
+        "what": f"{DIRECTIONS} {of}: {what}",
         "gradient": together,
         "value": together / single,
         "unit": "x",
@@ -53,10 +55,26 @@ def both(tape, y, x, seeds, repeat: int) -> list[float]:
     def single():
         return [tape.gradient(y, x, seed=seed) for seed in seeds]
 
+    return compared(together, single, repeat)
+
+
+def compared(together, single, repeat: int) -> list[float]:
     for j, found in enumerate(single()):
         for a, b in zip(together(), found):
             numpy.testing.assert_allclose(a[j], b, rtol=1e-12, atol=1e-12 * abs(b).max())
     return interleaved([lambda: seconds(together), lambda: seconds(single)], repeat)
+
+
+def both_forward(f, x, tangents, repeat: int) -> list[float]:
+    """The same of runs in forward mode."""
+
+    def together():
+        return [ampi.jvp(f, x, tangents, vectorised=True)[1]]
+
+    def single():
+        return [[ampi.jvp(f, x, tuple(t[j] for t in tangents))[1]] for j in range(DIRECTIONS)]
+
+    return compared(together, single, repeat)
 
 
 def heat(points: int, repeat: int) -> list[float]:
@@ -77,13 +95,26 @@ def main() -> None:
     domain = Domain(backend.COMM_WORLD, size)
     for _ in range(lulesh.WARM_CYCLES):
         hydro.advance(domain)
+    state = sensitivity.save(domain)
     with ampi.Tape() as tape:
         watched = [tape.watch(getattr(domain, name)) for name in sensitivity.INDEPENDENTS]
         sensitivity.run_cycles(domain, 1)
     energy = domain.energy
     seeds = random(DIRECTIONS, *energy.shape, seed=9)
-    times = both(tape, energy, watched, seeds, repeat)
-    print(json.dumps(dict(zip(("together", "single"), times))), flush=True)
+    times = {"seeds": both(tape, energy, watched, seeds, repeat)}
+    names = list(sensitivity.INDEPENDENTS)
+
+    def kinetic_energy(*fields):
+        sensitivity.restore(domain, state)
+        for name, field in zip(names, fields):
+            getattr(domain, name)[...] = field
+        sensitivity.run_cycles(domain, 1)
+        return sensitivity.kinetic_energy(domain)
+
+    x = tuple(state[name] for name in names)
+    tangents = tuple(1e-6 * random(DIRECTIONS, *a.shape, seed=k) for k, a in enumerate(x))
+    times["tangents"] = both_forward(kinetic_energy, x, tangents, repeat)
+    print(json.dumps(times), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 What depends on a shadow or a seed is found, over scalars and arrays, and gets the type `Lanes`: such scalars are
 vectors, and such arrays have a last axis more, that of the directions.  The statements stay what they are, in their
 order, so that each direction has the results that it has alone, to the last bit where a program is interpreted.
-(Compilers have two versions of functions such as exp, for one number and for several elements of a loop, and may add
-and multiply in one step where the kernel has ``fastmath``.)
+(Programs for one direction are cut into strips, which add up sums in another order, and where the kernel has
+``fastmath``, a compiler may round a product and a sum once.)
 
 Not done for programs that run on threads, that have complex derivatives, that call functions on whole arrays of
 derivatives, or that keep derivatives in arrays that grow; these run once for each direction.
