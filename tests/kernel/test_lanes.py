@@ -288,6 +288,26 @@ def test_vectors_are_used(monkeypatch):
     assert set(seen) == {False}
 
 
+@ampi.kernel
+def largest_roots(a):
+    best = np.sqrt(a[0])
+    for i in range(1, a.size):
+        best = max(best, np.sqrt(a[i]))
+    return best, np.sqrt(a[1]) * 2.0
+
+
+def test_zero_in_some_directions_only():
+    """What is not done for a derivative of zero has no effect on those directions: zero times infinity is not there."""
+    with ampi.Tape() as tape:
+        a = tape.watch(np.zeros(4))
+        y = largest_roots(a)
+    seeds = [np.array([1.0, 0.0, 2.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0, 0.0, 3.0])]
+    together = tape.gradient(y, a, seeds=seeds)
+    for k in range(5):
+        alone = tape.gradient(y, a, seed=[s[k] for s in seeds])
+        np.testing.assert_array_equal(together[k], alone)
+
+
 def test_a_loop_with_checkpoints():
     def step(u):
         in_time(u, 0.9)

@@ -93,6 +93,7 @@ class _Writer:
         defined = {v.name for s in every(function.body) for v in definitions(s)}
         self.names = Names(defined | {a.name for a in function.arguments})
         self.seeds: dict[str, Var] = {}
+        self.where: Expr | None = None  # the directions in which statements have an effect; None: all
 
     def function(self) -> ir.Function:
         first: list[Stmt] = []
@@ -245,9 +246,14 @@ class _Writer:
                     return replace(s, index=self.many(index), value=self.once(value))
                 if isinstance(s, ir.Accumulate) and s.atomic:
                     raise NotInLanes("threads add to the same elements")
-                array = self.variable(array)
+                array, index = self.variable(array), self.many(index)
                 lanes = self.lanes(array.type.dtype)
-                return replace(s, array=array, index=self.many(index), value=self.spread(self.either(value), lanes))
+                value = self.spread(self.either(value), lanes)
+                if self.where is not None:  # as it was in the other directions
+                    zero = self.spread(Const(0.0, lanes.dtype), lanes)
+                    other = zero if isinstance(s, ir.Accumulate) else ir.Load(array, index, lanes)
+                    value = Op("select", (self.where, value, other), lanes)
+                return replace(s, array=array, index=index, value=value)
             case ir.Alloc(target=target, shape=shape, fill=fill):
                 return self.allocation(s, target, self.many(shape), fill)
             case Loop(carried=carried):
@@ -279,8 +285,8 @@ class _Writer:
                 return rebuild(s, self.once, self.variable, self.block)
 
     def branch(self, s: Branch) -> Branch:
-        """Where the condition is that derivatives are not zero: done if they are not in any direction, which adds zeros
-        to what the others have, and leaves them what they had."""
+        """Where the condition is that derivatives are not zero: done if they are not in any direction, without effect
+        on the others."""
         condition = self.either(s.condition)
         apart = self.is_lanes(condition)
         if apart and s.orelse:
@@ -292,9 +298,14 @@ class _Writer:
             if apart and self.is_lanes(var):
                 then = Op("select", (condition, then, orelse), var.type)
             made.append(replace(j, var=var, then=then, orelse=orelse))
-        if apart:
-            condition = Op("any", (condition,), types.boolean)
-        return replace(s, condition=condition, then=self.block(s.then), orelse=self.block(s.orelse), joins=tuple(made))
+        if not apart:
+            then, orelse = self.block(s.then), self.block(s.orelse)
+            return replace(s, condition=condition, then=then, orelse=orelse, joins=tuple(made))
+        around = self.where
+        self.where = condition if around is None else Op("and", (around, condition), condition.type)
+        then = self.block(s.then)
+        self.where = around
+        return replace(s, condition=Op("any", (condition,), types.boolean), then=then, joins=tuple(made))
 
     def result(self, value: Expr) -> Expr:
         """The derivatives of a result."""

@@ -17,7 +17,7 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
 
-MOST_SCRATCH = 1 << 18  # bytes of a buffer on the stack
+MOST_SCRATCH = 1 << 17  # bytes of all buffers of a function that may be on the stack, of which threads may have little
 
 
 class InnermostLoops(Builder):
@@ -27,6 +27,7 @@ class InnermostLoops(Builder):
         super().__init__(names)
         self.accesses = tbr.collect(function)
         self.remarks: list[Remark] = []
+        self.on_stack = 0  # bytes
         self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
 
     def run(self, function: ir.Function) -> ir.Function:
@@ -62,7 +63,9 @@ class InnermostLoops(Builder):
 
     def buffer(self, name: str, ty: Any, size: int) -> Var:
         buffer = self.fresh(name, types.Array(ty, 1, "C"))
-        scratch = size * ty.bitwidth // 8 <= MOST_SCRATCH
+        nbytes = size * ty.bitwidth // 8
+        scratch = self.on_stack + nbytes <= MOST_SCRATCH
+        self.on_stack += nbytes if scratch else 0
         self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), scratch, line=self.line))
         return buffer
 
