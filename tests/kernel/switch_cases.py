@@ -64,14 +64,14 @@ CHANGED = {
     "gather": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time work_array",
     "behind": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time",
     "reciprocals": "of_pairs of_a_chain product newton norm_then_scale",
-    "strips": "gathered gather heat n_body scatter_add",
+    "strips": "gathered gather heat runge_kutta scatter_add",
     "chains": "running filtered",
     "allocations": "scratch nested_recurrences",
     "branches": "chosen bits_and_integers",
     "stages": "of_a_chain",
     "new": "exponentials running squares scatter skipped_iterations",
     "room": "newton last_value_before_an_exit",
-    "separate": "gathered gather heat n_body scatter_add",
+    "separate": "gathered gather heat runge_kutta scatter_add",
 }
 """Switches, and kernels that they change: not all of them, but for each switch one at least."""
 
