@@ -104,7 +104,7 @@ def arguments():
     return [a, b, 0.7, rng.uniform(0.2, 1.0, (3, N)), index, order, np.zeros(N), np.zeros((5, 2 * N + 1))]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 29 else []) for k in range(300)])
 def test_strips_change_nothing(seed):
     source = Loop(seed).source()
     function = kernel_of(source, f"<tangent in strips {seed}>")
@@ -124,11 +124,11 @@ def test_strips_change_nothing(seed):
 def test_many_are_cut():
     """Most of these loops are cut into strips, with a chain or stores that are put off."""
     found = []
-    for seed in range(60):
+    for seed in range(20):
         function = kernel_of(Loop(seed).source(), f"<tangent in strips {seed}>")
         check = Check(function, arguments(), ("a", "b", "c", "m", "y"))
         found.append("strip" in emit.source(check.tangent.function))
-    assert sum(found) > 30
+    assert sum(found) > 10
 
 
 @pytest.mark.parametrize("seed", range(4))
