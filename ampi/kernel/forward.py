@@ -214,17 +214,20 @@ def _run_together(
     given_dots = [np.zeros(padded(directions), region.dtype) for region in scalars]
     for dots, region in zip(given_dots, scalars):
         dots[:directions] = [lane.get(region)[()] for lane in push.lanes]
-    result, copied = None, [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
+    result, before = None, values
     if contract.twice:
+        before = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
         run_kernel = lambda: kernel.dispatcher(*map(arguments.plain, args))
         result = run_kernel() if numbers is None else numbers.run(run_kernel)
     parts = []
     for begin in range(0, directions, WIDTH):
         is_last = begin + WIDTH >= directions
-        own = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(copied)]
+        own = before
+        if not is_last:
+            own = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(before)]
         part = slice(begin, begin + WIDTH)
         found = program(
-            *(values if is_last and not contract.twice else own),
+            *own,
             *(shadow[..., part] for shadow in shadows),
             *(dots[part] for dots in given_dots),
         )

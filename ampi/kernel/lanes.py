@@ -16,7 +16,7 @@ from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, derivative_options, load, separated
 from ampi.kernel.runtime import cache
-from ampi.tape.interleaved import FEWEST, WIDTH, fits, padded
+from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,11 @@ def sweep_together(call: Any, sweep: tape.VectorSweep) -> bool:
     if count < FEWEST or contract.lanes is None:
         return False
     lanes = contract.lanes()
-    if lanes is None or not all(map(fits, call.shadows)):
+    if lanes is None or not sweep.fit_side_by_side(call.shadows):
         return False
     regions = dict(zip(contract.shadows, call.shadows))
     new = [sweep.begin_side_by_side(regions[k], call.shadows) for k in lanes.new]
     shadows = [sweep.side_by_side(region) for region in call.shadows]
-    if any(shadow is None for shadow in shadows):
-        return False
     values = [call.value(sweep, v) for v in call.values]
     flags = [call.is_distinct(sweep, k, values[k]) for k in lanes.distinct] + new
     seeds = [_seeds(call, sweep, s) for s in call.seeds]

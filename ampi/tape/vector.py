@@ -189,10 +189,22 @@ class VectorSweep(Sweep):
         for lane in self.lanes:
             lane.lay_aside(storage)
 
+    def fit_side_by_side(self, regions: Sequence[Region]) -> bool:
+        """Whether the adjoints of all of these can be had by `side_by_side`."""
+        dtypes: dict[Storage, np.dtype] = {}
+        for region in regions:
+            storage = region.storage
+            woven = self._woven.get(storage)
+            known = dtypes.setdefault(storage, region.dtype if woven is None else woven.dtype)
+            if known != region.dtype or not interleaved.fits(region):
+                return False
+        return True
+
     def begin_side_by_side(self, region: Region, together: Sequence[Region]) -> bool:
-        """`Sweep.begin_anew` in all lanes, of which `side_by_side` gives the shadows; False where it gives None."""
+        """`Sweep.begin_anew` in all lanes, for a region that fits, of which `side_by_side` gives the shadows; False
+        where it gives None."""
         storage = region.storage
-        if not interleaved.fits(region) or not self._is_new(region, together):
+        if not self._is_new(region, together):
             return False
         self._weave(storage, interleaved.unset(storage, region.dtype, len(self.lanes)))
         return True
@@ -206,24 +218,18 @@ class VectorSweep(Sweep):
             return False
         return region.view(np.empty(storage.nbytes, np.uint8)).flags.forc
 
-    def side_by_side(self, region: Region) -> np.ndarray | None:
-        """The region's adjoints, in place, with a last axis for the directions, of which there may be more (their
-        adjoints are zero); None where they cannot be had so."""
+    def side_by_side(self, region: Region) -> np.ndarray:
+        """The adjoints of a region that fits, in place, with a last axis for the directions, of which there may be more
+        (their adjoints are zero)."""
         storage = region.storage
         woven = self._woven.get(storage)
         if woven is None:
-            if not interleaved.fits(region):
-                return None
             rows = self.block(storage) if self.has_block(storage) else None
             woven = interleaved.of_rows(rows, storage, region.dtype, len(self.lanes))
             self._weave(storage, woven)
-        elif woven.dtype != region.dtype:
-            return None
         views = self._seen.setdefault(storage, {})
         view = views.get(region)
         if view is None:
-            if not interleaved.fits(region):
-                return None
             view = views[region] = interleaved.seen(woven, region)
         return view
 

@@ -330,3 +330,23 @@ def test_memory_of_one_direction_is_not_lost():
         w = anp.concatenate([y, z])
         in_time(z, 0.6)
     check_seeds(tape, [y, z, w], [x], 4, rounding=1e-12)
+
+
+@ampi.kernel
+def mixed(a, b):
+    for i in range(a.size):
+        b[i] = a[i] * a[i]
+
+
+def test_memory_of_two_dtypes():
+    """Shadows of memory in which there are numbers of another dtype too are not side by side."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.linspace(0.2, 1.1, 6))
+        memory = anp.zeros(8)
+        single, double = memory[:4].view(np.float32), memory[4:]
+        single[:6] = x.astype(np.float32)
+        mixed(double[:2], double[2:])
+        mixed(single[:4], double)
+        mixed(double, single[4:])
+        y = [anp.sum(single) * 1.0, double * 1.0]
+    check_seeds(tape, y, [x], 4, rounding=1e-5)
