@@ -1,5 +1,5 @@
 """What generated programs take from `ampi.kernel.runtime.special`, by the name that they know."""
 
-from ampi.kernel.runtime.special import digamma, fused, get_num_threads, longer, scratch, trigamma
+from ampi.kernel.runtime.special import digamma, fused, get_num_threads, longer, scratch, selected, trigamma
 
-__all__ = ["digamma", "fused", "get_num_threads", "longer", "scratch", "trigamma"]
+__all__ = ["digamma", "fused", "get_num_threads", "longer", "scratch", "selected", "trigamma"]

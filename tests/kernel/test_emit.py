@@ -25,7 +25,7 @@ X, Y = ir.Var("x", types.float64), ir.Var("y", types.float64)
         (ir.Op("floor", (X,), types.int64), "math.floor(x)"),
         (ir.Op("floor", (X,), types.float64), "np.floor(x)"),
         (ir.Op("cast", (X,), types.float32), "np.float32(x)"),
-        (ir.Op("select", (ir.Op("lt", (X, Y), types.boolean), X, Y), types.float64), "x if x < y else y"),
+        (ir.Op("select", (ir.Op("lt", (X, Y), types.boolean), X, Y), types.float64), "selected(x < y, x, y)"),
         (ir.Const(2.0, types.float64), "2.0"),
         (ir.Const(2.0, types.float32), "np.float32(2.0)"),
         (ir.Const(math.inf, types.float64), "math.inf"),

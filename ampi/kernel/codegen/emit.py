@@ -29,7 +29,7 @@ import math
 import numpy as np
 from numba import prange
 
-from ampi.kernel.special import digamma, fused, get_num_threads, longer, scratch, trigamma
+from ampi.kernel.special import digamma, fused, get_num_threads, longer, scratch, selected, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
@@ -138,6 +138,8 @@ def _tree(value: ir.Expr) -> ast.expr:
             return _fill(_IN_LANES[name](value.type), *map(_tree, args))
         case ir.Load(array=array, index=index):
             return ast.Subscript(ast.Name(array.name), _index(index))
+        case ir.Op(name="select", args=(condition, x, y)) if _is_there(x) and _is_there(y):
+            return _fill("selected(x, y, z)", _tree(condition), _tree(x), _tree(y))
         case ir.Op(name="cast", args=(x,)):
             return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
         case ir.Op(name=name, args=args):
@@ -149,6 +151,13 @@ def _tree(value: ir.Expr) -> ast.expr:
                 text = text.replace("math.", "cmath.")
             return _fill(text, *map(_tree, args))
     raise AssertionError(value)
+
+
+def _is_there(value: ir.Expr) -> bool:
+    """Whether nothing is computed for a number but its sign."""
+    if isinstance(value, ir.Op) and value.name == "neg":
+        (value,) = value.args
+    return isinstance(value, (ir.Var, ir.Const)) and isinstance(value.type, (types.Number, types.Boolean))
 
 
 _IN_LANES: dict[str, Callable[[Lanes], str]] = {

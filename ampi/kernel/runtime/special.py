@@ -10,7 +10,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, overload
 from numba.np import arrayobj
 
 
@@ -55,6 +56,28 @@ def _overload_fused(x, y, z):  # Numba compares the arguments with those of the 
     if x == y == z and x in (types.float32, types.float64):
         return lambda x, y, z: _fused(x, y, z)
     return lambda x, y, z: x * y + z
+
+
+def selected(condition, x, y):
+    """``x if condition else y``, of which both are there: without a branch.
+
+    Numba's analyses take time that grows with the square of the number of branches.
+    """
+    return x if condition else y
+
+
+@infer_global(selected)
+class _Selected(AbstractTemplate):
+    def generic(self, args: tuple, kws: dict) -> Any:
+        if kws or len(args) != 3:
+            return None
+        found = self.context.unify_types(*map(types.unliteral, args[1:]))
+        return None if found is None else signature(found, types.boolean, found, found)
+
+
+@lower_builtin(selected, types.Boolean, types.Any, types.Any)
+def _select(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.select(*args)
 
 
 def scratch(size, dtype):
