@@ -55,6 +55,7 @@ from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule, Tangent
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.printer import printed
+from ampi.kernel.ir.rebuild import names_of
 from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.rewrite import substitute
 from ampi.kernel.ir.ssa import definitions, every
@@ -507,12 +508,6 @@ def build_drawing(function: ir.Function) -> ir.Function:
     way = Way()
     program = way.run("construct", random_numbers.counting(function))
     return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
-
-
-def names_of(function: ir.Function) -> Names:
-    """A maker of names that are new to a program."""
-    defined = {v.name for s in every(function.body) for v in definitions(s)}
-    return Names(defined | {a.name for a in function.arguments})
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:

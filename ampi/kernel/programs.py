@@ -314,19 +314,9 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
         for (form, derivative), program in zip(functions.items(), programs)
     }
     sources = [emit.source(program) for program in programs]
-    constants = [f"{n} = {array_source(a)}" for n, a in dict(c for f in programs for c in f.constants).items()]
-    text = [
-        title(f"Adjoint in {count} directions at once", kernel, primal, wanted(primal, case)),
-        f"{emit.HEADER}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
-        *constants,
-        f"LANES = {facts!r}",
-        f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, sources), constants)!r}",
-        f"# once for each direction: {why}" if why else "",
-        "\n",
-        *(f"{source}\n" for source in sources),
-    ]
-    return "\n".join(text)
+    read = dict(c for f in programs for c in f.constants)
+    heading = title(f"Adjoint in {count} directions at once", kernel, primal, wanted(primal, case))
+    return lanes_file(kernel, primal, heading, facts, sources, read, why)
 
 
 def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
@@ -343,17 +333,26 @@ def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
         name, source, read = program.name, emit.source(program), program.constants
     except NotInLanes as problem:
         why = str(problem)
-    constants = [f"{n} = {array_source(a)}" for n, a in read]
+    heading = title(f"Tangent in {count} directions at once", kernel, primal, wanted(primal, case))
+    return lanes_file(kernel, primal, heading, name, [source], dict(read), why)
+
+
+def lanes_file(
+    kernel: Any, primal: ir.Function, heading: str, lanes: Any, sources: list[str], read: dict[str, Any], why: str
+) -> str:
+    """The text of a file whose programs have derivatives in several directions; ``lanes`` says what they are, and
+    ``why`` why there are none."""
+    constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
-        title(f"Tangent in {count} directions at once", kernel, primal, wanted(primal, case)),
+        heading,
         f"{emit.HEADER}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
         *constants,
-        f"LANES = {name!r}",
+        f"LANES = {lanes!r}",
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, sources), constants)!r}",
         f"# once for each direction: {why}" if why else "",
         "\n",
-        source,
+        *(f"{source}\n" for source in sources),
     ]
     return "\n".join(text)
 

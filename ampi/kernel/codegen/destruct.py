@@ -15,8 +15,8 @@ from ampi.kernel import ir
 from ampi.kernel.codegen.coalesce import share_names
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import INT, Branch, Loop, blocks, definitions, every, names_read, reads, written
+from ampi.kernel.ir.rebuild import names_of, rebuild
+from ampi.kernel.ir.ssa import INT, Branch, Loop, blocks, every, names_read, reads, written
 
 MAX_OPERATIONS = 8
 
@@ -25,8 +25,7 @@ def destruct(function: ir.Function) -> ir.Function:
     """A function in single assignment form as plain statements of ``ir``."""
     body = nest(function.body)
     body = share_names(body)
-    defined = {v.name for s in every(body) for v in definitions(s)}
-    names = Names(defined | {a.name for a in function.arguments})
+    names = names_of(replace(function, body=body))
     return replace(function, body=_Plain(names).block(body))
 
 

@@ -21,9 +21,8 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.lanes import LINEAR, MASKS, Lanes
-from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import Branch, Custom, Loop, definitions, every
+from ampi.kernel.ir.rebuild import names_of, rebuild
+from ampi.kernel.ir.ssa import Branch, Custom, Loop, every
 
 ROLES = ("shadow", "seed", "tangent")
 
@@ -90,8 +89,7 @@ class _Writer:
         self.values = values
         self.derivatives = derivatives
         self.count = count
-        defined = {v.name for s in every(function.body) for v in definitions(s)}
-        self.names = Names(defined | {a.name for a in function.arguments})
+        self.names = names_of(function)
         self.seeds: dict[str, Var] = {}
         self.where: Expr | None = None  # the directions in which statements have an effect; None: all
 

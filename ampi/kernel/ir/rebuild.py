@@ -88,6 +88,12 @@ def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
     return tuple(_with_loop_names(s) for s in substitute(body, new_names(body, names)))
 
 
+def names_of(function: ir.Function) -> Names:
+    """A maker of names that are new to a program."""
+    defined = {v.name for s in every(function.body) for v in definitions(s)}
+    return Names(defined | {a.name for a in function.arguments})
+
+
 def new_names(body: tuple[Stmt, ...], names: Names) -> dict[str, Expr]:
     """A new variable for every one that statements define."""
     new: dict[str, Expr] = {}
