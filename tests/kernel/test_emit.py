@@ -13,6 +13,10 @@ from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
 
 X, Y = ir.Var("x", types.float64), ir.Var("y", types.float64)
+LESS, LOADED = (
+    ir.Op("lt", (X, y), types.boolean)
+    for y in (Y, ir.Load(ir.Var("a", types.Array(types.float64, 1, "C")), (ir.Const(0, types.int64),), types.float64))
+)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,9 @@ X, Y = ir.Var("x", types.float64), ir.Var("y", types.float64)
         (ir.Op("floor", (X,), types.float64), "np.floor(x)"),
         (ir.Op("cast", (X,), types.float32), "np.float32(x)"),
         (ir.Op("select", (ir.Op("lt", (X, Y), types.boolean), X, Y), types.float64), "selected(x < y, x, y)"),
+        (ir.Op("and", (LESS, ir.Op("not", (LESS,), types.boolean)), types.boolean), "(x < y) & (not x < y)"),
+        (ir.Op("or", (ir.Op("and", (LESS, LESS), types.boolean), LESS), types.boolean), "(x < y) & (x < y) | (x < y)"),
+        (ir.Op("and", (LESS, LOADED), types.boolean), "x < y and x < a[0]"),
         (ir.Const(2.0, types.float64), "2.0"),
         (ir.Const(2.0, types.float32), "np.float32(2.0)"),
         (ir.Const(math.inf, types.float64), "math.inf"),

@@ -140,6 +140,8 @@ def _tree(value: ir.Expr) -> ast.expr:
             return ast.Subscript(ast.Name(array.name), _index(index))
         case ir.Op(name="select", args=(condition, x, y)) if _is_there(x) and _is_there(y):
             return _fill("selected(x, y, z)", _tree(condition), _tree(x), _tree(y))
+        case ir.Op(name="and" | "or" as name, args=(x, y)) if _is_known_at_once(x) and _is_known_at_once(y):
+            return _fill("x & y" if name == "and" else "x | y", _tree(x), _tree(y))
         case ir.Op(name="cast", args=(x,)):
             return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
         case ir.Op(name=name, args=args):
@@ -158,6 +160,18 @@ def _is_there(value: ir.Expr) -> bool:
     if isinstance(value, ir.Op) and value.name == "neg":
         (value,) = value.args
     return isinstance(value, (ir.Var, ir.Const)) and isinstance(value.type, (types.Number, types.Boolean))
+
+
+def _is_known_at_once(value: ir.Expr) -> bool:
+    """Whether a condition costs no more than a branch that leaves it out, and cannot fail."""
+    if not isinstance(value.type, types.Boolean):
+        return False
+    match value:
+        case ir.Op(name="lt" | "le" | "gt" | "ge" | "eq" | "ne", args=args):
+            return all(map(_is_there, args))
+        case ir.Op(name="and" | "or" | "not", args=args):
+            return all(map(_is_known_at_once, args))
+    return _is_there(value)
 
 
 _IN_LANES: dict[str, Callable[[Lanes], str]] = {

@@ -89,36 +89,35 @@ def scratch(size, dtype):
     return np.zeros(size, dtype)
 
 
-@intrinsic(prefer_literal=True)
-def _on_stack(typing_context: Any, size: Any, dtype: Any) -> Any:
-    array_type = types.Array(dtype.dtype, 1, "C")
+@infer_global(scratch)
+class _Scratch(AbstractTemplate):
+    prefer_literal = True
 
-    def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, count = context.get_data_type(array_type.dtype), size.literal_value
-        block = cgutils.alloca_once(builder, ir.ArrayType(number, count))
-        block.align = 64
-        width = context.get_abi_sizeof(number)
-        cgutils.memset(builder, block, context.get_constant(types.intp, count * width), 0)
-        array = context.make_array(array_type)(context, builder)
-        intp = lambda n: context.get_constant(types.intp, n)
-        arrayobj.populate_array(
-            array,
-            data=builder.bitcast(block, number.as_pointer()),
-            shape=cgutils.pack_array(builder, [intp(count)]),
-            strides=cgutils.pack_array(builder, [intp(width)]),
-            itemsize=intp(width),
-            meminfo=None,
-        )
-        return array._getvalue()
-
-    return array_type(size, dtype), make
+    def generic(self, args: tuple, kws: dict) -> Any:
+        if kws or len(args) != 2 or not isinstance(args[0], types.IntegerLiteral):
+            return None
+        return signature(types.Array(args[1].dtype, 1, "C"), *args)
 
 
-@overload(scratch, prefer_literal=True, inline="always")  # the stack is that of the program, not of a call in it
-def _overload_scratch(size, dtype):
-    if isinstance(size, types.IntegerLiteral):
-        return lambda size, dtype: _on_stack(size, dtype)
-    return lambda size, dtype: np.zeros(size, dtype)
+@lower_builtin(scratch, types.IntegerLiteral, types.DTypeSpec)  # no call: the stack is that of the program
+def _on_stack(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    array_type, count = sig.return_type, sig.args[0].literal_value
+    number = context.get_data_type(array_type.dtype)
+    block = cgutils.alloca_once(builder, ir.ArrayType(number, count))
+    block.align = 64
+    width = context.get_abi_sizeof(number)
+    cgutils.memset(builder, block, context.get_constant(types.intp, count * width), 0)
+    array = context.make_array(array_type)(context, builder)
+    intp = lambda n: context.get_constant(types.intp, n)
+    arrayobj.populate_array(
+        array,
+        data=builder.bitcast(block, number.as_pointer()),
+        shape=cgutils.pack_array(builder, [intp(count)]),
+        strides=cgutils.pack_array(builder, [intp(width)]),
+        itemsize=intp(width),
+        meminfo=None,
+    )
+    return array._getvalue()
 
 
 @njit
