@@ -4,6 +4,7 @@ Each gradient is started again by the same command until it comes to its end, an
 nobody has killed.
 """
 
+import argparse
 import os
 import random
 import signal
@@ -127,4 +128,9 @@ def main(minutes: float, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    parser = argparse.ArgumentParser(prog="scripts/fuzz --kills", description=__doc__.splitlines()[0])
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first; default: by chance")
+    options = parser.parse_args()
+    print(f"from seed {options.seed}", flush=True)
+    main(options.minutes, options.seed)

@@ -20,6 +20,7 @@ import re
 import resource
 import select
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -76,13 +77,20 @@ def prepare() -> None:
     os.environ.setdefault("AMPI_CACHE_DIR", kept)
     os.environ.setdefault("NUMBA_CACHE_DIR", kept)
     os.environ.setdefault("MPLBACKEND", "agg")
-    os.environ.setdefault("AMPI_VERIFY", "1")
     import numba.core.dispatcher
+    import numpy as np
 
-    import ampi  # noqa: F401
+    import ampi
 
     numba.core.dispatcher.Dispatcher.enable_caching = lambda self: None  # all of it is compiled here
     warnings.simplefilter("ignore")
+
+    @numba.njit
+    def first(x):
+        return x[0] * 2.0
+
+    first(np.ones(1))  # what a process does only once is not in the times of a kernel
+    ampi.grad(ampi.kernel(first.py_func))(np.ones(1))
 
 
 def found(folders):
@@ -547,10 +555,23 @@ def report(results):
     print(
         f"\n{called} kernels were called; right or constant: {packages['all']['right'] + packages['all']['constant']}"
     )
+    report_times([r for r in results if r["class"] == "right"])
     messages = collections.Counter((r["class"], r.get("message", "")) for r in results
                                    if r["class"] in ("refused", "crashed"))  # fmt: skip
     for (kind, message), count in messages.most_common():
         print(f"{count:5} {kind:8} {message}")
+
+
+def report_times(right):
+    times = sorted(((r["gradient_seconds"] / max(r["primal_seconds"], 0.01), r) for r in right), key=lambda x: x[0])
+    if times:
+        mean = statistics.geometric_mean(ratio for ratio, _ in times)
+        print(
+            f"first gradient, compiled: {mean:.2f} times the first call of Numba's in the geometric mean, "
+            f"{times[len(times) // 2][0]:.2f} in the median; most:"
+        )
+        for ratio, r in reversed(times[-5:]):
+            print(f"{ratio:8.1f} {r['module']}.{r['function']} {line_of(r)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ others.  Atomic operations whose order matters are carried out one after the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,11 +41,17 @@ _MOST_ATTACHED = 256
 
 
 class ForwardShadow(Shadow):
-    """The window on the tangents of window memory, while `ampi.jvp` or the program of `ampi.hvp` runs."""
+    """The window on the tangents of window memory, while `ampi.jvp` or the program of `ampi.hvp` runs, or in a walk.
+
+    Parameters
+    ----------
+    attached : iterable of Storage, optional
+        Of a dynamic window, in a walk: all that was attached at some time.
+    """
 
     __slots__ = ("_directory", "_listed", "push")
 
-    def __init__(self, push: Push, window: Window) -> None:
+    def __init__(self, push: Push, window: Window, attached: Iterable[Storage] | None = None) -> None:
         self.push = push
         self.window = window
         self.places = None
@@ -56,7 +62,7 @@ class ForwardShadow(Shadow):
         self._directory: Any = None
         comm, storage = window.reverse.comm, window.storage
         if window.attached is not None:
-            self._open_dynamic(comm)
+            self._open_dynamic(comm, window.attached if attached is None else attached)
         elif window.segments is not None or window.shared:
             self.win = _Win.Allocate_shared(window.nbytes, 1, comm=comm)
             block = self._segment(window.reverse.rank)
@@ -80,13 +86,13 @@ class ForwardShadow(Shadow):
         self.push.adopt(storage, block)
         self.blocks[storage] = block
 
-    def _open_dynamic(self, comm: mpi.Intracomm) -> None:
+    def _open_dynamic(self, comm: mpi.Intracomm, attached: Iterable[Storage]) -> None:
         """Where the tangents of attached memory lie is read from the target."""
         self.win = _Win.Create_dynamic(comm=comm)
         self._listed = np.zeros((_MOST_ATTACHED, 3), np.int64)
         self._directory = _Win.Create(self._listed, 8, comm=comm)
         self._directory.Lock_all()
-        for storage in self.window.attached:
+        for storage in attached:
             self.attach(storage)
 
     def attach(self, storage: Storage) -> None:
@@ -137,14 +143,15 @@ class ForwardTrace:
     pushes = True
 
     __slots__ = (
-        *("access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told", "token"),
-        *("under_way", "window"),
+        *("_noted", "access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told"),
+        *("token", "under_way", "window"),
     )
 
     def __init__(self, tape: Tape, window: Window, shadows: list[ForwardShadow]) -> None:
         self.tape = tape.reference
         self.window = window
         self.shadows = shadows
+        self._noted: dict[Access, list[np.ndarray]] = {}  # tangents of what was read here
         self.under_way: dict[Access, list[Exchange]] = {}
         self.token = SimpleNamespace(reads_active=False)  # what it is told is for sweeps
         self.attached: dict[Storage, Any] = {}
@@ -174,9 +181,9 @@ class ForwardTrace:
 
     def note(self, access: Access, source: Buffer | None) -> None:
         """Before an operation: keep the tangent of what it reads here."""
-        access.x_dot = None
+        self._noted.pop(access, None)
         if access.origin is not None:
-            access.x_dot = [tangent_in(shadow.push, source) for shadow in self.shadows]
+            self._noted[access] = [tangent_in(shadow.push, source) for shadow in self.shadows]
 
     def push(self, access: Access) -> None:
         """Do to the target's tangents what is done to its memory: if that needs no values, it is under way until
@@ -188,7 +195,7 @@ class ForwardTrace:
         self.settle()
         for shadow, x_dot in self._by_shadow(access):
             self._combine(access, shadow, x_dot)
-        access.x_dot = None
+        self._noted.pop(access, None)
 
     def _begun(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> Exchange:
         reads = not access.updates or (access.op == mpi.SUM and x_dot is None)
@@ -205,11 +212,11 @@ class ForwardTrace:
                 shadow.flush(exchange)
                 if access.result is not None:
                     set_tangent(shadow.push, access.result, exchange.came)
-            access.x_dot = None
+            self._noted.pop(access, None)
 
     def _by_shadow(self, access: Access) -> Iterator[tuple[ForwardShadow, np.ndarray | None]]:
         """The shadows, each with the tangent of what an operation has read here."""
-        for shadow, x_dot in zip(self.shadows, access.x_dot or [None] * len(self.shadows)):
+        for shadow, x_dot in zip(self.shadows, self._noted.get(access, [None] * len(self.shadows))):
             if x_dot is not None and shadow.place(access.target) is None:
                 raise CommunicationError(
                     f"rank {self.window.reverse.rank}: {access.describe()}, puts an active array into memory that is "

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
-from ..tape import Sweep, lanes_of
+from ..tape import Push, Sweep, lanes_of
 from .buffers import Buffer
 from .datatypes import datatype_named
 from .messages import Collective, call_site, line_of
@@ -22,6 +22,7 @@ from .reductions import PAIR_TYPES, known, pair_of
 from .reductions_second import partials_of_pairs
 from .rma_shadow import DONE, READY, Shadow, shadow_of
 from .rma_target import Target
+from .tangents import set_tangent
 
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
@@ -66,15 +67,13 @@ class Access:
         Where the target's old value arrives, if the derivative needs it or the operation has been put off.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
-    x_dot : list of ndarray or None
-        In forward mode: the tangent of what was read here, for each direction; None: zero.
     dots : (ndarray, ndarray) or None
         In second order, if the partial derivatives depend smoothly on values: the tangents of `values`.
     """
 
     __slots__ = (
         *("_operand", "_sink", "_values", "dots", "name", "old", "op", "origin", "request", "result"),
-        *("target", "where", "window", "x_dot"),
+        *("target", "where", "window"),
     )
     second = "each"
     goes_along = True
@@ -94,7 +93,6 @@ class Access:
         self._operand: np.ndarray | None = None
         self._sink: Buffer | None = None
         self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
-        self.x_dot: list[np.ndarray] | None = None
         self.dots: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -201,9 +199,6 @@ class Access:
         if self.origin is not None and came is not None:
             self.origin.add(sweep, came)
 
-    collect.second = "each"  # type: ignore[attr-defined]
-    collect.goes_along = True  # type: ignore[attr-defined]
-
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint in an epoch of Fence or Start."""
         going = self.take(sweep)
@@ -218,6 +213,20 @@ class Access:
         self.exchange(shadow, going)
         self.collect(sweep)
 
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangent in such an epoch, which comes at its end."""
+        forward = shadow_of(push, self.window)
+        if forward is None:
+            self.forget(push)
+            return
+        forward.note(self, self.origin)
+        forward.push(self)
+
+    def forget(self, push: Push) -> None:
+        """In a walk: nothing differentiable happened, and the result is a constant."""
+        if self.result is not None:
+            set_tangent(push, self.result, None)
+
     def describe(self) -> str:
         """For error messages."""
         return f"{self.name} with target rank {self.target.rank} in {self.window.reverse.name}, {line_of(self.where)}"
@@ -225,6 +234,27 @@ class Access:
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
         return f"the adjoint of {self.describe()}"
+
+
+class Begun:
+    """Record of the beginning of an access in a lock epoch, or of one that is put off: what it reads it reads now."""
+
+    __slots__ = ("access",)
+    second = "each"
+    goes_along = True
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Give the origin its adjoint."""
+        self.access.collect(sweep)
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: keep the tangent of the origin until the access has its turn."""
+        forward = shadow_of(push, self.access.window)
+        if forward is not None:
+            forward.note(self.access, self.access.origin)
 
 
 class Completed:
@@ -258,6 +288,23 @@ class Completed:
                 access.exchange(shadow, adjoint)
         turns.end(self.rank, self.ticket)
 
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangents of the accesses, likewise."""
+        lanes = lanes_of(push)
+        forward: list[Any] = [shadow_of(lane, self.window) for lane in lanes]
+        if forward[0] is None:
+            for lane in lanes:
+                for access in self.accesses:
+                    access.forget(lane)
+            return
+        turns = forward[0].turns
+        turns.begin(self.rank, self.ticket, self.waiting)
+        for each in forward:
+            for access in self.accesses:
+                each.push(access)
+            each.settle()
+        turns.end(self.rank, self.ticket)
+
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
         return f"its turn for {self.accesses[-1].waiting()}"
@@ -283,6 +330,12 @@ class Fence:
         shadow.win.Sync()
         shadow.deliver(sweep, self.waiting)
         shadow.barrier(self.waiting)
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the same; all of the epoch that it closes has been done before."""
+        forward = shadow_of(push, self.window)
+        if forward is not None:
+            forward.meet(self.waiting)
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
@@ -327,6 +380,12 @@ class Handshake:
             for entries in came:
                 shadow.add(entries, self.waiting)
         shadow.win.Sync()
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: as MPI does it."""
+        forward = shadow_of(push, self.window)
+        if forward is not None:
+            forward.shake_hands(push, self.name, self.partners, self.waiting)
 
     def meetings(self) -> list[tuple[Any, bool]]:
         """What it is counted among on both sides, and whether the other side comes after it."""

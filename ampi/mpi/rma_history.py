@@ -10,7 +10,7 @@ from mpi4py import MPI as mpi
 
 from .messages import Collective, Completion
 from .reverse_schedule import Started
-from .rma_access import Access, Completed, Handshake
+from .rma_access import Access, Completed, Fence, Handshake
 from .rma_order import Mark, Visit
 from .rma_precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
 
@@ -44,6 +44,7 @@ class _Stage:
 
 
 _NEVER = _Stage()
+_MOVE_NOTHING = Fence, Handshake, Completed, Visit  # or have a ticket
 _NOTHING: tuple[int, Counts] = (0, {})
 
 
@@ -54,9 +55,11 @@ class History:
     ----------
     begun : dict
         How many collectives of each kind this rank has begun.
+    works : dict
+        How many records before a mark may touch this rank's memory.
     """
 
-    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_now", "_stages", "_stages_of", "begun")
+    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_now", "_stages", "_stages_of", "begun", "works")
 
     def __init__(self, records: Iterable[Any], logs: Iterable[Any]) -> None:
         self.begun: Counts = {}
@@ -66,8 +69,9 @@ class History:
         self._stages: list[_Stage] = []
         self._stages_of: dict[tuple[Any, int, int], _Stage] = {}  # by window, target and ticket
         self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
+        self.works: dict[Mark, int] = {}
         self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
-        latest = 0
+        latest = works = 0
         seen: dict[Any, int] = {}
         for position, record in enumerate(records):
             adjoint = record.adjoint
@@ -77,11 +81,13 @@ class History:
                     seen[adjoint.window] = known  # type: ignore[assignment]
                     self._stages.append(_Stage(window=adjoint.window, seen=known))
                 # One without a bound stands behind the record whose adjoint waits for what it lets others do.
+                self.works[adjoint] = works
                 self._marks.setdefault(adjoint.window, []).append(
                     (adjoint, latest if adjoint.bound is None else position)
                 )
                 continue
             latest = position
+            works += not isinstance(adjoint, _MOVE_NOTHING)
             if isinstance(adjoint, (Visit, Completed)):
                 if self._now is None:
                     self._now = Moment(dict(self.begun), dict(self._ended))

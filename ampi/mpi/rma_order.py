@@ -383,14 +383,19 @@ class Mark:
         self.limit = limit
         self.bound = bound
 
-    def tangent(self, push: Push) -> None:
-        """Nothing: a walk goes through nothing that others do in windows."""
-
     def __call__(self, sweep: Sweep) -> None:
         """Lower the limit or the bound."""
         shadow = lanes_of(sweep)[0].state["windows"].get(self.window)
         if shadow is not None and shadow.turns is not None:
             shadow.turns.lower(self)
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: raise them."""
+        for forward in (lane.state["windows"].get(self.window) for lane in lanes_of(push)):
+            if forward is not None and forward.turns is not None:
+                forward.sync()
+                forward.turns.pass_by(self)  # the first one; the others find that they need not wait
+                forward.sync()
 
 
 class Visit:
@@ -421,6 +426,19 @@ class Visit:
         if not self.begins:
             turns.end(self.rank, self.ticket)
 
+    def tangent(self, push: Push) -> None:
+        """In a walk: the other way round."""
+        forward = [lane.state["windows"].get(self.window) for lane in lanes_of(push)]
+        if forward[0] is None:
+            return
+        turns = forward[0].turns
+        if not self.begins:
+            turns.begin(self.rank, self.ticket, self.waiting)
+        for each in forward:
+            each.visit(self.rank, not self.begins)
+        if self.begins:
+            turns.end(self.rank, self.ticket)
+
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""
         return (
@@ -428,11 +446,11 @@ class Visit:
         )
 
 
-class Turns:
-    """Tickets of a window in a sweep.
+class Schedule:
+    """Tickets of a window, of which each has its turn.
 
-    In the sweep the tickets of each target are numbered from 1, without those of other tapes, in the order that
-    `rma_precedence` gives them.
+    The tickets of each target are numbered from 1, without those of other tapes, in the order that `rma_precedence`
+    gives them.
 
     Parameters
     ----------
@@ -450,11 +468,15 @@ class Turns:
         Turn and limit of each rank.
     numbers : dict
         Number of each of this rank's tickets, by target and ticket.
+    places : dict
+        Limit and bound of each mark, in numbers, in the order of the tape.
+    seen : int
+        The number of the last ticket for this rank's memory that its tape knows of.
     problems : list of str
         Of all ranks: why they cannot be swept.
     """
 
-    __slots__ = ("_bound", "_held", "_limit", "_places", "_settled", "cells", "numbers", "problems", "reverse")
+    __slots__ = ("cells", "numbers", "places", "problems", "reverse", "seen")
 
     def __init__(self, window: Any, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
         reverse = self.reverse = window.reverse
@@ -478,12 +500,8 @@ class Turns:
                 break
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}
-        self._places, self._limit = history.places(window, order, seen)
-        self._bound = self._limit
-        self._held = 0
-        self._settled = False
-        self.cells = Cells(comm, [len(order), self._limit])
-        running.underway.append(self.release)
+        self.places, self.seen = history.places(window, order, seen)
+        self.cells = Cells(comm, self.beginning(len(order), history.works))
         problem = ""
         if late and touched:
             problem = (
@@ -497,6 +515,35 @@ class Turns:
                 "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
+
+    def beginning(self, count: int, works: dict[Mark, int]) -> list[int]:
+        """What this rank's cells are at first.
+
+        Parameters
+        ----------
+        count : int
+            The number of tickets for its memory.
+        works : dict
+            How many records before each mark may touch it.
+        """
+        raise NotImplementedError
+
+    def let_in(self) -> None:
+        """This rank has come to the end of its tape."""
+
+
+class Turns(Schedule):
+    """Turns in a sweep, in descending order."""
+
+    __slots__ = ("_bound", "_held", "_limit", "_settled")
+
+    def beginning(self, count: int, works: dict[Mark, int]) -> list[int]:
+        """The last ticket has the first turn, those that the tape knows of must wait."""
+        self._bound = self._limit = self.seen
+        self._held = 0
+        self._settled = False
+        running.underway.append(self.release)
+        return [count, self._limit]
 
     # ------------------------------------------------------------------------------------------- of others' memory
 
@@ -516,7 +563,7 @@ class Turns:
     def lower(self, mark: Mark) -> None:
         """The sweep has come to a mark."""
         self.release()
-        limit, bound = self._places[mark]
+        limit, bound = self.places[mark]
         if mark.limit is not None and limit != self._limit:
             self._limit = limit
             self.cells.write(self.cells.rank, _LIMIT, limit)

@@ -17,7 +17,7 @@ from .forward_windows import check_lost
 from .log import communication_of
 from .plain_buffers import mind
 from .requests import recorded
-from .rma_access import LOCATED, NONLINEAR, Access
+from .rma_access import LOCATED, NONLINEAR, Access, Begun
 from .rma_epochs import complete
 from .rma_target import target_of
 from .rma_trace import Trace, require_innermost, trace_of
@@ -73,7 +73,7 @@ def record(
     if trace.pushes:
         trace.note(access, source)
     if _waits(trace, access, rank, source, sink):
-        tape.append(access.collect, undo)
+        tape.append(Begun(access), undo)
     else:
         trace.accesses.append(access)
         tape.append(access, undo)
@@ -262,6 +262,8 @@ class Requested:
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: see `Completed`."""
+
+    arrive = begin
 
     def end(self) -> None:
         """The access is complete."""

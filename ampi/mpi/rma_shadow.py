@@ -242,10 +242,13 @@ def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
 
 
 def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None) -> None:
-    """At the end of a sweep; by lanes."""
+    """At the end of a sweep or a walk; by lanes."""
     if error is not None:
         stranded.append(shadows)
         return
+    for shadow in shadows[0].values():
+        if shadow.turns is not None:
+            shadow.turns.let_in()
     for mine in shadows:
         for shadow in mine.values():
             shadow.free()

@@ -12,7 +12,7 @@ from ..errors import ActivityError, CommunicationError
 from ..memory import Storage
 from ..recording import around, is_around
 from ..replays import books
-from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, no_tangent, where_called
+from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, where_called
 from .forward_windows import ForwardTrace, forward_trace
 from .log import communication_of
 from .messages import Collective, call_site, line_of
@@ -20,6 +20,7 @@ from .rma_access import Access, Completed, Handshake
 from .rma_history import History
 from .rma_order import Observer, Turns
 from .rma_shadow import Shadow, close_all
+from .rma_walk import ForwardTurns, walked
 from .rma_window import Window, require_own, windows
 from .tangents import require_program
 from .waiting import wait
@@ -225,18 +226,11 @@ class Traces:
                 used += trace.attached if window.storage is None else [window.storage]
         return used
 
-    def check_walk(self) -> None:
-        """Raise if a walk cannot go through what was done with windows."""
-        for window, trace in self.of.items():
-            if not communication_of(trace.tape()).log(window.reverse).says_nothing():
-                raise no_tangent("one-sided communication on a tape (ampi.jvp goes through it), which")
-
     def __call__(self, sweep: Sweep) -> None:
-        """Expose the adjoints of window memory; collective over each window that was used."""
-        if isinstance(sweep, Push):
-            return
+        """Expose the adjoints, in a walk the tangents, of window memory; collective over each window that was used."""
+        shadow_for, turns_for = (walked, ForwardTurns) if isinstance(sweep, Push) else (Shadow, Turns)
         lanes = lanes_of(sweep)  # of which each has its own shadow of a window; their turns are the same
-        shadows: list[dict[Window, Shadow]] = [{} for _ in lanes]
+        shadows: list[dict[Window, Any]] = [{} for _ in lanes]
         for lane, mine in zip(lanes, shadows):
             lane.state["windows"] = mine
         sweep.at_end(lambda error: close_all(shadows, error))
@@ -263,10 +257,10 @@ class Traces:
         history = History(sweep.tape.records, logs.values()) if drawn else None
         for window, trace in happening.items():
             for lane, mine in zip(lanes, shadows):
-                mine[window] = Shadow(lane, window, trace.attached)
+                mine[window] = shadow_for(lane, window, trace.attached)
             if facts[window][1]:
                 touched = any(mine[window].is_touched() for mine in shadows)
-                order = Turns(window, trace.tickets, self.observer.seen[window], touched, history)
+                order = turns_for(window, trace.tickets, self.observer.seen[window], touched, history)
                 for lane, mine in zip(lanes, shadows):
                     mine[window].follow(lane, order)
         turns = [shadow.turns for shadow in shadows[0].values() if shadow.turns is not None]

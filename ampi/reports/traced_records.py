@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..mpi.messages import Collective, Completion, Received, Sent
-from ..mpi.rma_access import Access, Completed
+from ..mpi.rma_access import Access, Begun, Completed
 from ..tape import Sweep, Tape
 from .events import AGREEMENT, EVENT, STAMP, SWEEP
 
@@ -134,7 +134,7 @@ class TracedRecords(list):
 
 def access_of(record: Any) -> Access | None:
     """The one-sided operation whose start a record is of."""
-    adjoint = getattr(record.adjoint, "__self__", record.adjoint)
+    adjoint = record.adjoint.access if isinstance(record.adjoint, Begun) else record.adjoint
     return adjoint if isinstance(adjoint, Access) else None
 
 

@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 from ..mpi.arguments import parse
 from ..mpi.messages import call_site, line_of
 from ..mpi.namespace import MPI
-from ..mpi.rma_access import Access, Fence, Handshake
+from ..mpi.rma_access import Access, Begun, Fence, Handshake
 from ..mpi.rma_window import window_of
 from ..mpi.rules import TABLE
 from ..recording import opened
@@ -174,7 +174,7 @@ def of_windows(tape: Tape) -> Iterator[tuple[Row, Numbers]]:
         size = window.reverse.partners
         for record in tape.records:
             adjoint = record.adjoint
-            part = getattr(adjoint, "__self__", adjoint)
+            part = adjoint.access if isinstance(adjoint, Begun) else adjoint
             if getattr(part, "window", None) is not window:
                 continue
             if isinstance(part, Access) and part.target.count:

@@ -31,6 +31,21 @@ _ANY = np.random.default_rng(0).uniform(0.5, 1.5, 4093)
 _USUAL = np.dtype(np.float64), 0
 
 
+class _Guarded(weakref.WeakKeyDictionary[Storage, np.ndarray]):
+    """Blocks of tangents, some of which are not to be touched at any time."""
+
+    def __init__(self, blocks: weakref.WeakKeyDictionary[Storage, np.ndarray]) -> None:
+        super().__init__(blocks)
+        self.checks: weakref.WeakKeyDictionary[Storage, Callable[[], None]] = weakref.WeakKeyDictionary()
+
+    def get(self, storage: Storage, default: Any = None) -> Any:
+        """The block of a storage, which is going to be touched."""
+        check = self.checks.get(storage)
+        if check is not None:
+            check()
+        return super().get(storage, default)
+
+
 class Push:
     """Tangents of memory.
 
@@ -112,6 +127,12 @@ class Push:
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """The tangent of a storage is kept elsewhere: in these bytes."""
         self._blocks[storage] = block
+
+    def guard(self, storage: Storage, check: Callable[[], None]) -> None:
+        """Have ``check()`` called before the tangent of a storage is taken or set."""
+        if not isinstance(self._blocks, _Guarded):
+            self._blocks = _Guarded(self._blocks)
+        self._blocks.checks[storage] = check
 
     def _in_slots(self, storage: Storage, block: np.ndarray) -> np.ndarray:
         """The block of memory of bytes into which numbers have been written so far, with a slot for each byte."""
@@ -413,18 +434,12 @@ def walk(
 def _check(tape: Tape) -> None:
     """Raise, on all ranks that communicated, if something on the tape has no tangent."""
     try:
-        for start in tape.sweep_starts.values():
-            getattr(start, "check_walk", _nothing)()
         for record in tape.records:
             if record.adjoint is not None:
                 tangent_of(record.adjoint)
     except ActivityError as error:
         tape.refuse(error)
         raise
-
-
-def _nothing() -> None:
-    pass
 
 
 def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = False) -> Any:

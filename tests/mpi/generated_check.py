@@ -388,15 +388,9 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
 
 
 def walked(f, x0, v):
-    """What a walk over a tape gives; nothing where it does not go through what the program does."""
+    """What a walk over a tape gives."""
     _, push = ampi.linearize(f, *x0)
-    try:
-        found = push(*(2 * d for d in v))
-    except ampi.ActivityError as error:
-        if "no tangent yet" not in str(error):
-            raise
-        return []
-    return [dot / 2 for dot in found]
+    return [dot / 2 for dot in push(*(2 * d for d in v))]
 
 
 def same_sum(what, found, expected, tolerance):

@@ -390,7 +390,7 @@ def check(make_comm, dtype, case, *arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ampi.ActivityWarning)
         f = lambda np, comm, x: program(np, comm, x, case, *arguments)
-        check_forward(f, comm, x0, direction, seed, x_bar, True, (tape, x, y))
+        check_forward(f, comm, x0, direction, seed, x_bar, (tape, x, y))
 
     wide = numpy.complex128 if numpy.dtype(dtype).kind == "c" else numpy.float64
     x0, seed, direction = x0.astype(wide), seed.astype(wide), direction.astype(wide)

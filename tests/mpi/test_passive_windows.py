@@ -1,14 +1,12 @@
 """Passive-target epochs: locks, flushes, requests, and the order in which their adjoints run."""
 
 import contextlib
-import functools
 import time
 
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import check as check_program
-from programs import random
+from programs import check, random
 from test_windows import WORLD, allocated, created, right
 
 import ampi
@@ -16,7 +14,6 @@ import ampi.numpy
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
-check = functools.partial(check_program, walk=False)
 
 REQUESTS = ampi.MPI.Request._base
 

@@ -1,20 +1,17 @@
 """One-sided communication: programs with windows against the complex step, and the traps one by one."""
 
-import functools
 import gc
 
 import numpy
 import pytest
 from mpi4py import MPI
-from programs import broken_in, random, typeof
-from programs import check as check_program
+from programs import broken_in, check, random, typeof
 
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
-check = functools.partial(check_program, walk=False)
 
 WORLD = MPI.COMM_WORLD
 DTYPES = ["float32", "float64", "complex64", "complex128"]
