@@ -101,13 +101,14 @@ class Shadow:
         sweep.adopt(window.storage, self.block)
         for rank, segment in window.segments.items():
             sweep.adopt(segment, self._segment(rank))
-            sweep.guards[segment] = partial(self._require_turn, rank)
+            sweep.guards[segment] = partial(self.require_turn, rank)
         window.reverse.comm.Barrier()
 
     def _segment(self, rank: int) -> np.ndarray:
         return np.asarray(memoryview(self.win.Shared_query(rank)[0])).view(np.uint8)
 
-    def _require_turn(self, rank: int) -> None:
+    def require_turn(self, rank: int) -> None:
+        """Raise if work on another rank's memory is not at its turn."""
         if rank not in self.visiting:
             raise CommunicationError(
                 f"rank {self.window.reverse.rank}: work on rank {rank}'s memory in {self.window.reverse.name} was "

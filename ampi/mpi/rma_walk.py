@@ -133,5 +133,5 @@ def walked(push: Push, window: Window, attached: Iterable[Storage]) -> Walked:
     """Expose the tangents of window memory in one direction; collective over the window."""
     shadow = ForwardShadow(push, window, attached)
     for rank, segment in (window.segments or {}).items():
-        push.guard(segment, partial(shadow._require_turn, rank))
+        push.guard(segment, partial(shadow.require_turn, rank))
     return Walked(push, window, shadow)
