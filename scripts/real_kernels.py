@@ -452,6 +452,8 @@ def measure(dispatcher, texts, size):
     """How the gradient compares with differences; and the seconds of CPU for the first call and the first gradient."""
     point = values(dispatcher, texts, size)
     before = time.process_time()
+    if not dispatcher._can_compile:  # it has been, for the signatures that it was given when the module was imported
+        compile_anew(dispatcher)
     try:
         differences = Differences(dispatcher, texts, point)
     except ArithmeticError as error:  # arguments of an earlier run
@@ -466,6 +468,13 @@ def measure(dispatcher, texts, size):
         return
     yield {"gradient_seconds": round(time.process_time() - before, 2)}
     yield verdict(differences, value, gradient)
+
+
+def compile_anew(dispatcher):
+    import numba
+
+    again = numba.njit(**{n: v for n, v in dispatcher.targetoptions.items() if n in OPTIONS and v})(dispatcher.py_func)
+    again.compile(dispatcher.signatures[0])
 
 
 def gradient_of(dispatcher, point, differences):

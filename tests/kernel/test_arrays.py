@@ -290,6 +290,14 @@ def parts_from_calls(x, y):
     return z * x[1], y
 
 
+@case((3,), (3, 4))
+def ellipses_for_no_axis(x, a):
+    x[..., 1] = x[..., 0] * a[1, ..., 2]
+    x[2, ...] += a[..., 1, 2] * a[0, 3, ...]
+    a[0, ..., 1:3] *= x[..., 1]
+    return x[..., 2] * 2.0, a
+
+
 @case((6,), (6,))
 def parts_as_results(x, y):
     x[2] *= y[0]

@@ -241,6 +241,12 @@ def is_simple(items: list[Any]) -> bool:
     return all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items)
 
 
+def without_idle_ellipsis(array: ir.Var, items: list[Any]) -> list[Any]:
+    """An index without an ellipsis that stands for no axis: ``a[..., k]`` of a vector is a number for Numba."""
+    axes = [item for item in items if item is not None and item is not Ellipsis]
+    return [item for item in items if item is not Ellipsis] if len(axes) == array.type.ndim else items
+
+
 def place(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> Place:
     """What an index means."""
     items = completed(builder, node, array, items)

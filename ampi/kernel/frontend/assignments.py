@@ -230,7 +230,7 @@ def indexed(builder: Any, node: ast.Subscript | ast.Attribute) -> tuple[ir.Var, 
         builder.fail(node, "cannot assign to an attribute", "assign to a name or to an element")
     if not (isinstance(array, ir.Var) and inference.is_array(array.type)):
         builder.fail(node, "only elements of arrays can be assigned", "tuples cannot change; use a local array")
-    return array, subscripts.index_items(builder, node)
+    return array, array_values.without_idle_ellipsis(array, subscripts.index_items(builder, node))
 
 
 def is_element(array: ir.Var, items: list[Any]) -> bool:

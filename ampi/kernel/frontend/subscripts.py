@@ -109,7 +109,7 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
         return structured_arrays.part(builder, node, owner, index_items(builder, node), hint)
     if not (isinstance(owner, ir.Var) and inference.is_array(owner.type)):
         builder.fail(node, "only arrays and tuples can be indexed")
-    items = index_items(builder, node)
+    items = array_values.without_idle_ellipsis(owner, index_items(builder, node))
     if not array_values.is_simple(items):
         part = array_values.part(builder, node, owner, items, hint)
         return sequences.copied_list(builder, node, part) if sequences.is_list(builder, owner) else part
