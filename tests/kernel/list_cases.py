@@ -3,6 +3,8 @@
 import numba
 import numpy as np
 from language_cases import SCALE, case, x, y
+from numba import types
+from numba.typed import List
 
 
 @case(x, y)
@@ -16,6 +18,27 @@ def list_after_its_comprehension(a, b):
     copy = squares[1:4]
     squares[1] = 5.0 * a[0]
     return np.array(squares).sum() + copy[0] * squares[-1] + len(squares), np.array(copy)
+
+
+@case(x, y, 0.4)
+def lists_of_numbas_types(a, b, limit):
+    places = List.empty_list(numba.types.int32)
+    kept = numba.typed.List.empty_list(numba.float64)
+    single = List.empty_list(numba.float32)
+    whole = List.empty_list(types.int64)
+    for i in range(a.shape[0]):
+        if i % 3:
+            places.append(i)
+            kept.append(a[i] * b[i % b.shape[0]])
+    kept.append(2)
+    kept.insert(0, limit * 3)
+    single.append(1.0 / 3.0)
+    whole.append(7)
+    result = np.zeros(len(kept))
+    for k in range(len(places)):
+        result[places[k]] = kept[k + 1] * a[places[k]]
+    result[-1] += kept.pop() * whole[0] + kept[0] * kept[-1]
+    return result * single[0]
 
 
 @case(x, 3)

@@ -26,7 +26,7 @@ from ampi.kernel.runtime.random_state import Generators
 
 PATTERNS = [("a", "b", "c", "u", "v"), ("a",), ("u", "c")]
 SWITCHES = [Options(), *(Options(without=frozenset({n})) for n in ANALYSES)]
-HEADER = "import math\nimport numpy as np\nfrom numba import njit, prange\n"
+HEADER = "import math\nimport numba\nimport numpy as np\nfrom numba import njit, prange\nfrom numba.typed import List\n"
 
 
 @numba.njit

@@ -103,6 +103,7 @@ class Language(Program):
         simple += [
             self.growing_list,
             self.changing_list,
+            self.list_of_a_type,
             self.list_of_tuples,
             self.comprehension_of_two_loops,
             self.sized_in_a_branch,
@@ -318,6 +319,23 @@ class Language(Program):
                     self.counters.pop()
             self.depth -= 1
         self.line(f"{x} = np.tanh(np.sum(np.array({name})) + {name}[-1] * len({name}) + {name}[0])")
+        self.scalars.append(x)
+
+    def list_of_a_type(self):
+        """One of Numba's own, which is told what it holds."""
+        name, x, i = self.fresh("l"), self.fresh("s"), self.fresh("i")
+        self.line(f"{name} = List.empty_list(numba.float64)")
+        self.line(f"{name}.append({self.random.choice(['2', self.atom(), self.expression()])})")
+        self.line(f"for {i} in range({self.random.choice(['n', '1, n'])}):")
+        self.counters.append(i)
+        if self.random.random() < 0.5:
+            self.line(f"    if {self.condition()}:")
+            self.line(f"        {name}.append({self.atom()} * 0.5)")
+        self.line(f"    {name}.append({self.expression()} * 0.3 + {name}[-1])")
+        self.counters.pop()
+        if self.random.random() < 0.5:
+            self.line(f"{name}[0] = {name}.pop() * {self.atom()}")
+        self.line(f"{x} = np.tanh({name}[0] * {name}[-1] + len({name}))")
         self.scalars.append(x)
 
     def change(self, name):

@@ -1,5 +1,6 @@
 """Lists of numbers, spelled out as arrays that are filled, before anything is typed.
 
+* ``list()``, ``List()`` and ``List.empty_list(int64)`` of ``numba.typed`` are ``[]``;
 * ``[f(x) for x in a if x > 0]`` is an array with room for all, and a loop that puts the values into it;
 * ``l = [x0]`` and statements that append to it or take away from it: an array with room for all, and how many there are
   (see `growing_lists`);
@@ -13,13 +14,15 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from numba import typed
+from numba import typed, types
+from numba.np.numpy_support import as_dtype
 
 from ampi.kernel.frontend.drawn_once import DrawnOnce, draws, once
 from ampi.kernel.frontend.growing_lists import Growing
 from ampi.kernel.frontend.list_lengths import begun, changes
 from ampi.kernel.frontend.list_nodes import (
     Elements,
+    Known,
     Length,
     assign,
     copied,
@@ -43,9 +46,7 @@ def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None
     definition = source.definition
     spell_sets(definition, known, spelling.fresh, source.fail)
     DrawnOnce(known, spelling.fresh).visit(definition)
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _makes_a_list(node.value, known):
-            node.value = ast.copy_location(ast.List([], ast.Load()), node.value)
+    _spell_calls(definition, known)
     definition.body = spelling.block(definition.body)
     spelling.assigned_elements(definition)
 
@@ -189,16 +190,39 @@ def _one_by_one(statement: ast.stmt) -> list[ast.stmt]:
     return [statement]
 
 
-def _makes_a_list(call: ast.Call, known: dict[str, Any]) -> bool:
-    """Whether it is ``list()``, or ``List()`` of ``numba.typed``."""
-    path: list[str] = []
-    owner: Any = call.func
-    while isinstance(owner, ast.Attribute):
-        path, owner = [owner.attr, *path], owner.value
-    found: Any = known.get(owner.id) if isinstance(owner, ast.Name) else None
-    for name in path:
-        found = getattr(found, name, None)
-    return (found is list or found is typed.List) and not (call.args or call.keywords)
+def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
+    """``list()``, and ``List()`` and ``List.empty_list(float64)`` of ``numba.typed``, as ``[]``; what is appended to a
+    list of a given type is converted to it."""
+    given: dict[str, set[Any]] = {}
+    for node in ast.walk(definition):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+            continue
+        call, item = node.value, None
+        found = _known_by(call.func, known)
+        if call.keywords or len(call.args) > 1:
+            continue
+        if call.args:
+            item = _known_by(call.args[0], known)
+            if found != typed.List.empty_list or not isinstance(item, types.Number):
+                continue
+        elif found is not list and found is not typed.List:
+            continue
+        node.value = ast.copy_location(ast.List([], ast.Load()), call)
+        for target in node.targets:
+            if item is not None and isinstance(target, ast.Name):
+                given.setdefault(target.id, set()).add(item)
+    for node in ast.walk(definition):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "insert"), args=[*_, value]):
+                for item in given.get(name, ()):
+                    node.args[-1] = placed(ast.Call(Known(as_dtype(item).type), [value], []), value)
+
+
+def _known_by(node: ast.expr, known: dict[str, Any]) -> Any:
+    """What a name or a path such as ``numba.typed.List`` stands for; None if that is not known."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_known_by(node.value, known), node.attr, None)
+    return known.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def _is_repeated(value: ast.expr) -> bool:
