@@ -217,6 +217,20 @@ def cycle(size: int) -> tuple:
     return primal, gradient, sum(array.nbytes for array in state.values() if hasattr(array, "nbytes"))
 
 
+def energy_of_a_cycle(domain, state: dict):
+    """The kinetic energy after a cycle that begins with a saved state, as a function of energy, coordinates, ..."""
+    from sedov import sensitivity
+
+    def energy(*fields):
+        sensitivity.restore(domain, state)
+        for name, field in zip(sensitivity.INDEPENDENTS, fields):
+            getattr(domain, name)[...] = field
+        sensitivity.run_cycles(domain, 1)
+        return sensitivity.kinetic_energy(domain)
+
+    return energy
+
+
 def first(size: int) -> dict:
     """The first gradient in this process, and what had to be compiled on all ranks for it."""
     from numba.core import event
