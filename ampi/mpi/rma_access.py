@@ -263,6 +263,7 @@ class Completed:
     __slots__ = ("accesses", "rank", "ticket", "window")
     second = "joint"
     together = True
+    touches_memory = False  # without a ticket
     goes_along = True
 
     def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
@@ -316,6 +317,7 @@ class Fence:
     __slots__ = ("token", "window")
     meets = True
     second = "each"
+    touches_memory = False
     goes_along = True
 
     def __init__(self, window: Any, token: Collective) -> None:
@@ -348,6 +350,7 @@ class Handshake:
     __slots__ = ("name", "partners", "where", "window")
     meets = True
     second = "each"
+    touches_memory = False
     goes_along = True
 
     def __init__(self, name: str, window: Any, partners: list[int]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from mpi4py import MPI as mpi
 
-from .messages import Collective, Completion
+from .collective_calls import Performed
+from .messages import Collective, Completion, LoggedMessage
 from .reverse_schedule import Started
-from .rma_access import Access, Completed, Fence, Handshake
+from .rma_access import Access, Completed, Handshake
 from .rma_order import Mark, Visit
 from .rma_precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
 
@@ -44,7 +47,6 @@ class _Stage:
 
 
 _NEVER = _Stage()
-_MOVE_NOTHING = Fence, Handshake, Completed, Visit  # or have a ticket
 _NOTHING: tuple[int, Counts] = (0, {})
 
 
@@ -55,11 +57,24 @@ class History:
     ----------
     begun : dict
         How many collectives of each kind this rank has begun.
-    works : dict
-        How many records before a mark may touch this rank's memory.
+    touching : list of int
+        The records that may touch this rank's memory.
+    facts : dict
+        For each mark, its place on the tape, and how many collectives of each kind had ended before it.
     """
 
-    __slots__ = ("_begins", "_ended", "_indices", "_marks", "_now", "_stages", "_stages_of", "begun", "works")
+    __slots__ = (
+        "_begins",
+        "_ended",
+        "_indices",
+        "_marks",
+        "_now",
+        "_stages",
+        "_stages_of",
+        "begun",
+        "facts",
+        "touching",
+    )
 
     def __init__(self, records: Iterable[Any], logs: Iterable[Any]) -> None:
         self.begun: Counts = {}
@@ -69,9 +84,11 @@ class History:
         self._stages: list[_Stage] = []
         self._stages_of: dict[tuple[Any, int, int], _Stage] = {}  # by window, target and ticket
         self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
-        self.works: dict[Mark, int] = {}
+        self.touching: list[int] = []
+        self.facts: dict[Mark, tuple[int, Counts]] = {}
+        so_far: Counts = {}
         self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
-        latest = works = 0
+        latest = 0
         seen: dict[Any, int] = {}
         for position, record in enumerate(records):
             adjoint = record.adjoint
@@ -81,13 +98,15 @@ class History:
                     seen[adjoint.window] = known  # type: ignore[assignment]
                     self._stages.append(_Stage(window=adjoint.window, seen=known))
                 # One without a bound stands behind the record whose adjoint waits for what it lets others do.
-                self.works[adjoint] = works
+                so_far = higher(so_far, self._ended)
+                self.facts[adjoint] = position, so_far
                 self._marks.setdefault(adjoint.window, []).append(
                     (adjoint, latest if adjoint.bound is None else position)
                 )
                 continue
             latest = position
-            works += not isinstance(adjoint, _MOVE_NOTHING)
+            if _may_touch(adjoint):
+                self.touching.append(position)
             if isinstance(adjoint, (Visit, Completed)):
                 if self._now is None:
                     self._now = Moment(dict(self.begun), dict(self._ended))
@@ -200,8 +219,38 @@ class History:
         }
         return places, limits(seen, 1 << 62)
 
+    def preceding(self, order: list[Drawn], marks: Iterable[Mark]) -> list[int]:
+        """For each mark, and for the end of the tape, the number of the last ticket that its rank drew before a
+        collective which had ended here by then: whenever it was seen, the access came first."""
+        ended = [*(self.facts[mark][1] for mark in marks), self._ended]
+        last = [0] * len(ended)
+        for number, drawn in enumerate(order, 1):
+            first = bisect_left(ended, True, key=drawn.precedes)  # they rise
+            if first < len(ended):
+                last[first] = number
+        return list(accumulate(last, max))
+
     def _follows(self, ended: Counts) -> int:
         return max((self._begins.get((kind, number - 1), -1) for kind, number in ended.items()), default=-1)
+
+
+def _may_touch(adjoint: Any) -> bool:
+    """Whether a record may touch the memory of a window, without a ticket."""
+    if not getattr(adjoint, "touches_memory", True):
+        return False
+    if isinstance(adjoint, Completion):
+        return any(map(_may_touch, adjoint))
+    part = adjoint.performed if isinstance(adjoint, Started) else adjoint
+    if isinstance(part, Performed):
+        buffers = *part.call.reads, *part.call.writes
+    elif isinstance(part, LoggedMessage):
+        buffers = () if part.buffer is None else (part.buffer,)
+    else:
+        return True
+    return any(
+        not hasattr(buffer, "storages") or any(s is not None and s.volatile for s in buffer.storages)
+        for buffer in buffers
+    )
 
 
 def _touched(access: Access) -> Touched:

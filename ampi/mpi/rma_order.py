@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -326,7 +326,8 @@ class Observer:
         It may have been seen before, by chance: see `rma_precedence`.
         """
         news = dict(self._news())
-        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items() if seen]
+        waits_only = not getattr(record.adjoint, "touches_memory", True)
+        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items() if seen or not waits_only]
         self.records.extend(_record(Mark(window, None, seen)) for window, seen in marked)
         self.records.append(record)
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
@@ -376,6 +377,7 @@ class Mark:
     __slots__ = ("bound", "limit", "window")
     second = "joint"
     together = True
+    touches_memory = False
     goes_along = True
 
     def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
@@ -390,12 +392,7 @@ class Mark:
             shadow.turns.lower(self)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: raise them."""
-        for forward in (lane.state["windows"].get(self.window) for lane in lanes_of(push)):
-            if forward is not None and forward.turns is not None:
-                forward.sync()
-                forward.turns.pass_by(self)  # the first one; the others find that they need not wait
-                forward.sync()
+        """Nothing: a walk knows from its beginning what waits for what."""
 
 
 class Visit:
@@ -404,6 +401,7 @@ class Visit:
     __slots__ = ("begins", "rank", "ticket", "window")
     second = "joint"
     together = True
+    touches_memory = False  # the work in between has a ticket
     goes_along = True
 
     def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
@@ -500,8 +498,8 @@ class Schedule:
                 break
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}
-        self.places, self.seen = history.places(window, order, seen)
-        self.cells = Cells(comm, self.beginning(len(order), history.works))
+        self.places, self.seen = history.places(window, self.told(order), seen)
+        self.cells = Cells(comm, self.beginning(order, history))
         problem = ""
         if late and touched:
             problem = (
@@ -516,17 +514,16 @@ class Schedule:
             )
         self.problems = [text for text in comm.allgather(problem) if text]
 
-    def beginning(self, count: int, works: dict[Mark, int]) -> list[int]:
-        """What this rank's cells are at first.
+    def told(self, order: list[Drawn]) -> list[Drawn]:
+        """The tickets with what is to be taken to have ended before them."""
+        return order
 
-        Parameters
-        ----------
-        count : int
-            The number of tickets for its memory.
-        works : dict
-            How many records before each mark may touch it.
-        """
+    def beginning(self, order: list[Drawn], history: Any) -> list[int]:
+        """What this rank's cells are at first, with these tickets for its memory, and this tape."""
         raise NotImplementedError
+
+    def attend(self, sweep: Any, shadows: Sequence[Any]) -> None:
+        """A walk begins, with these shadows in its directions."""
 
     def let_in(self) -> None:
         """This rank has come to the end of its tape."""
@@ -537,13 +534,18 @@ class Turns(Schedule):
 
     __slots__ = ("_bound", "_held", "_limit", "_settled")
 
-    def beginning(self, count: int, works: dict[Mark, int]) -> list[int]:
+    def beginning(self, order: list[Drawn], history: Any) -> list[int]:
         """The last ticket has the first turn, those that the tape knows of must wait."""
-        self._bound = self._limit = self.seen
+        *above, end = history.preceding(order, self.places)
+        self.places = {
+            mark: (max(bound if mark.limit is None else limit, k), max(bound, k))
+            for (mark, (limit, bound)), k in zip(self.places.items(), above)
+        }
+        self._bound = self._limit = max(self.seen, end)
         self._held = 0
         self._settled = False
         running.underway.append(self.release)
-        return [count, self._limit]
+        return [len(order), self._limit]
 
     # ------------------------------------------------------------------------------------------- of others' memory
 
@@ -564,7 +566,7 @@ class Turns(Schedule):
         """The sweep has come to a mark."""
         self.release()
         limit, bound = self.places[mark]
-        if mark.limit is not None and limit != self._limit:
+        if limit != self._limit:
             self._limit = limit
             self.cells.write(self.cells.rank, _LIMIT, limit)
         if mark.bound is not None:

@@ -263,6 +263,7 @@ class Traces:
                 order = turns_for(window, trace.tickets, self.observer.seen[window], touched, history)
                 for lane, mine in zip(lanes, shadows):
                     mine[window].follow(lane, order)
+                order.attend(sweep, [mine[window] for mine in shadows])
         turns = [shadow.turns for shadow in shadows[0].values() if shadow.turns is not None]
         problems = list(dict.fromkeys(text for t in turns for text in t.problems))
         if problems:

@@ -9,15 +9,16 @@ the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from ..memory import Storage
 from ..tape import Push
 from .forward_windows import ForwardShadow, ForwardTrace
-from .rma_order import Mark, Schedule
+from .rma_order import Schedule
+from .rma_precedence import Drawn
 from .rma_shadow import DONE, READY
 from .rma_window import Window
 from .waiting import Patience
@@ -28,30 +29,43 @@ _DONE, _LAST = 0, 1  # the last ticket whose turn is over; the last one that may
 class ForwardTurns(Schedule):
     """Turns in a walk, in ascending order."""
 
-    __slots__ = ("_last", "_preceding")
+    __slots__ = ("lasts", "waits")
 
-    def beginning(self, count: int, works: dict[Mark, int]) -> list[int]:
+    def told(self, order: list[Drawn]) -> list[Drawn]:
+        """Without collectives that the rank itself had yet to come to, of whose end it knew by chance."""
+        return [
+            drawn._replace(ended={k: n for k, n in drawn.ended.items() if not drawn.precedes({k: n})})
+            for drawn in order
+        ]
+
+    def beginning(self, order: list[Drawn], history: Any) -> list[int]:
         """The first ticket has the first turn, as soon as this rank has come far enough."""
-        # Marks say what had been seen before.  What lies between two of them comes after the tickets up to the limit of
-        # the second one, and before those above its bound.  Where nothing between them touches the memory, there is no
-        # need to wait for that: a fence may end after accesses that nobody had seen before it.
-        limits = [(mark, limit) for mark, (limit, _) in self.places.items() if mark.limit is not None]
-        end: tuple[Any, int] = None, self.seen
-        self._preceding = {mark: limit for (mark, _), (_, limit) in pairwise([*limits, end])}
-        bounds = [(mark, bound) for mark, (_, bound) in self.places.items() if mark.bound is not None]
-        last = self.seen
-        self._last = {bounds[-1][0]: last} if bounds else {}
-        for (mark, _), (following, bound) in reversed(list(pairwise(bounds))):
-            if works[following] > works[mark]:
-                last = bound
-            self._last[mark] = last
-        if bounds and works[bounds[0][0]]:
-            last = bounds[0][1]
+        # A mark says what had been seen before: records that touch the memory come before the tickets above the bound
+        # of the next mark, and after those up to its limit.
+        touching = history.touching
+        places = [history.facts[mark][0] for mark in self.places]
+        *above, end = history.preceding(order, self.places)
+        last = max(self.seen, end)
+        self.lasts: list[tuple[int, int]] = []  # a record, and the last ticket that is let in after it
+        self.waits: list[tuple[int, int]] = []  # a record, and the last ticket that comes before it
+        following, limit_after = len(touching), self.seen
+        for mark, (limit, bound), at, other in reversed(list(zip(self.places, self.places.values(), places, above))):
+            before = bisect_left(touching, at)
+            if mark.bound is not None:
+                if before:
+                    self.lasts.append((touching[before - 1], last))
+                    last = max(bound, other)
+            if mark.limit is not None:
+                if before < following:
+                    self.waits.append((touching[before], limit_after))
+                following, limit_after = before, limit
         return [0, last]
 
     def begin(self, rank: int, ticket: int, describe: Callable[[], str]) -> None:
         """Wait for the turn of one of this rank's tickets."""
         number = self.numbers[rank, ticket]
+        if rank == self.cells.rank and number > int(self.cells.own[_LAST]):
+            self.cells.write(rank, _LAST, number)
         with Patience(describe, lambda: [(self.reverse, None)]) as patience:
             while self.cells.read(rank, _LAST) < number or self.cells.read(rank, _DONE) != number - 1:
                 patience.pause()
@@ -60,16 +74,28 @@ class ForwardTurns(Schedule):
         """The turn is over."""
         self.cells.write(rank, _DONE, self.numbers[rank, ticket])
 
-    def pass_by(self, mark: Mark) -> None:
-        """The walk has come to a mark: let others have their turns, and wait for those that come first."""
-        last = self._last.get(mark)
-        if last is not None and last > int(self.cells.own[_LAST]):
-            self.cells.write(self.cells.rank, _LAST, last)
-        preceding = self._preceding.get(mark, 0)
-        if int(self.cells.own[_DONE]) < preceding:
-            with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
-                while int(self.cells.own[_DONE]) < preceding:
-                    patience.pause()
+    def attend(self, push: Push, forward: Sequence[Walked]) -> None:
+        """A walk begins: say what waits for what."""
+
+        def let_in(last: int) -> None:
+            for each in forward:
+                each.sync()
+            if last > int(self.cells.own[_LAST]):
+                self.cells.write(self.cells.rank, _LAST, last)
+
+        def settle(preceding: int) -> None:
+            if int(self.cells.own[_DONE]) < preceding:
+                with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
+                    while int(self.cells.own[_DONE]) < preceding:
+                        patience.pause()
+            for each in forward:
+                each.sync()
+
+        for place, last in self.lasts:
+            push.then.setdefault(place, []).append(partial(let_in, last))
+        for place, preceding in self.waits:
+            push.ahead.setdefault(place, []).append(partial(settle, preceding))
+        push.at_last.append(partial(settle, self.seen))
 
     def let_in(self) -> None:
         """Let those have their turns whose accesses came after this rank's tape had been closed."""

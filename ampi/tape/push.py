@@ -58,6 +58,8 @@ class Push:
         The values that the present record's ``arrays_after`` had when its operation had run.
     at_last : list of callable
         In a walk: called when all records have been passed.
+    ahead, then : dict of list of callable
+        In a walk: called before and after a record, by its place on the tape.
     ends : list of callable
         Called at the very end, the last one first, with the error that has come or None.
     """
@@ -69,6 +71,8 @@ class Push:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.at_last: list[Callable[[], None]] = []
+        self.ahead: dict[int, list[Callable[[], None]]] = {}
+        self.then: dict[int, list[Callable[[], None]]] = {}
         self.ends: list[Callable[[BaseException | None], None]] = []
         self.state: dict[Any, Any] = {}
         self.after: list[np.ndarray] = []
@@ -407,12 +411,16 @@ def walk(
         for undo in reversed(undos):
             undo.swap()
             done += 1
-        for record in tape.records:
+        for place, record in enumerate(tape.records):
             for undo in record.undo:
                 undo.swap()
                 done -= 1
+            for call in push.ahead.get(place, ()):
+                call()
             if record.adjoint is not None:
                 push.push(record.adjoint, record.undo)
+            for call in push.then.get(place, ()):
+                call()
         for last in push.at_last:
             last()
         result = finish(push)
