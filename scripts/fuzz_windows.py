@@ -6,14 +6,15 @@ import random
 import sys
 import time
 
-sys.path[:0] = [str(pathlib.Path(__file__).parent.parent / "tests" / folder) for folder in ("mpi", "")]
-
-from test_random_windows import check
-
-from ampi.mpi import COMM_WORLD
+TESTS = pathlib.Path(__file__).parent.parent / "tests"
 
 
 def main() -> None:
+    sys.path[:0] = [str(TESTS / "mpi"), str(TESTS)]
+    from test_random_windows import check
+
+    from ampi.mpi import COMM_WORLD
+
     parser = argparse.ArgumentParser(prog="scripts/fuzz --windows", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first; default: by chance")
