@@ -57,8 +57,6 @@ class History:
     ----------
     begun : dict
         How many collectives of each kind this rank has begun.
-    touching : list of int
-        The records that may touch this rank's memory.
     facts : dict
         For each mark, its place on the tape, and how many collectives of each kind had ended before it.
     """
@@ -69,14 +67,14 @@ class History:
         "_indices",
         "_marks",
         "_now",
+        "_records",
         "_stages",
         "_stages_of",
         "begun",
         "facts",
-        "touching",
     )
 
-    def __init__(self, records: Iterable[Any], logs: Iterable[Any]) -> None:
+    def __init__(self, records: Sequence[Any], logs: Iterable[Any]) -> None:
         self.begun: Counts = {}
         self._ended: Counts = {}
         self._now: Moment | None = None
@@ -84,7 +82,7 @@ class History:
         self._stages: list[_Stage] = []
         self._stages_of: dict[tuple[Any, int, int], _Stage] = {}  # by window, target and ticket
         self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
-        self.touching: list[int] = []
+        self._records = records
         self.facts: dict[Mark, tuple[int, Counts]] = {}
         so_far: Counts = {}
         self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
@@ -105,8 +103,6 @@ class History:
                 )
                 continue
             latest = position
-            if _may_touch(adjoint):
-                self.touching.append(position)
             if isinstance(adjoint, (Visit, Completed)):
                 if self._now is None:
                     self._now = Moment(dict(self.begun), dict(self._ended))
@@ -219,6 +215,10 @@ class History:
         }
         return places, limits(seen, 1 << 62)
 
+    def touching(self) -> list[int]:
+        """The places of records that may touch the memory of windows, without a ticket."""
+        return [place for place, record in enumerate(self._records) if _may_touch(record.adjoint)]
+
     def preceding(self, order: list[Drawn], marks: Iterable[Mark]) -> list[int]:
         """For each mark, and for the end of the tape, the number of the last ticket that its rank drew before a
         collective which had ended here by then: whenever it was seen, the access came first."""
@@ -235,7 +235,6 @@ class History:
 
 
 def _may_touch(adjoint: Any) -> bool:
-    """Whether a record may touch the memory of a window, without a ticket."""
     if not getattr(adjoint, "touches_memory", True):
         return False
     if isinstance(adjoint, Completion):

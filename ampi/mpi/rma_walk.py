@@ -42,7 +42,7 @@ class ForwardTurns(Schedule):
         """The first ticket has the first turn, as soon as this rank has come far enough."""
         # A mark says what had been seen before: records that touch the memory come before the tickets above the bound
         # of the next mark, and after those up to its limit.
-        touching = history.touching
+        touching = history.touching()
         places = [history.facts[mark][0] for mark in self.places]
         *above, end = history.preceding(order, self.places)
         last = max(self.seen, end)
