@@ -326,8 +326,7 @@ class Observer:
         It may have been seen before, by chance: see `rma_precedence`.
         """
         news = dict(self._news())
-        waits_only = not getattr(record.adjoint, "touches_memory", True)
-        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items() if seen or not waits_only]
+        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items()]
         self.records.extend(_record(Mark(window, None, seen)) for window, seen in marked)
         self.records.append(record)
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
