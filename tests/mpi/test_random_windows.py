@@ -48,4 +48,4 @@ def check(seed, length, parts=False):
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_order_follows_from_what_is_said(seed):
-    check(seed, 12 if seed % 2 else 40)
+    check(seed, 12 if seed % 2 else 20)
