@@ -109,6 +109,21 @@ def window(x):
     return np.sum(y * y)
 
 
+def locks(x):
+    shared = MPI.Win.Allocate_shared(32, 8, comm=COMM_WORLD)
+    segments = [np.frombuffer(shared.Shared_query(rank)[0]) for rank in (COMM_WORLD.rank, AFTER)]
+    segments[0][...] = x
+    COMM_WORLD.Barrier()
+    shared.Lock(AFTER)
+    shared.Accumulate(x * x, AFTER)
+    shared.Unlock(AFTER)
+    COMM_WORLD.Barrier()
+    y = segments[0] * segments[1]
+    COMM_WORLD.Barrier()
+    shared.Free()
+    return np.sum(y)
+
+
 def loop(x):
     return np.sum(ampi.timeloop(lambda u: u - 0.1 * u * u, np.array(x), steps=9, checkpoints=2))
 
@@ -135,7 +150,7 @@ def tape(f, sweeps=2):
 
 
 PROGRAMS = [arrays, elements, kernels, libraries, author, requests, persistent, objects, collectives, topology, window]
-PROGRAMS += [loop, loop_in_place, loop_over_numbers]
+PROGRAMS += [locks, loop, loop_in_place, loop_over_numbers]
 MODES = {
     "no tape": lambda f: f(np.array(X)),
     "no sweep": lambda f: tape(f, 0),

@@ -46,18 +46,18 @@ class ForwardTurns(Schedule):
         places = [history.facts[mark][0] for mark in self.places]
         *above, end = history.preceding(order, self.places)
         last = max(self.seen, end)
-        self.lasts: list[tuple[int, int]] = []  # a record, and the last ticket that is let in after it
-        self.waits: list[tuple[int, int]] = []  # a record, and the last ticket that comes before it
+        self.lasts: dict[int, int] = {}  # by record, the last ticket that is let in after it
+        self.waits: dict[int, int] = {}  # by record, the last ticket that comes before it
         following, limit_after = len(touching), self.seen
         for mark, (limit, bound), at, other in reversed(list(zip(self.places, self.places.values(), places, above))):
             before = bisect_left(touching, at)
             if mark.bound is not None:
                 if before:
-                    self.lasts.append((touching[before - 1], last))
+                    self.lasts.setdefault(touching[before - 1], last)  # of marks with nothing in between the last one's
                     last = max(bound, other)
             if mark.limit is not None:
                 if before < following:
-                    self.waits.append((touching[before], limit_after))
+                    self.waits[touching[before]] = limit_after
                 following, limit_after = before, limit
         return [0, last]
 
@@ -91,9 +91,9 @@ class ForwardTurns(Schedule):
             for each in forward:
                 each.sync()
 
-        for place, last in self.lasts:
+        for place, last in self.lasts.items():
             push.then.setdefault(place, []).append(partial(let_in, last))
-        for place, preceding in self.waits:
+        for place, preceding in self.waits.items():
             push.ahead.setdefault(place, []).append(partial(settle, preceding))
         push.at_last.append(partial(settle, self.seen))
 

@@ -105,10 +105,10 @@ class Push:
 
     def dismantle(self) -> None:
         """All is over: in a circle, the tape would outlive its last reference, with all that it keeps."""
-        self.state = {}
+        self.state, self.ahead, self.then, self.at_last = {}, {}, {}, []
+        self._blocks = weakref.WeakKeyDictionary()  # and with them what guards them
         for lane in self.lanes or ():
-            lane.state = {}
-            lane.tape = None
+            lane.dismantle()
         if self.lanes:
             self.lanes = ()  # which refer to this one
         self.tape = None  # type: ignore[assignment]

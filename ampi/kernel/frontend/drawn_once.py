@@ -37,10 +37,14 @@ def _may_draw(function: ast.expr, known: dict[str, Any]) -> bool:
     name = owner.id if isinstance(owner, ast.Name) else None
     if "random" in path or (path and path[-1] in METHODS and name not in known):
         return True
-    found = known.get(name) if name is not None else getattr(owner, "function", None)
-    for attribute in path:
-        found = getattr(found, attribute, None)
-    return _function_draws(found, [])
+    return _function_draws(known_by(function, known), [])
+
+
+def known_by(node: ast.expr, known: dict[str, Any]) -> Any:
+    """What a name or a path such as ``numba.typed.List`` stands for; None if that is not known."""
+    if isinstance(node, ast.Attribute):
+        return getattr(known_by(node.value, known), node.attr, None)
+    return known.get(node.id) if isinstance(node, ast.Name) else getattr(node, "function", None)
 
 
 def _function_draws(value: Any, seen: list[Any]) -> bool:

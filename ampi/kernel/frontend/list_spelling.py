@@ -17,7 +17,7 @@ from typing import Any
 from numba import typed, types
 from numba.np.numpy_support import as_dtype
 
-from ampi.kernel.frontend.drawn_once import DrawnOnce, draws, once
+from ampi.kernel.frontend.drawn_once import DrawnOnce, draws, known_by, once
 from ampi.kernel.frontend.growing_lists import Growing
 from ampi.kernel.frontend.list_lengths import begun, changes
 from ampi.kernel.frontend.list_nodes import (
@@ -198,11 +198,11 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
             continue
         call, item = node.value, None
-        found = _known_by(call.func, known)
+        found = known_by(call.func, known)
         if call.keywords or len(call.args) > 1:
             continue
         if call.args:
-            item = _known_by(call.args[0], known)
+            item = known_by(call.args[0], known)
             if found != typed.List.empty_list or not isinstance(item, types.Number):
                 continue
         elif found is not list and found is not typed.List:
@@ -216,13 +216,6 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "insert"), args=[*_, value]):
                 for item in given.get(name, ()):
                     node.args[-1] = placed(ast.Call(Known(as_dtype(item).type), [value], []), value)
-
-
-def _known_by(node: ast.expr, known: dict[str, Any]) -> Any:
-    """What a name or a path such as ``numba.typed.List`` stands for; None if that is not known."""
-    if isinstance(node, ast.Attribute):
-        return getattr(_known_by(node.value, known), node.attr, None)
-    return known.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def _is_repeated(value: ast.expr) -> bool:
