@@ -497,7 +497,7 @@ class Schedule:
                 break
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}
-        self.places, self.seen = history.places(window, self.told(order), seen)
+        self.places, self.seen = history.places(window, [drawn.by_its_rank() for drawn in order], seen)
         self.cells = Cells(comm, self.beginning(order, history))
         problem = ""
         if late and touched:
@@ -512,10 +512,6 @@ class Schedule:
                 "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
-
-    def told(self, order: list[Drawn]) -> list[Drawn]:
-        """The tickets with what is to be taken to have ended before them."""
-        return order
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
         """What this rank's cells are at first, with these tickets for its memory, and this tape."""

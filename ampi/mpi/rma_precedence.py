@@ -51,6 +51,12 @@ class Drawn(NamedTuple):
         begun, takes_part = self.moment.begun, self.takes_part
         return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
 
+    def by_its_rank(self) -> Drawn:
+        """The same without the end of collectives which its rank had yet to come to, and of which it knew by chance."""
+        begun, takes_part = self.moment.begun, self.takes_part
+        ended = {k: min(n, begun.get(k, 0)) if k in takes_part else n for k, n in self.ended.items()}
+        return self._replace(ended=ended)
+
     def minds(self, other: Drawn) -> bool:
         """Whether it makes a difference which of the two comes first."""
         return any(

@@ -31,13 +31,6 @@ class ForwardTurns(Schedule):
 
     __slots__ = ("lasts", "waits")
 
-    def told(self, order: list[Drawn]) -> list[Drawn]:
-        """Without collectives that the rank itself had yet to come to, of whose end it knew by chance."""
-        return [
-            drawn._replace(ended={k: n for k, n in drawn.ended.items() if not drawn.precedes({k: n})})
-            for drawn in order
-        ]
-
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
         """The first ticket has the first turn, as soon as this rank has come far enough."""
         # A mark says what had been seen before: records that touch the memory come before the tickets above the bound
