@@ -52,7 +52,8 @@ class Contract:
         Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
     lists : int, tuple or None
         Where the result has lists: in the place of each, its width.  It has as many leaves as its tuples have items (it
-        is of numbers, with one leaf, if the width is 0).
+        is of numbers, with one leaf, if the width is 0).  In the place of a number or None -1: there are two leaves,
+        whether there is a number, and which.
     drawn : tuple of str
         The dtypes of the arrays of random numbers, which are the last leaves.
     adjoint : callable or None

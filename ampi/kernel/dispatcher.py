@@ -19,7 +19,7 @@ from ampi import memory, tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.declared import declared, is_signature, number, present, with_types
+from ampi.kernel.frontend.declared import declared, is_signature, names_code, number, present, with_types
 
 if TYPE_CHECKING:
     from numba import types
@@ -334,7 +334,7 @@ class Kernel:
         from ampi.kernel.pipeline import adds_up
 
         given = present(tuple(sig.args if hasattr(sig, "args") else sig))
-        if any(str(type_) == "unicode_type" for type_ in given):  # what is done depends on the string
+        if any(map(names_code, given)):
             yield
             return
         try:

@@ -617,7 +617,7 @@ def finish(
         record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
     if contract.scalars:
         record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
-    if result is not None:
+    if contract.result_dtypes:
         facts = zip(contract.result_active, contract.result_dtypes, strict=True)
         created: list[np.ndarray] = []
         seeds: list[Any] = []

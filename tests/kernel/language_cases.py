@@ -41,6 +41,71 @@ case(x)(outer(1.5, 3))
 # ------------------------------------------------------------------------------------------------ functions inside
 
 
+@case(x, y)
+def order_of_tuples(a, b):
+    s = a[0] * b[0]
+    for i in range(4):
+        for j in range(4):
+            if (i // 2, a[i]) < (j // 2, b[j]):
+                s += a[i] * b[j]
+            if (j, a[i], 1) >= (i, a[i]):
+                s += 0.5 * b[j] * b[i]
+            if (a[i], i) > (a[j], j) or (i, j) <= (1, 2):
+                s *= 1.0 + 0.1 * a[j]
+    return s
+
+
+@case(x, y, 0.7)
+def arrays_functions_of_numbers(a, b, c):
+    kept = [True] * 3
+    kept[1] = bool(a[0] > 1.0)
+    s = np.sum(c) * np.mean(a[1]) + np.max(c * b[0]) - np.min(b[1]) + np.prod(a[2]) * np.sum(c != 0)
+    for k in range(3):
+        if kept[k] is False or not np.any(c):
+            continue
+        s += a[k] * b[k] if kept[k] is not True else a[k] * a[k]
+    for row in list(np.outer(a, b)):
+        s += row[0] * row[1]
+    return s * list(a.reshape(2, 2))[1][0] * np.mean(3)
+
+
+@case(x, y)
+def truth_of_one_element(a, b):
+    s = 0.0
+    if a[1:2] > 0.5:
+        s = b[0] * b[1]
+    if not a[:1] - a[0]:
+        s += a[0] * b[2]
+    while b[2:3] * s < 2.0:
+        s = s * 1.5 + a[3]
+    return s * (b[1] if b[:1] else a[2])
+
+
+@case(x, np.array([0.3, 1.2, 0.8]), 0.0)
+def sizes_that_agree_where_it_is_run(a, b, limit):
+    """Parts of which the sizes differ are in branches that are not taken, or behind a way out."""
+    s = a[0] * b[0]
+    if limit > 0.5:
+        s += (a * b).sum()
+        for k in range(2):
+            s += ((a + b) * k).sum()
+    for k in range(3):
+        if a.shape[0] == b.shape[0]:
+            s += (a - b)[k]
+        s += a[k] * b[k]
+    if a.shape[0] != b.shape[0]:
+        return s * a[3]
+    return s + np.dot(a, b) + (a * b).sum()
+
+
+@case(x, y.reshape(-1, 1))
+def stored_into_an_axis_of_size_one(a, b):
+    c = np.zeros((a.shape[0], 1))
+    c[:] = a.reshape(-1, 1) * 2.0 + b
+    c[1:] += b[1:] * b[0]
+    return c
+
+
 @case(x, 0.3)
 def functions_inside(a, c):
     def weighted(t, k=2):

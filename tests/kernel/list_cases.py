@@ -239,3 +239,60 @@ def parts_from_lists(a, b):
     k = 2
     a[:k] = [b[0] * a[1], a[0]]
     return c * a
+
+
+@case(x, y)
+def copies_of_sequences(a, b):
+    places = list(range(3))
+    places.append(1)
+    values = list(a)
+    values.append(b[0] * values[1])
+    values[2] = 2.0
+    pair = list((a[3], b[1] * 2.0))
+    s = len(list(b)) * pair[-1]
+    for k, v in list(enumerate(values)):
+        s += k * v * v
+    for v, w in list(zip(b, list(v * a[0] for v in b))):
+        s += v * w
+    for k in places:
+        s += a[k] * b[k] * pair[0]
+    return s, np.array(values) * np.array(list(b * 3.0))[0]
+
+
+@case(x, y)
+def added_lists(a, b):
+    large = [v * v for v in a if v > 0.75]
+    both = large + [b[0], 3.0]
+    again = both + large
+    corners = [(0, j) for j in range(3)] + [(i, 2) for i in range(1, 3)]
+    weighted = [(k, a[k] * b[k]) for k in range(2)]
+    weighted = weighted + [(3, a[1] * 2.0)]
+    s = 0.0
+    for i, j in corners:
+        s += a[i] * b[j]
+    for k, v in weighted + weighted[:1]:
+        s += (k + 1) * v * v
+    return s + len(again), np.array(again)
+
+
+@case(x, y, np.array([0, 2, 3, 7]), np.array([1, 2, 6, 7]))
+def two_lists_of_one_loop(a, b, first, second):
+    """The product of two sparse vectors."""
+    places, values = [], []
+    i = j = 0
+    while i < first.shape[0] and j < second.shape[0]:
+        if first[i] == second[j]:
+            product = a[i] * b[j]
+            if product != 0.0:
+                places.append(first[i])
+                values.append(product)
+            i += 1
+            j += 1
+        elif first[i] < second[j]:
+            i += 1
+        else:
+            j += 1
+    s = 0.0
+    for k in range(len(places)):
+        s += places[k] * values[k] * values[k]
+    return s

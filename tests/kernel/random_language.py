@@ -105,6 +105,9 @@ class Language(Program):
             self.changing_list,
             self.list_of_a_type,
             self.list_of_tuples,
+            self.merged_lists,
+            self.truth_of_an_array,
+            self.other_sizes,
             self.comprehension_of_two_loops,
             self.sized_in_a_branch,
             self.passed_function,
@@ -394,6 +397,48 @@ class Language(Program):
             self.line(f"    {x} = np.tanh({x} * {i} + {v} * {self.array()}[{k} % n])")
         else:
             self.line(f"{x} += np.tanh(np.array({name}{part})[:, 1].sum()) + {name}[-1][1]")
+        self.scalars.append(x)
+
+    def merged_lists(self):
+        """Two lists of one loop, which goes through two arrays as it finds them; added up, and copied."""
+        one, two, both, i, j, x = (self.fresh(letter) for letter in "lllkks")
+        a, b, value = self.array(), self.array(), self.atom()
+        self.line(f"{one} = {self.random.choice(['[]', 'List.empty_list(numba.float64)', '[0.5]'])}")
+        self.line(f"{two} = []")
+        self.line(f"{i} = {j} = 0")
+        self.line(f"while {i} < n and {j} < n:")
+        self.line(f"    if {a}[{i}] < {b}[{j}]:")
+        self.line(f"        {one}.append({a}[{i}] * {value})")
+        self.line(f"        {i} += {self.random.choice(['1', '2'])}")
+        self.line("    else:")
+        self.line(f"        {two}.append(np.tanh({b}[{j}] + {value}))")
+        if self.random.random() < 0.5:
+            self.line(f"        {one}.append({b}[{j}] * 0.5)")
+        self.line(f"        {j} += 1")
+        copied = self.random.choice(["list({0})", "[v * 0.5 for v in {0}]", "{0}[:2]", "{0}"]).format(two)
+        added = self.random.choice(["[{0} * 1.0, 0.5]", "[0.5] + {1}", "{1}", "[v for v in {1} if v > 0.1]"])
+        self.line(f"{both} = {copied} + {added.format(value, two)}")
+        self.line(f"{x} = np.tanh(sum({one}) + sum({both}) * len({one})) + 0.1 * len({both})")
+        self.scalars.append(x)
+
+    def truth_of_an_array(self):
+        a, k, x = self.array(), self.random.randrange(3), self.fresh("s")
+        array = self.random.choice([f"{a}[{k}:{k + 1}] > {self.atom()}", f"{a}[:1]", f"index[{k}:{k + 1}] - {k}"])
+        self.line(f"{x} = {self.atom()} * 1.0")
+        self.line(f"if {self.random.choice(['', 'not '])}({array}):")
+        self.line(f"    {x} = {self.expression()}")
+        self.scalars.append(x)
+
+    def other_sizes(self):
+        """Arrays of different sizes in one operation that is not run."""
+        a, b, x = self.array(), self.array(), self.fresh("s")
+        part = self.random.choice([f"{b}[1:n]", f"{b}[:2]", f"{b}[::2]"])
+        self.line(f"{x} = {self.atom()} * 1.0")
+        self.line(f"if {self.random.choice([f'{a}.shape[0] == {part}.shape[0]', 'n > 100', f'{a}[0] > 50.0'])}:")
+        self.line(f"    {x} += ({a} * {part}).sum()")
+        if self.random.random() < 0.5:
+            self.line(f"    for {self.fresh('k')} in range(2):")
+            self.line(f"        {x} += ({a} - {part})[0] * {self.atom()}")
         self.scalars.append(x)
 
     def comprehension_of_two_loops(self):

@@ -165,6 +165,37 @@ def test_arguments_that_may_be_none():
         np.testing.assert_allclose(found[1], np.sum(x**2 * (x**2 + 2 * x)), rtol=1e-13)
 
 
+@numba.njit("f8(f8, f8)")
+def distance(x, y):
+    return abs(x - y) * x
+
+
+@numba.njit("f8(f8, f8)")
+def product(x, y):
+    return x * y
+
+
+def of_pairs(x, y, of_two):
+    result = np.empty((x.size, y.size))
+    for i in range(x.size):
+        for j in range(y.size):
+            result[i, j] = of_two(x[i], y[j])
+    return result
+
+
+def test_functions_of_a_type():
+    """Any function of the type is taken, and the one that is given is differentiated."""
+    of_two = types.FunctionType(types.float64(types.float64, types.float64))
+    kernel = ampi.kernel(types.float64[:, ::1](types.float64[::1], types.float64[::1], of_two))(of_pairs)
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.5])
+    for function in (distance, product):
+        np.testing.assert_array_equal(kernel(x, y, function), of_pairs(x, y, function))
+        found = ampi.grad(lambda x, f=function: ampi.numpy.sum(kernel(x, y, f)))(x)
+        sign = np.sign(x[:, None] - y)
+        expected = np.sum(np.abs(x[:, None] - y) + sign * x[:, None] if function is distance else y + 0 * sign, axis=1)
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def normal_numbers(x, n, seed):
     np.random.seed(seed)  # noqa: NPY002
     if x < 1.0:

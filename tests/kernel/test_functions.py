@@ -271,8 +271,14 @@ def popped_behind_its_last(x):
 
 def added_lists(x):
     values = [v * v for v in x]
-    both = values + values
+    both = values + x
     return both[0]
+
+
+def array_or_none(x):
+    if x[0] > 0.5:
+        return x * 2.0
+    return None
 
 
 def digits_of_a_ufunc(x):
@@ -298,7 +304,8 @@ def digits_of_a_ufunc(x):
         (list_of_tuples_as_a_tuple, "a list of tuples here", "loop over it"),
         (list_of_tuples_of_another_length, "items of different kinds in one list", "two lists"),
         (popped_behind_its_last, r"'values.pop\(\)' inside of an expression", "a line of its own"),
-        (added_lists, "arithmetic of a list", "np.array"),
+        (added_lists, "a list and something else", "add lists"),
+        (array_or_none, "returns None on one way and an array or a tuple on another", "the same everywhere"),
         (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
     ],
 )

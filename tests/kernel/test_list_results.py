@@ -1,8 +1,9 @@
-"""Kernels that return lists: of numbers, of tuples, among other results."""
+"""Kernels that return lists, of numbers, of tuples, among other results; and a number or None."""
 
 import numba
 import numpy as np
 import pytest
+from numba.extending import register_jitable
 
 import ampi
 
@@ -56,7 +57,29 @@ def of_one_ways_or_another(a):
     return [v * a[1] for v in a]
 
 
-@pytest.mark.parametrize("function", [squares, pairs, among_others, path, of_one_ways_or_another])
+@register_jitable
+def first_large(a, limit=0.75):
+    for v in a:
+        if v > limit:
+            return v * v
+
+
+def first_large_and_more(a):
+    found = []
+    for k in range(2):
+        found.append(a[k] * a[3])
+    return first_large(a), (found, first_large(a, 5.0)), a[1] * 2.0
+
+
+def of_another(a):
+    found = first_large(a, 0.9)
+    return found if found is None or a[0] > 5.0 else found * 2.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [squares, pairs, among_others, path, of_one_ways_or_another, first_large, first_large_and_more, of_another],
+)
 def test_derivatives(function):
     """Gradient, tangent and second derivatives against differences of what Numba compiled."""
     compiled, kernel = numba.njit(function), ampi.kernel(function)
@@ -102,3 +125,26 @@ def test_they_are_lists():
         assert steps == numba.njit(path)(X)[0]
     expected = [X[2] + 6.0, 0.0, X[0], 0.0]  # large is a[1] * a[0], a[2] * a[0], 6 * a[0]
     np.testing.assert_allclose(tape.gradient(result, a), expected)
+
+
+@pytest.mark.parametrize("limit", [0.75, 5.0])
+@pytest.mark.parametrize("number", ["the value", "its place"])
+def test_a_number_or_none(number, limit):
+    def place(a, limit):
+        for k, v in enumerate(a):
+            if v > limit:
+                return k
+
+    function = first_large if number == "the value" else place
+    expected = numba.njit(function)(X, limit)
+    kernel = ampi.kernel(function)
+    with ampi.Tape() as tape:
+        a = tape.watch(X)
+        found = kernel(a, limit)
+        result = a[0] * (2.0 if found is None else found + 1.0)
+    assert (found is None) == (expected is None) == (limit == 5.0)
+    gradient = [2.0 if found is None else expected + 1.0, 0.0, 0.0, 0.0]
+    if found is not None:
+        assert float(found) == expected
+        gradient[1] = X[0] * 2 * X[1] if number == "the value" else 0.0
+    np.testing.assert_allclose(tape.gradient(result, a), gradient, rtol=1e-14)

@@ -12,10 +12,10 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend import array_shapes, array_values, outside, sequences
 from ampi.kernel.frontend.array_functions import METHODS, array, is_none, number, rule
-from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, shape_of
+from ampi.kernel.frontend.array_values import Lazy, axes_for, computed, element_at, is_array, only_element, shape_of
 from ampi.kernel.frontend.values import Group
 from ampi.kernel.ir import index_algebra
-from ampi.kernel.ir.index_algebra import ONE, ZERO
+from ampi.kernel.ir.index_algebra import ZERO
 
 
 @rule(np.asarray, of_anything=True)
@@ -57,12 +57,7 @@ def atleast_3d(builder: Any, node: ast.Call, *arys: Any) -> Any:
 
 def item(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
     """The one element of an array."""
-    for size in shape_of(builder, a):
-        if size != ONE:
-            wrong = ir.Op("ne", (size, ONE), types.boolean)
-            text = 'raise ValueError("item(): can only convert an array of size 1 to a Python scalar")'
-            builder.emit(ir.If(wrong, (ir.Raise(text, line=builder.line),)))
-    return builder.temporary("item", element_at(a, (ZERO,) * a.type.ndim))
+    return only_element(builder, a, "item(): can only convert an array of size 1 to a Python scalar")
 
 
 METHODS["item"] = item

@@ -112,6 +112,15 @@ def element_at(value: Any, index: tuple[ir.Expr, ...]) -> ir.Expr:
     return ir.Load(value, index, value.type.dtype)
 
 
+def only_element(builder: Any, value: Any, otherwise: str) -> ir.Expr:
+    """The element of an array that has one; a ValueError that says ``otherwise``, when run, if it has not."""
+    for size in shape_of(builder, value):
+        if size != ONE:
+            wrong = ir.Op("ne", (size, ONE), types.boolean)
+            builder.emit(ir.If(wrong, (ir.Raise(f'raise ValueError("{otherwise}")', line=builder.line),)))
+    return builder.temporary("item", element_at(value, (ZERO,) * value.type.ndim))
+
+
 def broadcast(builder: Any, node: ast.AST, *values: Any) -> tuple[ir.Expr, ...]:
     """The shape of an operation on arrays and scalars; that their sizes agree is stated where it is not seen."""
     shapes = [shape_of(builder, v) for v in values if is_array(v)]
@@ -127,12 +136,12 @@ def broadcast(builder: Any, node: ast.AST, *values: Any) -> tuple[ir.Expr, ...]:
     return tuple(result)
 
 
-def agree(builder: Any, node: ast.AST, first: ir.Expr, second: ir.Expr) -> None:
+def agree(builder: Any, node: ast.AST, first: ir.Expr, second: ir.Expr, into: bool = False) -> None:
     if first == second:
         return
     if isinstance(first, ir.Const) and isinstance(second, ir.Const):
         builder.fail(node, f"arrays of sizes {first.value} and {second.value} in one operation")
-    builder.emit(ir.Agree(first, second))
+    builder.emit(ir.Agree(first, second, into=into))
 
 
 def settled(builder: Any, value: Any) -> Any:
@@ -471,7 +480,7 @@ def require_fit(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
         builder.fail(node, f"an array of {len(shape)} dimensions for a place of {len(place.shape)}")
     for size, room in zip(reversed(shape), reversed(place.shape)):
         if size != ONE:
-            agree(builder, node, room, size)
+            agree(builder, node, room, size, into=True)
 
 
 def update(builder: Any, node: ast.AST, op: ast.operator, place: Place, value: Any) -> None:

@@ -55,7 +55,7 @@ class Declared:
     ) -> tuple[tuple[types.Type, ...], types.Type | None]:
         """The one for arguments of these types, or these types and None; TypeError if there is none.
 
-        An argument that may be None is what it is here: None, or of the other type.
+        An argument that may be None is what it is here: None, or of the other type; a function is the one given.
         """
         if not self.signatures:
             return argument_types, None
@@ -86,9 +86,18 @@ def present(types_: tuple[types.Type, ...]) -> tuple[types.Type, ...]:
     return tuple(t.type if isinstance(t, types.Optional) else t for t in types_)
 
 
+def names_code(type_: types.Type) -> bool:
+    """Whether what is done depends on which string or function is given, which its type does not say."""
+    from numba import types
+
+    return isinstance(type_, (types.UnicodeType, types.FunctionType))
+
+
 def _present(given: types.Type, taken: types.Type) -> types.Type:
     from numba import types
 
+    if isinstance(taken, types.FunctionType) and isinstance(given, types.Dispatcher):
+        return given  # one of those that are taken, and the one that is to be differentiated
     if not isinstance(taken, types.Optional):
         return taken
     is_none = isinstance(given, types.NoneType) or (isinstance(given, types.Omitted) and given.value is None)

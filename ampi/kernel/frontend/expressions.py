@@ -9,11 +9,11 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_functions, array_values, assignments, list_nodes, outside
+from ampi.kernel.frontend import array_functions, array_shapes, array_values, assignments, list_nodes, outside
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.refusals import describe
-from ampi.kernel.frontend.sequences import refuse_lists
+from ampi.kernel.frontend.sequences import array_of, as_list, is_list, of_columns, refuse_lists
 from ampi.kernel.frontend.values import TRUE, Group, Static, Unknown, Value, is_listed, is_maybe, leaves_of, negation
 from ampi.kernel.ir import inference, random_draws
 from ampi.kernel.ir.intrinsics import cast
@@ -84,13 +84,16 @@ def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callab
 
 
 def binary_value(builder: Any, node: ast.BinOp) -> Value:
-    left, right = builder.operands(lambda: builder.value(node.left), lambda: builder.value(node.right))
+    adds = isinstance(node.op, ast.Add)
+    left, right = builder.operands(*(lambda n=n: builder.value(n, tuples=adds) for n in (node.left, node.right)))
+    if adds and any(is_listed(v) or is_list(builder, v) for v in (left, right)):
+        return joined(builder, node, left, right)
     refuse_lists(builder, node, "arithmetic of a list", left, right)
     if isinstance(node.op, ast.Mult) and isinstance(left, Group) and is_count(right):
         return repeated(builder, node, left, right)
     if isinstance(node.op, ast.MatMult):
         return array_functions.matmul(builder, node, left, right)
-    if isinstance(left, Group) and isinstance(right, Group) and isinstance(node.op, ast.Add):
+    if isinstance(left, Group) and isinstance(right, Group) and adds:
         return Group(left.items + right.items)
     if isinstance(node, Augmented) and isinstance(left, ir.Var) and is_array(left):
         array_values.update(builder, node, node.op, array_values.whole(builder, left), right)
@@ -104,6 +107,28 @@ def binary_value(builder: Any, node: ast.BinOp) -> Value:
         if not isinstance(value, ir.Expr):
             builder.fail(side, "a number is needed here")
     return builder.binary(node, node.op, left, right)
+
+
+def joined(builder: Any, node: ast.BinOp, *lists: Value) -> Value:
+    """``l + m`` of lists of numbers or of tuples."""
+
+    def columns(value: Value) -> tuple[Value, ...]:
+        if is_listed(value):
+            return value.items
+        if is_list(builder, value):
+            return (value,)
+        if not (isinstance(value, Group) and value.items):
+            builder.fail(node, "a list and something else", "add lists of numbers, or lists of tuples of numbers")
+        rows = [item.items if isinstance(item, Group) else (item,) for item in value.items]
+        if len(set(map(len, rows))) > 1:
+            builder.fail(node, "tuples of different length in one list", "use two lists")
+        return tuple(array_of(builder, node, Group(column)) for column in zip(*rows, strict=True))
+
+    left, right = map(columns, lists)
+    if len(left) != len(right):
+        builder.fail(node, "tuples of different length in one list", "use two lists")
+    both = [array_shapes.concatenate(builder, node, Group(arrays)) for arrays in zip(left, right, strict=True)]
+    return of_columns(both) if any(map(is_listed, lists)) else as_list(builder, *both)
 
 
 def is_count(value: Value) -> bool:
@@ -129,6 +154,8 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
         if is_maybe(left) and right == Static(None):
             return left.items[0] if isinstance(node.ops[0], ast.IsNot) else negation(left.items[0])
         same = isinstance(left, Static) and isinstance(right, Static) and left.value is right.value
+        if all(isinstance(v, ir.Expr) and isinstance(v.type, types.Boolean) for v in (left, right)):
+            return builder.compare(node, ast.Eq() if isinstance(node.ops[0], ast.Is) else ast.NotEq(), left, right)
         if not (isinstance(left, Static) or isinstance(right, Static)):
             builder.fail(node, "'is' between numbers or arrays", "use ==")
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
@@ -174,9 +201,9 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
 
 
 def compare_groups(builder: Any, node: ast.Compare, left: Group, right: Group) -> ir.Expr:
-    """``a.shape == b.shape``: whether two tuples of numbers are the same."""
+    """``a.shape == b.shape``: whether two tuples of numbers are the same, or which comes first."""
     if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
-        builder.fail(node, "tuples can only be compared with == and !=", "compare their items")
+        return compare_in_order(builder, node, left, right)
     result: ir.Expr = TRUE if len(left.items) == len(right.items) else negation(TRUE)
     for pair in zip(left.items, right.items) if result == TRUE else ():
         if all(isinstance(v, Group) for v in pair):
@@ -187,6 +214,21 @@ def compare_groups(builder: Any, node: ast.Compare, left: Group, right: Group) -
             builder.fail(node, "only tuples of numbers can be compared", "compare their items")
         result = same if result == TRUE else ir.Op("and", (result, same), types.boolean)
     return result if isinstance(node.ops[0], ast.Eq) else negation(result)
+
+
+def compare_in_order(builder: Any, node: ast.Compare, left: Group, right: Group) -> ir.Expr:
+    """``(a, b) < (c, d)``: the first items that differ decide, or else the lengths."""
+    (op,) = node.ops
+    if type(op) not in COMPARE:
+        builder.fail(node, f"'{describe(op)}' of tuples is not supported in a kernel", "compare their items")
+    differ = ast.Lt() if isinstance(op, (ast.Lt, ast.LtE)) else ast.Gt()
+    result: ir.Expr = ir.Const(COMPARE[type(op)][1](len(left.items), len(right.items)), types.boolean)
+    for a, b in reversed(list(zip(left.items, right.items))):
+        if not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in (a, b)):
+            builder.fail(node, "only tuples of numbers have an order", "compare their items")
+        rest = ir.Op("and", (builder.compare(node, ast.Eq(), a, b), result), types.boolean)
+        result = ir.Op("or", (builder.compare(node, differ, a, b), rest), types.boolean)
+    return result
 
 
 def is_size(value: ir.Expr) -> bool:

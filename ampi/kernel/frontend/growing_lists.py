@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ampi.kernel.frontend.list_lengths import (
+    TOO_LONG,
     Counting,
     Room,
     added,
@@ -258,7 +259,7 @@ class _Changing(ast.NodeTransformer):
         if not self.list.counted:
             return []
         full = ast.Compare(named(self.count), [ast.GtE()], [Length(named(self.array))])
-        error = ast.Call(named("RuntimeError"), [ast.Constant("a list became longer than was counted")], [])
+        error = ast.Call(named("RuntimeError"), [ast.Constant(TOO_LONG)], [])
         return [ast.If(full, [ast.Raise(error, None)], [])]
 
     # what methods do

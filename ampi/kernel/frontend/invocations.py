@@ -54,6 +54,7 @@ CASTS: tuple[Any, ...] = (
     *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
     *(np.uint8, np.uint16, np.uint32, np.uint64, np.float32, np.float64, np.complex64, np.complex128),
 )
+OF_A_NUMBER = (np.sum, np.prod, np.mean, np.max, np.min, np.nanmax, np.nanmin)  # themselves, of a number
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 AUTHORED: dict[type, Callable[..., Any]] = {}
 """What parses calls of functions whose derivatives their author writes, by the types of these; `custom_calls` enters
@@ -138,6 +139,8 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         return builder.value(expression)
     if function is len and len(node.args) == 1 and not node.keywords:
         return length(builder, node, builder.any_value(node.args[0]))
+    if function is list and len(node.args) == 1 and not node.keywords:
+        return listed(builder, node, builder.any_value(node.args[0]))
     handler = array_functions.lookup(function)
     if handler is not None:
         values, keywords = call_values(builder, node, lists=function is np.asarray)
@@ -321,7 +324,7 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
             builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
         if inference.is_array(argument.type):
             builder.fail(given, f"{_name_of(function)} of a whole array is not known", instead_of(_name_of(function)))
-    if _is_one_of(function, CASTS) and len(arguments) == 1:
+    if _is_one_of(function, (*CASTS, *OF_A_NUMBER, np.any, np.all)) and len(arguments) == 1:
         return convert(builder, node, function, arguments[0])
     if function in (np.real, np.imag):
         return part_of(function.__name__, arguments[0])
@@ -330,6 +333,15 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
     if function is pow and len(arguments) == 2:
         return builder.binary(node, ast.Pow(), *arguments)
     return intrinsic(builder, node, function, arguments)
+
+
+def listed(builder: Any, node: ast.Call, value: Value) -> Value:
+    """``list(x)``: a new list of the same numbers, or the same arrays in what they are in."""
+    if array_values.is_array(value):  # of a matrix the same rows
+        return sequences.copied_list(builder, node, value) if value.type.ndim == 1 else value
+    if isinstance(value, Group) and value.cls is not Slice:
+        return value
+    return builder.fail(node, "list takes a tuple, a list, an array or a range")
 
 
 def number_in_text(builder: Any, node: ast.Call, text: str) -> ir.Const:
@@ -348,7 +360,7 @@ def class_of(builder: Any, node: ast.Call, value: Value) -> Static:
 
 
 def convert(builder: Any, node: ast.Call, function: Any, value: ir.Expr) -> ir.Expr:
-    if function in (bool, np.bool_):
+    if function in (bool, np.bool_, np.any, np.all):
         return builder.truth(node, value)
     type_ = inference.result_type(function, (value.type,))
     if type_ is None:

@@ -36,6 +36,14 @@ def begun(statement: ast.AST) -> str | None:
     return None
 
 
+def _all_begun(node: ast.AST) -> set[str | None]:
+    """The names of the lists that a statement begins, of several too: ``l, m = [], []``."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            return {begun(ast.Assign([t], v)) for t, v in zip(targets, values)}
+    return {begun(node)}
+
+
 def is_display(node: ast.AST) -> bool:
     """``[x, y]`` or ``(x, y)``."""
     return isinstance(node, (ast.List, ast.Tuple)) and not any(isinstance(v, ast.Starred) for v in node.elts)
@@ -175,6 +183,16 @@ def _product(a: ast.expr, b: ast.expr) -> ast.expr:
 # ---------------------------------------------------------------------------------------------- counting beforehand
 
 
+TOO_LONG = "a list became longer than was counted"
+
+
+def _ends_early(node: ast.AST) -> bool:
+    match node:
+        case ast.Raise(exc=ast.Call(args=[ast.Constant(value=text)])) if text == TOO_LONG:
+            return False  # the check of a list of which it has been counted how long it becomes
+    return isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.Try, ast.With))
+
+
 class _NotSeen(Exception):
     """What decides how long the list becomes cannot be computed beforehand."""
 
@@ -196,9 +214,7 @@ class Counting:
                     break
         except _NotSeen:
             return None
-        if self.name in self.needed or any(
-            isinstance(n, (ast.Return, ast.Raise, ast.Yield, ast.Try, ast.With)) for n in ast.walk(statement)
-        ):
+        if self.name in self.needed or any(map(_ends_early, ast.walk(statement))):
             return None
         elements = {
             name_of(_root(n))
@@ -208,7 +224,10 @@ class Counting:
         if elements & self.needed or not all(self.is_pure(n) for k in kept for n in ast.walk(k)):
             return None
         reads = any(isinstance(n, ast.Subscript) for k in kept for n in ast.walk(k))
-        writes = elements or not all(self.is_pure(n) or change(n, self.name) for n in ast.walk(statement))
+        lists = {name for n in ast.walk(self.spelling.source.definition) for name in _all_begun(n)}
+        writes = elements or not all(
+            self.is_pure(n) or any(change(n, name) for name in lists) for n in ast.walk(statement)
+        )
         if reads and writes:  # arrays may be parts of one another
             return None
         assigned = stored(*kept) - {self.counted}

@@ -1,6 +1,7 @@
 """Lists of numbers, spelled out as arrays that are filled, before anything is typed.
 
-* ``list()``, ``List()`` and ``List.empty_list(int64)`` of ``numba.typed`` are ``[]``;
+* ``list()``, ``List()`` and ``List.empty_list(int64)`` of ``numba.typed`` are ``[]``, and ``list(x)`` is
+  ``[v for v in x]`` where x is a range, or the list grows;
 * ``[f(x) for x in a if x > 0]`` is an array with room for all, and a loop that puts the values into it;
 * ``l = [x0]`` and statements that append to it or take away from it: an array with room for all, and how many there are
   (see `growing_lists`);
@@ -28,6 +29,7 @@ from ampi.kernel.frontend.list_nodes import (
     copied,
     increase,
     loop,
+    name_of,
     named,
     new_list,
     placed,
@@ -47,6 +49,7 @@ def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None
     spell_sets(definition, known, spelling.fresh, source.fail)
     DrawnOnce(known, spelling.fresh).visit(definition)
     _spell_calls(definition, known)
+    _spell_copies(definition, known)
     definition.body = spelling.block(definition.body)
     spelling.assigned_elements(definition)
 
@@ -100,6 +103,7 @@ class _Spelling:
         (generator,) = node.generators
         if any(draws(test, self.known) for test in generator.ifs):
             return self.nested_comprehension(node, before)
+        generator.iter = self.without(generator.iter, before)
         drawn, generator.iter = once(generator.iter, self.known, self.fresh)
         before += drawn
         self.rename_bound(node)
@@ -216,6 +220,34 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "insert"), args=[*_, value]):
                 for item in given.get(name, ()):
                     node.args[-1] = placed(ast.Call(Known(as_dtype(item).type), [value], []), value)
+
+
+def _spell_copies(definition: ast.FunctionDef, known: dict[str, Any]) -> None:
+    """``list(x)`` as a comprehension where its value is not enough: of what is no value, and if it grows or shrinks."""
+    grow = {
+        id(node.value)
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Assign)
+        for name in map(name_of, node.targets)
+        if name is not None and any(changes(s, name) for s in definition.body)
+    }
+
+    class Copies(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            grows = id(node) in grow
+            self.generic_visit(node)
+            if known_by(node.func, known) is not list or len(node.args) != 1 or node.keywords:
+                return node
+            (copied,) = node.args
+            if isinstance(copied, ast.GeneratorExp):
+                return placed(ast.ListComp(copied.elt, copied.generators), node)
+            of_numbers = isinstance(copied, ast.Call) and known_by(copied.func, known) in (range, enumerate, zip)
+            if not (of_numbers or grows):
+                return node
+            each = ast.comprehension(named("item", ast.Store()), copied, [], 0)
+            return placed(ast.ListComp(named("item"), [each]), node)
+
+    Copies().visit(definition)
 
 
 def _is_repeated(value: ast.expr) -> bool:

@@ -209,7 +209,7 @@ class _Builder:
         self.line = self.source.first_line
         arguments = declare(self)
         self.statements(self.definition.body)
-        if self.webs.falls_through and self.scope.results not in (None, Static(None)) and len(self.callers) > 1:
+        if self.webs.falls_through and self.scope.results not in (None, Static(None)):
             statements.return_statement(self, ast.copy_location(ast.Return(None), self.definition.body[-1]))
         return ir.Function(
             name=self.source.name,
@@ -229,8 +229,6 @@ class _Builder:
             self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
         if self.pending:
             self.fail(self.pending[0], "a variable is used here that has no value yet", "assign it first")
-        if self.webs.falls_through and self.scope.results not in (None, Static(None)) and len(self.callers) == 1:
-            self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
 
     def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
         self.source.fail(node, problem, advice)
@@ -299,10 +297,11 @@ class _Builder:
 
     # ------------------------------------------------------------------------------------------- expressions
 
-    def value(self, node: ast.expr, hint: str | None = None) -> Value:
-        """The value of an expression; a new array or view is named after ``hint``, the variable that is bound to it."""
+    def value(self, node: ast.expr, hint: str | None = None, tuples: bool = False) -> Value:
+        """The value of an expression, which may be a list of tuples only with ``tuples``; a new array or view is named
+        after ``hint``, the variable that is bound to it."""
         value = self.a_number(node, self.any_value(node, hint))
-        if is_listed(value):
+        if is_listed(value) and not tuples:
             self.fail(node, "a list of tuples here", OF_TUPLES)
         if is_list_of_arrays(value):
             self.fail(node, "a list of arrays here", OF_ARRAYS)
@@ -432,9 +431,8 @@ class _Builder:
         if is_list(self, value):
             return ir.Op("ne", (ir.Size(value, 0, types.intp), ir.Const(0, types.intp)), types.boolean)
         if inference.is_array(value.type):
-            self.fail(
-                node, "the truth of an array", "compare an element or a.size, or write np.any(...) or np.all(...)"
-            )
+            otherwise = "the truth of an array that has not one element: write np.any(...), np.all(...) or a.size > 0"
+            return self.truth(node, array_values.only_element(self, value, otherwise))
         if isinstance(value.type, types.Boolean):
             return value
         if isinstance(value, ir.Const):

@@ -119,10 +119,14 @@ def return_statement(builder: Any, node: ast.Return) -> None:
     kind = kind_of(value)
     old = builder.scope.results
     merged = kind if old is None else merge_kinds(old, kind)
-    if merged is None and len(builder.callers) > 1:
+    if merged is None:
         merged = number_or_none(old, kind)
     if merged is None:
-        what = "a number or None" if nothing in (old, kind) else "results of different structure"
+        what = (
+            "None on one way and an array or a tuple on another"
+            if nothing in (old, kind)
+            else "results of different structure"
+        )
         builder.fail(node, f"returns {what}", "return the same everywhere")
     builder.scope.results = merged
     if is_maybe(merged) and not is_maybe(value):
@@ -148,7 +152,7 @@ def as_declared(value: Value, type_: types.Type | None) -> Value:
 
 def value_of_result(builder: Any, node: ast.expr) -> Value:
     if isinstance(node, ast.Tuple):
-        return expressions.tuple_value(builder, node, lambda n: builder.a_number(n, value_of_result(builder, n)))
+        return expressions.tuple_value(builder, node, lambda n: value_of_result(builder, n))
     value = builder.any_value(node)
     if isinstance(node, ast.List) and isinstance(value, Group) and value.items:
         if all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in value.items):

@@ -40,7 +40,7 @@ Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice o
 
 
 Maybe = namedtuple("Maybe", "there number")
-"""What a ``Group`` for a callee's result that is a number or None is of."""
+"""What a ``Group`` for a result that is a number or None is of."""
 
 
 def is_maybe(value: Any) -> bool:
@@ -154,7 +154,7 @@ def merge_kinds(first: Any, second: Any) -> Any:
 
 
 def number_or_none(first: Any, second: Any) -> Any:
-    """The structure of a callee's result that is a number in one place and None in another; None if it is no such."""
+    """The structure of a result that is a number in one place and None in another; None if it is no such."""
     kinds = [k.items[1] if is_maybe(k) else k for k in (first, second) if k != Static(None)]
     if len(kinds) == 2 and not (is_maybe(first) or is_maybe(second)):
         return None
@@ -174,10 +174,13 @@ def structure_of(kind: Any) -> Any:
 
 
 def lists_in(structure: Any) -> Any:
-    """The widths of the lists in ``ir.Function.result``, in their places; None if there are none."""
+    """The widths of the lists in ``ir.Function.result``, in their places, -1 for a number or None; None if there are
+    neither."""
     if not isinstance(structure, tuple):
         return None
     _, cls, parts = structure
+    if cls is Maybe:
+        return -1
     if cls is not None and issubclass(cls, Listed):
         return cls.width
     found = tuple(lists_in(p) for p in parts)

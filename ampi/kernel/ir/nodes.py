@@ -210,11 +210,15 @@ class Elementwise(Stmt):
 
 @dataclass(frozen=True)
 class Agree(Stmt):
-    """Two sizes are the same: an operation on whole arrays relies on it, or what ``problem`` says."""
+    """Two sizes are the same: an operation on whole arrays relies on it, or what ``problem`` says.
+
+    With ``into``, elements go from the second into the first, which does not stretch.
+    """
 
     first: Expr
     second: Expr
     problem: str = ""
+    into: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 ``Elementwise`` statements become loops which run over the indices of the elements that are written, so that they are
 the loops one would write by hand; where values are stored into elements that others of the values are computed from,
 they are computed into a temporary array first.  Sizes that have to agree, and are not seen to, are collected for a
-check before the kernel is called.
+check before the kernel is called, or before the branch or the statement that needs them if it may not be run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -26,6 +27,15 @@ def expand(function: ir.Function) -> ir.Function:
     return _Expansion(function).run()
 
 
+def may_leave(s: ir.Stmt) -> bool:
+    """Whether what follows a statement in its block may not be run."""
+    if isinstance(s, (ir.For, ir.While)):
+        return any(isinstance(n, (ir.Return, ir.Raise)) for n in ir.walk(s))
+    if isinstance(s, ir.If):
+        return any(map(may_leave, (*s.then, *s.orelse)))
+    return isinstance(s, (ir.Return, ir.Raise, ir.Break, ir.Continue))
+
+
 class _Expansion:
     def __init__(self, function: ir.Function):
         self.function = function
@@ -33,6 +43,7 @@ class _Expansion:
         self.fresh = Names.of(function).variable
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
+        self.before: list[ir.Stmt] | None = None  # where checks go that can be made earlier; None: before the call
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
             name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
         }
@@ -46,7 +57,22 @@ class _Expansion:
         raise KernelError(f"{self.function.where(self.line)}: {stem(problem)}")
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-        return tuple(new for s in body for new in self.statement(s))
+        result: list[ir.Stmt] = []
+        may_have_left = False
+        for s in body:
+            result += self.not_always((s,), self.statement) if may_have_left else self.statement(s)
+            may_have_left = may_have_left or may_leave(s)
+        return tuple(result)
+
+    def branch(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        return self.not_always((body,), self.block)
+
+    def not_always(self, what: tuple[Any], expanded: Callable[[Any], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
+        """What may not be run, after the checks of sizes that it needs."""
+        around, self.before = self.before, []
+        result = expanded(*what)
+        checks, self.before = self.before, around
+        return (*checks, *result)
 
     def statement(self, s: ir.Stmt) -> tuple[ir.Stmt, ...]:
         self.line = s.line or self.line
@@ -62,7 +88,7 @@ class _Expansion:
             case ir.Custom():
                 return (replace(s, body=self.block(s.body)),)
             case ir.If():
-                return (replace(s, then=self.block(s.then), orelse=self.block(s.orelse)),)
+                return (replace(s, then=self.branch(s.then), orelse=self.branch(s.orelse)),)
             case ir.While():
                 return (replace(s, body=self.block(s.body)),)
             case ir.For():
@@ -152,17 +178,23 @@ class _Expansion:
         if not difference.terms and difference.constant == 0:
             return ()
         problem = s.problem or f"arrays of different sizes in one operation; {ADVICE}"
-        if not difference.terms or (not s.problem and index_algebra.Sum(1) in (a, b)):
+        if not difference.terms or (not s.problem and index_algebra.Sum(1) in ((b,) if s.into else (a, b))):
             self.fail(problem)
         x, y = index_algebra.as_expression(a), index_algebra.as_expression(b)
-        if not s.problem and all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e)):
+        early = not s.problem and all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e))
+        if early and self.before is None:
             if not any((c.first, c.second) == (x, y) for c in self.agreeing):
                 self.agreeing.append(replace(s, first=x, second=y, line=self.line))
             return ()
-        differ = ir.Op("ne", (s.first, s.second), types.boolean)
+        differ = ir.Op("ne", (x, y) if early else (s.first, s.second), types.boolean)
         text = f"{self.function.where(self.line)}: {problem}"
         refuse = ir.Raise(f"raise ValueError({text!r})", own=True, line=self.line)
-        return (ir.If(differ, (refuse,), line=self.line),)
+        check = ir.If(differ, (refuse,), line=self.line)
+        if not early:
+            return (check,)
+        if not any(isinstance(c, ir.If) and c.condition == differ for c in self.before or ()):
+            self.before.append(check)  # type: ignore[union-attr]
+        return ()
 
     def known(self, value: ir.Expr) -> ir.Expr | None:
         """The value of a variable that is assigned once, or of the size of a local array."""
