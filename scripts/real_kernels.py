@@ -223,7 +223,8 @@ class Missing(types.ModuleType):
     def __or__(self, other):
         return self
 
-    __ror__ = __truediv__ = __rtruediv__ = __or__
+    __ror__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __or__
+    __deepcopy__ = __or__
 
 
 class Stands:

@@ -252,7 +252,7 @@ def copies_of_sequences(a, b):
     s = len(list(b)) * pair[-1]
     for k, v in list(enumerate(values)):
         s += k * v * v
-    for v, w in list(zip(b, list(v * a[0] for v in b))):
+    for v, w in list(zip(b, [v * a[0] for v in b])):
         s += v * w
     for k in places:
         s += a[k] * b[k] * pair[0]

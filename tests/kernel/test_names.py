@@ -340,10 +340,16 @@ def test_programs_name_nothing_else_than_what_is_reserved(name):
         assert free_names(emit.source(program)) <= KNOWN | {n for n, _ in spelled.constants}
 
 
+def names_written(function):
+    """All names in a function, those of what it raises too."""
+    nodes = list(ast.walk(read_source(function).definition))
+    return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.arg for n in nodes if isinstance(n, ast.arg)}
+
+
 def test_every_name_that_is_made_has_a_mark():
     for name in NAMES[::40]:
         function = CORPUS[name].function
-        own = set(names_in(read_source(function).definition))
+        own = names_written(function)
         for program in programs(function, arguments_of(name)):
             assert {n for n in all_names(program) if "@" not in n} <= own
 

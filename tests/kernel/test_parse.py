@@ -564,11 +564,6 @@ def mixed_results(x):
     return 1.0, 2.0
 
 
-def some_results(x):
-    if x[0] > 0:
-        return 1.0
-
-
 def recursion(x):
     return forever(x[0])
 
@@ -609,7 +604,6 @@ def with_block(x):
         (unknown_function, 1, "numpy.median", "loops"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),
-        (some_results, 1, "without", "every way"),
         (recursion, 1, "calls itself on every way", "without a call"),
         (undefined, 1, "used before", "assign"),
         (complex_into_real, 1, "complex128 cannot be stored", "convert"),

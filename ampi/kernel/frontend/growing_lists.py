@@ -259,7 +259,7 @@ class _Changing(ast.NodeTransformer):
         if not self.list.counted:
             return []
         full = ast.Compare(named(self.count), [ast.GtE()], [Length(named(self.array))])
-        error = ast.Call(named("RuntimeError"), [ast.Constant(TOO_LONG)], [])
+        error = ast.Call(Known(RuntimeError), [ast.Constant(TOO_LONG)], [])
         return [ast.If(full, [ast.Raise(error, None)], [])]
 
     # what methods do
@@ -298,7 +298,7 @@ class _Changing(ast.NodeTransformer):
 
     def pop(self, s: ast.stmt, index: ast.expr | None = None, name: str | None = None) -> list[ast.stmt]:
         empty = ast.Compare(named(self.count), [ast.Eq()], [ast.Constant(0)])
-        error = ast.Call(named("IndexError"), [ast.Constant("pop from empty list")], [])
+        error = ast.Call(Known(IndexError), [ast.Constant("pop from empty list")], [])
         before: list[ast.stmt] = [ast.If(empty, [ast.Raise(error, None)], [])]
         fewer = assign(self.count, ast.BinOp(named(self.count), ast.Sub(), ast.Constant(1)))
         if index is None or (isinstance(index, ast.UnaryOp) and ast.unparse(index) == "-1"):

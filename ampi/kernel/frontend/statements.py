@@ -13,6 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, assignments, expressions, loops
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
+from ampi.kernel.frontend.list_nodes import Known
 from ampi.kernel.frontend.refusals import advice_for, describe
 from ampi.kernel.frontend.sequences import array_of, as_list, is_list
 from ampi.kernel.frontend.structured_arrays import Records
@@ -215,9 +216,13 @@ def assert_statement(builder: Any, node: ast.Assert) -> None:
 def raise_text(builder: Any, node: ast.Raise, exception: ast.expr | None) -> str:
     name = exception.func if isinstance(exception, ast.Call) else exception
     arguments = exception.args if isinstance(exception, ast.Call) else []
-    if not isinstance(name, ast.Name) or not isinstance(getattr(builtins, name.id, None), type):
+    if isinstance(name, Known):
+        called = name.function.__name__
+    elif isinstance(name, ast.Name) and isinstance(getattr(builtins, name.id, None), type):
+        called = name.id
+    else:
         builder.fail(node, "only built-in exceptions can be raised", 'raise ValueError("text")')
-    return f"raise {name.id}({', '.join(map(_message, arguments))})"
+    return f"raise {called}({', '.join(map(_message, arguments))})"
 
 
 def if_statement(builder: Any, node: ast.If) -> None:
