@@ -570,7 +570,9 @@ def verdict(differences, value, gradient):
             theirs = [differences.central(direction, h) for h in steps]
         except Exception as error:
             return {"class": "rough", "message": f"no differences: {type(error).__name__}"}
-        scale = max(abs(mine), 1e-3) if np.isfinite(mine) else 1.0
+        if not np.isfinite(mine):  # the root of what is zero here
+            return {"class": "rough", "message": f"{mine}, differences {theirs}"}
+        scale = max(abs(mine), 1e-3)
         constant = constant and not any(theirs) and not mine
         if any(abs(t - mine) <= 20 * tolerance * scale for t in theirs):
             continue
