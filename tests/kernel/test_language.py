@@ -457,3 +457,21 @@ def test_threads_want_integers():
 
     with pytest.raises(KernelError, match=r"(?s)range of a float64.*use integers"):
         ampi.grad(lambda a: total(a, 2.5))(np.ones(3))
+
+
+def groups(a, lengths):
+    s, begin = 0.0, 0.0
+    for k in range(len(lengths)):
+        end = begin + lengths[k]
+        s += (k + 1) * (a[begin:end] * a[begin:end]).sum()
+        begin = end
+    return s + a[: a[0] > 0.5].sum()
+
+
+def test_bounds_of_slices_are_cut_off_to_integers():
+    """As Numba does; Python refuses numbers that are no integers."""
+    a, lengths = np.linspace(0.6, 1.6, 6), np.array([2.5, 1.2, 2.0])
+    kernel = ampi.kernel(groups)
+    np.testing.assert_allclose(kernel(a, lengths), numba.njit(groups)(a, lengths), rtol=1e-14)
+    expected = 2 * a * [1, 1, 2, 3, 3, 0] + [1, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(ampi.grad(kernel)(a, lengths), expected, rtol=1e-14)

@@ -25,6 +25,7 @@ from ampi.kernel.frontend.values import (
     part_of,
 )
 from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.intrinsics import cast
 
 
 def attribute_value(builder: Any, node: ast.Attribute) -> Value:
@@ -143,11 +144,19 @@ def index_item(builder: Any, node: ast.expr) -> Any:
         if isinstance(value, Group) and value.cls is Slice:
             return Range(*(None if b == Static(None) else b for b in value.items))
         return value
-    bounds = [None if p is None else builder.value(p) for p in (node.lower, node.upper, node.step)]
-    for bound in (b for b in bounds if b is not None and b != Static(None)):
-        if not (isinstance(bound, ir.Expr) and isinstance(bound.type, types.Integer)):
-            builder.fail(node, "the bounds of a slice must be integers")
-    return Range(*(None if b == Static(None) else b for b in bounds))
+    return Range(
+        *(None if p is None else bound_of_slice(builder, node, p) for p in (node.lower, node.upper, node.step))
+    )
+
+
+def bound_of_slice(builder: Any, whole: ast.Slice, node: ast.expr) -> ir.Expr | None:
+    """A bound, or the step, of a slice; Numba cuts numbers and conditions off to integers."""
+    value = builder.value(node)
+    if value == Static(None):
+        return None
+    if not (isinstance(value, ir.Expr) and isinstance(value.type, (types.Integer, types.Float, types.Boolean))):
+        builder.fail(whole, "the bounds of a slice must be integers")
+    return value if isinstance(value.type, types.Integer) else cast(value, types.intp)
 
 
 def item_of(builder: Any, node: ast.Subscript, group: Group) -> Value:
