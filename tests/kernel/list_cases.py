@@ -296,3 +296,22 @@ def two_lists_of_one_loop(a, b, first, second):
     for k in range(len(places)):
         s += places[k] * values[k] * values[k]
     return s
+
+
+@case(x, y)
+def lists_apart_from_their_copies(a, b):
+    pairs = [(k, a[k]) for k in range(3)]
+    same = list(pairs)
+    more = list(same)
+    pairs.insert(0, (9, a[3]))
+    pairs.reverse()
+    more.append((5, b[0]))
+    values = [v * 1.0 for v in a]
+    others = list(values)
+    others[0] = 7.0
+    whole = list(b)
+    whole[1] = 9.0
+    longer = list(whole)
+    longer.append(3.0)
+    s = same[0][1] * pairs[0][1] + more[-1][1] * len(pairs) + len(same) * a[2]
+    return s + values[0] * b[1] * others[0] + whole[1] * b[1] * b[2] + len(whole) * longer[-1] * a[1]

@@ -275,6 +275,20 @@ def added_lists(x):
     return both[0]
 
 
+def lengthened_under_two_names(x):
+    values = [v for v in x]
+    same = values
+    same += [2.0]
+    return len(values) * x[0]
+
+
+def other_row_in_a_list(x):
+    a = x.reshape(2, 2) * 1.0
+    rows = list(a)
+    rows[0] = rows[1]
+    return a[0, 0] * x[1]
+
+
 def array_or_none(x):
     if x[0] > 0.5:
         return x * 2.0
@@ -305,6 +319,8 @@ def digits_of_a_ufunc(x):
         (list_of_tuples_of_another_length, "items of different kinds in one list", "two lists"),
         (popped_behind_its_last, r"'values.pop\(\)' inside of an expression", "a line of its own"),
         (added_lists, "a list and something else", "add lists"),
+        (lengthened_under_two_names, "arithmetic of a list", "np.array"),
+        (other_row_in_a_list, "'rows' is read-only", "copy"),
         (array_or_none, "returns None on one way and an array or a tuple on another", "the same everywhere"),
         (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
     ],

@@ -85,8 +85,9 @@ def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callab
 
 def binary_value(builder: Any, node: ast.BinOp) -> Value:
     adds = isinstance(node.op, ast.Add)
-    left, right = builder.operands(*(lambda n=n: builder.value(n, tuples=adds) for n in (node.left, node.right)))
-    if adds and any(is_listed(v) or is_list(builder, v) for v in (left, right)):
+    tuples = adds and not isinstance(node, Augmented)  # which changes the list, whatever names it has
+    left, right = builder.operands(*(lambda n=n: builder.value(n, tuples=tuples) for n in (node.left, node.right)))
+    if tuples and any(is_listed(v) or is_list(builder, v) for v in (left, right)):
         return joined(builder, node, left, right)
     refuse_lists(builder, node, "arithmetic of a list", left, right)
     if isinstance(node.op, ast.Mult) and isinstance(left, Group) and is_count(right):

@@ -337,8 +337,16 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
 
 def listed(builder: Any, node: ast.Call, value: Value) -> Value:
     """``list(x)``: a new list of the same numbers, or the same arrays in what they are in."""
-    if array_values.is_array(value):  # of a matrix the same rows
-        return sequences.copied_list(builder, node, value) if value.type.ndim == 1 else value
+    if array_values.is_array(value) and value.type.ndim == 1:
+        return sequences.copied_list(builder, node, value)
+    if array_values.is_array(value):  # of the same rows; to give the list another one is not to write to the matrix
+        value = array_values.computed(builder, value)
+        rows = ir.Var(builder.new_array_name(None, "rows"), value.type.copy(readonly=True))
+        builder.emit(ir.Alias(rows, value, ()))
+        builder.describe_part(rows, value, 0)
+        return rows
+    if is_listed(value):
+        return sequences.of_columns(sequences.array_of(builder, node, column) for column in value.items)
     if isinstance(value, Group) and value.cls is not Slice:
         return value
     return builder.fail(node, "list takes a tuple, a list, an array or a range")
