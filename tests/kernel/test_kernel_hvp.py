@@ -33,6 +33,7 @@ LONG = {  # compile for ten seconds to minutes
         "functions: elementwise_functions",
         "language: list_after_its_comprehension",
         "functions: covariances",
+        "arrays: other_products",
         "functions: least_squares",
         "functions: other_places",
         "arrays: any_steps_of_-1",
