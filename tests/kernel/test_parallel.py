@@ -375,3 +375,27 @@ def test_parallel_kernels_on_one_thread_are_compiled_without_threads():
         np.testing.assert_allclose(grad, 3 * x**2)
     finally:
         numba.set_num_threads(before)
+
+
+@ampi.kernel(parallel=True)
+def sizes_in_a_branch(a, b, w, flag):
+    out = np.zeros(w.shape[0])
+    for i in numba.prange(w.shape[0]):
+        out[i] = w[i] * w[i]
+        if flag > 0 and w[i] > 0.5:
+            out[i] += (a * b).sum() * w[i]
+    return out
+
+
+def test_threads_need_not_raise_errors_about_sizes():
+    """They are compared before the loop, whether or not it comes to the branch."""
+    a, b, w = np.linspace(0.5, 1.5, 5), np.linspace(1.0, 2.0, 5), np.linspace(0.1, 0.9, 9)
+    total = lambda a, b, w: ampi.numpy.sum(sizes_in_a_branch(a, b, w, 1))
+    found = ampi.grad(total, argnums=(0, 1, 2))(a, b, w)
+    large = w > 0.5
+    for mine, expected in zip(found, (b * w[large].sum(), a * w[large].sum(), 2 * w + large * (a @ b)), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-13)
+    with pytest.raises(ampi.ActivityError, match="arrays of different sizes"):
+        ampi.grad(lambda w: ampi.numpy.sum(sizes_in_a_branch(a, b[:3], w, 0)))(w)
+    with pytest.raises(ampi.ActivityError, match="arrays of different sizes"):
+        ampi.grad(lambda a: ampi.numpy.sum(sizes_in_a_branch(a, b[:3], w, 0)))(a)

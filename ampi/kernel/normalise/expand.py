@@ -44,6 +44,7 @@ class _Expansion:
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
         self.before: list[ir.Stmt] | None = None  # where checks go that can be made earlier; None: before the call
+        self.parallel = 0  # loops on threads around what is expanded
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
             name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
         }
@@ -68,7 +69,10 @@ class _Expansion:
         return self.not_always((body,), self.block)
 
     def not_always(self, what: tuple[Any], expanded: Callable[[Any], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
-        """What may not be run, after the checks of sizes that it needs."""
+        """What may not be run, after the checks of sizes that it needs; threads raise no errors, and have them made
+        earlier."""
+        if self.parallel:
+            return expanded(*what)
         around, self.before = self.before, []
         result = expanded(*what)
         checks, self.before = self.before, around
@@ -93,7 +97,10 @@ class _Expansion:
                 return (replace(s, body=self.block(s.body)),)
             case ir.For():
                 self.integers.count(s)
-                return (replace(s, body=self.block(s.body)),)
+                self.parallel += s.parallel
+                body = self.block(s.body)
+                self.parallel -= s.parallel
+                return (replace(s, body=body),)
         return (s,)
 
     # whole arrays
