@@ -53,6 +53,8 @@ class Drawn(NamedTuple):
 
     def by_its_rank(self) -> Drawn:
         """The same without the end of collectives which its rank had yet to come to, and of which it knew by chance."""
+        if not self.precedes(self.ended):
+            return self
         begun, takes_part = self.moment.begun, self.takes_part
         ended = {k: min(n, begun.get(k, 0)) if k in takes_part else n for k, n in self.ended.items()}
         return self._replace(ended=ended)

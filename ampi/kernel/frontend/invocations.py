@@ -54,7 +54,7 @@ CASTS: tuple[Any, ...] = (
     *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
     *(np.uint8, np.uint16, np.uint32, np.uint64, np.float32, np.float64, np.complex64, np.complex128),
 )
-OF_A_NUMBER = (np.sum, np.prod, np.mean, np.max, np.min, np.nanmax, np.nanmin)  # themselves, of a number
+OF_A_NUMBER = (np.sum, np.prod, np.mean, np.max, np.min, np.nanmax, np.nanmin, np.any, np.all)  # itself, or its truth
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 AUTHORED: dict[type, Callable[..., Any]] = {}
 """What parses calls of functions whose derivatives their author writes, by the types of these; `custom_calls` enters
@@ -324,7 +324,7 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
             builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
         if inference.is_array(argument.type):
             builder.fail(given, f"{_name_of(function)} of a whole array is not known", instead_of(_name_of(function)))
-    if _is_one_of(function, (*CASTS, *OF_A_NUMBER, np.any, np.all)) and len(arguments) == 1:
+    if len(arguments) == 1 and (_is_one_of(function, CASTS) or _is_one_of(function, OF_A_NUMBER)):
         return convert(builder, node, function, arguments[0])
     if function in (np.real, np.imag):
         return part_of(function.__name__, arguments[0])

@@ -224,10 +224,15 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
 
 def _spell_copies(definition: ast.FunctionDef, known: dict[str, Any]) -> None:
     """``list(x)`` as a comprehension where its value is not enough: of what is no value, and if it grows or shrinks."""
+
+    def is_copy(node: ast.AST) -> bool:
+        is_call = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        return is_call and known_by(node.func, known) is list  # type: ignore[attr-defined]
+
     grow = {
         id(node.value)
         for node in ast.walk(definition)
-        if isinstance(node, ast.Assign)
+        if isinstance(node, ast.Assign) and is_copy(node.value)
         for name in map(name_of, node.targets)
         if name is not None and any(changes(s, name) for s in definition.body)
     }
@@ -236,7 +241,7 @@ def _spell_copies(definition: ast.FunctionDef, known: dict[str, Any]) -> None:
         def visit_Call(self, node: ast.Call) -> ast.expr:
             grows = id(node) in grow
             self.generic_visit(node)
-            if known_by(node.func, known) is not list or len(node.args) != 1 or node.keywords:
+            if not is_copy(node):
                 return node
             (copied,) = node.args
             if isinstance(copied, ast.GeneratorExp):
