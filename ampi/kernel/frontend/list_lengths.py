@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampi.kernel.frontend.drawn_once import known_by
 from ampi.kernel.frontend.list_nodes import Length, assign, copied, increase, name_of, named, placed
 
 CHANGES = {"append": 1, "extend": 1, "insert": 2, "pop": (0, 1), "clear": 0, "reverse": 0, "sort": 0}
@@ -317,13 +318,7 @@ class Counting:
             return False
         if not isinstance(node, ast.Call):
             return True
-        owner: Any = node.func
-        path: list[str] = []
-        while isinstance(owner, ast.Attribute):
-            path, owner = [owner.attr, *path], owner.value
-        found: Any = getattr(owner, "function", self.spelling.known.get(name_of(owner) or ""))
-        for attribute in path:
-            found = getattr(found, attribute, None)
+        found = known_by(node.func, self.spelling.known)
         module = getattr(found, "__module__", None) or ""
         of_numpy = isinstance(found, np.ufunc) or module.partition(".")[0] == "numpy"
         return found is not None and (module in ("builtins", math.__name__) or (of_numpy and "random" not in module))

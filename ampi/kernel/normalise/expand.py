@@ -43,7 +43,7 @@ class _Expansion:
         self.fresh = Names.of(function).variable
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
-        self.before: list[ir.Stmt] | None = None  # where checks go that can be made earlier; None: before the call
+        self.before: list[ir.If] | None = None  # where checks go that can be made earlier; None: before the call
         self.parallel = 0  # loops on threads around what is expanded
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
             name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
@@ -189,7 +189,8 @@ class _Expansion:
             self.fail(problem)
         x, y = index_algebra.as_expression(a), index_algebra.as_expression(b)
         early = not s.problem and all(self.is_known_at_call(n) for e in (x, y) for n in ir.walk(e))
-        if early and self.before is None:
+        before = self.before
+        if early and before is None:
             if not any((c.first, c.second) == (x, y) for c in self.agreeing):
                 self.agreeing.append(replace(s, first=x, second=y, line=self.line))
             return ()
@@ -197,10 +198,10 @@ class _Expansion:
         text = f"{self.function.where(self.line)}: {problem}"
         refuse = ir.Raise(f"raise ValueError({text!r})", own=True, line=self.line)
         check = ir.If(differ, (refuse,), line=self.line)
-        if not early:
+        if not early or before is None:
             return (check,)
-        if not any(isinstance(c, ir.If) and c.condition == differ for c in self.before or ()):
-            self.before.append(check)  # type: ignore[union-attr]
+        if all(c.condition != differ for c in before):
+            before.append(check)
         return ()
 
     def known(self, value: ir.Expr) -> ir.Expr | None:
