@@ -430,7 +430,10 @@ class Language(Program):
         self.scalars.append(x)
 
     def other_sizes(self):
-        """Arrays of different sizes in one operation that is not run."""
+        """Arrays of different sizes in one operation that is not run; before parallel loops sizes are compared whether
+        or not it is."""
+        if self.independent is not None:
+            return self.assign()
         a, b, x = self.array(), self.array(), self.fresh("s")
         part = self.random.choice([f"{b}[1:n]", f"{b}[:2]", f"{b}[::2]"])
         self.line(f"{x} = {self.atom()} * 1.0")
