@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from .constants import constant
     from .custom import custom_vjp
     from .derivatives import grad, jvp, linearize, value_and_grad, vjp
-    from .jacobians import jacfwd, jacrev
+    from .jacobians import hessian, jacfwd, jacrev
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
     from .reports import report, tracing
-    from .second_order import hessian, hvp
+    from .second_order import hvp
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -124,7 +124,7 @@ _HOMES = {
     "custom_vjp": "custom",
     "dependent": "programs.declared",
     "grad": "derivatives",
-    "hessian": "second_order",
+    "hessian": "jacobians",
     "hvp": "second_order",
     "independent": "programs.declared",
     "jacfwd": "jacobians",

@@ -149,7 +149,7 @@ class custom_vjp:
             with passive(), tape.noting_overwritten() as overwritten:
                 result, dot = self.tangent(arguments, dots)
         else:
-            several = [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
+            several = _in_each(dots, lanes)
             with passive():  # the last one on the arguments themselves, which it may overwrite
                 others = [self.tangent(mapped(_copied, arguments), some)[1] for some in several[:-1]]
             with passive(), tape.noting_overwritten() as overwritten:
@@ -186,10 +186,12 @@ class custom_vjp:
         self.require_tangent()
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
+        lanes = tape.tangents.lanes
+        several = [dots] if lanes is None else _in_each(dots, lanes)
+        given = [mapped(_copied, arguments) for _ in several]
         with passive():
-            given = mapped(_copied, arguments)
-            _, dot = self.tangent(given, dots)  # type: ignore[misc]
-        inner = SecondTape()
+            found = [self.tangent(mine, its)[1] for mine, its in zip(given, several)]  # type: ignore[misc]
+        inner = SecondTape(tape.tangents.like)
         inner.sweep_begins()  # it only pushes tangents
         with inner:
             copies = mapped(_copied, arguments)
@@ -199,23 +201,28 @@ class custom_vjp:
             result, residuals = self.forward(*copies)  # type: ignore[misc]
             kept = mapped(lambda x: _Pair(plain(x), inner.tangent_at(x)) if _can_be_active(x) else x, residuals)
         inner.dismantle()
-        for some in (given, copies):
+        for some in (*given, copies):
             for x, copy in zip(leaves(arguments), leaves(some)):
                 if isinstance(x, np.ndarray) and plain(x).tobytes() != plain(copy).tobytes():
                     raise no_second_derivative(f"{self.__name__}, which overwrites an argument,")
         kept = mapped(lambda x: tape.pair(x.value[()], x.tangent) if isinstance(x, _Pair) else x, kept)
-        values = list(leaves(result))
-        tangents = [None] * len(values) if dot is None else list(leaves(dot))
-        if len(values) != len(tangents):
-            raise TapeError(
-                f"the tangent of {self.__name__} returned {len(tangents)} tangents for {len(values)} results"
-            )
-        rest = iter(tangents)
+        count = len(list(leaves(result)))
+        for dot in found:
+            if dot is not None and len(list(leaves(dot))) != count:
+                raise TapeError(
+                    f"the tangent of {self.__name__} returned {len(list(leaves(dot)))} tangents for {count} results"
+                )
+        rest = iter(zip(*([None] * count if dot is None else list(leaves(dot)) for dot in found)))
         result = mapped(lambda x: _result(tape, self.__name__, x, next(rest)), result)
         outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
         record = _CustomPairs(self, sources, [], kept, outputs)
         tape.append(record, created=[x for x in leaves(result) if _can_be_active(x)])
         return result
+
+
+def _in_each(dots: Any, lanes: Any) -> list[Any]:
+    """Tangents in several directions, by direction."""
+    return [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
 
 
 def _stacked(directions: list, count: int) -> tuple[np.ndarray | None, ...]:
@@ -241,16 +248,17 @@ def _copied(x: Any) -> Any:
     return tracked_copy(plain(x)[()] if is_scalar(x) else plain(x)) if isinstance(x, np.ndarray) else x
 
 
-def _result(tape: Any, name: str, x: Any, x_dot: Any) -> Any:
-    """A result of a call, with the tangent that its author gave."""
+def _result(tape: Any, name: str, x: Any, dots: tuple) -> Any:
+    """A result of a call, with the tangents that its author gave, one for each direction."""
     if not isinstance(x, (np.ndarray, float, complex, np.inexact)) or not carries_derivatives(np.asarray(x).dtype):
         return x
     value = plain(x) if isinstance(x, np.ndarray) else np.asarray(x)
-    dot = np.zeros((), value.dtype) if x_dot is None else plain(np.asarray(x_dot))
-    if x_dot is not None and dot.shape != value.shape:
-        raise TapeError(f"the tangent of {name} returned shape {dot.shape} for a result of shape {value.shape}")
+    tangents = [np.zeros(value.shape, value.dtype) if dot is None else plain(np.asarray(dot)) for dot in dots]
+    for tangent in tangents:
+        if tangent.shape != value.shape:
+            raise TapeError(f"the tangent of {name} returned shape {tangent.shape} for a result of shape {value.shape}")
     is_number = is_scalar(x) or not isinstance(x, np.ndarray)
-    return tape.pair(value[()] if is_number else value, dot)
+    return tape.pair(value[()] if is_number else value, tape.together(tangents))
 
 
 def _tangent_of(tape: Any, x: Any) -> Any:

@@ -20,6 +20,12 @@ from .tape import ForwardTape, Push, Tape, VectorPush
 OBJECTIVES = ("sum", "replicated", "root")
 
 
+def require_objective(objective: str) -> None:
+    """Raise if there is no such objective."""
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
+
+
 def map_leaves(function: Callable, x: Any) -> Any:
     """Apply a function to the leaves of tuples, lists and dictionaries."""
     if x is None:
@@ -207,7 +213,7 @@ def jvp(f: Callable, primals: Any, tangents: Any, *, vectorised: bool | int = Fa
     """
     if not isinstance(primals, tuple):
         primals, tangents = (primals,), (tangents,)
-    count = None if vectorised is False else _directions(tangents, vectorised)
+    count = None if vectorised is False else number_of_directions("ampi.jvp", tangents, vectorised)
     return push_forward(f, primals, tangents, count)[:2]
 
 
@@ -296,16 +302,16 @@ def has_tangent(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and _is_inexact(leaf)
 
 
-def _directions(tangents: Any, given: bool | int) -> int:
+def number_of_directions(asked: str, tangents: Any, given: bool | int) -> int:
     """In how many directions tangents go: as long as the leading axis of the first one is."""
     first = next((np.shape(plain_of(leaf)) for leaf in leaves_of(with_arrays(tangents)) if leaf is not None), None)
     if first == ():
-        raise TapeError("ampi.jvp: with vectorised=True tangents have a leading axis, and one is a number")
+        raise TapeError(f"{asked}: with vectorised=True tangents have a leading axis, and one is a number")
     if first is None and isinstance(given, bool):
-        raise TapeError("ampi.jvp: no tangent says how many directions there are; pass their number: vectorised=k")
+        raise TapeError(f"{asked}: no tangent says how many directions there are; pass their number: vectorised=k")
     count = first[0] if isinstance(given, bool) else int(given)  # type: ignore[index]
     if count < 1:
-        raise TapeError(f"ampi.jvp: {count} directions; pass one at least")
+        raise TapeError(f"{asked}: {count} directions; pass one at least")
     return count
 
 
@@ -415,8 +421,7 @@ def value_and_grad(
     >>> float(value), x_bar
     (5.0, array([2., 4.]))
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
+    require_objective(objective)
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
 
     def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
@@ -424,8 +429,6 @@ def value_and_grad(
         if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
             from .second_order import of_forward_mode
 
-            if outer.forward.lanes is not None:
-                raise ActivityError("ampi.grad inside ampi.jvp(..., vectorised=True): take one tangent after the other")
             y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
             return y, found if isinstance(argnums, tuple) else found[0]
         with Tape() as tape:

@@ -1,4 +1,4 @@
-"""Jacobians of functions of all ranks, in blocks: `jacrev` and `jacfwd`, in vector mode.
+"""Jacobians of functions of all ranks, in blocks: `jacrev`, `jacfwd` and, of a gradient, `hessian`, in vector mode.
 
 A program of several ranks is one function of all ranks' x together to all ranks' y together, and its Jacobian has a row
 for each element of every rank's y and a column for each of every rank's x.  What comes out of a sweep is a row of it,
@@ -21,6 +21,7 @@ import numpy as np
 from .activity import plain_of
 from .derivatives import has_tangent, leaves_of, push_forward, ranks_of
 from .errors import ActivityError, CommunicationError, TapeError
+from .second_order import products, require_objective
 from .tape import Tape, bytes_of
 
 CHUNK = 16
@@ -29,6 +30,9 @@ CHUNK = 16
 CACHED_BYTES = 8 << 20
 """What the adjoints of several directions may take together, in that case: beyond what caches hold, a sweep for several
 takes longer than one sweep for each."""
+
+KEPT_BYTES = 1 << 30
+"""What the tangents that second order keeps for the sweep may take together, in that case."""
 
 
 def jacrev(
@@ -194,15 +198,79 @@ def jacfwd(
     return _compressed(pattern, _colours(pattern, comm), columns, pushed, chunks)
 
 
-def sparse_hessian(product: Callable[[np.ndarray], np.ndarray], here: np.ndarray, pattern: Any, comm: Any) -> Any:
-    """This rank's rows of a sparse Hessian, of which ``product(v)`` gives the product with a vector."""
+def hessian(
+    f: Callable,
+    x: Any,
+    objective: str = "sum",
+    comm: Any = None,
+    *,
+    chunk: int | None = None,
+    memory: int | str | None = None,
+    pattern: Any = None,
+) -> Any:
+    """The Hessian of a function, with the rows of its own parameters on each rank: of few parameters, or sparse.
+
+    Collective over ``comm``: all ranks call it with their own parameters, which may be none (an array of size zero).
+    The function runs once for each ``chunk`` parameters of all ranks, with `hvp`; with a pattern, for so many groups of
+    parameters that have no row in common.
+
+    Parameters
+    ----------
+    f : callable
+        Function of one array (or number) that returns a real scalar, as for `grad`.
+    x : array_like of float
+        This rank's parameters, n_r of them, of any shape.
+    objective : {"sum", "replicated", "root"}
+        What is differentiated, as for `value_and_grad`.
+    comm : mpi4py.MPI.Comm, optional
+        The ranks that call together; by default `ampi.COMM_WORLD`.
+    chunk : int, optional
+        Most directions in one run; by default 16, and no more than those of which the tangents take 1 GiB of each rank.
+    memory : int or str, optional
+        Instead: as many as the tangents of which fit in so many bytes of each rank (``"1GiB"``).  A first run has one
+        direction, and tells what one takes: the tangents of all that is kept for the sweep.  The tape itself and the
+        Hessian are not counted.
+    pattern : sparse array of SciPy's, optional
+        Where this rank's block of rows has entries that may not be zero; of its shape, as for `jacfwd`.
+
+    Returns
+    -------
+    numpy.ndarray, or scipy.sparse.csr_array if there is a pattern
+        This rank's block of rows: shape (n_r, Σ n_s).  A row belongs to each of this rank's parameters, and a column to
+        each of all ranks', those of rank 0 first; in C order.
+
+    Raises
+    ------
+    ActivityError
+        ``x`` is no array of real floating-point numbers, or an operation has no second derivative yet.
+    CommunicationError, TapeError
+        As for `hvp`; TapeError on all ranks if the pattern has another shape, or leaves out an entry that is not zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ampi
+    >>> ampi.hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 2.0]), comm=ampi.COMM_SELF)
+    array([[4., 2.],
+           [2., 0.]])
+    """
+    comm, here = ranks_of(comm), _independent(x, "ampi.hessian")
+    require_objective(objective)
     columns = _Share(comm, here.size)
-    pattern = _checked(pattern, (here.size, columns.total), comm, "ampi.hessian")
+    chunks = _Chunks(comm, chunk, memory, "ampi.hessian", KEPT_BYTES)
 
     def multiplied(v: np.ndarray) -> tuple[np.ndarray, int]:
-        return np.reshape(product(v[0].reshape(here.shape)), (1, -1)), 1
+        count = len(v)
+        found = products(f, (x,), (v.reshape(count, *here.shape),), objective, comm, count)
+        return np.reshape(found.product[0], (count, -1)), found.nbytes
 
-    return _compressed(pattern, _colours(pattern, comm), columns, multiplied, _Chunks(comm, 1, None, "ampi.hessian"))
+    if pattern is None:
+        block = np.zeros((here.size, columns.total), here.dtype)
+        for first, found in chunks.carried(columns.units, columns.total, multiplied):
+            block[:, first : first + len(found)] = found.T
+        return block
+    pattern = _checked(pattern, (here.size, columns.total), comm, "ampi.hessian")
+    return _compressed(pattern, _colours(pattern, comm), columns, multiplied, chunks)
 
 
 def _independent(x: Any, asked: str) -> np.ndarray:

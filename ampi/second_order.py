@@ -1,9 +1,10 @@
-"""Second derivatives of functions: `hvp` and `hessian`, forward over reverse."""
+"""Second derivatives of functions: `hvp`, forward over reverse."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,21 @@ import numpy as np
 from .activity import is_active, plain_of
 from .array import value
 from .derivatives import (
-    OBJECTIVES,
     frames_of_ampi,
     has_tangent,
     leaves_of,
     map_leaves,
+    number_of_directions,
     ranks_of,
+    require_objective,
     seed_of,
     with_arrays,
     with_tangents,
 )
-from .errors import ActivityError, ActivityWarning, TapeError
+from .errors import ActivityWarning, TapeError
 from .memory import TrackedArray, tracked_copy
 from .recording import restored
-from .tape import SecondTape, second_order
+from .tape import Push, SecondTape, VectorPush, second_order
 
 
 class Products:
@@ -38,20 +40,25 @@ class Products:
         Its tangent.
     gradient, product : tuple
         The gradient and H v, in the structure of the arguments; None for what cannot be differentiated.
+    nbytes : int
+        What tangents took at most, if there are several directions.
     """
 
-    def __init__(self, value: Any, value_dot: Any, gradient: tuple, product: tuple) -> None:
+    def __init__(self, value: Any, value_dot: Any, gradient: tuple, product: tuple, nbytes: int) -> None:
         self.value = value
         self.value_dot = value_dot
         self.gradient = gradient
         self.product = product
+        self.nbytes = nbytes
 
 
-def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any) -> Products:
-    """Run a function of these arguments once, and sweep over it once."""
+def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, count: int | None = None) -> Products:
+    """Run a function of these arguments once, and sweep over it once, in so many directions (None: without an axis for
+    them)."""
     comm = ranks_of(comm)
-    with restored(), SecondTape() as tape:
-        arguments = _watched(tape, with_arrays(primals), v)
+    make: Callable = Push if count is None else partial(VectorPush, count=count)
+    with restored(), SecondTape(make) as tape:
+        arguments = _watched(tape, with_arrays(primals), v, () if count is None else (count,))
         leaves = [x for x in leaves_of(arguments) if isinstance(x, TrackedArray) and tape.is_active(x)]
         error: BaseException | None = None
         try:
@@ -78,18 +85,18 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any) -
                     stacklevel=frames_of_ampi() + 1,
                 )
         y_dot = map_leaves(lambda leaf: tape.tangent_at(leaf)[()] if has_tangent(leaf) else None, y)
-        gradient, product = second_order(tape, outputs, leaves, [seed] * len(outputs))
+        gradient, product, nbytes = second_order(tape, outputs, leaves, [seed] * len(outputs))
     found = {id(x): k for k, x in enumerate(leaves)}
 
     def of(some: list) -> tuple:
         return map_leaves(lambda x: some[found[id(x)]][()] if id(x) in found else None, arguments)
 
-    result = Products(value(y), y_dot, of(gradient), of(product))
+    result = Products(value(y), y_dot, of(gradient), of(product), nbytes)
     tape.dismantle()
     return result
 
 
-def _watched(tape: SecondTape, primals: tuple, v: tuple) -> tuple:
+def _watched(tape: SecondTape, primals: tuple, v: tuple, lead: tuple[int, ...]) -> tuple:
     """Watched copies of the leaves of arguments, with tangents."""
 
     def watch(x: Any, x_dot: Any) -> Any:
@@ -100,10 +107,18 @@ def _watched(tape: SecondTape, primals: tuple, v: tuple) -> tuple:
             tape.start(array, x_dot)
         return array
 
-    return with_tangents(tape, primals, v, "primals", "ampi.hvp", watch)
+    return with_tangents(tape, primals, v, "primals", "ampi.hvp", watch, lead)
 
 
-def hvp(f: Callable, primals: Any, v: Any, objective: str = "sum", comm: Any = None) -> Any:
+def hvp(
+    f: Callable,
+    primals: Any,
+    v: Any,
+    objective: str = "sum",
+    comm: Any = None,
+    *,
+    vectorised: bool | int = False,
+) -> Any:
     """The Hessian of a function times a vector (forward over reverse).
 
     Collective over the ranks that communicate inside ``f``: all of them call it, each with its own part of the
@@ -123,13 +138,16 @@ def hvp(f: Callable, primals: Any, v: Any, objective: str = "sum", comm: Any = N
         What is differentiated, as for `value_and_grad`.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together, for ``"replicated"`` and ``"root"``; by default `ampi.COMM_WORLD`.
+    vectorised : bool or int
+        Vectors have a leading axis of k, the same on all ranks, and so have the products: k of them from one run and
+        one sweep.  A rank of which no vector says what k is passes k.
 
     Returns
     -------
     H v
         In the structure of ``primals``, of its shapes and dtypes: Σ over ranks ∂²F/∂x∂x' v'.  None for what cannot be
-        differentiated.  For complex arguments: the derivative of the gradient in the direction v, in the real inner
-        product Re⟨x̄, ẋ⟩.
+        differentiated.  If vectorised, with a leading axis of k.  For complex arguments: the derivative of the gradient
+        in the direction v, in the real inner product Re⟨x̄, ẋ⟩.
 
     Raises
     ------
@@ -152,74 +170,17 @@ def hvp(f: Callable, primals: Any, v: Any, objective: str = "sum", comm: Any = N
     >>> import ampi
     >>> ampi.hvp(lambda x: (x**3).sum(), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([  6., 120.])
+    >>> ampi.hvp(lambda x: (x**3).sum(), np.array([1.0, 2.0]), np.eye(2), vectorised=True)
+    array([[ 6.,  0.],
+           [ 0., 12.]])
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
+    require_objective(objective)
+    count = None if vectorised is False else number_of_directions("ampi.hvp", v, vectorised)
     if not isinstance(primals, tuple):
-        return products(f, (primals,), (v,), objective, comm).product[0]
+        return products(f, (primals,), (v,), objective, comm, count).product[0]
     if not isinstance(v, tuple):
         raise TapeError(f"ampi.hvp: primals is a tuple of {len(primals)}, and v is a {type(v).__name__}")
-    return products(f, primals, v, objective, comm).product
-
-
-def hessian(f: Callable, x: Any, objective: str = "sum", comm: Any = None, *, pattern: Any = None) -> Any:
-    """The Hessian of a function, row by row on the ranks that have them: of few parameters, or sparse.
-
-    Collective over ``comm``: all ranks call it with their own parameters, which may be none (an array of size zero).
-    The function runs once for each parameter of all ranks, with `hvp`; with a pattern, once for each group of
-    parameters that have no row in common, and once more.
-
-    Parameters
-    ----------
-    f : callable
-        Function of one array (or number) that returns a real scalar, as for `grad`.
-    x : array_like of float
-        This rank's parameters, n_r of them, of any shape.
-    objective : {"sum", "replicated", "root"}
-        What is differentiated, as for `value_and_grad`.
-    comm : mpi4py.MPI.Comm, optional
-        The ranks that call together; by default `ampi.COMM_WORLD`.
-    pattern : sparse array of SciPy's, optional
-        Where this rank's block of rows has entries that may not be zero; of its shape, as for `jacfwd`.
-
-    Returns
-    -------
-    numpy.ndarray, or scipy.sparse.csr_array if there is a pattern
-        This rank's block of rows: shape (n_r, Σ n_s).  A row belongs to each of this rank's parameters, and a column to
-        each of all ranks', those of rank 0 first; in C order.
-
-    Raises
-    ------
-    ActivityError
-        ``x`` is no array of real floating-point numbers, or an operation has no second derivative yet.
-    CommunicationError, TapeError
-        As for `hvp`; TapeError on all ranks if the pattern has another shape, or leaves out an entry that is not zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import ampi
-    >>> ampi.hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 2.0]), comm=ampi.COMM_SELF)
-    array([[4., 2.],
-           [2., 0.]])
-    """
-    here = np.array(plain_of(x))
-    if here.dtype.kind != "f":
-        raise ActivityError(f"ampi.hessian: x is of dtype {here.dtype}; pass real floating-point numbers")
-    everywhere = ranks_of(comm)
-    if pattern is not None:
-        from .jacobians import sparse_hessian
-
-        return sparse_hessian(lambda v: hvp(f, (x,), (v,), objective, comm)[0], here, pattern, everywhere)
-    sizes = everywhere.allgather(here.size)
-    columns = []
-    for rank, size in enumerate(sizes):
-        for k in range(size):
-            unit = np.zeros_like(here, order="C")
-            if rank == everywhere.Get_rank():
-                unit.reshape(-1)[k] = 1
-            columns.append(np.reshape(hvp(f, (x,), (unit,), objective, comm)[0], -1))
-    return np.stack(columns, axis=1) if columns else np.zeros((0, 0), here.dtype)
+    return products(f, primals, v, objective, comm, count).product
 
 
 def of_forward_mode(
@@ -252,7 +213,8 @@ def of_forward_mode(
         map_leaves(lambda leaf: outer.tangent_at(leaf) if is_moving(leaf) else None, with_arrays(arguments[k]))
         for k in chosen
     )
-    found = products(function, primals, v, objective, comm)
+    lanes = outer.forward.lanes
+    found = products(function, primals, v, objective, comm, None if lanes is None else len(lanes))
 
     def on_outer(x: Any, x_dot: Any) -> Any:
         if x_dot is None:

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 from numpy_programs import NARROW, WIDE, run, starts
+from second_check import products
 
 import ampi
 import ampi.numpy
@@ -296,7 +297,7 @@ def mode_problems(lines, world):
         x = tuple(started_from.values())
         value, rate = ampi.jvp(objective, x, tuple(v.values()))
         bars = gradient(0.0)
-        hu, hv = (ampi.hvp(objective, x, tuple(d.values())) for d in (u, v))
+        hu, hv = products(objective, x, u.values(), v.values())
         bars_near = {h: gradient(h) for k in (1, 2) for h in (k * STEP, -k * STEP)}
     except ampi.AmpiError as error:
         raise Refused(error) from error

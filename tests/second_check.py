@@ -30,11 +30,23 @@ def moved(x, t, v):
     return [np.asarray(a + t * b, np.asarray(a).dtype) for a, b in zip(x, v)]
 
 
+def products(f, x, u, v, rounding=1e-13, between=lambda: None, **options):
+    """H u by itself, and H v by a run in the directions v and u, which has to give the same H u."""
+    hu = ampi.hvp(f, tuple(x), tuple(u), **options)
+    between()
+    both = ampi.hvp(f, tuple(x), tuple(np.stack(some) for some in zip(v, u)), vectorised=True, **options)
+    for alone, (_, found) in zip(hu, both, strict=True):
+        is_single = np.asarray(alone).dtype.char in "fF"
+        size = np.max(np.abs(alone), initial=0.0, where=np.isfinite(alone))
+        np.testing.assert_allclose(found, alone, rtol=0, atol=(1e-6 if is_single else rounding) * size)
+    return hu, [x[0] for x in both]
+
+
 def check_second(f, x, tolerance=1e-12, rough=2e-7, seed=0, add=lambda v: v, step=1e-4, **options):
     """`ampi.hvp` of a real function ``f``; summed over ranks by ``add``."""
     generator = np.random.default_rng(seed)
     u, v = ([draw(generator, a) for a in x] for _ in range(2))
-    hu, hv = (ampi.hvp(f, tuple(x), tuple(d), **options) for d in (u, v))
+    hu, hv = products(f, x, u, v, **options)
     for a, b in zip(x, hv, strict=True):
         assert np.shape(a) == np.shape(b) and np.asarray(a).dtype == np.asarray(b).dtype
     there, back = add(pairing(u, hv)), add(pairing(hu, v))

@@ -296,11 +296,6 @@ def test_tangents_that_do_not_fit(tangent, how, what):
         ampi.jvp(lambda x: x * x, np.ones(5), tangent, vectorised=how)
 
 
-def test_a_gradient_inside_says_that_it_goes_one_by_one():
-    with pytest.raises(ampi.ActivityError, match="one tangent after the other"):
-        ampi.jvp(ampi.grad(lambda x: (x**3).sum()), np.ones(2), np.eye(2), vectorised=True)
-
-
 # ------------------------------------------------------------------------------------------------------------ on ranks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +61,11 @@ def _generate(kernel: Any, case: Case) -> str:
 
 
 def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
-    """The adjoint of a recorded call, and its tangent."""
+    """The adjoint of a recorded call, and its tangents: in each direction by a run of its own, which also gives the
+    adjoint anew."""
     if not any(map(sweep.has_shadow, call.outputs)):
         return
-    contract, (adjoints, tangents), push = call.contract, sweep.lanes, sweep.tape.tangents
+    contract, (adjoints, *tangents) = call.contract, sweep.lanes
     assert contract.second is not None
     second = contract.second()
     values: list[Any] = []
@@ -74,23 +75,30 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
         values.append(value)
         dots.append(dot)
     for k, region in zip(contract.scalars, call.scalars):
-        dots[k] = push.get(region)[()]
+        dots[k] = [push.get(region)[()] for push in tape.lanes_of(sweep.tape.tangents)]
     flags = [call.is_distinct(adjoints, k, values[k]) for k in second.distinct] + [False for _ in second.new]
-    shadows = [[lane.shadow(region) for region in call.shadows] for lane in sweep.lanes]
-    seeds = [[call.seed_in(lane, s) for s in call.seeds] for lane in sweep.lanes]
-    given: Sequence[Any] = (*values, *shadows[0], *seeds[0], *flags)
-    all_dots = (*dots, *shadows[1], *seeds[1])
-    # Compiled code is told by its types which arrays may be written.
-    arrays = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.arrays]
-    arrays = [np.array(d) if d.flags.writeable is False else d for d in arrays]
-    numbers = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.numbers]
-    found = second.program(*given, *arrays, *numbers)
+    shadows = [adjoints.shadow(region) for region in call.shadows]
+    given = (*values, *shadows, *(call.seed_in(adjoints, s) for s in call.seeds), *flags)
+    before = [shadow.copy() for shadow in shadows] if len(tangents) > 1 else []
     count = len(contract.scalars)
-    rest = iter(found[count:])
-    for region, value, has_tangent in zip(call.scalars, found[:count], second.results, strict=True):
+    for j, lane in enumerate(tangents):
+        if j:
+            for shadow, old in zip(shadows, before):
+                shadow[...] = old
+        all_dots: list[Any] = [None if dot is None else dot[j] for dot in dots]
+        all_dots += [lane.shadow(region) for region in call.shadows]
+        all_dots += [call.seed_in(lane, s) for s in call.seeds]
+        # Compiled code is told by its types which arrays may be written.
+        arrays = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.arrays]
+        arrays = [np.array(d) if d.flags.writeable is False else d for d in arrays]
+        numbers = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.numbers]
+        found = second.program(*given, *arrays, *numbers)
+        rest = iter(found[count:])
+        for region, has_tangent in zip(call.scalars, second.results, strict=True):
+            if has_tangent:
+                lane.add(region, next(rest))
+    for region, value in zip(call.scalars, found[:count], strict=True):
         adjoints.add(region, value)
-        if has_tangent:
-            tangents.add(region, next(rest))
     for k, region in zip(contract.shadows, call.shadows):
         if k in contract.ends:
             for lane in sweep.lanes:

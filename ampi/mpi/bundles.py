@@ -21,13 +21,13 @@ from mpi4py import MPI as mpi
 
 from ..activity import is_active
 from ..byte_views import movable
-from ..errors import ActivityError
+from ..errors import ActivityError, CommunicationError
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, for_array_types, region_of, storage_of
 from ..outside import warn_lost
 from ..recording import current, recording
-from ..tape import Push, Sweep, Tape, living
+from ..tape import Push, Sweep, Tape, lanes_of, living
 from .packed_adjoints import SLOT_DTYPE
-from .tangents import set_tangent, tangent_in
+from .tangents import set_tangent, tangents_in
 
 
 class Bundle:
@@ -107,7 +107,7 @@ def _size(region: Region) -> int:
 class Parcel:
     """An object on its way, with the list of the active arrays in it; unpickled it is the object.
 
-    In forward mode and in second order with their tangents, flat.
+    In forward mode and in second order with their tangents, one row for each direction.
     """
 
     __slots__ = ("arrays", "contents", "tangents")
@@ -214,7 +214,7 @@ def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
         return obj, EMPTY
     bundle = Bundle(memory)
     push: Push | None = tape.forward or tape.tangents
-    return Parcel(obj, arrays, None if push is None else tangent_in(push, bundle)), bundle
+    return Parcel(obj, arrays, None if push is None else np.stack(tangents_in(push, bundle))), bundle
 
 
 EMPTY = Bundle()
@@ -231,7 +231,13 @@ def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     bundle = Bundle(arrays) if arrays else EMPTY
     push = tape.forward or tape.tangents
     if arrays and push is not None:
-        set_tangent(push, bundle, tangents)
+        here = len(lanes_of(push))
+        if tangents is not None and len(tangents) != here:
+            raise CommunicationError(
+                f"derivatives go in {here} directions here, and those in an object that came in {len(tangents)}: the "
+                "leading axis of the tangents must be as long on all ranks"
+            )
+        set_tangent(push, bundle, None if tangents is None else tangents.reshape(-1))
     return bundle, arrays
 
 

@@ -230,7 +230,7 @@ class ForwardTrace:
         came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
         rule: Any = known(access.op)  # type: ignore[arg-type]
         if self.tape().tangents is not None and is_curved(rule, access.values[0]):
-            access.dots = came, np.zeros_like(came) if x_dot is None else x_dot
+            access.dots.append((came, np.zeros_like(came) if x_dot is None else x_dot))
         with np.errstate(all="ignore"):
             of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))
             new = np.conj(of_old) * came

@@ -9,6 +9,7 @@ not: it is told, and tells all.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound t
 _TEXT = 2000  # bytes of a notice
 
 stranded: list[Any] = []
-"""Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them."""
+"""Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them, and does so until
+it is finalised, after the interpreter has let go of all modules.  This list is not freed then."""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(stranded))
 
 
 def tell(reverse: Any, partners: Iterable[int], error: BaseException) -> None:

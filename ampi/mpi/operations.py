@@ -18,10 +18,10 @@ from .datatypes import typemap_of
 from .reduction_plans import refusal, values_of
 from .reductions import PREDEFINED, Reduction, forget, known, learn
 from .reductions_forward import combination, elements_with_tangents
-from .reductions_second import is_curved, rules_of_both
+from .reductions_second import is_curved, rules_in_lanes
 from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
-from .tangents import set_tangent, tangent_in
+from .tangents import set_tangent, tangent_in, tangents_in
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 
@@ -75,7 +75,8 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
 
 
 class _Local:
-    """Adjoint of b = a ∘ b; ``dots`` are the tangents of both in second order, where the adjoint depends on them."""
+    """Adjoint of b = a ∘ b; ``dots``: in second order, where it depends on them, the tangents of both in each
+    direction."""
 
     __slots__ = ("a", "b", "dots", "handle", "rule", "values")
     second = "joint"
@@ -98,8 +99,8 @@ class _Local:
             for lane in sweep.lanes:
                 self._go_back(lane, self.rule, values)
             return
-        both = values, [np.stack(pair) for pair in zip(values, self.dots)]
-        for lane, rule, given in zip(sweep.lanes, rules_of_both(self.rule), both):
+        together = values, *([np.stack(pair) for pair in zip(values, dots)] for dots in self.dots)
+        for lane, rule, given in zip(sweep.lanes, rules_in_lanes(self.rule, len(self.dots)), together):
             self._go_back(lane, rule, given)
 
     def _go_back(self, sweep: Any, rule: Reduction, values: Any) -> None:
@@ -151,7 +152,7 @@ def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
     assert rule is not None
     values = [values_of(rule, x).need(tape) for x in (a, b)] if rule.partials is not None else None
     curved = tape.tangents is not None and rule.partials is not None and is_curved(rule, b)
-    dots = [tangent_in(tape.tangents, x) for x in (a, b)] if curved else None
+    dots = list(zip(*(tangents_in(tape.tangents, x) for x in (a, b)))) if curved else None
     undo = b.overwrite()
     _Op.Reduce_local(op, inbuf, inoutbuf)
     b.activate(tape)

@@ -30,13 +30,13 @@ def is_curved(rule: Reduction, x: Any) -> bool:
     return pairs is not None
 
 
-def rules_of_both(rule: Reduction) -> tuple[Reduction, Reduction]:
-    """Two rules in the place of that of a curved reduction, one for adjoints and one for their tangents.
+def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
+    """Rules in the place of that of a curved reduction: one for adjoints, and one for their tangents in each direction.
 
-    They are for one adjoint, in steps of which the first rule's come first.  The second is given ``(2, n)`` arrays of
+    They are for one adjoint, in steps of which the first rule's come first.  The others are given ``(2, n)`` arrays of
     values and tangents.
     """
-    seen: list[np.ndarray] = []  # the adjoint, which its tangent follows
+    seen: list[np.ndarray] = []  # the adjoint, which its tangents follow
 
     def share(comm: Any, x: np.ndarray, g: np.ndarray) -> Steps:
         seen[:] = [g]
@@ -60,7 +60,8 @@ def rules_of_both(rule: Reduction) -> tuple[Reduction, Reduction]:
     def partials_tangent(prefix: Any, x: np.ndarray, g_dot: np.ndarray) -> Any:
         return [bar[1] for bar in pairs.partials(prefix, x, np.stack([seen[0], g_dot]))]
 
-    return Reduction(share, rule.prefix, partials), Reduction(share_tangent, pairs.prefix, partials_tangent)
+    of_tangents = Reduction(share_tangent, pairs.prefix, partials_tangent)
+    return Reduction(share, rule.prefix, partials), *[of_tangents] * directions
 
 
 def partials_of_pairs(rule: Reduction, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

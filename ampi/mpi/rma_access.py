@@ -67,8 +67,9 @@ class Access:
         Where the target's old value arrives, if the derivative needs it or the operation has been put off.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
-    dots : (ndarray, ndarray) or None
-        In second order, if the partial derivatives depend smoothly on values: the tangents of `values`.
+    dots : list of (ndarray, ndarray)
+        In second order, if the partial derivatives depend smoothly on values: the tangents of `values`, in each
+        direction.
     """
 
     __slots__ = (
@@ -93,7 +94,7 @@ class Access:
         self._operand: np.ndarray | None = None
         self._sink: Buffer | None = None
         self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
-        self.dots: tuple[np.ndarray, np.ndarray] | None = None
+        self.dots: list[tuple[np.ndarray, np.ndarray]] = []
 
     @property
     def updates(self) -> bool:
@@ -184,11 +185,16 @@ class Access:
 
     def exchange_pairs(self, shadows: Sequence[Shadow], going: Sequence[np.ndarray | None]) -> None:
         """The same in second order, where the partial derivatives have tangents, for adjoints with their tangents."""
-        after = np.stack([shadow.exchange(self.target, None, mpi.NO_OP, self.waiting) for shadow in shadows])
-        old, x = (np.stack(pair) for pair in zip(self.values, self.dots))  # type: ignore[arg-type]
-        with np.errstate(all="ignore"):
-            before, came = partials_of_pairs(known(self.op), old, x, after)  # type: ignore[arg-type]
-        for shadow, mine, its, part in zip(shadows, going, before, came):
+        value, *tangents = [shadow.exchange(self.target, None, mpi.NO_OP, self.waiting) for shadow in shadows]
+        rule: Any = known(self.op)  # type: ignore[arg-type]
+        pairs = []
+        for dots, tangent in zip(self.dots, tangents):
+            old, x = (np.stack(pair) for pair in zip(self.values, dots))
+            with np.errstate(all="ignore"):
+                pairs.append(partials_of_pairs(rule, old, x, np.stack([value, tangent])))
+        (first, second), *_ = pairs
+        found = [(first[0], second[0]), *((before[1], came[1]) for before, came in pairs)]
+        for shadow, mine, (its, part) in zip(shadows, going, found):
             shadow.came[self] = part
             shadow.exchange(self.target, its if mine is None else its + mine, mpi.REPLACE, self.waiting)
 
@@ -282,7 +288,7 @@ class Completed:
         turns = shadows[0].turns
         turns.begin(self.rank, self.ticket, self.waiting)
         for access, adjoints in going:
-            if access.dots is not None:
+            if access.dots:
                 access.exchange_pairs(shadows, adjoints)
                 continue
             for shadow, adjoint in zip(shadows, adjoints):

@@ -1,8 +1,8 @@
 """Messages and collectives on buffers in second order.
 
 While the program runs, tangents go beside the values, as in forward mode, and everything is logged for the sweep, as in
-reverse mode.  In the sweep one message carries the adjoint and its tangent; reversed collectives do the same for both,
-step by step, with the messages of both under way: all ranks take the same steps.
+reverse mode.  In the sweep one message carries the adjoint and its tangents; reversed collectives do the same for all
+of them, step by step, with the messages of all under way: all ranks take the same steps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .collective_calls import Call, Performed
 from .forward import ForwardCommunication, ForwardLog, weakly
 from .ownership import require_alone
 from .reductions import Steps, known
-from .reductions_second import is_curved, rules_of_both
+from .reductions_second import is_curved, rules_in_lanes
 from .reverse import Reverse
 from .reverse_schedule import Started, in_step
-from .tangents import require_program, tangent_in
+from .tangents import require_program, tangents_in
 
 
 class SecondCommunication(ForwardCommunication):
@@ -88,22 +88,23 @@ class SecondLog(ForwardLog):
 _OF_WINDOWS = ("Win", "Fence")
 
 
-def steps_of_pairs(performed: Performed, sweep: Sweep, x: WithTangent) -> Steps:
+def steps_of_pairs(performed: Performed, sweep: Sweep, x: WithTangents) -> Steps:
     """The steps of a reversed reduction that is not linear, for adjoints and their tangents."""
     adjoint: Any = performed.call.adjoint
-    rules, values = rules_of_both(adjoint.args[0]), (x.value, np.stack([x.value, x.tangent]))
+    rules = rules_in_lanes(adjoint.args[0], len(x.tangents))
+    values = x.value, *(np.stack([x.value, tangent]) for tangent in x.tangents)
     comm = performed.reverse.comm
     return in_step([adjoint.func(rules[k], lane, comm, values[k]) for k, lane in enumerate(sweep.lanes)])
 
 
-class WithTangent:
-    """Contributions to a reduction that is not linear, flat, and their tangents."""
+class WithTangents:
+    """Contributions to a reduction that is not linear, flat, and their tangents in each direction."""
 
-    __slots__ = ("tangent", "value")
+    __slots__ = ("tangents", "value")
 
-    def __init__(self, value: np.ndarray, tangent: np.ndarray) -> None:
+    def __init__(self, value: np.ndarray, tangents: list[np.ndarray]) -> None:
         self.value = value
-        self.tangent = tangent
+        self.tangents = tangents
 
 
 class SecondPerformed(Performed):
@@ -191,8 +192,8 @@ def _begun(
     op = operation.given(arguments, keywords).get("op")
     rule = None if op is None or performed.values is None else known(op)
     if rule is not None and is_curved(rule, call.needed):
-        find, dots = performed.values, tangent_in(tape.tangents, call.needed)
-        performed.values = lambda: WithTangent(plain(find()), dots)
+        find, dots = performed.values, tangents_in(tape.tangents, call.needed)
+        performed.values = lambda: WithTangents(plain(find()), dots)
     performed.undo = call.overwrite()  # before a tangent comes
     with tape.pushing():
         tangent = forward_collectives.begin(comm, operation, call, operation.given(arguments, keywords), tape, started)

@@ -41,7 +41,12 @@ def tangent_in(push: Push, memory: Any) -> np.ndarray:
     """The tangent of a message's memory, flat, as a new array; in vector mode one direction after the other."""
     if push.lanes is None:
         return memory.take(Reader(push))
-    return np.concatenate([memory.take(Reader(lane)) for lane in push.lanes])
+    return np.concatenate(tangents_in(push, memory))
+
+
+def tangents_in(push: Push, memory: Any) -> list[np.ndarray]:
+    """The same of each direction."""
+    return [memory.take(Reader(lane)) for lane in lanes_of(push)]
 
 
 def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:

@@ -80,6 +80,10 @@ class Push:
         # Dtype and place of the first numbers in a storage, where they are no doubles at multiples of their size.
         self._unusual: weakref.WeakKeyDictionary[Storage, tuple[np.dtype, int]] = weakref.WeakKeyDictionary()
 
+    def like(self, tape: Tape) -> Push:
+        """The tangents of another tape, in as many directions."""
+        return Push(tape)
+
     @property
     def walks(self) -> bool:
         """Whether this is a walk over the records of a closed tape."""

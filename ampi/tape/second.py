@@ -2,13 +2,14 @@
 
 While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
 mode does; its undo log saves the tangents of what is overwritten beside the values.  `PairSweep` is the sweep over it:
-every adjoint has a value and a tangent, and the tape, which only pushes tangents by then, differentiates what the
-adjoints of the operations compute.  There are three kinds of them, which an adjoint's attribute ``second`` tells:
+every adjoint has a value and a tangent, or several, in as many directions, and the tape, which only pushes tangents by
+then, differentiates what the adjoints of the operations compute.  There are three kinds of them, which an adjoint's
+attribute ``second`` tells:
 
 ``"each"``: it is linear, and uses no values that carry derivatives.  It is run for the values, and for the tangents.
 ``"pairs"``: it computes, with NumPy's functions, with the adjoints that the sweep and the values that `Tape.need` gave
 it.  These are tracked arrays, whose tangents are known.
-``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``lanes`` are two sweeps.
+``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``lanes`` are sweeps themselves.
 
 Any other one is refused when its operation is recorded.  The tangents of one with an attribute ``goes_along`` have gone
 along when its operation ran; those of others are pushed when it is recorded.
@@ -16,6 +17,7 @@ along when its operation ran; those of others are pushed when it is recorded.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +46,7 @@ from ..recording import actively, passively, resumed
 from .push import ForwardTape, Push
 from .records import Record
 from .seeds import plant
-from .sweep import Sweep
+from .sweep import Sweep, lanes_of
 from .tape import Tape
 from .undo import Undo
 
@@ -69,35 +71,48 @@ def no_second_derivative(what: str) -> ActivityError:
 
 
 class PairUndo(Undo):
-    """Values that were overwritten, and their tangents."""
+    """Values that were overwritten, and their tangents.
 
-    __slots__ = ("push", "region", "tangent")
+    Attributes
+    ----------
+    tangents : list of numpy.ndarray, or None
+        One for each direction; None where all are zero.
+    """
+
+    __slots__ = ("push", "region", "tangents")
 
     def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any, push: Push) -> None:
         super().__init__(storage, view, extent, key)
         self.push = push
         self.region = Region(storage, view)
-        self.tangent: Any = self._present_tangent() if push.has_block(storage) else None
+        self.tangents: Any = self._present_tangents() if push.has_block(storage) else None
 
-    def _present_tangent(self) -> np.ndarray:
-        view = self.push.shadow(self.region)
-        return copied(view) if self.key is None else np.array(view[self.key])
+    def _present_tangents(self) -> list[np.ndarray]:
+        views = [lane.shadow(self.region) for lane in lanes_of(self.push)]
+        return [copied(view) if self.key is None else np.array(view[self.key]) for view in views]
 
     swap_values = Undo.swap
 
-    def holds_tangent(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
-        """The saved tangent of an array of which `holds` gives the values; None if it is zero."""
-        return None if self.tangent is None else self.part_of(self.tangent, view, extent)
+    def holds_tangents(self, view: np.ndarray, extent: Extent) -> list[np.ndarray] | None:
+        """The saved tangents of an array of which `holds` gives the values; None if they are zero."""
+        if self.tangents is None:
+            return None
+        return [self.part_of(tangent, view, extent) for tangent in self.tangents]  # type: ignore[misc]
 
     def swap(self) -> None:
         """Exchange saved and present values and tangents."""
         Undo.swap(self)
-        if self.tangent is None and not self.push.has_block(self.storage):
+        if self.tangents is None and not self.push.has_block(self.storage):
             return
-        present = self._present_tangent()
+        present = self._present_tangents()
         place = ... if self.key is None else self.key
-        self.push.shadow(self.region)[place] = 0 if self.tangent is None else self.tangent
-        self.tangent = present
+        for lane, tangent in zip(lanes_of(self.push), self.tangents or [0] * len(present)):
+            lane.shadow(self.region)[place] = tangent
+        self.tangents = present
+
+    def nbytes_of_tangents(self) -> int:
+        """What they take."""
+        return sum(tangent.nbytes for tangent in self.tangents or ())
 
 
 class _Kept(list):
@@ -113,18 +128,21 @@ class SecondTape(ForwardTape):
     Attributes
     ----------
     tangents : Push
-        The tangents; `forward`, too, as soon as the tape only pushes.
+        The tangents, in one direction or several; `forward`, too, as soon as the tape only pushes.
     sweeping : bool
         Nothing is recorded any more: what is computed are adjoints, with their tangents.
+    undone_bytes : int
+        What the tangents in the undo log take.
     """
 
     walks = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, make: Callable[[Tape], Push] = Push) -> None:
+        super().__init__(make)
         self.tangents: Push = self.forward
         self.forward = None
         self.sweeping = False
+        self.undone_bytes = 0
         self.records = _Kept(self._take)
         self.append_record = self._take
 
@@ -183,10 +201,9 @@ class SecondTape(ForwardTape):
         self.tangents.put(region_of(array), tangent)
 
     def tangent_at(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the tangent of an array."""
-        if not self.is_active(array):
-            return np.zeros(array.shape, array.dtype)
-        return np.array(self.tangents.get(region_of(array)))
+        """A copy of the tangent of an array; of several ones, with a first axis for the directions."""
+        with self.pushing():
+            return super().tangent_at(array)
 
     def deactivate(self, array: np.ndarray) -> None:
         """Nothing: a sweep puts memory back to values that carry derivatives."""
@@ -195,7 +212,9 @@ class SecondTape(ForwardTape):
         """What undoes a write."""
         if self.sweeping:
             return Undo(storage, array, extent, key)
-        return PairUndo(storage, array, extent, key, self.tangents)
+        made = PairUndo(storage, array, extent, key, self.tangents)
+        self.undone_bytes += made.nbytes_of_tangents()
+        return made
 
     def need(self, array: np.ndarray) -> np.ndarray:
         """As of any tape, with tracked arrays for those that carry derivatives."""
@@ -213,20 +232,32 @@ class SecondTape(ForwardTape):
         """As of any tape."""
         (ForwardTape if self.sweeping else Tape).need_again(self, need)
 
+    def together(self, tangents: Sequence[np.ndarray]) -> np.ndarray:
+        """Those of each direction as `tangent_at` gives them: with a first axis for the directions if the tape has
+        several."""
+        return tangents[0] if self.tangents.lanes is None else np.stack(tangents)
+
     def pair(self, value: np.ndarray, tangent: np.ndarray) -> np.ndarray:
-        """A new array of ours of some values and tangents."""
+        """A new array of ours of some values and tangents, as `tangent_at` gives them."""
         made = tracked_copy(value)
         self.start(made, tangent)
         return made
 
 
 class Half(Sweep):
-    """The values of all adjoints, or their tangents."""
+    """The values of all adjoints, or their tangents in one direction.
+
+    Attributes
+    ----------
+    held, most : int
+        The bytes that these take now, and have taken at most.
+    """
 
     def __init__(self, pair: PairSweep) -> None:
         super().__init__(pair.tape)
         self.pair = pair
         self.state["watch results"] = {}
+        self.held = self.most = 0
 
     def value(self, array: np.ndarray) -> np.ndarray:
         """The values that an array had when the operation of this record ran."""
@@ -249,7 +280,16 @@ class Half(Sweep):
         if block is None:
             size = storage.nbytes * SLOT if storage.packed else storage.nbytes
             block = self._shadows[storage] = np.zeros(size, np.uint8)
+            self.held += size
+            self.most = max(self.most, self.held)
         return block
+
+    def forget(self, storage: Storage) -> None:
+        """Drop a storage's adjoint, which is zero from here on."""
+        block = self._shadows.get(storage)
+        if block is not None:
+            self.held -= block.nbytes
+            super().forget(storage)
 
     def reading(self, region: Region) -> np.ndarray:
         """The region's adjoint."""
@@ -274,8 +314,8 @@ class PairSweep(Sweep):
 
     Attributes
     ----------
-    lanes : (Half, Half)
-        The adjoints, and their tangents.
+    lanes : tuple of Half
+        The adjoints, and then their tangents, in as many directions as the tape has.
     """
 
     tape: SecondTape
@@ -283,8 +323,8 @@ class PairSweep(Sweep):
 
     def __init__(self, tape: SecondTape) -> None:
         super().__init__(tape)
-        self.lanes = Half(self), Half(self)
-        self._active: dict[Storage, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self.lanes = tuple(Half(self) for _ in range(1 + len(lanes_of(tape.tangents))))
+        self._active: dict[Storage, tuple[list[np.ndarray], np.ndarray]] = {}
 
     # ------------------------------------------------------------------------------------------ for adjoints on pairs
 
@@ -303,15 +343,16 @@ class PairSweep(Sweep):
     def shadow(self, region: Region) -> np.ndarray:
         """The region's adjoint, in place, as an array that has a tangent."""
         storage = region.storage
-        value, tangent = (lane.block(storage) for lane in self.lanes)
+        blocks = [lane.block(storage) for lane in self.lanes]
         known = self._active.get(storage)
-        if known is None or known[0] is not value or known[1] is not tangent:
-            holder = tracked(value)
+        if known is None or any(map(operator.is_not, known[0], blocks)):
+            holder = tracked(blocks[0])
             mine: Any = storage_of(holder)
-            mine.tape, mine.guard = self.tape.reference, 0  # both lanes write into it
-            self.tape.tangents.adopt(mine, tangent)
-            known = self._active[storage] = value, tangent, holder
-        return as_viewed(region.view(value), array_type())
+            mine.tape, mine.guard = self.tape.reference, 0  # all lanes write into it
+            for tangents, block in zip(lanes_of(self.tape.tangents), blocks[1:]):
+                tangents.adopt(mine, block)
+            self._active[storage] = blocks, holder
+        return as_viewed(region.view(blocks[0]), array_type())
 
     shadow_again = reading = shadow
 
@@ -319,16 +360,18 @@ class PairSweep(Sweep):
         """The adjoint of memory that the operation overwrote: a copy; the shadow becomes zero there."""
         if not self.has_shadow(region):
             return None
-        value, tangent = (lane.take(region) for lane in self.lanes)
         zero = np.zeros(region.shape, region.dtype)
-        return self.tape.pair(zero if value is None else value, zero if tangent is None else tangent)
+        value, *tangents = (zero if taken is None else taken for taken in (lane.take(region) for lane in self.lanes))
+        return self.tape.pair(value, self.tape.together(tangents))
 
     def add(self, region: Region, value: Any) -> None:
         """Add to the adjoint of memory that the operation read, and to its tangent."""
-        values, tangents = self.lanes
+        values, *tangents = self.lanes
         values.add(region, plain(value) if isinstance(value, np.ndarray) else value)
         if isinstance(value, np.ndarray) and self.tape.is_active(value):
-            tangents.add(region, self.tape.tangents.get(region_of(value)))
+            given = region_of(value)
+            for lane, its in zip(tangents, lanes_of(self.tape.tangents)):
+                lane.add(region, its.get(given))
         elif np.any(value):
             raise no_second_derivative("an operation whose adjoint drops derivatives")
 
@@ -354,9 +397,9 @@ class PairSweep(Sweep):
             lane.forget(storage)
         self._active.pop(storage, None)
 
-    def values(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The values that an array had when the operation of this record ran, and their tangent (None: zero), to be
-        read; from what was saved, where that is possible."""
+    def values(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
+        """The values that an array had when the operation of this record ran, and their tangents (None: zero), one for
+        each direction, to be read; from what was saved, where that is possible."""
         storage = storage_of(array)
         pending = self._pending.get(storage) if storage is not None else None
         if pending:
@@ -365,12 +408,14 @@ class PairSweep(Sweep):
                 if undo.extent.overlaps(extent):
                     saved = undo.holds(array, extent)
                     if saved is not None:
-                        return saved, undo.holds_tangent(array, extent)  # type: ignore[attr-defined]
+                        return saved, undo.holds_tangents(array, extent)  # type: ignore[attr-defined]
                     self._undo(storage)
                     break
         push = self.tape.tangents
-        has_tangent = storage is not None and push.has_block(storage) and carries_derivatives(array.dtype)
-        return plain(array), push.get(region_of(array)) if has_tangent else None
+        if storage is None or not push.has_block(storage) or not carries_derivatives(array.dtype):
+            return plain(array), None
+        region = region_of(array)
+        return plain(array), [lane.get(region) for lane in lanes_of(push)]
 
     def value(self, array: np.ndarray) -> np.ndarray:
         """The values that an array had when the operation of this record ran, with their tangents."""
@@ -434,12 +479,15 @@ class PairSweep(Sweep):
 
     def found(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The adjoints of what was wanted, and their tangents."""
-        gradient, product = ([lane.state["watch results"][id(r)] for r in self.wanted] for lane in self.lanes)
-        return gradient, product
+        gradient, *products = ([lane.state["watch results"][id(r)] for r in self.wanted] for lane in self.lanes)
+        return gradient, list(map(self.tape.together, zip(*products)))
 
 
-def second_order(tape: SecondTape, y: Any, x: Sequence[Any], seed: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The gradients of outputs with respect to watched arrays, and the tangents of these gradients."""
+def second_order(
+    tape: SecondTape, y: Any, x: Sequence[Any], seed: Any
+) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+    """The gradients of outputs with respect to watched arrays; the tangents of these gradients, with a first axis for
+    the directions if the tape has several; and the most bytes that tangents have taken, in that case."""
     sweep = PairSweep(tape)
     try:
         sweep.wanted = [tape.watched(leaf) for leaf in x]
@@ -448,7 +496,8 @@ def second_order(tape: SecondTape, y: Any, x: Sequence[Any], seed: Any) -> tuple
         tape.refuse(error)
         raise
     sweep.run()
-    found = sweep.found()
-    sweep.lanes = ()  # type: ignore[assignment]  # which refer to it: a circle would keep the tape alive
+    gradient, product = sweep.found()
+    nbytes = tape.tangents.most + tape.undone_bytes + sum(lane.most for lane in sweep.lanes[1:])
+    sweep.lanes = ()  # which refer to it: a circle would keep the tape alive
     sweep.state = {}
-    return found
+    return gradient, product, nbytes

@@ -74,6 +74,7 @@ class PushLane(Push):
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """The tangent of a storage is kept elsewhere: in these bytes."""
         self.vector.take_apart(storage)
+        self.vector.adopted.add(storage)
         super().adopt(storage, block)
 
     def hold_row(self, storage: Storage, block: np.ndarray) -> None:
@@ -95,6 +96,8 @@ class VectorPush(Push):
         One for each direction.
     most : int
         Bytes that the tangents took at most.
+    adopted : set of Storage
+        Of which somebody else has the tangents: they stay where they are.
     """
 
     lanes: tuple[PushLane, ...]
@@ -103,8 +106,13 @@ class VectorPush(Push):
         super().__init__(tape)
         self.lanes = tuple(PushLane(self) for _ in range(count))
         self.most = 0
+        self.adopted: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._held = [0]
         self._woven: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
+
+    def like(self, tape: Tape) -> VectorPush:
+        """The tangents of another tape, in as many directions."""
+        return VectorPush(tape, len(self.lanes))
 
     def has_shadow(self, region: Region) -> bool:
         """Whether the region's storage has a tangent in any direction."""
@@ -123,7 +131,11 @@ class VectorPush(Push):
         tangents are zero); None where they cannot be had so."""
         storage = region.storage
         woven = self._woven.get(storage)
-        if not interleaved.fits(region) or (woven is not None and woven.dtype != region.dtype):
+        if (
+            storage in self.adopted
+            or not interleaved.fits(region)
+            or (woven is not None and woven.dtype != region.dtype)
+        ):
             return None
         if woven is None:
             rows = None

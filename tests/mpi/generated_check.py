@@ -16,6 +16,7 @@ import tempfile
 import numpy
 from mpi4py import MPI as rebound
 from mpi4py.util import pkl5  # noqa: F401  (for programs)
+from second_check import products
 
 import ampi
 import ampi.numpy
@@ -365,7 +366,7 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
             if "its communicator has been freed" not in str(error):  # walks along topologies that are gone are refused
                 raise
         free(leftover)
-        hu, hv = (ampi.hvp(objective, tuple(x0), tuple(d)) for d in (u, v))
+        hu, hv = products(objective, x0, u, v, between=lambda: free(leftover))
         free(leftover)
         if single is numpy.float64:
             bars = {h: gradient(h) for size in (4e-4, 2e-4, 1e-4) for h in (size, -size)}
