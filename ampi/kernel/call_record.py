@@ -10,6 +10,7 @@ import numpy as np
 from ampi import memory, tape
 from ampi.kernel import arguments, second, vector
 from ampi.kernel.contract import Contract
+from ampi.kernel.result_forms import Fields
 from ampi.kernel.runtime import threads
 
 
@@ -24,6 +25,8 @@ def wrap(
     """The result for the user: active leaves as ``ampi.ndarray``."""
     if value is None:
         return None
+    if isinstance(value, Fields):
+        return _with_seeds(recording, value, facts, seeds, created)
     if isinstance(value, (tuple, list)):
         parts = [wrap(recording, v, leaves, facts, seeds, created) for v in value]
         return arguments.rebuilt(value, parts)
@@ -46,6 +49,21 @@ def wrap(
     else:
         seeds.append(memory.region_of(wrapped))
     return wrapped
+
+
+def _with_seeds(
+    recording: tape.Tape, value: Fields, facts: Iterator[tuple[bool, str]], seeds: list[Any], created: list[np.ndarray]
+) -> Fields:
+    """The fields of a structured array."""
+    active = [field for field in value if next(facts)[0]]
+    if not value.is_new:  # an argument: its adjoint is in the argument's shadow
+        seeds += [StandIn(field, zeros=True) for field in active]
+        return value
+    if active:
+        recording.activate(value.records)
+        created.append(value.records)
+    seeds += map(memory.region_of, active)
+    return value
 
 
 class WithoutAxes(memory.Region):

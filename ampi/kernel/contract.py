@@ -50,10 +50,11 @@ class Contract:
         Arrays, passive before the call, whose shadow the adjoint only reads.
     new : tuple of int
         Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
-    lists : int, tuple or None
-        Where the result has lists: in the place of each, its width.  It has as many leaves as its tuples have items (it
-        is of numbers, with one leaf, if the width is 0).  In the place of a number or None -1: there are two leaves,
-        whether there is a number, and which.
+    forms : int, tuple or None
+        Where the result is something else while it is recorded.  In the place of each list, its width: it has as many
+        leaves as its tuples have items (it is of numbers, with one leaf, if the width is 0).  In the place of a number
+        or None -1: there are two leaves, whether there is a number, and which.  In that of a structured array -2: each
+        field of numbers is a leaf.
     drawn : tuple of str
         The dtypes of the arrays of random numbers, which are the last leaves.
     adjoint : callable or None
@@ -92,7 +93,7 @@ class Contract:
     after: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     new: tuple[int, ...] = ()
-    lists: Any = None
+    forms: Any = None
     drawn: tuple[str, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None

@@ -17,7 +17,7 @@ from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.lanes import make_tangent_lanes
-from ampi.kernel.list_results import as_arrays, as_lists
+from ampi.kernel.result_forms import Fields, as_arrays, as_given
 from ampi.kernel.runtime import cache
 from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
@@ -37,8 +37,8 @@ class TangentContract:
     twice : bool
         The kernel itself has to be run besides, and the tangent program on copies: it raises errors, draws random
         numbers, or its result has classes that only it can make.
-    lists : int, tuple or None
-        Where the result has lists: see `Contract`.
+    forms : int, tuple or None
+        Where the result is something else while it is recorded: see `Contract`.
     drawn : tuple of str
         The dtypes of the arrays of random numbers, which are the last leaves.
     drawing : callable or None
@@ -58,7 +58,7 @@ class TangentContract:
     twice: bool
     tangent: Callable[..., tuple]
     disagreement: Callable[..., int] | None = None
-    lists: Any = None
+    forms: Any = None
     drawn: tuple[str, ...] = ()
     drawing: Callable[[], Any] | None = None
     lanes: Callable[[], Callable[..., tuple] | None] | None = None
@@ -124,11 +124,11 @@ def call(
     if not contract.result_dtypes:
         return result
     facts = zip(contract.result_active, contract.result_dtypes, strict=True)
-    if contract.lists is None:
+    if contract.forms is None:
         return _wrapped(recording, result, leaves, facts, dots)
-    arrays = as_arrays(result, contract.lists, iter(contract.result_dtypes))
+    arrays = as_arrays(result, contract.forms, iter(contract.result_dtypes), leaves)
     found = _wrapped(recording, arrays, leaves, facts, dots)
-    return as_lists(found, contract.lists, result, iter(contract.result_active))
+    return as_given(found, contract.forms, result, iter(contract.result_active))
 
 
 def run(
@@ -250,6 +250,13 @@ def _wrapped(
     """The result for the user: active leaves as ``ampi.ndarray``, with their tangents."""
     if value is None:
         return None
+    if isinstance(value, Fields):
+        for part in [part for part in value if next(facts)[0]]:
+            dot = next(dots)
+            if value.is_new:
+                recording.activate(value.records)
+                recording.forward.put(memory.region_of(part), dot)
+        return value
     if isinstance(value, (tuple, list)):
         return arguments.rebuilt(value, [_wrapped(recording, v, leaves, facts, dots) for v in value])
     has_derivatives, dtype = next(facts)

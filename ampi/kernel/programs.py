@@ -17,7 +17,7 @@ from ampi.kernel.case import Case
 from ampi.kernel.codegen import emit, identifiers
 from ampi.kernel.codegen.in_lanes import NotInLanes
 from ampi.kernel.differentiate.derivative import Derivative, Split
-from ampi.kernel.frontend.values import lists_in
+from ampi.kernel.frontend.values import forms_in
 from ampi.kernel.ir import random_draws
 from ampi.kernel.ir.inference import is_array
 from ampi.kernel.options import Options
@@ -102,7 +102,7 @@ def generate(kernel: Any, case: Case) -> str:
         "after": tuple(position[n] for n in derivative.after),
         "ends": tuple(position[n] for n in derivative.ends),
         "new": tuple(position[n] for n in derivative.new),
-        "lists": lists_in(primal.result),
+        "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }
     parts = emit.parts(program)
@@ -229,7 +229,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "structure": structure,
         "twice": twice,
-        "lists": lists_in(primal.result),
+        "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }
     source = emit.source(program)

@@ -25,7 +25,7 @@ from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
-from ampi.kernel.list_results import as_arrays, as_lists
+from ampi.kernel.result_forms import as_arrays, as_given
 from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.kernel.runtime.noalias import are_separate
 
@@ -622,8 +622,8 @@ def finish(
         created: list[np.ndarray] = []
         seeds: list[Any] = []
         given = result
-        if contract.lists is not None:
-            result = as_arrays(given, contract.lists, iter(contract.result_dtypes))
+        if contract.forms is not None:
+            result = as_arrays(given, contract.forms, iter(contract.result_dtypes), leaves)
         result = wrap(recording, result, leaves, facts, seeds, created)
         record.seeds = seeds
         record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
@@ -634,6 +634,6 @@ def finish(
     if recording.before_append is not None:
         recording.before_append()
     recording.append_record(record)
-    if contract.lists is not None:
-        return as_lists(result, contract.lists, given, iter(contract.result_active))
+    if contract.forms is not None:
+        return as_given(result, contract.forms, given, iter(contract.result_active))
     return result

@@ -555,6 +555,34 @@ def floats_in_integer_arrays(a, k):
     return t * n, (np.arange(0.5, 4.0, 1.0, np.int64) + k) * a
 
 
+RECORD = np.dtype([("k", "i8"), ("x", "f8"), ("p", [("a", "f8"), ("b", "f8", (2,))])])
+
+
+@numba.njit
+def records_with(a, n):
+    made = np.zeros(n, RECORD)
+    for i in range(n):
+        made[i]["x"] = a[i] * a[i]
+        made[i]["k"] = n - 1 - i
+        made["p"]["b"][i, 1] = np.sin(a[i])
+    return made
+
+
+@case(x, y)
+def records_that_are_made(a, b):
+    made = records_with(a, 4)
+    rest = made[1:]
+    rest["x"][0] *= b[0]
+    other = made.copy()
+    other[0] = made[3]
+    s = 0.0
+    for i in range(4):
+        other[i]["p"]["a"] = b[made["k"][i]] * other["x"][i]
+        s += other[i]["p"]["a"] * made[i]["p"]["b"][1]
+    a[0] = made["x"].sum() * s
+    return s * b[1]
+
+
 @case(x, y)
 def extended(a, b):
     c = combined(a, b) + combined(a, b, how="difference")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import Any
 
 from numba import types
@@ -100,6 +101,8 @@ def bind(builder: Any, node: ast.AST, name: str, value: Value) -> None:
         value = array_values.computed(builder, value, variable=name)
     if isinstance(value, Group):
         bind_group(builder, node, name, value)
+    elif isinstance(value, Records) and not value.index:
+        bind_records(builder, node, name, value)
     elif isinstance(value, (Static, Records)):
         if builder.scope.kinds.setdefault(name, value) != value and not builder.unrolling:
             builder.fail(node, f"'{name}' stands for different things", "use two names")
@@ -171,6 +174,16 @@ def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
     fields_ = value.cls._fields if value.cls else range(len(value.items))
     items = tuple(bind_leaf(builder, node, name, f, item) for f, item in zip(fields_, value.items, strict=True))
     builder.scope.kinds[name] = Group(items, value.cls)
+
+
+def bind_records(builder: Any, node: ast.AST, name: str, value: Records) -> None:
+    """A structured array: each field to a variable of its own, unless it can never change."""
+    old = builder.scope.kinds.get(name)
+    if old is not None and not (isinstance(old, Records) and old.type == value.type):
+        builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and a structured array here", "use two names")
+    numbers = itertools.count()
+    bound = lambda array: bind_leaf(builder, node, name, next(numbers), array)
+    builder.scope.kinds[name] = structured_arrays.with_arrays(value, bound)
 
 
 def bind_leaf(builder: Any, node: ast.AST, name: str, part: Any, item: Value) -> Value:

@@ -8,11 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, outside, random_draws, sequences
+from ampi.kernel.frontend import array_values, outside, random_draws, sequences, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared
 from ampi.kernel.frontend.sequences import refuse_lists
-from ampi.kernel.frontend.values import Group, Single, Static, Value, assemble, is_listed, is_maybe, map_leaves
+from ampi.kernel.frontend.values import (
+    Group,
+    Recorded,
+    Single,
+    Static,
+    Value,
+    assemble,
+    is_listed,
+    is_maybe,
+    map_leaves,
+)
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.intrinsics import cast
@@ -105,9 +115,11 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
 
 
 def with_lists(builder: Any, value: Value) -> Value:
-    """A callee's result, in which lists of numbers are the arrays that stand for them."""
+    """A callee's result, in which lists of numbers are the arrays that stand for them, and structured arrays these."""
     if not isinstance(value, Group):
         return value
+    if value.cls is not None and issubclass(value.cls, Recorded):
+        return structured_arrays.of_result(value)
     if is_listed(value):
         return value if value.cls.width else sequences.as_list(builder, value.items[0])
     return Group(tuple(with_lists(builder, v) for v in value.items), value.cls)

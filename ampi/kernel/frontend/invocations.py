@@ -26,6 +26,7 @@ from ampi.kernel.frontend import (
     random_draws,
     scipy_special,
     sequences,
+    structured_arrays,
 )
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.declared import declared, numbas
@@ -267,6 +268,8 @@ def method_value(builder: Any, node: ast.Call) -> Value | None:
             return conjugate(value)
         if node.func.attr == "item" and not (node.args or node.keywords):
             return value
+    if isinstance(value, Records) and not value.index and node.func.attr == "copy" and not (node.args or node.keywords):
+        return structured_arrays.with_arrays(value, lambda a: array_values.copied(builder, a, "copy"))
     if is_array(value):
         if node.func.attr in ("conjugate", "conj") and not (node.args or node.keywords):
             return of_elements(builder, node, np.conjugate, [value])
@@ -439,7 +442,7 @@ def length(builder: Any, node: ast.Call, value: Value) -> ir.Expr:
     return builder.fail(node, "len of a number")
 
 
-def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> ir.Var:
+def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> ir.Var | Records:
     """``np.empty``, ``np.zeros`` and their relatives, and ``np.array`` of a tuple of numbers."""
     values, keywords = call_values(builder, node, lists=function is np.array)
     try:
@@ -451,9 +454,11 @@ def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> i
         return sequences.array_of(builder, node, bound["object"], dtype, hint)
     if function.__name__.endswith("_like"):
         like = bound["a"]
-        if not is_array(like):
+        is_structured = isinstance(like, Records) and not like.index
+        if not (is_structured or is_array(like)):
             builder.fail(node, f"np.{function.__name__} needs an array")
-        shape = array_values.shape_of(builder, like)
+        shape = array_values.shape_of(builder, like.first)[: like.ndim] if is_structured else None
+        shape = array_values.shape_of(builder, like) if shape is None else shape
         default = like.type.dtype
     else:
         shape = shape_of_new(builder, node, bound["shape"])
@@ -461,7 +466,9 @@ def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> i
     fill = filling(builder, node, function, bound)
     if function in (np.full,) and fill is not None:
         default = fill.type
-    dtype = default if bound.get("dtype") is None else builder.dtype(node, bound["dtype"])
+    dtype = default if bound.get("dtype") is None else builder.dtype(node, bound["dtype"], structured=True)
+    if isinstance(dtype, types.Record):
+        return structured_arrays.new(builder, node, dtype, shape, fill, hint or "records")
     fill = None if fill is None else cast(fill, dtype)
     return array_values.new_array(builder, "local", dtype, shape, fill, variable=hint)
 

@@ -45,6 +45,7 @@ from ampi.kernel.frontend import (
     recursion_nodes,
     statements,
     stencils,  # noqa: F401 (enters its calls)
+    structured_arrays,
     subscripts,
     ufuncs,  # noqa: F401 (enters its calls)
     written,  # noqa: F401 (enters its rules)
@@ -380,6 +381,10 @@ class _Builder:
                 return var
             case Group():
                 return self.map_group(node, kind)
+            case Records():
+                return structured_arrays.with_arrays(
+                    kind, lambda item: self.read(node, item.name) if isinstance(item, Leaf) else item
+                )
             case types.Type():
                 return ir.Var(name, kind)
         return kind
@@ -476,13 +481,13 @@ class _Builder:
 
     # ------------------------------------------------------------------------------------------- calls
 
-    def dtype(self, node: ast.AST, value: Value) -> types.Type:
+    def dtype(self, node: ast.AST, value: Value, structured: bool = False) -> types.Type:
         try:
             given = value.value
             found = given if isinstance(given, types.Type) else numpy_support.from_dtype(np.dtype(given))
-            if inference.is_scalar(found):
+            if inference.is_scalar(found) or (structured and isinstance(found, types.Record)):
                 return found
-            return self.fail(node, "a structured local array", "make one array for each field")
+            return self.fail(node, "a structured array made by this", "make it by np.empty or np.zeros")
         except (AttributeError, TypeError, NumbaError):
             return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
 

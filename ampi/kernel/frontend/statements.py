@@ -10,7 +10,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import array_values, assignments, expressions, loops
+from ampi.kernel.frontend import array_values, assignments, expressions, loops, structured_arrays
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.desugar import Augmented
 from ampi.kernel.frontend.list_nodes import Known
@@ -171,7 +171,9 @@ def returned(builder: Any, node: ast.Return, value: Value) -> Value:
     if isinstance(value, Group):
         return Group(tuple(returned(builder, node, v) for v in value.items), value.cls)
     if isinstance(value, Records):
-        builder.fail(node, "returns a structured array or a record", "return its fields")
+        if value.index:
+            builder.fail(node, "returns a record", "return its fields")
+        return structured_arrays.as_result(structured_arrays.with_arrays(value, lambda a: of_own(builder, a)))
     if isinstance(value, Lazy):
         return array_values.computed(builder, value, "result")
     return of_own(builder, value) if is_array(value) else value

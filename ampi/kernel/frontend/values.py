@@ -60,6 +60,19 @@ def list_class(width: int) -> Any:
     return type("List", (Listed, fields), {"width": width})
 
 
+class Recorded:
+    """What a ``Group`` for a structured array among results is of: it holds the arrays of the fields."""
+
+    type: types.Array
+
+
+@functools.cache
+def record_class(type_: types.Array) -> Any:
+    """The class for structured arrays of this type."""
+    count = len(type_.dtype.fields)
+    return type("Records", (Recorded, namedtuple("Records", [f"field{k}" for k in range(count)])), {"type": type_})
+
+
 class ArraysOfList(namedtuple("ArraysOfList", "elements starts")):
     """What a ``Group`` for a list of vectors among the arguments is of: it holds the elements of all of them, one after
     the other, and where each begins (and the last one ends)."""
@@ -173,17 +186,19 @@ def structure_of(kind: Any) -> Any:
     return "array" if inference.is_array(kind) else "scalar"
 
 
-def lists_in(structure: Any) -> Any:
-    """The widths of the lists in ``ir.Function.result``, in their places, -1 for a number or None; None if there are
-    neither."""
+def forms_in(structure: Any) -> Any:
+    """The widths of the lists in ``ir.Function.result``, in their places, -1 for a number or None and -2 for a
+    structured array; None if there is nothing of these."""
     if not isinstance(structure, tuple):
         return None
     _, cls, parts = structure
     if cls is Maybe:
         return -1
+    if cls is not None and issubclass(cls, Recorded):
+        return -2
     if cls is not None and issubclass(cls, Listed):
         return cls.width
-    found = tuple(lists_in(p) for p in parts)
+    found = tuple(forms_in(p) for p in parts)
     return None if all(f is None for f in found) else found
 
 

@@ -1,0 +1,97 @@
+"""Results that are something else while they are recorded.
+
+Lists are arrays, and lists again for the program; a number or None is a pair: whether there is a number, and which; a
+structured array is an array for each of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ampi import memory
+from ampi.kernel import arguments
+
+
+class Fields(tuple):
+    """The fields of a structured array that a kernel has returned.
+
+    Attributes
+    ----------
+    records : ampi.ndarray
+        The array, of which they are views.
+    is_new : bool
+        It is no argument, nor a part of one.
+    """
+
+    records: np.ndarray
+    is_new: bool
+
+
+def fields_of(records: np.ndarray, leaves: Any) -> Fields:
+    """The fields of numbers, in the order of a kernel's leaves; those of its arguments are given."""
+    records = arguments.seated(records, leaves)
+    is_new, whole = memory.storage_of(records) is None, memory.tracked(records)
+    found = Fields(arguments.flatten(whole))
+    found.records, found.is_new = whole, is_new
+    return found
+
+
+def as_arrays(value: Any, forms: Any, dtypes: Iterator[str], leaves: Any) -> Any:
+    """A result with a tuple of arrays, its columns, in the place of each list, a pair in that of a number or None, and
+    `Fields` in that of a structured array; ``forms`` is as in `Contract`, ``leaves`` are those of the arguments."""
+    if isinstance(forms, tuple):
+        parts = [as_arrays(v, inner, dtypes, leaves) for v, inner in zip(value, forms, strict=True)]
+        return arguments.rebuilt(value, parts)
+    if forms is None:
+        for _ in _leaves(value):
+            next(dtypes)
+        return value
+    if forms == RECORDS:
+        fields = fields_of(value, leaves)
+        for _ in fields:
+            next(dtypes)
+        return fields
+    if forms == NUMBER_OR_NONE:
+        next(dtypes)
+        return (value is not None, np.dtype(next(dtypes)).type(value or 0))
+    columns = zip(*value) if forms and value else [value] * max(forms, 1)
+    return tuple(np.array(column, next(dtypes)) for column in columns)
+
+
+def as_given(value: Any, forms: Any, plain: Any, active: Iterator[bool]) -> Any:
+    """The result with lists, None and structured arrays again: lists of elements of the columns, or what Numba gave
+    where these have no derivatives."""
+    if isinstance(forms, tuple):
+        parts = [as_given(*both, active) for both in zip(value, forms, plain, strict=True)]
+        return arguments.rebuilt(plain, parts)
+    if forms is None:
+        for _ in _leaves(plain):
+            next(active)
+        return value
+    flags = [next(active) for _ in value]
+    if isinstance(value, Fields):
+        return value.records
+    if not any(flags) or plain is None:
+        return plain
+    if forms == NUMBER_OR_NONE:
+        return value[1]
+    if not forms:
+        return [value[0][k] for k in range(len(plain))]
+    return [
+        tuple(column[k] if flag else v for column, flag, v in zip(value, flags, items, strict=True))
+        for k, items in enumerate(plain)
+    ]
+
+
+NUMBER_OR_NONE, RECORDS = -1, -2  # in the place of a list's width
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _leaves(v)
+    elif value is not None:
+        yield value
