@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -436,6 +436,15 @@ def call_site(depth: int = 2) -> tuple[Any, int]:
     if where is None:
         where = sites[site] = code, site[1]
     return where
+
+
+def call_sites() -> Iterator[tuple[Any, int]]:
+    """The same of all callers outside ampi, the innermost first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(_OWN):
+            yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
 
 
 def line_of(where: tuple[Any, int]) -> str:

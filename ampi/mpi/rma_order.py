@@ -33,7 +33,7 @@ from mpi4py import MPI as mpi
 from ..tape import Push, Record, Sweep, Tape, lanes_of
 from .messages import LateCompletion
 from .rma_precedence import Drawn, handed_on, in_order, is_contradicted
-from .rma_uses import SLOTS, Uses
+from .rma_uses import CELLS, Uses
 from .waiting import Patience, running
 
 _Win, _WORLD = mpi.Win, mpi.COMM_WORLD  # mpi4py's own: the names in its module may be rebound
@@ -115,7 +115,7 @@ class Order:
 
     def __init__(self, comm: mpi.Comm) -> None:
         self.size = comm.Get_size()
-        self.cells = Cells(comm, [0] * (_POSTS + (1 + SLOTS) * self.size))
+        self.cells = Cells(comm, [0] * (_POSTS + (1 + CELLS) * self.size))
         self.uses = Uses(self.cells, _POSTS + self.size, self.size)
         self._known_misuses = 0
 

@@ -15,7 +15,7 @@ from ..replays import books
 from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, where_called
 from .forward_windows import ForwardTrace, forward_trace
 from .log import communication_of
-from .messages import Collective, call_site, line_of
+from .messages import Collective, call_site, call_sites, line_of
 from .rma_access import Access, Completed, Handshake
 from .rma_history import History
 from .rma_order import Observer, Turns
@@ -45,11 +45,9 @@ class Trace:
         Tickets drawn in lock epochs, by target; negative for updates.
     announced : bool
         The other ranks can see that the window is used in epochs that they have no part in.
-    number : int or None
-        Of the tape, among those which this rank opens beside the window.  None for tapes of a loop's steps beside a
-        window from before the loop, which steps cannot use.
-    site : int
-        Where in the program the tape was opened; 0: before the window was made.
+    counted : rma_uses.Counted or None
+        The tape among those which this rank opens beside the window.  None for tapes of a loop's steps beside a window
+        from before the loop, which steps cannot use.
     sweeps : int
         Number of the tape's sweeps so far.
     joined : bool
@@ -70,9 +68,8 @@ class Trace:
             "epoch",
             "exposure",
             "joined",
-            "number",
+            "counted",
             "refused",
-            "site",
             "sweeps",
             "tape",
             "tickets",
@@ -94,8 +91,8 @@ class Trace:
         self.tickets: dict[int, list[int]] = {}
         self.announced = False
         is_used = not tape.of_step or any(window.in_steps.made_in(book) for book in books())
-        self.site, self.sweeps = site, 0
-        self.number = window.order.uses.begin(site) if is_used else None
+        self.sweeps = 0
+        self.counted = window.order.uses.begin(site) if is_used else None
         self.joined = False
         communication_of(tape).log(window.reverse).stirred = self.stirred
 
@@ -105,15 +102,15 @@ class Trace:
 
     def told(self) -> np.ndarray:
         """Which ranks have announced such uses."""
-        if self.number is None:
+        if self.counted is None:
             return np.zeros(self.window.order.size, bool)
-        return self.window.order.uses.by(self.number, self.site, self.sweeps)
+        return self.window.order.uses.by(self.counted, self.sweeps)
 
     def leave_alone(self) -> None:
         """The tape has been closed, and swept by this rank alone."""
-        if self.number is not None:
-            self.window.order.uses.alone(self.number)
-            self.number = None
+        if self.counted is not None:
+            self.window.order.uses.alone(self.counted)
+            self.counted = None
 
     def log(self, tape: Tape, name: str, active: bool, tracked: bool) -> Collective:
         """Log something collective."""
@@ -131,10 +128,10 @@ class Trace:
         if self.announced:
             return
         self.announced = True
-        if self.number is None:
+        if self.counted is None:
             self.window.order.misuse()
         else:
-            self.window.order.uses.announce(self.number, self.site, self.sweeps)
+            self.window.order.uses.announce(self.counted, self.sweeps)
 
     def visit(self, tape: Tape, rank: int) -> int:
         """Draw a ticket for a load from or store to another rank's memory."""
@@ -221,7 +218,7 @@ class Traces:
             tape = trace.tape()
             if tape is None:
                 continue
-            is_misused = trace.number is None and window.order.is_misused()
+            is_misused = trace.counted is None and window.order.is_misused()
             if is_misused or not communication_of(tape).log(window.reverse).says_nothing():
                 used += trace.attached if window.storage is None else [window.storage]
         return used
@@ -278,10 +275,10 @@ def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
     reverse, order = trace.window.reverse, trace.window.order
     told = trace.told() if is_quiet and not trace.joined else None
     trace.joined = True
-    mine = np.array([trace.number or 0, bool(trace.problem()), bool(trace.tickets)])
-    facts = np.empty((order.size, 3), mine.dtype)
+    mine = np.array([bool(trace.problem()), bool(trace.tickets), *(trace.counted or (0, 0, 0, 0))])
+    facts = np.empty((order.size, len(mine)), mine.dtype)
     wait(reverse.comm.Iallgather(mine, facts), lambda: f"the beginning of the sweep in {reverse.name}", reverse)
-    fits = np.array([trace.number is None or order.uses.agree(trace.number, facts[:, 0], told)])
+    fits = np.array([trace.counted is None or order.uses.agree(trace.counted, facts[:, 2:], told)])
     request = reverse.comm.Iallreduce(mpi.IN_PLACE, fits, mpi.LAND)
     wait(request, lambda: f"the beginning of the sweep in {reverse.name}", reverse)
     if not fits:
@@ -289,7 +286,7 @@ def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
             f"the ranks of {reverse.name} sweep different tapes; ask for gradients in the same order on all of them, "
             "and for those of tapes that only some of them have right after these have been recorded"
         )
-    return bool(facts[:, 1].any()), bool(facts[:, 2].any())
+    return bool(facts[:, 0].any()), bool(facts[:, 1].any())
 
 
 def _problems(trace: Trace) -> list[str]:
@@ -356,7 +353,7 @@ def _begin(tape: Tape) -> None:
     """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
     if tape.forward is not None or not windows:
         return
-    site = zlib.crc32(line_of(call_site()).encode()) >> 1
+    site = zlib.crc32("\n".join(map(line_of, call_sites())).encode()) >> 1
     for window in list(windows.values()):
         if window.thread is tape.owner and not window.reverse.broken:
             trace_of(tape, window, site)

@@ -99,7 +99,7 @@ class Program:
     def cut(self):
         old, name = self.some(), self.fresh()
         dtype, size = self.records[old]
-        part = self.random.choice([":2", "::-1", "-2:", f"{self.random.randrange(size - 1)}:"])
+        part = self.random.choice([":2", "::-1", "-2:", f"{self.random.randrange(max(size - 1, 1))}:"])
         self.line(f"{name} = {old}[{part}]")
         self.records[name] = dtype, 1
 

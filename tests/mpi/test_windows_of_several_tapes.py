@@ -5,6 +5,8 @@ another order, or while they are open, or never. What is put where is linear in 
 known.
 """
 
+import time
+
 import numpy
 import pytest
 from patience import patience
@@ -151,6 +153,44 @@ def test_drawn(number, monkeypatch):
             swept(made[k], f"tape {k}: {tapes[k]}", 2 if when == "twice" else 1)
     for win, _ in windows:
         win.Free()
+    comm.Free()
+
+
+def quiet_or_put(comm, win, mem, puts, kind, k):
+    """A tape on which the window is not used, or is put into: both are opened here."""
+    x0 = numpy.array([0.3, -0.2]) * (1 + comm.rank) + 0.1 * k
+    with ampi.Tape() as tape:
+        x = tape.watch(x0)
+        if kind == "nothing":
+            return tape, x, 0.5 * ampi.numpy.sum(x), numpy.full(2, 0.5)
+        put(win, x * x, kind, puts)
+        comm.Barrier()
+        return tape, x, objective(comm, x, mem, puts), expected(comm, x0, puts)
+
+
+@pytest.mark.parametrize("places", [1, 2])
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_a_rank_is_ahead(places, own, monkeypatch):
+    """It has swept a tape on which nobody uses the window, alone, and puts on the next one before others come to the
+    sweep of the first; and it has had tapes of its own before, opened in the same place by another caller."""
+    monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
+    comm = ampi.COMM_WORLD.Dup()
+    mem = ampi.numpy.zeros(2 * comm.size)
+    win = MPI.Win.Create(mem, 8, comm=comm)
+    puts = [(0, comm.size - 1)]
+    for k in range(own if comm.rank == 0 else 0):
+        swept(quiet_or_put(comm, win, mem, puts, "nothing", k), "a tape of its own")
+    for k in range(3):
+        made = []
+        if places == 2:
+            made.append(quiet_or_put(comm, win, mem, puts, "nothing", k))
+        for kind in ["lock"] if places == 2 else ["nothing", "lock"]:
+            if kind == "lock":
+                time.sleep(0.1 * (comm.rank > 0))
+                swept(made[0], "the tape without puts")
+            made.append(quiet_or_put(comm, win, mem, puts, kind, k))
+        swept(made[1], "the tape with puts")
+    win.Free()
     comm.Free()
 
 
