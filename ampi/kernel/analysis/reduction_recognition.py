@@ -16,7 +16,15 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.ssa import Branch, Carried, Loop, every, names_read, reads
 
-_FIRST_IF = {"min": "le", "minimum": "le", "max": "ge", "maximum": "ge"}
+_FIRST_IF = {"minimum": "le", "maximum": "ge"}
+_SECOND_IF = {"min": "lt", "max": "gt"}  # the second one than the first one: otherwise the first, also if one is nan
+
+
+def _choice(name: str, a: Expr, b: Expr) -> tuple[Expr, bool]:
+    """The comparison by which an operation chooses one of two numbers, and whether the first one where it holds."""
+    if name in _SECOND_IF:
+        return Op(_SECOND_IF[name], (b, a), types.boolean), False
+    return Op(_FIRST_IF[name], (a, b), types.boolean), True
 
 
 @dataclass(frozen=True)
@@ -85,11 +93,13 @@ def extreme(c: Carried, loop: Loop) -> Extreme | None:
         return None
     for s in loop.body:
         match s:
-            case ir.Assign(target=target, value=Op(name=name, args=(a, b))) if target == c.next and name in _FIRST_IF:
+            case ir.Assign(target=target, value=Op(name=name, args=(a, b))) if target == c.next and (
+                name in _FIRST_IF or name in _SECOND_IF
+            ):
                 if uses != [s] or a == b or a.type != b.type:
                     return None
-                first = Op(_FIRST_IF[name], (a, b), types.boolean)
-                return Extreme(c, a if b == c.var else b, first, negated=a == c.var)
+                comparison, is_first = _choice(name, a, b)
+                return Extreme(c, a if b == c.var else b, comparison, negated=(a == c.var) == is_first)
             case Branch(joins=joins) if any(j.var == c.next for j in joins):
                 return _chosen(c, s, uses, loop)
     return None
@@ -134,7 +144,7 @@ def _compared(c: Carried, loop: Loop) -> str | None:
     value = _value_of(c.next, loop.body)
     match value:
         case Op(name="min" | "max" as name, args=(a, b)) if (a == c.var) != (b == c.var) and a.type == b.type:
-            comparison = Op(_FIRST_IF[name], (a, b), types.boolean)
+            comparison, _ = _choice(name, a, b)
         case _:
             return None
     for t in every(loop.body):
@@ -162,7 +172,8 @@ def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | N
         if how is None or how.operation not in ("min", "max") or not isinstance(extremum, Op):
             continue
         kept_first = extremum.args[0] == extreme_.var
-        if comparison == Op(_FIRST_IF[extremum.name], extremum.args, types.boolean) and kept_first == (a == c.var):
+        expected, is_first = _choice(extremum.name, *extremum.args)
+        if comparison == expected and kept_first == ((a == c.var) == is_first):
             return Combined("place", k, last=not kept_first)
     return None
 

@@ -165,8 +165,8 @@ _ENTRIES = (
     # kinks and steps
     _operator("abs", "abs(x)", "d if x >= 0 else -d", also="builtins.abs math.fabs np.abs np.absolute np.fabs",
               domain=_POSITIVE),
-    Intrinsic("min", "min(x, y)", ("d if x <= y else 0", "0 if x <= y else d"), (min,)),
-    Intrinsic("max", "max(x, y)", ("d if x >= y else 0", "0 if x >= y else d"), (max,)),
+    Intrinsic("min", "min(x, y)", ("0 if y < x else d", "d if y < x else 0"), (min,)),
+    Intrinsic("max", "max(x, y)", ("0 if y > x else d", "d if y > x else 0"), (max,)),
     _operator("minimum", "np.minimum(x, y)", "d if x <= y else 0", "0 if x <= y else d", also="np.minimum"),
     _operator("maximum", "np.maximum(x, y)", "d if x >= y else 0", "0 if x >= y else d", also="np.maximum"),
     _operator("fmin", "np.fmin(x, y)", "d if x == r else 0", "0 if x == r else d", also="np.fmin"),
