@@ -383,12 +383,15 @@ def values(dispatcher, texts, size):
 
 
 def leaves(value):
-    """The numbers and arrays of floating point in a result."""
+    """The numbers and arrays of floating point in a result, and in the fields of structured ones."""
     import numpy as np
 
     if isinstance(value, tuple | list):
         for v in value:
             yield from leaves(v)
+    elif getattr(getattr(value, "dtype", None), "names", None):
+        for name in value.dtype.names:
+            yield from leaves(value[name])
     elif np.asarray(value).dtype.kind in "fc":
         yield value
 
