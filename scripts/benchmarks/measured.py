@@ -44,10 +44,14 @@ def of(dispatcher, point, active, repeat):
     seeds = [weights(rng, np.asarray(v)) for v in expected]
     kernel = ampi.kernel(dispatcher.py_func, **options_of(dispatcher))
 
+    ours = {k: ampi.numpy.array(point[k]) for k in active}  # as a program has its arrays
+
     def gradient():
         with ampi.Tape() as tape:
-            watched = {k: tape.watch(point[k]) for k in active}
-            inputs = [watched[k] * 1 if k in watched else v.copy() if isinstance(v, np.ndarray) else v
+            watched = {k: tape.watch(ours[k]) for k in active}
+            # Copies of what the kernel overwrites: the next run begins with the same numbers.
+            inputs = [(watched[k] * 1 if k in changed else watched[k]) if k in watched
+                      else v.copy() if isinstance(v, np.ndarray) else v
                       for k, v in enumerate(point)]  # fmt: skip
             result = kernel(*inputs)
             found = [*(inputs[k] for k in changed), *leaves(result)]

@@ -12,6 +12,7 @@ from ampi.kernel import ir
 from ampi.kernel.analysis import activity
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.intrinsics import is_differentiable
+from ampi.kernel.ir.matrices import PRODUCTS
 from ampi.kernel.ir.ssa import Branch, Custom, Loop, every
 
 
@@ -81,6 +82,6 @@ class _Linear:
                 yield shown
 
     def matrices(self, function: str, depends: list[bool]) -> Iterator[str]:
-        is_linear = {"dot": not all(depends), "solve": not depends[0]}.get(function, False)
+        is_linear = {**dict.fromkeys(PRODUCTS, not all(depends)), "solve": not depends[0]}.get(function, False)
         if any(depends) and not is_linear:
             yield f"'{function}' of what depends on the tangents"

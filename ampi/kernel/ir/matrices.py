@@ -8,7 +8,8 @@ same operations, so that they can be differentiated again.  With ``C = f(A, B)``
 ==========  ========================================  ==========================================================
 operation   tangent                                   adjoint
 ==========  ========================================  ==========================================================
-dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar``
+dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar`` (with a real
+                                                      factor turned: ``dot_with_turned``, ``dot_of_turned``)
 solve       ``A^-1 (dB - dA C)``                      ``W = A^-H C_bar``, ``B_bar += W``, ``A_bar -= W C^H``
 det         ``C tr(A^-1 dA)``                         ``A_bar += conj(C) C_bar A^-H``
 logdet      ``tr(A^-1 dA)``                           ``A_bar += C_bar A^-H``
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from numba import types
@@ -38,6 +40,8 @@ from ampi.kernel.ir.ssa import INT, ZERO, Loop
 
 SOURCES = {
     "dot": "np.dot({})",
+    "dot_of_turned": "np.dot({0}.T, {1})",
+    "dot_with_turned": "np.dot({0}, {1}.T)",
     "solve": "np.linalg.solve({})",
     "det": "np.linalg.det({})",
     "cholesky": "np.linalg.cholesky({})",
@@ -58,12 +62,16 @@ SOURCES = {
     "searchsorted_right": "np.searchsorted({}, side='right')",
 }
 
+PRODUCTS = ("dot", "dot_of_turned", "dot_with_turned")
 Element = Callable[[tuple[Expr, ...]], Expr]
 
 
 def source(s: ir.Fill) -> str:
     """The statement as Python source."""
-    return f"{s.target.name}[:] = {SOURCES[s.function].format(', '.join(a.name for a in s.arguments))}"
+    names = [a.name for a in s.arguments]
+    template = SOURCES[s.function]
+    called = template.format(*names) if "{0}" in template else template.format(", ".join(names))
+    return f"{s.target.name}[:] = {called}"
 
 
 def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
@@ -131,6 +139,20 @@ class Writer:
         target = self.array("product", a.type.dtype, (*shape(a)[:-1], *shape(c)[1:]))
         return self.fill(target, "dot", a, c)
 
+    def dot_of_turned(self, a: Var, c: Var) -> Var:
+        """``a^H c``, of matrices; without a copy of real ones."""
+        if isinstance(a.type.dtype, types.Complex):
+            return self.dot(self.adjoint_matrix(a), c)
+        target = self.array("product", a.type.dtype, (shape(a)[1], shape(c)[1]))
+        return self.fill(target, "dot_of_turned", a, c)
+
+    def dot_with_turned(self, a: Var, c: Var) -> Var:
+        """``a c^H``, likewise."""
+        if isinstance(c.type.dtype, types.Complex):
+            return self.dot(a, self.adjoint_matrix(c))
+        target = self.array("product", a.type.dtype, (shape(a)[0], shape(c)[0]))
+        return self.fill(target, "dot_with_turned", a, c)
+
     def lower_half(self, a: Var) -> Var:
         """The lower triangle of a matrix with half of its diagonal."""
 
@@ -162,10 +184,10 @@ def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: 
     (a, d), (a_bar, d_bar), load = arguments, bars, w.b.load
     if a.type.ndim == d.type.ndim == 2:
         if a_bar is not None:
-            increment = w.dot(bar, w.adjoint_matrix(d))
+            increment = w.dot_with_turned(bar, d)
             w.add(a_bar, lambda k: load(increment, k))
         if d_bar is not None:
-            more = w.dot(w.adjoint_matrix(a), bar)
+            more = w.dot_of_turned(a, bar)
             w.add(d_bar, lambda k: load(more, k))
     elif a.type.ndim == 2:  # c[i] = a[i, k] d[k]
         if a_bar is not None:
@@ -176,9 +198,28 @@ def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: 
         if d_bar is not None:
             w.add(d_bar, lambda k: arithmetic("mul", conjugate(load(a, k[:1])), load(bar, k[1:])))
         if a_bar is not None:
-            turned = w.adjoint_matrix(d)
-            increment = w.dot(bar, turned)
-            w.add(a_bar, lambda k: load(increment, k))
+            increment = w.dot(d, w.set(w.like(bar, "conjugate"), lambda k: conjugate(load(bar, k))))
+            w.add(a_bar, lambda k: conjugate(load(increment, k)))
+
+
+def _dot_of_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a, d), (a_bar, d_bar) = arguments, bars
+    if a_bar is not None:
+        increment = w.dot_with_turned(d, bar)
+        w.add(a_bar, lambda k: w.b.load(increment, k))
+    if d_bar is not None:
+        more = w.dot(a, bar)
+        w.add(d_bar, lambda k: w.b.load(more, k))
+
+
+def _dot_with_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a, d), (a_bar, d_bar) = arguments, bars
+    if a_bar is not None:
+        increment = w.dot(bar, d)
+        w.add(a_bar, lambda k: w.b.load(increment, k))
+    if d_bar is not None:
+        more = w.dot_of_turned(bar, a)
+        w.add(d_bar, lambda k: w.b.load(more, k))
 
 
 def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
@@ -189,13 +230,20 @@ def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, place: Any) -
             w.b.accumulate(target, (k,), w.b.value(arithmetic("mul", factor, w.b.load(vector, (i,)))))
 
 
-def _dot_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+def _dot_tangent(
+    w: Writer,
+    c: Var,
+    arguments: tuple[Var, ...],
+    dot: Var,
+    dots: list[Var | None],
+    product: Callable[[Writer, Var, Var], Var] = Writer.dot,
+) -> None:
     a, d = arguments
     parts = []
     if dots[0] is not None:
-        parts.append(w.dot(dots[0], d))
+        parts.append(product(w, dots[0], d))
     if dots[1] is not None:
-        parts.append(w.dot(a, dots[1]))
+        parts.append(product(w, a, dots[1]))
     w.set(dot, lambda k: _sum([w.b.load(p, k) for p in parts], dot))
 
 
@@ -327,6 +375,8 @@ def _cholesky_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, d
 
 ADJOINTS: dict[str, Any] = {
     "dot": _dot_adjoint,
+    "dot_of_turned": _dot_of_turned_adjoint,
+    "dot_with_turned": _dot_with_turned_adjoint,
     "solve": _solve_adjoint,
     "det": _det_adjoint,
     "cholesky": _cholesky_adjoint,
@@ -334,6 +384,8 @@ ADJOINTS: dict[str, Any] = {
 }
 TANGENTS: dict[str, Any] = {
     "dot": _dot_tangent,
+    "dot_of_turned": partial(_dot_tangent, product=Writer.dot_of_turned),
+    "dot_with_turned": partial(_dot_tangent, product=Writer.dot_with_turned),
     "solve": _solve_tangent,
     "det": _det_tangent,
     "cholesky": _cholesky_tangent,
