@@ -144,6 +144,45 @@ def agree(builder: Any, node: ast.AST, first: ir.Expr, second: ir.Expr, into: bo
     builder.emit(ir.Agree(first, second, into=into))
 
 
+def stretched(builder: Any, node: ast.AST, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of an operation, where an axis that is a slice of one element (``x[:, 0:1]``) meets one of another
+    size, with an axis of size one there; that the slice is not empty is stated."""
+    arrays = [v for v in operands if is_array(v)]
+    if not builder.narrow or len(arrays) < 2 or "prange" in builder.loops:  # threads raise no errors
+        return operands
+    ndim = max(v.type.ndim for v in arrays)
+    shapes = [[ONE] * (ndim - v.type.ndim) + list(shape_of(builder, v)) for v in arrays]
+    is_wide = [any(n != ONE and not _is_narrow(builder, n) for n in sizes) for sizes in zip(*shapes)]
+
+    def widened(value: Any) -> Any:
+        if not is_array(value):
+            return value
+        first = ndim - value.type.ndim
+        sizes = enumerate(shape_of(builder, value))
+        narrow = [k for k, n in sizes if is_wide[first + k] and _is_narrow(builder, n)]
+        if not narrow:
+            return value
+        value = computed(builder, value)
+        items: list[Any] = []
+        for k, size in enumerate(shape_of(builder, value)):
+            if k in narrow:
+                builder.emit(ir.Agree(size, ONE, problem="a slice of one element, which is to stretch, is empty"))
+            items += [ZERO, None] if k in narrow else [Range(None, None, None)]
+        return part(builder, node, value, items, None)
+
+    return tuple(map(widened, operands))
+
+
+def _is_narrow(builder: Any, size: ir.Expr) -> bool:
+    """Whether a size is that of a slice of one element."""
+    while isinstance(size, ir.Size) and size not in builder.narrow:
+        known = builder.extents.get(size.array.name)
+        if known is None or known[size.axis] == size:
+            return False
+        size = known[size.axis]
+    return size in builder.narrow
+
+
 def settled(builder: Any, value: Any) -> Any:
     """A scalar operand, computed once."""
     if isinstance(value, ir.Expr) and not isinstance(value, (ir.Const, ir.Var)):
@@ -158,7 +197,7 @@ def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir
         if not (is_array(value) or isinstance(value, ir.Expr)):
             builder.fail(node, "arithmetic of an array and something that is neither array nor number")
     type_ = result_type(builder, node, function, *operands)
-    operands = tuple(settled(builder, v) for v in operands)
+    operands = stretched(builder, node, tuple(settled(builder, v) for v in operands))
     shape = broadcast(builder, node, *operands)
     axes = axes_for(builder, len(shape))
     value = make(*(element_of(builder, v, axes) for v in operands))
@@ -383,7 +422,21 @@ def _range(builder: Any, node: ast.AST, item: Range, size: ir.Expr) -> tuple[ir.
     length = trips if below is not None and below >= 0 else index_algebra.maximum(trips, ZERO)
     (axis,) = axes_for(builder, 1)
     index = index_algebra.add(start, index_algebra.mul(axis, ir.Const(step, INT)))
-    return axis, steady(builder, length), index
+    length = steady(builder, length)
+    if _is_of_one(item) and length != ONE:
+        builder.narrow.add(length)
+    return axis, length, index
+
+
+def _is_of_one(item: Range) -> bool:
+    """Whether a slice has one element, or none where the array ends before: ``0:1``, ``-1:``."""
+    bounds = [0 if b is None else getattr(b, "value", None) for b in (item.lower, item.upper)]
+    if item.step is not None or None in bounds:
+        return False
+    lower, upper = bounds
+    if item.upper is None:
+        return lower == -1
+    return upper - lower == 1 and (lower >= 0) == (upper > 0)
 
 
 def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:

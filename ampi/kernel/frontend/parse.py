@@ -197,6 +197,7 @@ class _Builder:
         self.extents: dict[str, tuple[ir.Expr, ...]] = {}  # of local arrays and parts of arrays
         self.owned: set[str] = set()  # local arrays
         self.parts: set[str] = set()  # parts of local arrays
+        self.narrow: set[ir.Expr] = set()  # sizes of slices of one element, which may be empty
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # what integer variables are not below
         self.lists: set[str] = set()  # arrays that are lists to the program

@@ -1,0 +1,86 @@
+"""Slices of one element, which stretch where they meet longer axes: programs by chance, against Python and Numba."""
+
+import linecache
+import random
+
+import numba
+import numpy as np
+import pytest
+from second_check import check_second
+
+import ampi
+
+PARTS = ["p[:, {k}:{next}]", "p[{k}:{next}]", "p[-1:]", "p[:, -1:]", "p[:1]", "p.T[{k}:{next}].T", "v[{k}:{next}]",
+         "v[-1:]", "p[{k}:{next}, {k}:{next}]"]  # fmt: skip
+WHOLE = ["p", "v", "p * v", "p.T.T", "np.sin(p)"]
+
+
+def program(seed):
+    """A number made of a matrix of three columns and a vector."""
+    draw = random.Random(seed)
+
+    def part():
+        k = draw.randrange(3)
+        return draw.choice(PARTS).format(k=k, next=k + 1)
+
+    lines, names = [], []
+    for n in range(draw.randint(3, 6)):
+        left = draw.choice([part(), part(), *WHOLE, *names])
+        right = draw.choice([part(), *WHOLE, *names])
+        form = draw.choice(["{a} + {b}", "{a} * {b}", "{a} - {b}", "np.maximum({a}, {b})", "{a} / (2.0 + {b} * {b})"])
+        lines.append(f"    a{n} = {form.format(a=left, b=right)}")
+        names.append(f"a{n}")
+        lines.append(f"    s += np.tanh({names[-1]}).sum()")
+    return "\n".join(["def kernel(p, v):", "    s = 0.0", *lines, "    return s * (p[:, 0:1].T - p[:, 1:2]).sum()", ""])
+
+
+def check(text, seed):
+    name = f"<slices {seed}>"
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    known = {"np": np}
+    exec(compile(text, name, "exec"), known)
+    plain, kernel = known["kernel"], ampi.kernel(known["kernel"])
+    generator = np.random.default_rng(seed)
+    p, v = generator.uniform(0.3, 1.5, (3, 3)), generator.uniform(0.3, 1.5, 3)
+    value = plain(p, v)
+    np.testing.assert_allclose([numba.njit(plain)(p, v), kernel(p, v)], value, rtol=1e-12)
+    bars, h = ampi.grad(kernel, (0, 1))(p, v), 1e-5
+    for _ in range(3):
+        d, e = generator.normal(size=(3, 3)), generator.normal(size=3)
+        along = lambda t, d=d, e=e: plain(p + t * d, v + t * e)
+        slope = (8 * (along(h) - along(-h)) - (along(2 * h) - along(-2 * h))) / (12 * h)
+        np.testing.assert_allclose((bars[0] * d).sum() + bars[1] @ e, slope, rtol=1e-7, atol=1e-7)
+    if seed % 4 == 1:
+        check_second(kernel, [p, v], 1e-11, rough=1e-5)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 8 else []) for s in range(24)])
+def test_programs(seed):
+    text = program(seed)
+    try:
+        check(text, seed)
+    except Exception as error:
+        raise AssertionError(f"program {seed}:\n{text}") from error
+
+
+@ampi.kernel
+def differences(p):
+    x = p[:, 2:3]
+    return (x.T - x * 2.0).sum()
+
+
+def test_a_slice_that_is_empty():
+    p = np.ones((3, 3))
+    np.testing.assert_allclose(ampi.grad(differences)(p), np.outer(np.ones(3), [0.0, 0.0, -3.0]))
+    with pytest.raises(ValueError, match="a slice of one element, which is to stretch, is empty"):
+        ampi.grad(differences)(np.ones((3, 2)))
+
+
+@ampi.kernel
+def on_its_own(p):
+    x = p[2:3]
+    return (x * x + x).sum()
+
+
+def test_an_empty_slice_on_its_own():
+    np.testing.assert_array_equal(ampi.grad(on_its_own)(np.ones((2, 3))), np.zeros((2, 3)))
