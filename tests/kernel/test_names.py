@@ -328,7 +328,7 @@ def test_all_that_operations_are_written_with_is_reserved():
         for text in filter(None, (entry.source, entry.source_int)):
             assert free_names(text) <= KNOWN | set(ARGUMENTS), entry.name
     for text in matrices.SOURCES.values():
-        assert free_names(text.format("x")) <= KNOWN | {"x"}
+        assert free_names(text.format("x", "x")) <= KNOWN | {"x"}
 
 
 @pytest.mark.parametrize(
