@@ -339,3 +339,35 @@ def test_ranks_that_disagree_about_directions(mode, how):
     k = 2 * (1 + comm.rank)
     with pytest.raises(ampi.CommunicationError, match="directions"):
         getattr(ampi, mode)(f, np.ones(4), np.ones((k, 4)), vectorised=True)
+
+
+@pytest.mark.mpi
+def test_more_directions_than_mpi4py_has_room_for_operations():
+    f = lambda x: of_messages(x)
+    x, k = on_this_rank(), 33
+    v = np.random.default_rng(WORLD.rank).normal(size=(k, x.size))
+    together = ampi.hvp(f, x, v, vectorised=True)
+    np.testing.assert_allclose(together[-1], ampi.hvp(f, x, v[-1]), rtol=1e-12)
+    _, y_dot = ampi.jvp(f, x, v, vectorised=True)
+    np.testing.assert_allclose(y_dot[-1], ampi.jvp(f, x, v[-1])[1], rtol=1e-12)
+
+
+@pytest.mark.mpi
+def test_operations_of_programs_that_failed():
+    """There is room for 32 of them in mpi4py; those that MPI might still call are used again."""
+    comm = ampi.COMM_WORLD.Dup()
+
+    def f(x, fails):
+        y = anp.zeros(x.size)
+        comm.Allreduce(x, y, MPI.PROD)
+        if fails:
+            raise RuntimeError("as it happens")
+        return (y * y).sum()
+
+    x, v = on_this_rank(), np.ones(4)
+    for _ in range(40):
+        with pytest.raises(RuntimeError, match="as it happens"):
+            ampi.jvp(lambda x: f(x, True), x, v)
+    gradient = ampi.grad(lambda x: f(x, False))(x)
+    _, found = ampi.jvp(lambda x: f(x, False), x, v)
+    assert np.isclose(WORLD.allreduce(found), WORLD.allreduce(gradient @ v))

@@ -333,10 +333,16 @@ def _by_pairs(
 
 
 def _combining(push: Push, handle: int, rule: Reduction, elements: np.dtype) -> tuple[Any, Any]:
-    """The operation on elements of a value, its tangent (and its location), and their datatype."""
-    found = push.state.get(("pairs", rule, elements))
+    """The operation on elements of a value, its tangent (and its location), and their datatype: one for all directions,
+    since mpi4py has room for 32 operations."""
+    push, key = push.whole, (handle, rule, elements)
+    found = push.state.get(("pairs", key))
     if found is None:
         pair = mpi.BYTE.Create_contiguous(elements.itemsize).Commit()
+        push.at_end(lambda error: pair.Free())  # type: ignore[attr-defined]
+        if key in _left:
+            found = push.state["pairs", key] = _left[key], pair
+            return found
         combine = combination(handle, rule)
 
         def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
@@ -345,11 +351,14 @@ def _combining(push: Push, handle: int, rule: Reduction, elements: np.dtype) -> 
                 combine(a, b)
 
         made = _Op.Create(function, False)
-        found = push.state["pairs", rule, elements] = made, pair
-        # MPI may still call it for what an error has left under way.
-        push.at_end(lambda error: made.Free() if error is None else stranded.append(made))  # type: ignore[attr-defined]
-        push.at_end(lambda error: pair.Free())  # type: ignore[attr-defined]
+        found = push.state["pairs", key] = made, pair
+        push.at_end(lambda error: made.Free() if error is None else _left.__setitem__(key, made))
     return found
+
+
+_left: dict[tuple[int, Reduction, np.dtype], mpi.Op] = {}
+"""Operations that MPI may still call for what an error has left under way: they are used again, and not freed."""
+stranded.append(_left)
 
 
 collective_calls.tangent_of_call.append(tangent_of_call)

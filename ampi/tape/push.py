@@ -80,6 +80,11 @@ class Push:
         # Dtype and place of the first numbers in a storage, where they are no doubles at multiples of their size.
         self._unusual: weakref.WeakKeyDictionary[Storage, tuple[np.dtype, int]] = weakref.WeakKeyDictionary()
 
+    @property
+    def whole(self) -> Push:
+        """The tangents of all directions, of which these are one."""
+        return self
+
     def like(self, tape: Tape) -> Push:
         """The tangents of another tape, in as many directions."""
         return Push(tape)

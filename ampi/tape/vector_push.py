@@ -29,6 +29,11 @@ class PushLane(Push):
         self.vector = vector
 
     @property
+    def whole(self) -> VectorPush:
+        """Those of all directions."""
+        return self.vector
+
+    @property
     def walks(self) -> bool:
         """Whether this is a walk over the records of a closed tape."""
         return self.vector.walks
