@@ -183,12 +183,7 @@ def real(a: Var) -> Any:
 def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     (a, d), (a_bar, d_bar), load = arguments, bars, w.b.load
     if a.type.ndim == d.type.ndim == 2:
-        if a_bar is not None:
-            increment = w.dot_with_turned(bar, d)
-            w.add(a_bar, lambda k: load(increment, k))
-        if d_bar is not None:
-            more = w.dot_of_turned(a, bar)
-            w.add(d_bar, lambda k: load(more, k))
+        _add_to_both(w, bars, lambda: w.dot_with_turned(bar, d), lambda: w.dot_of_turned(a, bar))
     elif a.type.ndim == 2:  # c[i] = a[i, k] d[k]
         if a_bar is not None:
             w.add(a_bar, lambda k: arithmetic("mul", load(bar, k[:1]), conjugate(load(d, k[1:]))))
@@ -198,28 +193,30 @@ def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: 
         if d_bar is not None:
             w.add(d_bar, lambda k: arithmetic("mul", conjugate(load(a, k[:1])), load(bar, k[1:])))
         if a_bar is not None:
-            increment = w.dot(d, w.set(w.like(bar, "conjugate"), lambda k: conjugate(load(bar, k))))
+            if isinstance(bar.type.dtype, types.Complex):
+                turned = w.set(w.like(bar, "conjugate"), lambda k: conjugate(load(bar, k)))
+            else:
+                turned = bar
+            increment = w.dot(d, turned)
             w.add(a_bar, lambda k: conjugate(load(increment, k)))
 
 
 def _dot_of_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
-    (a, d), (a_bar, d_bar) = arguments, bars
-    if a_bar is not None:
-        increment = w.dot_with_turned(d, bar)
-        w.add(a_bar, lambda k: w.b.load(increment, k))
-    if d_bar is not None:
-        more = w.dot(a, bar)
-        w.add(d_bar, lambda k: w.b.load(more, k))
+    a, d = arguments
+    _add_to_both(w, bars, lambda: w.dot_with_turned(d, bar), lambda: w.dot(a, bar))
 
 
 def _dot_with_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
-    (a, d), (a_bar, d_bar) = arguments, bars
-    if a_bar is not None:
-        increment = w.dot(bar, d)
-        w.add(a_bar, lambda k: w.b.load(increment, k))
-    if d_bar is not None:
-        more = w.dot_of_turned(bar, a)
-        w.add(d_bar, lambda k: w.b.load(more, k))
+    a, d = arguments
+    _add_to_both(w, bars, lambda: w.dot(bar, d), lambda: w.dot_of_turned(bar, a))
+
+
+def _add_to_both(w: Writer, bars: list[Var | None], *increments: Callable[[], Var]) -> None:
+    """Add a matrix, which is computed if it is wanted, to the adjoint of each factor."""
+    for bar, made in zip(bars, increments, strict=True):
+        if bar is not None:
+            increment = made()
+            w.add(bar, partial(w.b.load, increment))
 
 
 def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
