@@ -148,7 +148,7 @@ class CallRecord(tape.IsRecord):
             shadows = self.special_shadows(sweep, flags)
         else:
             shadows = [sweep.shadow_again(r) for r in self.shadows]
-        seeds = [self.seed_in(sweep, s) for s in self.seeds]
+        seeds = [self.last_seed_in(sweep, s) for s in self.seeds]
         assert contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
         given = *values, *shadows, *seeds, *after, *self.kept, *flags
@@ -210,6 +210,11 @@ class CallRecord(tape.IsRecord):
         if id(v) not in known:
             known[id(v)] = threads.distinct(array)
         return known[id(v)]
+
+    def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
+        """The same, to be read only; an array that the call has made needs its shadow no more."""
+        found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
+        return self.seed_in(sweep, s) if found is None else found
 
     @staticmethod
     def seed_in(sweep: tape.Sweep, s: Any) -> Any:

@@ -63,8 +63,10 @@ class Contract:
         and in ``new``.  Shadows are updated in place, from the adjoint of the values after the call to that of the
         values before.  None if nothing is active.
     forward : callable or None
-        ``forward(*leaves)`` does what the kernel does.  It returns a tuple: the kernel's result, if it has one, and
-        what the adjoint takes as ``kept``.  None if the kernel itself is to be run.
+        ``forward(*leaves)`` does what the kernel does.  It returns a tuple: the leaves of the kernel's result, and what
+        the adjoint takes as ``kept``.  None if the kernel itself is to be run.
+    several : bool
+        Whether the kernel's result is a tuple; only with ``forward``.
     split : Contract or None
         Another one for the same case, with ``forward``.
     tangent : callable or None
@@ -97,6 +99,7 @@ class Contract:
     drawn: tuple[str, ...] = ()
     adjoint: Callable[..., tuple] | None = None
     forward: Callable[..., tuple] | None = None
+    several: bool = False
     split: Contract | None = None
     tangent: Callable[[], Any] | None = None
     second: Callable[[], Any] | None = None
@@ -123,12 +126,13 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
     if not module.SPLIT:
         return contract
-    code = cache.key(module.SPLIT_PROGRAM, cache.of_options(options))
+    raising = {**options, "error_model": kernel.options.get("error_model", "python")}
+    code = cache.key(module.SPLIT_PROGRAM, cache.of_options(raising))
     forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
     split = replace(
         contract,
-        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new")},
-        forward=opaque(cache.compiled(forward, f"{kernel.__name__}_forward_{code}", options, what=what)),
+        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new", "several")},
+        forward=opaque(cache.compiled(forward, f"{kernel.__name__}_forward_{code}", raising, what=what)),
         adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
     )
     return replace(contract, split=split)

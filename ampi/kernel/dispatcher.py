@@ -205,6 +205,13 @@ class Kernel:
         return are_checked(self.options)
 
     @property
+    def unchecked(self) -> bool:
+        """Whether nothing looks at indices; Python does, where nothing is compiled."""
+        from numba.core import config
+
+        return not (self.checked or config.DISABLE_JIT)
+
+    @property
     def _numba_type_(self) -> types.Type:
         """What Numba takes a kernel for in other functions that it compiles: the dispatcher.  One that has no parallel
         loop is compiled without threads: its caller's loops are what runs on these, and compiling for them takes
@@ -326,7 +333,7 @@ class Kernel:
         from ampi.kernel.runtime import cache
 
         found = cache.identity(self.py_func, self.options, placed)
-        return self.deterministic, self.checked, found, sorted(self.without)
+        return self.deterministic, self.checked, self.unchecked, found, sorted(self.without)
 
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:

@@ -34,11 +34,15 @@ class Options:
         It is compiled with ``fastmath=True``.
     separate : bool
         It is compiled for arrays that do not overlap.
+    unchecked : bool
+        It is compiled, and indices are not checked.
     after : bool
         Its caller can give it the arrays as they were after the call.
     plain : bool
         Its caller can say which shadows are new and hold anything, and has no use for the shadows of arrays that are
         passive before the call: they need not become zero where these are written.
+    raising : bool
+        The kernel raises where it divides by zero.
     lanes : int
         The directions that it has derivatives in: vectors of so many numbers; 0: it has one, and numbers.
     """
@@ -48,8 +52,10 @@ class Options:
     deterministic: bool = False
     reassociate: bool = False
     separate: bool = True
+    unchecked: bool = False
     after: bool = False
     plain: bool = False
+    raising: bool = False
     lanes: int = 0
 
     def has(self, name: str) -> bool:

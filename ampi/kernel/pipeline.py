@@ -44,7 +44,9 @@ from ampi.kernel.differentiate.draft import Draft
 from ampi.kernel.differentiate.facts import Facts
 from ampi.kernel.differentiate.load_hoisting import loads_before_branches
 from ampi.kernel.differentiate.split_reversal import (
+    are_new,
     defined_everywhere,
+    divisions,
     has_loop,
     raises,
     taken_from_before,
@@ -72,6 +74,7 @@ from ampi.kernel.normalise.unroll import unroll
 from ampi.kernel.normalise.views import resolve_views
 from ampi.kernel.optimise import parallel
 from ampi.kernel.optimise.allocations import allocate_once
+from ampi.kernel.optimise.flat_indices import with_flat_indices
 from ampi.kernel.optimise.gather import in_gather_form
 from ampi.kernel.optimise.grown_outside import grown_outside
 from ampi.kernel.optimise.if_conversion import flatten_loops
@@ -79,7 +82,7 @@ from ampi.kernel.optimise.loop_distribution import in_stages
 from ampi.kernel.optimise.reciprocals import with_reciprocals
 from ampi.kernel.optimise.recurrence_reassociation import with_short_chains
 from ampi.kernel.optimise.scalar_promotion import sum_in_registers
-from ampi.kernel.optimise.shadow_overwrite import with_new_shadows
+from ampi.kernel.optimise.shadow_overwrite import with_local_shadows, with_new_shadows
 from ampi.kernel.optimise.strip_mining import in_strips
 from ampi.kernel.optimise.unsigned_indices import with_unsigned_indices
 from ampi.kernel.options import ALL_ON, Options, names_among
@@ -338,7 +341,7 @@ PASSES = (
     Pass("unroll", "simplify", _each(unroll), ON, "short loops of constant length are written out"),
     Pass("simplify", "simplify", _each(simplify), ON, "what constant indices allow"),
     Pass("scalarise", "simplify", _each(scalarise), ON, "small local arrays with constant indices become scalars"),
-    Pass("ssa", "construct", _each(construct), ALWAYS, "static single assignment form"),
+    Pass("ssa", "construct", lambda f, w: construct(f, w.options.raising), ALWAYS, "static single assignment form"),
     Pass("private", "prepare", _each(with_private_arrays), ON, "scratch arrays belong to iterations that fill them"),
     Pass("loads", "prepare", _each(loads_before_branches), ON, "loads on both sides of a branch are made before it"),
     Pass("begin", "analyse", lambda f, w: facts.begin(f, w.active), ALWAYS, "what is safe without any analysis"),
@@ -349,9 +352,10 @@ PASSES = (
     Pass("kept", "analyse", _each(facts.reload_computed), ON, "what is costly is read from an array that holds it"),
     Pass("stored", "analyse", _each(facts.recover_carried), ON, "carried scalars are read from where they were stored"),
     Pass("independence", "analyse", _each(facts.find_independence), ON, "loops whose iterations are independent"),
-    Pass("ends", "analyse", _each(facts.find_ends), "plain", "shadows of what is only written need not become zero"),
+    Pass("ends", "analyse", lambda f, w: facts.find_ends(f, w.options.plain), ON,
+         "shadows of what is written once need not become zero"),
     Pass("adjoint", "differentiate",
-         lambda f, w: adjoint.build(f, w.in_place, w.options.threads, w.options.after, w.transposed), ALWAYS,
+         lambda f, w: adjoint.build(f, w.in_place, w.options, w.transposed), ALWAYS,
          "the plain adjoint: recompute and reverse, scope by scope"),
     Pass("split", "differentiate", None, "after", "the kernel's own run saves what the adjoint needs"),
     Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
@@ -373,6 +377,7 @@ PASSES = (
          lambda f, w: w.remarking(
              parallel.decide(f, w.names, w.options.threads, w.options.deterministic, w.part)
          ), ALWAYS, "loops on threads, and in which form; the others are serial"),
+    Pass("local", "vectorise", _each(with_local_shadows), ON, "new local shadows are set where they would be added to"),
     Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations are taken out of loops"),
     Pass("branches", "vectorise", _blocks(flatten_loops), ON, "branches become selections (if-conversion)"),
     Pass("strips", "vectorise",
@@ -380,11 +385,13 @@ PASSES = (
          "loops with indirect or carried parts are cut into strips (strip mining)"),
     Pass("stages", "vectorise", lambda f, w: w.remarking(in_stages(f, w.names, w.options.reassociate)), "separate",
          "long loops are cut in two (loop distribution)"),
+    Pass("flat", "part", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
     Pass("unsigned", "part", lambda f, w: with_unsigned_indices(f), ALWAYS,
          "indices that are not negative are unsigned, so that Numba does not wrap them around"),
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
          "a new shadow is set where it would be added to"),
+    Pass("flat", "finish", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
     Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes, w.values) if w.options.lanes else f, ALWAYS,
          "derivatives in several directions at once are vectors"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
@@ -395,7 +402,7 @@ PASSES = (
 ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
 """The names of what can be switched off."""
 
-SERIAL = Options(without=frozenset({"strips", "stages", "gather", "branches"}))
+SERIAL = Options(without=frozenset({"strips", "stages", "gather", "branches", "flat"}))
 """For adjoints that become part of others, which are optimised as a whole."""
 
 
@@ -445,7 +452,11 @@ def build_adjoint(function: ir.Function, active: Iterable[str], options: Options
     way = Way(options, active=frozenset(active))
     draft = _draft(function, way)
     generated = way.run("prune", draft.whole())
-    saves = any(isinstance(s, ir.Alloc) and draft.is_saving(s) for s in generated.body)
+    made = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
+    saves = any(
+        draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in made
+        for s in generated.body
+    )
     return _finished(generated, draft, way, (), saves)
 
 
@@ -453,11 +464,12 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     """The adjoint of a kernel in two parts, the first of which takes the place of the kernel's own run.
 
     None where that cannot be done, or where the adjoint has nothing to compute before it goes backwards.  The arguments
-    are as of `build_adjoint`; the caller must be able to give the arrays as they were after the call.
+    are as of `build_adjoint`; the caller must be able to give the arrays as they were after the call.  Where the kernel
+    raises when it divides by zero, so will the first part, which therefore has all its divisions.
     """
     way = Way(options, active=frozenset(active), in_place=True)
     is_on = all(way.is_on(step) for step in PASSES if step.name == "split")
-    if not is_on or options.threads or function.result not in (None, "scalar"):
+    if not is_on or options.threads or not _is_plain(function.result):
         return None
     draft = _draft(function, way)
     if raises(draft.primal.body):
@@ -466,17 +478,26 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     backward = way.run("prune", draft.reverse())
     known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
     kept = taken_from_before(backward.body, known)
+    if not are_new(draft.results, draft.before, kept):
+        return None
     forward = draft.forward(tuple(kept.values()))
     if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
         return None
     writable, way.writable, way.given, way.partial = way.writable, draft.written, set(), True
     forward = way.run("prune", draft.forward((*draft.results, *kept.values())))
+    if options.raising and divisions(forward.body) < divisions(draft.primal.body):
+        return None
     way.remarks += draft.kept(forward, draft.after)
-    forward = way.run("vectorise", forward, only=("allocations", "branches"))
-    forward = defined_everywhere(way.run("finish", forward, only=("destruct", "room")))
+    forward = way.run("vectorise", forward, only=("allocations",) if options.raising else ("allocations", "branches"))
+    forward = defined_everywhere(way.run("finish", forward, only=("flat", "destruct", "room")))
     way.writable, way.partial = writable, False
     given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
     return Split(forward, _finished(backward, draft, way, given, saves=False))
+
+
+def _is_plain(result: Any) -> bool:
+    """Whether a result is nothing, one number or array, or a tuple of these."""
+    return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
 
 
 def build_tangent(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -490,7 +511,7 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
         generated = way.run("optimise", way.run("order", generated), only=("parallel",))
         generated = way.run("vectorise", generated)
     way.values = len(draft.result_active)
-    return draft.derivative(way.run("finish", generated, only=("lanes", "destruct", "room")), needs)
+    return draft.derivative(way.run("finish", generated, only=("flat", "lanes", "destruct", "room")), needs)
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:

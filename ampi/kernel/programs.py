@@ -20,6 +20,7 @@ from ampi.kernel.differentiate.derivative import Derivative, Split
 from ampi.kernel.frontend.values import forms_in
 from ampi.kernel.ir import random_draws
 from ampi.kernel.ir.inference import is_array
+from ampi.kernel.ir.ssa import results_of
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
 
@@ -38,8 +39,8 @@ def derive_split(
     """The adjoint in two parts, the first of which takes the place of the kernel's run; None if that is of no use."""
     if not derivative.saves or not case.active:
         return None
-    if kernel.options.get("error_model") != "numpy" or kernel.checked:
-        return None  # statements in another order may raise what the kernel does not
+    if kernel.checked:
+        return None
     options = options_for(kernel, case) if options is None else options
     return pipeline.build_split(prepared(primal), wanted(primal, case), options)
 
@@ -60,6 +61,8 @@ def options_for(kernel: Any, case: Case) -> Options:
         separate=case.separate,
         after=case.after,
         plain=case.plain,
+        unchecked=kernel.unchecked,
+        raising=kernel.options.get("error_model") != "numpy",
     )
 
 
@@ -85,6 +88,7 @@ def generate(kernel: Any, case: Case) -> str:
             "distinct": tuple(position[n] for n in split.derivative.distinct),
             "new": tuple(position[n] for n in split.derivative.new),
             "forward": halves[0].name,
+            "several": isinstance(primal.result, tuple),
             "adjoint": halves[1].name,
         }
     split_sources = [emit.source(f) for f in halves]
@@ -255,7 +259,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
 def generate_second(kernel: Any, case: Case) -> str:
     """The text of the file: facts and the tangent of the adjoint program, on one thread."""
     usual = options_for(kernel, case)
-    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS))
+    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS | {"flat"}))
     code = first.function
     active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
     derivative = pipeline.build_second(code, active, options_for(kernel, case))
@@ -431,11 +435,6 @@ def title(kind: str, kernel: Any, primal: ir.Function, active: Iterable[str], re
         f'"""{kind} of the kernel {kernel.__qualname__} ({primal.filename}:{primal.first_line}); made by ampi.\n\n'
         f'Arguments: {shown}\nActive: {wanted}\n{lines}"""\n'
     )
-
-
-def results_of(function: ir.Function) -> tuple[ir.Expr, ...]:
-    last = function.body[-1] if function.body else None
-    return last.values if isinstance(last, ir.Return) else ()
 
 
 def element(type_: types.Type) -> types.Type:

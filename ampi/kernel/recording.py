@@ -329,7 +329,7 @@ class PreparedCall:
             if all(leaves[k].flags.writeable for k in contract.writes):
                 found = contract.forward(*map(arguments.plain, leaves))
                 count = len(contract.result_dtypes)
-                return (found[0] if count else None), found[count:]
+                return found[:count] if contract.several else found[0] if count else None, found[count:]
             return primal.by_dispatcher(args), ()  # which raises
         entry = primal.entry
         if entry is not None and len(args) == primal.count:

@@ -1,5 +1,25 @@
 """What generated programs take from `ampi.kernel.runtime.special`, by the name that they know."""
 
-from ampi.kernel.runtime.special import digamma, fused, get_num_threads, longer, scratch, selected, trigamma
+from ampi.kernel.runtime.special import (
+    digamma,
+    fused,
+    get_num_threads,
+    longer,
+    put_into,
+    scratch,
+    selected,
+    solve_upper,
+    trigamma,
+)
 
-__all__ = ["digamma", "fused", "get_num_threads", "longer", "scratch", "selected", "trigamma"]
+__all__ = [
+    "digamma",
+    "fused",
+    "get_num_threads",
+    "longer",
+    "put_into",
+    "scratch",
+    "selected",
+    "solve_upper",
+    "trigamma",
+]

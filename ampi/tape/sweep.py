@@ -154,6 +154,16 @@ class Sweep:
         block = self._shadows.get(region.storage)
         return self.shadow(region) if block is None or region.storage.volatile else region.view(block)
 
+    def last(self, region: Region, created: Sequence[Storage]) -> np.ndarray | None:
+        """The adjoint of memory that the operation of the present record has made, to be read and not to be kept: no
+        earlier one asks for it. None unless it is that of a whole storage, contiguous."""
+        block = self._shadows.get(region.storage)
+        if block is None or region.storage not in created or region.storage in self._kept:
+            return None
+        shadow = region.view(block)
+        is_plain = region.is_all_ordinary() and shadow.flags.c_contiguous and shadow.flags.writeable
+        return shadow if is_plain else None
+
     def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
         """A new shadow that holds anything, for an adjoint that sets all of it; None unless the region is all of a
         storage to which nothing has been added.  ``together``: the regions whose shadows the adjoint takes."""

@@ -4,11 +4,11 @@ All have the signature ``kernel(u, v, m, index, c)`` and return a scalar; values
 """
 
 import itertools
-import linecache
 
 import numba
 import numpy as np
 from kernel_cases import random_array
+from written import written
 
 HEADER = "import math\nimport numpy as np\nfrom numba import prange\n\n"
 SIZE = 6
@@ -101,11 +101,7 @@ def source(content, around):
 
 def compiled(text, name):
     """The function with source that the parser finds."""
-    text = HEADER + text
-    linecache.cache[f"<{name}>"] = (len(text), None, text.splitlines(True), f"<{name}>")
-    namespace = {**CALLED, "__name__": __name__}
-    exec(compile(text, f"<{name}>", "exec"), namespace)
-    return namespace["kernel"]
+    return written(HEADER + text, name, **CALLED)["kernel"]
 
 
 def make_arguments(dtype=np.float64):

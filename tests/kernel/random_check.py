@@ -1,7 +1,6 @@
 """How random kernels are checked: adjoint against tangent, tangent against differences, with analyses switched off."""
 
 import ast
-import linecache
 import os
 from unittest import mock
 
@@ -17,6 +16,7 @@ from numba.core import inline_closurecall
 from numba.core.errors import NumbaError
 from numba.extending import overload, register_jitable
 from random_kernels import SIZE
+from written import written
 
 import ampi
 from ampi.kernel import ANALYSES, pipeline
@@ -156,11 +156,7 @@ def names():
 
 def kernel_of(text, seed):
     """The kernel of a program's text, with source that the parser finds, and its arguments."""
-    text = HEADER + text
-    name = f"<random kernel {seed}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    namespace = names()
-    exec(compile(text, name, "exec"), namespace)
+    namespace = written(HEADER + text, f"random kernel {seed}", **names())
     rng = np.random.default_rng(seed)
     vectors = [rng.uniform(-1, 1, SIZE) for _ in range(3)]
     return namespace["kernel"], [*vectors, rng.integers(0, SIZE, SIZE), *rng.uniform(-1, 1, 2), SIZE]

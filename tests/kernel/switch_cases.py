@@ -42,6 +42,8 @@ FURTHER = {
     "rows_of_sums": (test_passes.rows, (vector(1, (4, 5)), vector(2, 4))),
     "gathered": (test_passes.gathered, (vector(1), np.arange(12) % 5, vector(2))),
     "stencil_of_two": (test_passes.stencil, (vector(1), vector(2))),
+    "in_two_loops": (test_passes.in_two_loops, (vector(1), vector(2))),
+    "flattened": (test_passes.flattened, (vector(1, (3, 4)),)),
     "squares": (test_passes.squares, (vector(1), vector(2))),
 }
 
@@ -66,9 +68,11 @@ CHANGED = {
     "reciprocals": "of_pairs of_a_chain product newton norm_then_scale",
     "strips": "gathered gather heat runge_kutta scatter_add",
     "chains": "running filtered",
+    "local": "in_two_loops",
     "allocations": "scratch nested_recurrences",
     "branches": "chosen bits_and_integers",
     "stages": "of_a_chain",
+    "flat": "flattened",
     "new": "exponentials running squares scatter skipped_iterations",
     "room": "newton last_value_before_an_exit",
     "separate": "gathered gather heat runge_kutta scatter_add",
@@ -88,8 +92,10 @@ def check_without(name, switch):
     switched_off = frozenset({switch} - {""})
     code = pipeline.primal(function, tuple(map(numba.typeof, arguments)), without=switched_off)
     active = activity_patterns(function, arguments)[0 if name in FURTHER else -1]
-    options = Options(switched_off, separate=switch != "separate", reassociate=True, after=True, plain=True)
-    return Check(function, list(arguments), active, options, code=code)
+    flat = name == "flattened"  # plain Python checks indices
+    switches = {"separate": switch != "separate", "unchecked": flat}
+    options = Options(switched_off, **switches, reassociate=True, after=True, plain=True)
+    return Check(function, list(arguments), active, options, flat, code)
 
 
 def programs(check):

@@ -81,7 +81,7 @@ def test_the_array_that_is_returned(name, steps):
 def test_arrays_of_a_loop_are_saved_once(name):
     """What a step puts in the place of an array is kept for the way back, and the array is there once."""
     function, arguments = CASES[name]
-    text = ampi.kernel(function).adjoint_source(*arguments)
+    text = ampi.kernel(function, without="split").adjoint_source(*arguments)
     assert text.count("_saved = ") + text.count("_saved_1 = ") <= 2
 
 

@@ -1,12 +1,12 @@
 """Slices of one element, which stretch where they meet longer axes: programs by chance, against Python and Numba."""
 
-import linecache
 import random
 
 import numba
 import numpy as np
 import pytest
 from second_check import check_second
+from written import written
 
 import ampi
 
@@ -35,11 +35,8 @@ def program(seed):
 
 
 def check(text, seed):
-    name = f"<slices {seed}>"
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    known = {"np": np}
-    exec(compile(text, name, "exec"), known)
-    plain, kernel = known["kernel"], ampi.kernel(known["kernel"])
+    plain = written(text, f"slices {seed}", np=np)["kernel"]
+    kernel = ampi.kernel(plain)
     generator = np.random.default_rng(seed)
     p, v = generator.uniform(0.3, 1.5, (3, 3)), generator.uniform(0.3, 1.5, 3)
     value = plain(p, v)

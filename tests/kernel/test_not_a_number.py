@@ -1,11 +1,11 @@
 """Kernels that choose among numbers of which some are nan, drawn by chance, against differences of Numba's own."""
 
-import linecache
 import random
 
 import numba
 import numpy as np
 import pytest
+from written import written
 
 import ampi
 
@@ -59,10 +59,7 @@ def with_gaps(seed):
 def test_what_is_chosen_where_something_is_not_a_number(seed):
     """Where a result is a number, its derivative is what differences are, or nan where zero has met nan."""
     text, (x, y, s) = with_gaps(seed)
-    name = f"<gaps {seed}>"
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    known = {"np": np, "numba": numba}
-    exec(compile(text, name, "exec"), known)
+    known = written(text, f"gaps {seed}", np=np, numba=numba)
     kernel, plain = ampi.kernel(known["kernel"]), numba.njit(known["kernel"])
 
     def results(x, y, s):

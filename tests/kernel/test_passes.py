@@ -238,6 +238,21 @@ def shrinking(x):
     return s
 
 
+def in_two_loops(x, y):
+    t = np.empty(len(x))
+    for i in range(len(x)):
+        t[i] = x[i] * x[i]
+    for i in range(len(x)):
+        y[i] = t[i] * t[i]
+
+
+def flattened(m):
+    s = 0.0
+    for k in range(m.size):
+        s += m[k // m.shape[1], k % m.shape[1]] ** 2
+    return s
+
+
 # Pass, stage, kernel, arguments, active arguments, options.
 CASES = [
     ("parse", "read", stops, (X,), "", {}),
@@ -275,12 +290,14 @@ CASES = [
     ("strips", "optimise", rows, (M, X), "m", {}),
     ("chains", "optimise", filtered, (X, X), "x", {}),
     ("parallel", "optimise", in_parallel, (X, X), "x", {"threads": True}),
+    ("local", "vectorise", in_two_loops, (X, X), "x", {}),
     ("allocations", "vectorise", scratch, (X, X), "x", {}),
     ("branches", "vectorise", chosen, (X, X), "x", {}),
     ("strips", "vectorise", gathered, (X, N, X), "x", {}),
     ("stages", "vectorise", long_arithmetic, (X, X), "x y", {"reassociate": True}),
     ("unsigned", "part", in_parallel, (X, X), "x", {"threads": True}),
     ("new", "finish", squares, (X, X), "x", {"plain": True}),
+    ("flat", "finish", flattened, (M,), "m", {"unchecked": True}),
     ("lanes", "finish", scaled_sum, (X, X), "c", {"lanes": 8}),
     ("destruct", "finish", rows, (M, X), "m", {}),
     ("room", "finish", shrinking, (2.0,), "x", {}),

@@ -1,13 +1,13 @@
 """New structured arrays in kernels: programs that are drawn by chance, as kernels and in Python, in all modes."""
 
 import functools
-import linecache
 import random
 
 import numba
 import numpy as np
 import pytest
 from second_check import check_second, objective_of
+from written import written
 
 import ampi
 import ampi.numpy as anp
@@ -194,10 +194,8 @@ def scaled(r, v):
 
 def compiled(text, name, compile_):
     """A program with the functions it calls, by a compiler of them."""
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    known = {"np": np, "POINT": POINT, "SMALL": SMALL, "made": compile_(made), "scaled": compile_(scaled)}
-    exec(compile(text, name, "exec"), known)
-    return compile_(known["program"])
+    known = {"POINT": POINT, "SMALL": SMALL, "made": compile_(made), "scaled": compile_(scaled)}
+    return compile_(written(text, name, np=np, **known)["program"])
 
 
 def numbers_of(found):
@@ -214,9 +212,9 @@ W, S = np.array([0.7, 0.4, 1.1]), 0.6
 
 
 def check(text, seed):
-    program = compiled(text, f"<records {seed}>", ampi.kernel)
-    plain = compiled(text, f"<records {seed}>", lambda f: f)
-    by_numba = compiled(text, f"<records {seed}>", numba.njit)
+    program = compiled(text, f"records {seed}", ampi.kernel)
+    plain = compiled(text, f"records {seed}", lambda f: f)
+    by_numba = compiled(text, f"records {seed}", numba.njit)
     for value, expected, other in zip(*(numbers_of(f(W.copy(), S)) for f in (program, plain, by_numba)), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-5 if np.asarray(value).dtype == np.float32 else 1e-12)
         np.testing.assert_allclose(other, expected, rtol=1e-5 if np.asarray(value).dtype == np.float32 else 1e-12)

@@ -184,5 +184,7 @@ def test_the_table_is_the_way():
     order = list(pipeline.STAGES)
     stages = [order.index(p.stage) for p in pipeline.PASSES]
     assert stages == sorted(stages)
-    assert all(p.doc and p.default in ("always", "on", "separate", "after", "plain") for p in pipeline.PASSES)
+    assert all(
+        p.doc and p.default in ("always", "on", "separate", "unchecked", "after", "plain") for p in pipeline.PASSES
+    )
     assert np.array_equal(sorted(set(stages)), range(len(order)))

@@ -22,13 +22,14 @@ from ampi.kernel.differentiate.facts import Facts
 from ampi.kernel.differentiate.recompute import Forward
 from ampi.kernel.differentiate.reverse import Adjoints, Backward, Transpose, bar_name
 from ampi.kernel.differentiate.scopes import Scope
-from ampi.kernel.ir import Expr, Size, Var
+from ampi.kernel.ir import Size, Var
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
-from ampi.kernel.ir.ssa import INT, every, written
+from ampi.kernel.ir.ssa import INT, every, results_of, written
+from ampi.kernel.options import Options
 
 
-def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: Transpose) -> Draft:
+def build(facts: Facts, in_place: bool, options: Options, transpose: Transpose) -> Draft:
     """The plain adjoint of a kernel.
 
     The generated function is called as ``adjoint(*arguments, *shadows, *seeds)``.  On entry the arguments are as they
@@ -42,14 +43,12 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
         The kernel and what is known of it.
     in_place : bool
         The forward statements take the place of the kernel's own run: they change its arguments.
-    threads : bool
-        Whether the program is to run on several threads.
-    after : bool
-        Whether arrays can be read as they were after the call.
+    options : Options
+        What the program is made for.
     transpose : callable
         Makes a rule of a tangent that an author has given.
     """
-    primal, to = facts.primal, Builder(facts.names)
+    primal, to = facts.primal, Builder(facts.names, in_place and options.raising)
     to.level.update({a.name: 0 for a in primal.arguments})
     arrays = [a for a in primal.arguments if isinstance(a.type, types.Array)]
     shadowed = tuple(a for a in arrays if a.name in facts.activity.varied)
@@ -61,13 +60,13 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
     for a in changed:
         if not in_place:
             scope.values[a.name] = _working_copy(a, primal, to)
-        if after:
+        if options.after:
             as_after[a.name] = to.fresh(f"{a.name}_after", a.type)
-    results = _results(primal)
+    results = results_of(primal)
     result_active = tuple(isinstance(v, Var) and v.name in facts.activity.varied for v in results)
     seeds = [to.fresh(bar_name(v), v.type) if active else None for v, active in zip(results, result_active)]
     body = tuple(s for s in primal.body if not isinstance(s, ir.Return))
-    forward = Forward(to, facts, as_after, threads)
+    forward = Forward(to, facts, as_after, options.threads)
     forward.run(body, scope, top=True)
     before = len(to.block.statements)
     computed = scope.atoms(results)
@@ -77,9 +76,11 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
             scope.values[a.name] = as_after[a.name]
     backward = Backward(to, facts, forward, shadow, transpose)
     adjoints: Adjoints = {}
+    direct = {v.name: seed for v, seed in zip(results, seeds) if seed is not None and v.name in facts.seeded}
+    backward.shadow.update(direct)
     backward.allocate_shadows(body, scope)
     for v, seed in zip(results, seeds):
-        if seed is not None:
+        if seed is not None and seed not in direct.values():
             backward.plant(v, seed, adjoints)
     backward.run(body, scope, adjoints)
     scalars = tuple(a for a in primal.arguments if a.name in facts.active and a not in arrays)
@@ -104,11 +105,6 @@ def build(facts: Facts, in_place: bool, threads: bool, after: bool, transpose: T
         ends=facts.ends,
         written=changes,
     )
-
-
-def _results(primal: ir.Function) -> tuple[Expr, ...]:
-    last = primal.body[-1] if primal.body else None
-    return last.values if isinstance(last, ir.Return) else ()
 
 
 def _working_copy(a: ir.Argument, primal: ir.Function, to: Builder) -> Var:

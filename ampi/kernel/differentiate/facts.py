@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from numba import types
+
 from ampi.kernel import ir
 from ampi.kernel.analysis import activity, tbr
 from ampi.kernel.analysis.activity import Activity
@@ -18,9 +20,9 @@ from ampi.kernel.analysis.singularities import Singularities, find_singularities
 from ampi.kernel.analysis.snapshots import Snapshot, find_snapshots
 from ampi.kernel.analysis.tbr import Accesses, Source
 from ampi.kernel.differentiate.iteration_numbering import Nest, add_counters, irregular_nests
-from ampi.kernel.ir import Expr, Var
+from ampi.kernel.ir import Const, Expr, Stmt, Var
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.ssa import Custom, definitions, every
+from ampi.kernel.ir.ssa import Custom, definitions, every, results_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Facts:
     independence : bool
         Whether loops without ``prange`` may be found to have independent iterations.
     ends : frozenset of str
-        Arguments, passive before the call, whose shadows need not become zero.
+        Arrays whose shadows need not become zero: new ones, and arguments that are passive before the call.
+    seeded : frozenset of str
+        New arrays that are returned and whose shadows are read only: what the caller gives will do.
     """
 
     primal: ir.Function
@@ -70,6 +74,7 @@ class Facts:
     stored: dict[str, Place] = field(default_factory=dict)
     independence: bool = False
     ends: frozenset[str] = frozenset()
+    seeded: frozenset[str] = frozenset()
 
 
 def begin(primal: ir.Function, active: Iterable[str]) -> Facts:
@@ -130,16 +135,30 @@ def find_independence(facts: Facts) -> Facts:
     return replace(facts, independence=True)
 
 
-def find_ends(facts: Facts) -> Facts:
-    """The arguments, passive before the call, into each of whose elements the kernel writes at most once and which it
-    does not read: their shadows are read once and need not become zero."""
-    last = facts.primal.body[-1] if facts.primal.body else None
-    given = {v.name for v in last.values if isinstance(v, Var)} if isinstance(last, ir.Return) else set()
+def find_ends(facts: Facts, plain: bool) -> Facts:
+    """The arrays into each of whose elements the kernel writes at most once: shadows that are read once need not become
+    zero.  Of arguments, where the caller bears that (``plain``), those passive before the call that are not read."""
+    found = _arguments_written_once(facts) if plain else set()
+    results = [v for v in results_of(facts.primal) if isinstance(v, Var) and isinstance(v.type, types.Array)]
+    seeded = set()
+    read, filled = _used_as_a_whole(facts.primal.body)
     for s in every(facts.primal.body):
-        if isinstance(s, ir.Fill):
-            given |= {a.name for a in (s.target, *s.arguments)}
-        elif isinstance(s, Custom):
-            given |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
+        if not isinstance(s, ir.Alloc) or s.target.name in filled or not isinstance(s.fill, Const | None):
+            continue
+        accesses = facts.accesses.of[s.target.name]
+        stores = [access for access in accesses if isinstance(access.statement, ir.Store)]
+        writes = facts.accesses.writes(s.target.name)
+        depth = len(facts.accesses.home[s.target.name])
+        if any(tbr.may_reach(write, store, depth, facts.accesses) for write in writes for store in stores):
+            continue
+        found.add(s.target.name)
+        if results.count(s.target) == 1 and len(stores) == len(accesses) and s.target.name not in read:
+            seeded.add(s.target.name)
+    return replace(facts, ends=frozenset(found), seeded=frozenset(seeded))
+
+
+def _arguments_written_once(facts: Facts) -> set[str]:
+    given = {v.name for v in results_of(facts.primal) if isinstance(v, Var)}.union(*_used_as_a_whole(facts.primal.body))
     found = set()
     for a in facts.primal.arguments:
         name = a.name
@@ -149,4 +168,21 @@ def find_ends(facts: Facts) -> Facts:
         stores = all(isinstance(access.statement, ir.Store) for access in accesses)
         if stores and not any(tbr.may_reach(x, y, 0, facts.accesses) for x in accesses for y in accesses):
             found.add(name)
-    return replace(facts, ends=frozenset(found))
+    return found
+
+
+def _used_as_a_whole(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
+    """The arrays that are read, and those that are written, otherwise than element by element."""
+    read: set[str] = set()
+    filled: set[str] = set()
+    for s in every(body):
+        if isinstance(s, ir.Fill):
+            filled.add(s.target.name)
+            read |= {a.name for a in s.arguments}
+        elif isinstance(s, Custom):
+            filled |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
+        elif isinstance(s, ir.Grow):
+            filled.add(s.target.name)
+        elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var):
+            read.add(s.fill.name)
+    return read, filled

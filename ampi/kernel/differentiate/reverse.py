@@ -96,7 +96,7 @@ class Backward:
                 results = {e.array.name for e in s.results if isinstance(e, ir.Load)}
                 made = (t for t in s.then if isinstance(t, ir.Alloc) and t.target.name in results)
                 self.allocate_shadows(tuple(made), scope)
-            if isinstance(s, ir.Alloc) and s.target.name in self.facts.activity.active:
+            if isinstance(s, ir.Alloc) and s.target.name in self.facts.activity.active - self.shadow.keys():
                 array = scope.values[s.target.name]
                 shadow = self.to.fresh(f"{s.target.name}_bar", s.target.type)
                 shape = scope.atoms(s.shape)

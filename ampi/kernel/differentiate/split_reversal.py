@@ -6,12 +6,14 @@ this the split reversal, and a program that runs forward once more the joint one
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.ir import Stmt, Var
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.builder import DIVIDING
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
@@ -34,12 +36,30 @@ def writes_into(body: tuple[Stmt, ...], names: dict[str, Var]) -> bool:
 
 def has_loop(body: tuple[Stmt, ...]) -> bool:
     """Whether there is more to compute than a few numbers."""
-    return any(isinstance(s, Loop) for s in every(body))
+    return any(isinstance(s, (Loop, ir.Fill)) for s in every(body))
 
 
 def raises(body: tuple[Stmt, ...]) -> bool:
     """Whether statements raise exceptions."""
     return any(isinstance(s, ir.Raise) for s in every(body))
+
+
+def divisions(body: tuple[Stmt, ...]) -> int:
+    """The number of the statements that raise an exception where they divide by zero, under Python's error model."""
+    values = (s.value for s in every(body) if isinstance(s, ir.Assign))
+    return sum(isinstance(v, Op) and v.name in DIVIDING and not _is_number(v.args[1]) for v in values)
+
+
+def _is_number(value: Expr) -> bool:
+    return isinstance(value, Const) and value.value != 0
+
+
+def are_new(results: tuple[Expr, ...], body: tuple[Stmt, ...], kept: Container[str]) -> bool:
+    """Whether the arrays among results are made by the statements, each once, and nothing else needs them."""
+    arrays = [v for v in results if isinstance(v.type, types.Array)]
+    made = {s.target.name for s in every(body) if isinstance(s, ir.Alloc) and s.target.type.layout == "C"}
+    names = {v.name for v in arrays if isinstance(v, Var) and v.name in made and v.name not in kept}
+    return len(names) == len(arrays)
 
 
 def defined_everywhere(function: ir.Function) -> ir.Function:

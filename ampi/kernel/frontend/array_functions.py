@@ -340,11 +340,8 @@ def as_lazy(builder: Any, value: ir.Var) -> Lazy:
 
 @rule(np.linalg.inv)
 def inv(builder: Any, node: ast.Call, a: Any) -> Lazy:
-    type_, shape = system(builder, node, np.linalg.inv, a), shape_of(builder, a)
-    i, j = axes_for(builder, 2)
-    here = ir.Op("eq", (i, j), types.boolean)
-    unit = ir.Op("select", (here, number(1, type_.dtype), number(0, type_.dtype)), type_.dtype)
-    return as_lazy(builder, filled(builder, "solve", type_.dtype, shape, a, Lazy(type_, (i, j), shape, unit)))
+    type_ = system(builder, node, np.linalg.inv, a)
+    return as_lazy(builder, filled(builder, "inv", type_.dtype, shape_of(builder, a), a))
 
 
 @rule(np.linalg.det)

@@ -31,14 +31,18 @@ class Block:
 class Builder:
     """Writes statements in single assignment form; equal operations and loads are written once.
 
-    Distinct arrays are taken not to overlap in memory.
+    Distinct arrays are taken not to overlap in memory.  ``raising``: what divides may raise, and what was stored before
+    has to be there then.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, raising: bool = False) -> None:
         self.names = names
+        self.raising = raising
         self.stack = [Block()]
         self.level: dict[str, int] = {}
         self.scaled: dict[str, tuple[float, Expr]] = {}  # values that are a power of two times another one
+        self.counted: dict[str, Expr] = {}  # what counters from zero on stay below
+        self.integers: dict[str, Op] = {}  # sums and products of integers
         self.line = 0
 
     @property
@@ -70,6 +74,8 @@ class Builder:
         args = tuple(self.value(a) for a in expression.args)
         args, scale = self.rescaled(expression.name, args, expression.type)
         folded = fold(expression.name, args, expression.type)
+        if folded is None and expression.name in ("floordiv", "mod") and expression.type == INT:
+            folded = self.digit(expression.name, *args)
         if folded is not None:
             return folded
         key = (expression.name, tuple(map(_key, args)), expression.type)
@@ -82,9 +88,26 @@ class Builder:
             self.level[known.name] = level
             for block in self.stack[level:]:
                 block.operations[key] = known
+            if expression.name in ("add", "mul") and isinstance(expression.type, types.Integer):
+                self.integers[known.name] = statement.value
             if scale is not None:
                 self.scaled[known.name] = scale
         return known
+
+    def digit(self, name: str, number: Expr, size: Expr) -> Expr | None:
+        """The quotient or remainder of ``h * size + l``, where ``l`` counts from zero and stays below the size."""
+        is_below = lambda e: isinstance(e, Var) and self.counted.get(e.name) == size
+        if is_below(number):
+            return ZERO if name == "floordiv" else number
+        total = self.integers.get(number.name) if isinstance(number, Var) else None
+        if total is None or total.name != "add":
+            return None
+        for high, low in (total.args, total.args[::-1]):
+            product = self.integers.get(high.name) if isinstance(high, Var) and is_below(low) else None
+            if product is not None and product.name == "mul" and size in product.args:
+                quotient = product.args[0 if product.args[1] == size else 1]
+                return quotient if name == "floordiv" else low
+        return None
 
     def rescaled(
         self, name: str, args: tuple[Expr, ...], ty: Any
@@ -148,8 +171,8 @@ class Builder:
                     touched = other == array and not _differ(tuple(map(_key, place)), keys)
                 case ir.Store(array=other, index=place) | ir.Accumulate(array=other, index=place):
                     touched = other == array and not _differ(tuple(map(_key, place)), keys)
-                case ir.Assign():
-                    touched = False
+                case ir.Assign(value=value):
+                    touched = self.raising and isinstance(value, Op) and value.name in DIVIDING
                 case _:
                     touched = True
             if touched:
@@ -189,6 +212,10 @@ class Builder:
         finally:
             for array in self.stack.pop().stored:
                 self.forget(array)
+
+
+DIVIDING = {"truediv", "floordiv", "mod", "fmod"}
+"""What raises an exception where it divides by zero, under Python's error model."""
 
 
 def _is_power_of_two(x: Any) -> bool:

@@ -21,9 +21,9 @@ from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Loop
 
 
-def construct(function: ir.Function) -> ir.Function:
-    """A parsed and lowered kernel in single assignment form."""
-    return _Construction(function).run()
+def construct(function: ir.Function, raising: bool = False) -> ir.Function:
+    """A parsed and lowered kernel in single assignment form; ``raising`` is as of `Builder`."""
+    return _Construction(function, raising).run()
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class _View:
 
 
 class _Construction(Builder):
-    def __init__(self, function: ir.Function) -> None:
-        super().__init__(Names(a.name for a in function.arguments))
+    def __init__(self, function: ir.Function, raising: bool) -> None:
+        super().__init__(Names(a.name for a in function.arguments), raising)
         self.function = function
         self.types = _variable_types(function)
         self.place = {name: number for number, name in enumerate(self.types)}
@@ -305,6 +305,8 @@ class _Construction(Builder):
         carried_names = names & (live | live_before(s.body, live) - {s.var.name})
         before = dict(self.current)
         var = self.inner(s.var.name if unit else "k", INT)
+        if lower == ZERO:
+            self.counted[var.name] = upper
         begun = self.carry(carried_names)
         with self.nested(self.overwritten(s.body)) as block:
             self.bind(s.var.name, var if unit else self.number(start, step, var, s.var.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -189,16 +189,21 @@ class Integers:
         self.counters = {n.var.name for n in nodes if isinstance(n, ir.For)}
         self.arguments = {a.name for a in function.arguments}
         self.bounds: dict[str, int | None] = {}
+        self.ends: dict[ir.Var, ir.Expr] = {}  # what counters are below
 
     def count(self, s: ir.For) -> None:
-        """Note what a counter is not below."""
+        """Note what a counter is not below, and what it is below."""
         if not isinstance(s.step, ir.Const):
             return
+        end = s.stop if s.step.value > 0 else add(s.start, ONE)
+        if self.is_settled(end, s.var):
+            self.ends[s.var] = end
         below = self.lowest(s.start if s.step.value > 0 else s.stop)
         self.bounds[s.var.name] = below if below is None or s.step.value > 0 else below + 1
 
-    def count_axes(self, axes: Iterable[ir.Var]) -> None:
+    def count_axes(self, axes: tuple[ir.Var, ...], shape: tuple[ir.Expr, ...]) -> None:
         self.bounds.update({axis.name: 0 for axis in axes})
+        self.ends.update((axis, n) for axis, n in zip(axes, shape, strict=True) if self.is_settled(n, axis))
 
     def lowest(self, value: ir.Expr) -> int | None:
         return lowest(value, self._of_variable)
@@ -210,8 +215,14 @@ class Integers:
         return self.bounds.get(var.name)
 
     def is_not_negative(self, value: ir.Expr) -> bool:
-        below = self.lowest(value)
-        return below is not None and below >= 0
+        total = as_sum(value)
+        for var, factor in total.terms.items():
+            if factor < 0 and var in self.ends:
+                last = as_sum(self.ends[var]).plus(Sum(1), -1)
+                total = total.without(var).plus(last, factor)
+        return any(
+            below is not None and below >= 0 for below in (self.lowest(value), self.lowest(as_expression(total)))
+        )
 
     def is_settled(self, value: ir.Expr, whose: ir.Expr) -> bool:
         """Whether nothing changes a value between the definition of ``whose`` value it is and a use."""

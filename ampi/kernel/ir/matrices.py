@@ -11,6 +11,7 @@ operation   tangent                                   adjoint
 dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar`` (with a real
                                                       factor turned: ``dot_with_turned``, ``dot_of_turned``)
 solve       ``A^-1 (dB - dA C)``                      ``W = A^-H C_bar``, ``B_bar += W``, ``A_bar -= W C^H``
+inv         ``-C dA C``                               ``A_bar -= C^H C_bar C^H``
 det         ``C tr(A^-1 dA)``                         ``A_bar += conj(C) C_bar A^-H``
 logdet      ``tr(A^-1 dA)``                           ``A_bar += C_bar A^-H``
 cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^-1``, ``A_bar += tril(S + S^H)``,
@@ -43,6 +44,8 @@ SOURCES = {
     "dot_of_turned": "np.dot({0}.T, {1})",
     "dot_with_turned": "np.dot({0}, {1}.T)",
     "solve": "np.linalg.solve({})",
+    "solve_upper": "solve_upper({})",
+    "inv": "np.linalg.inv({})",
     "det": "np.linalg.det({})",
     "cholesky": "np.linalg.cholesky({})",
     "logdet": "np.linalg.slogdet({})[1]",
@@ -63,6 +66,7 @@ SOURCES = {
 }
 
 PRODUCTS = ("dot", "dot_of_turned", "dot_with_turned")
+NUMBERS = ("det", "logdet", "sign")
 Element = Callable[[tuple[Expr, ...]], Expr]
 
 
@@ -71,7 +75,14 @@ def source(s: ir.Fill) -> str:
     names = [a.name for a in s.arguments]
     template = SOURCES[s.function]
     called = template.format(*names) if "{0}" in template else template.format(", ".join(names))
-    return f"{s.target.name}[:] = {called}"
+    if s.function in PRODUCTS and all(_is_like(a, s.target) for a in s.arguments) and s.target.type.layout == "C":
+        return f"{called[:-1]}, {s.target.name})"
+    return f"{s.target.name}[0] = {called}" if s.function in NUMBERS else f"put_into({s.target.name}, {called})"
+
+
+def _is_like(a: Var, target: Var) -> bool:
+    """Whether Numba takes an array beside a place for the product of two."""
+    return a.type.dtype == target.type.dtype and a.type.layout in "CF"
 
 
 def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
@@ -134,6 +145,10 @@ class Writer:
 
     def solve(self, a: Var, right: Var) -> Var:
         return self.fill(self.like(right, "solution"), "solve", a, right)
+
+    def solve_upper(self, a: Var, right: Var) -> Var:
+        """The same where a matrix has zeros below its diagonal."""
+        return self.fill(self.like(right, "solution"), "solve_upper", a, right)
 
     def dot(self, a: Var, c: Var) -> Var:
         target = self.array("product", a.type.dtype, (*shape(a)[:-1], *shape(c)[1:]))
@@ -283,6 +298,24 @@ def _solve_tangent(w: Writer, x: Var, arguments: tuple[Var, ...], dot: Var, dots
     w.fill(dot, "solve", a, right)
 
 
+def _inv_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
+    (a_bar,) = bars
+    if a_bar is None:
+        return
+    turned = w.adjoint_matrix(c)
+    change = w.dot(w.dot(turned, bar), turned)
+    w.add(a_bar, lambda k: ir.Op("neg", (w.b.load(change, k),), a_bar.type.dtype))
+
+
+def _inv_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
+    (a_dot,) = dots
+    if a_dot is None:
+        w.set(dot, lambda k: constant(0, dot.type.dtype))
+        return
+    change = w.dot(w.dot(c, a_dot), c)
+    w.set(dot, lambda k: ir.Op("neg", (w.b.load(change, k),), dot.type.dtype))
+
+
 def _unit(w: Writer, a: Var) -> Var:
     one, zero = constant(1, a.type.dtype), constant(0, a.type.dtype)
     return w.set(w.like(a, "unit"), lambda k: w.select(k, zero, one, zero))
@@ -327,8 +360,8 @@ def _cholesky_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, b
     if a_bar is None:
         return
     turned = w.adjoint_matrix(c)
-    inner = w.solve(turned, w.lower_half(w.dot(turned, _lower(w, bar))))
-    s = w.solve(turned, w.adjoint_matrix(inner))  # S^H
+    inner = w.solve_upper(turned, w.lower_half(w.dot(turned, _lower(w, bar))))
+    s = w.solve_upper(turned, w.adjoint_matrix(inner))  # S^H
 
     def element(k: tuple[Expr, ...]) -> Expr:
         other = conjugate(w.b.load(s, k[::-1]))
@@ -375,6 +408,8 @@ ADJOINTS: dict[str, Any] = {
     "dot_of_turned": _dot_of_turned_adjoint,
     "dot_with_turned": _dot_with_turned_adjoint,
     "solve": _solve_adjoint,
+    "solve_upper": _solve_adjoint,
+    "inv": _inv_adjoint,
     "det": _det_adjoint,
     "cholesky": _cholesky_adjoint,
     "logdet": _logdet_adjoint,
@@ -384,6 +419,8 @@ TANGENTS: dict[str, Any] = {
     "dot_of_turned": partial(_dot_tangent, product=Writer.dot_of_turned),
     "dot_with_turned": partial(_dot_tangent, product=Writer.dot_with_turned),
     "solve": _solve_tangent,
+    "solve_upper": _solve_tangent,
+    "inv": _inv_tangent,
     "det": _det_tangent,
     "cholesky": _cholesky_tangent,
     "logdet": _logdet_tangent,

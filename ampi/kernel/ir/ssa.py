@@ -160,6 +160,12 @@ def definitions(s: Stmt) -> tuple[Var, ...]:
             return ()
 
 
+def results_of(function: ir.Function) -> tuple[Expr, ...]:
+    """The leaves of a function's result."""
+    last = function.body[-1] if function.body else None
+    return last.values if isinstance(last, ir.Return) else ()
+
+
 def written(s: Stmt) -> Var | None:
     """The array into whose elements a statement writes."""
     match s:

@@ -106,14 +106,14 @@ class _Expansion:
     # whole arrays
 
     def elementwise(self, s: ir.Elementwise) -> tuple[ir.Stmt, ...]:
-        self.integers.count_axes(s.axes)
+        self.integers.count_axes(s.axes, s.shape)
         meets = self.meets_itself(s)
         if not (s.snapshot and meets):
             return self.loops(s, backwards=s.array.type.layout == "F" and not meets)
         dtype = s.array.type.dtype if inference.convertible(s.value.type, s.array.type.dtype) else s.value.type
         values = self.fresh(f"{s.array.name}_new", types.Array(dtype, len(s.axes), "C"))
         axes = tuple(self.fresh(a.name, INT) for a in s.axes)
-        self.integers.count_axes(axes)
+        self.integers.count_axes(axes, s.shape)
         names = dict(zip((a.name for a in s.axes), axes, strict=True))
         renamed = lambda e: names.get(e.name, e) if isinstance(e, ir.Var) else e
         first = replace(s, array=values, index=s.axes, accumulate=False)

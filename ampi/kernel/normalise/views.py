@@ -78,8 +78,9 @@ class _Views:
                     return ()
                 return (replace(s, index=index),)
             case ir.Elementwise():
-                self.integers.count_axes(s.axes)
-                s = replace(s, shape=self.all(s.shape), value=self.expression(s.value))
+                shape = self.all(s.shape)
+                self.integers.count_axes(s.axes, shape)
+                s = replace(s, shape=shape, value=self.expression(s.value))
                 return (self.element_statement(s),)
             case ir.Store() | ir.Accumulate():
                 return (self.element_statement(replace(s, value=self.expression(s.value))),)
@@ -156,9 +157,10 @@ class _Views:
 
     def add(self, view: ir.View) -> None:
         """Note a view as a part of an array that is itself no view."""
-        self.integers.count_axes(view.axes)
+        shape = self.all(view.shape)
+        self.integers.count_axes(view.axes, shape)
         array, index = self.element(view.array, self.all(view.index))
-        self.views[view.target.name] = replace(view, array=array, index=index, shape=self.all(view.shape))
+        self.views[view.target.name] = replace(view, array=array, index=index, shape=shape)
         self.stale.discard(view.target.name)
 
     def part(self, s: ir.Alias) -> ir.View:

@@ -3,7 +3,8 @@
 An adjoint sets such a shadow where each element is added to once.
 
 This holds for the shadow of an array that the kernel reads from the first element to the last, each once.  The caller
-says whether the shadow is new: it then holds anything.
+says whether the shadow of an argument is new: it then holds anything.  That of a local array is new where it is made;
+loops that then add to each of its elements, before anything else touches it, set it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
+from ampi.kernel.ir.ssa import Branch, Loop, every, names_read, reads, written
 
 
 def with_new_shadows(
@@ -50,6 +51,50 @@ def with_new_shadows(
     return changed, tuple(found.values())
 
 
+def with_local_shadows(function: ir.Function) -> ir.Function:
+    """The function (in single assignment form), which sets new local arrays where it would add to zeros."""
+    values = {s.target.name: s.value for s in every(function.body) if isinstance(s, ir.Assign)}
+    return replace(function, body=_set_local(function.body, values))
+
+
+def _set_local(body: tuple[Stmt, ...], values: dict[str, Expr]) -> tuple[Stmt, ...]:
+    found: dict[int, Stmt] = {}
+    for k, s in enumerate(body):
+        if isinstance(s, ir.Alloc) and isinstance(s.fill, Const) and s.fill.value == 0:
+            first = next((j for j in range(k + 1, len(body)) if _touches(body[j], s.target.name)), None)
+            if first is not None and _adds_to_each(found.get(first, body[first]), s, values):
+                found[k] = replace(s, fill=None)
+                found[first] = _setting(found.get(first, body[first]), s.target)
+    inside = lambda block: _set_local(block, values)
+    return tuple(rebuild(found.get(k, s), lambda e: e, lambda v: v, inside) for k, s in enumerate(body))
+
+
+def _touches(s: Stmt, name: str) -> bool:
+    """Whether a statement, or one inside, does more with an array than take its size."""
+    for t in every((s,)):
+        target = written(t)
+        if (target is not None and target.name == name) or any(name in _used(e) for e in reads(t)):
+            return True
+        if isinstance(t, (ir.Launch, ir.Fill)) and name in names_read(t):
+            return True
+    return False
+
+
+def _adds_to_each(s: Stmt, alloc: ir.Alloc, values: dict[str, Expr]) -> bool:
+    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once."""
+    target = alloc.target
+    if not isinstance(s, Loop) or target.name not in _added_to_once((s,)):
+        return False
+    return _is_covered((s,), target, {target.name}, values, alloc.shape)
+
+
+def _setting(s: Stmt, array: Var) -> Stmt:
+    """The statement with stores into an array in place of increments."""
+    if isinstance(s, ir.Accumulate) and s.array == array:
+        return ir.Store(s.array, s.index, s.value, line=s.line)
+    return rebuild(s, lambda e: e, lambda v: v, lambda block: tuple(_setting(t, array) for t in block))
+
+
 def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
     """The arrays in one statement only, which adds to an element."""
     once: set[str] = set()
@@ -79,7 +124,9 @@ def _used(e: Expr) -> set[str]:
     return set()
 
 
-def _is_covered(body: tuple[Stmt, ...], shadow: Var, arrays: set[str], values: dict[str, Expr]) -> bool:
+def _is_covered(
+    body: tuple[Stmt, ...], shadow: Var, arrays: set[str], values: dict[str, Expr], shape: tuple[Expr, ...] = ()
+) -> bool:
     """Whether the statement that adds to a shadow runs for each element once."""
     counters: list[Expr] = []
     while True:
@@ -87,14 +134,15 @@ def _is_covered(body: tuple[Stmt, ...], shadow: Var, arrays: set[str], values: d
         if isinstance(s, ir.Accumulate):
             return s.index == tuple(counters)
         axis = len(counters)
-        if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, axis, arrays, values):
+        size = shape[axis] if axis < len(shape) else None
+        if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, axis, arrays, values, size):
             return False
         counters.append(s.var)
         body = s.body
 
 
-def _is_whole(s: Loop, axis: int, arrays: set[str], values: dict[str, Expr]) -> bool:
-    """Whether a loop runs over all indices of an axis."""
+def _is_whole(s: Loop, axis: int, arrays: set[str], values: dict[str, Expr], size: Expr | None) -> bool:
+    """Whether a loop runs over all indices of an axis, that of one of the arrays or of a size."""
 
     def known(e: Expr) -> Expr:
         while isinstance(e, Var) and e.name in values:
@@ -102,8 +150,9 @@ def _is_whole(s: Loop, axis: int, arrays: set[str], values: dict[str, Expr]) -> 
         return replace(e, args=tuple(map(known, e.args))) if isinstance(e, Op) else e
 
     def is_size(e: Expr) -> bool:
-        return isinstance(e, Size) and e.axis == axis and e.array.name in arrays
+        return (isinstance(e, Size) and e.axis == axis and e.array.name in arrays) or e == size
 
+    size = None if size is None else known(size)
     start, stop = known(s.start), known(s.stop)
     if s.step == 1:
         return isinstance(start, Const) and start.value == 0 and is_size(stop)

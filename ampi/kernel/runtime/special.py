@@ -121,15 +121,40 @@ def _on_stack(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @njit
-def longer(array, size):
-    """A new array of one dimension and this size, which begins with the elements of ``array``.
+def put_into(target, source):
+    """``target[:] = source``, of arrays of one shape.
 
     For an assignment to a part of an array Numba would compile the words of an error, which takes seconds.
     """
+    for place in np.ndindex(source.shape):
+        target[place] = source[place]
+
+
+@njit
+def longer(array, size):
+    """A new array of one dimension and this size, which begins with the elements of ``array`` (see `put_into`)."""
     new = np.empty(size, array.dtype)
     for i in range(array.shape[0]):
         new[i] = array[i]
     return new
+
+
+SOLVED_AT_ONCE = 64  # rows
+
+
+@njit
+def solve_upper(matrix, right):
+    """``matrix^-1 right`` of a matrix with zeros below its diagonal, by blocks of rows from the last one on."""
+    found = right.copy()
+    stop = matrix.shape[0]
+    while stop > 0:
+        start = max(stop - SOLVED_AT_ONCE, 0)
+        rows = found[start:stop]
+        if stop < matrix.shape[0]:
+            rows -= np.dot(np.ascontiguousarray(matrix[start:stop, stop:]), found[stop:])
+        found[start:stop] = np.linalg.solve(np.ascontiguousarray(matrix[start:stop, start:stop]), rows)
+        stop = start
+    return found
 
 
 @njit

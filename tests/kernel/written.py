@@ -1,0 +1,12 @@
+"""Functions of a text that a generator has drawn, with source that the parser of kernels finds."""
+
+import linecache
+
+
+def written(text, name, **known):
+    """What a text defines, beside what it knows; ``name`` is that of its file in messages."""
+    filename = f"<{name}>"
+    linecache.cache[filename] = len(text), None, text.splitlines(True), filename
+    space = {"__name__": __name__, **known}
+    exec(compile(text, filename, "exec"), space)
+    return space
