@@ -141,9 +141,9 @@ def find_ends(facts: Facts, plain: bool) -> Facts:
     found = _arguments_written_once(facts) if plain else set()
     results = [v for v in results_of(facts.primal) if isinstance(v, Var) and isinstance(v.type, types.Array)]
     seeded = set()
-    read, filled = _used_as_a_whole(facts.primal.body)
+    read, filled, otherwise = _used_as_a_whole(facts.primal.body)
     for s in every(facts.primal.body):
-        if not isinstance(s, ir.Alloc) or s.target.name in filled or not isinstance(s.fill, Const | None):
+        if not isinstance(s, ir.Alloc) or s.target.name in otherwise or not isinstance(s.fill, Const | None):
             continue
         accesses = facts.accesses.of[s.target.name]
         stores = [access for access in accesses if isinstance(access.statement, ir.Store)]
@@ -151,7 +151,8 @@ def find_ends(facts: Facts, plain: bool) -> Facts:
         depth = len(facts.accesses.home[s.target.name])
         if any(tbr.may_reach(write, store, depth, facts.accesses) for write in writes for store in stores):
             continue
-        found.add(s.target.name)
+        if s.target.name not in filled:
+            found.add(s.target.name)
         if results.count(s.target) == 1 and len(stores) == len(accesses) and s.target.name not in read:
             seeded.add(s.target.name)
     return replace(facts, ends=frozenset(found), seeded=frozenset(seeded))
@@ -171,18 +172,20 @@ def _arguments_written_once(facts: Facts) -> set[str]:
     return found
 
 
-def _used_as_a_whole(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
-    """The arrays that are read, and those that are written, otherwise than element by element."""
+def _used_as_a_whole(body: tuple[Stmt, ...]) -> tuple[set[str], set[str], set[str]]:
+    """The arrays that are read otherwise than element by element, those that operations on arrays fill, and others that
+    are written so."""
     read: set[str] = set()
     filled: set[str] = set()
+    otherwise: set[str] = set()
     for s in every(body):
         if isinstance(s, ir.Fill):
             filled.add(s.target.name)
             read |= {a.name for a in s.arguments}
         elif isinstance(s, Custom):
-            filled |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
+            otherwise |= {e.array.name for e in (*s.inputs, *s.results) if isinstance(e, ir.Load)}
         elif isinstance(s, ir.Grow):
-            filled.add(s.target.name)
+            otherwise.add(s.target.name)
         elif isinstance(s, ir.Alloc) and isinstance(s.fill, Var):
             read.add(s.fill.name)
-    return read, filled
+    return read, filled, otherwise

@@ -2,9 +2,8 @@
 
 An adjoint sets such a shadow where each element is added to once.
 
-This holds for the shadow of an array that the kernel reads from the first element to the last, each once.  The caller
-says whether the shadow of an argument is new: it then holds anything.  That of a local array is new where it is made;
-loops that then add to each of its elements, before anything else touches it, set it.
+This holds where loops add to each element of a shadow, once, before anything else touches it.  The caller says whether
+the shadow of an argument is new: it then holds anything.  That of a local array is new where it is made.
 """
 
 from __future__ import annotations
@@ -28,27 +27,18 @@ def with_new_shadows(
     ``shadows`` has the shadows of the function's arguments by the names of these.
     """
     values = {s.target.name: s.value for s in function.body if isinstance(s, ir.Assign)}
-    only = _added_to_once(function.body)
-    found: dict[str, str] = {}
+    body = list(function.body)
+    arguments = list(function.arguments)
+    found = []
     for name, shadow in shadows.items():
-        if shadow.name in only and _is_covered(function.body, shadow, {name, shadow.name}, values):
-            found[shadow.name] = name
-    if not found:
-        return function, ()
-    flags = {shadow: names.variable(f"{shadow}_is_new", types.boolean) for shadow in found}
-
-    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(statement(s) for s in body)
-
-    def statement(s: Stmt) -> Stmt:
-        if isinstance(s, ir.Accumulate) and s.array.name in flags:
-            setting = ir.Store(s.array, s.index, s.value, line=s.line)
-            return Branch(flags[s.array.name], (setting,), (s,), (), line=s.line)
-        return rebuild(s, lambda e: e, lambda v: v, block)
-
-    arguments = (ir.Argument(flag.name, flag.type, role=("new", found[shadow])) for shadow, flag in flags.items())
-    changed = replace(function, arguments=(*function.arguments, *arguments), body=block(function.body))
-    return changed, tuple(found.values())
+        first = next((k for k, s in enumerate(body) if _touches(s, shadow.name)), None)
+        if first is None or not _adds_to_each(body[first], shadow, {name, shadow.name}, values):
+            continue
+        flag = names.variable(f"{shadow.name}_is_new", types.boolean)
+        body[first] = _setting(body[first], shadow, flag)
+        arguments.append(ir.Argument(flag.name, flag.type, role=("new", name)))
+        found.append(name)
+    return replace(function, arguments=tuple(arguments), body=tuple(body)), tuple(found)
 
 
 def with_local_shadows(function: ir.Function) -> ir.Function:
@@ -62,7 +52,10 @@ def _set_local(body: tuple[Stmt, ...], values: dict[str, Expr]) -> tuple[Stmt, .
     for k, s in enumerate(body):
         if isinstance(s, ir.Alloc) and isinstance(s.fill, Const) and s.fill.value == 0:
             first = next((j for j in range(k + 1, len(body)) if _touches(body[j], s.target.name)), None)
-            if first is not None and _adds_to_each(found.get(first, body[first]), s, values):
+            if first is None:
+                continue
+            name = s.target.name
+            if _adds_to_each(found.get(first, body[first]), s.target, {name}, values, s.shape):
                 found[k] = replace(s, fill=None)
                 found[first] = _setting(found.get(first, body[first]), s.target)
     inside = lambda block: _set_local(block, values)
@@ -80,19 +73,20 @@ def _touches(s: Stmt, name: str) -> bool:
     return False
 
 
-def _adds_to_each(s: Stmt, alloc: ir.Alloc, values: dict[str, Expr]) -> bool:
-    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once."""
-    target = alloc.target
-    if not isinstance(s, Loop) or target.name not in _added_to_once((s,)):
+def _adds_to_each(s: Stmt, array: Var, like: set[str], values: dict[str, Expr], shape: tuple[Expr, ...] = ()) -> bool:
+    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once; it has the
+    sizes of those in ``like``, and these in ``shape``."""
+    if not isinstance(s, Loop) or array.name not in _added_to_once((s,)):
         return False
-    return _is_covered((s,), target, {target.name}, values, alloc.shape)
+    return _is_covered((s,), array, like, values, shape)
 
 
-def _setting(s: Stmt, array: Var) -> Stmt:
-    """The statement with stores into an array in place of increments."""
+def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
+    """The statement with stores into an array in place of increments; where a flag is given, if it is set."""
     if isinstance(s, ir.Accumulate) and s.array == array:
-        return ir.Store(s.array, s.index, s.value, line=s.line)
-    return rebuild(s, lambda e: e, lambda v: v, lambda block: tuple(_setting(t, array) for t in block))
+        setting = ir.Store(s.array, s.index, s.value, line=s.line)
+        return setting if flag is None else Branch(flag, (setting,), (s,), (), line=s.line)
+    return rebuild(s, lambda e: e, lambda v: v, lambda block: tuple(_setting(t, array, flag) for t in block))
 
 
 def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
