@@ -397,11 +397,12 @@ def _bound(form: Sum, side: int, pair: _Pair) -> Fraction | None:
 
 
 def _inner_first(form: Sum, accesses: Accesses) -> list[tuple[Symbol, Fraction]]:
-    """The terms of a form, counters of inner loops first: their limits name those of outer ones, and sizes."""
+    """The terms of a form, counters of inner loops first: their limits name those of outer ones, and sizes. So do those
+    of what is computed in a loop (``min(i, n)``), and before the counters of this one."""
 
-    def order(term: tuple[Symbol, Fraction]) -> tuple[int, int]:
+    def order(term: tuple[Symbol, Fraction]) -> tuple[int, bool, int]:
         name = term[0][0]
-        return -len(accesses.depth.get(name, ())), -len(_factors(name, accesses))
+        return -len(accesses.depth.get(name, ())), name in accesses.counter, -len(_factors(name, accesses))
 
     return sorted(form.terms.items(), key=order)
 
