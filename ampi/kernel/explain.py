@@ -45,7 +45,8 @@ def explain(
     lines = [f"{kernel.__qualname__} ({primal.filename}:{primal.first_line})", f"adjoint with respect to {wanted}", ""]
     lines += ["arguments", *_indented(_arguments(primal, derivative, active)), ""]
     lines += ["loops", *_indented(_loops(primal, derivative, leaves)), ""]
-    lines += ["kept", *_indented(_kept(derivative, split))]
+    lines += ["kept", *_indented(_kept(derivative, split)), ""]
+    lines += ["costs", *_indented(_costs(primal, derivative, split, leaves))]
     return "\n".join(lines)
 
 
@@ -107,6 +108,18 @@ def _kept(derivative: Any, split: Any) -> Iterator[str]:
     yield from found or ["nothing: what the adjoint needs it computes again"]
     if split is not None:
         yield "this is done while the kernel runs, as long as a tape has room; later the adjoint runs forward once more"
+
+
+def _costs(primal: ir.Function, derivative: Any, split: Any, leaves: dict[str, Any]) -> Iterator[str]:
+    """What makes an adjoint dear beside a kernel that does little with much memory, or leaves it to BLAS and LAPACK."""
+    nbytes = sum(leaves[name].nbytes for name in derivative.shadows)
+    yield f"adjoints of arrays: {nbytes / 2**20:.3g} MiB to write, where the kernel may read as much once"
+    kernels, *parts = [
+        sum(isinstance(s, ir.Fill) for s in ir.walk(function.body))
+        for function in (primal, (derivative if split is None else split.derivative).function)
+    ]
+    if kernels:
+        yield f"operations on whole matrices: {kernels} of the kernel's, {sum(parts)} of the adjoint's"
 
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:

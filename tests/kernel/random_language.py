@@ -31,6 +31,9 @@ OF_MATRICES = (
     "{m}.ravel()[5:10] * 1.0",
     "{m}.flatten()[::5]",
     "{m}.reshape(25)[10:15] + {a}",
+    "{m}.reshape((1, 25, 1))[0, 2:7, 0] * {a}",
+    "({m} * 1.0).reshape((n, n, 1)).sum(axis=2)[:, 1]",
+    "np.linalg.inv({m} * 0.1 + np.eye(n))[2]",
 )
 ORDERS = (
     "np.sort({a} * {b})[2]",
@@ -44,6 +47,9 @@ ORDERS = (
     "{a}[np.argmax({b})] * {b}[np.argmin({a})]",
     "np.interp({x}, {bins}, {a}[:3])",
     "np.median({a}) * np.quantile({b}, 0.35)",
+    "np.flip({a}[:4])[1] * np.flip({b}[1:])[:2].sum()",
+    "(np.reshape({a} * {b}, (1, -1)) @ np.reshape({b} * 1.0, (-1, 1)))[0, 0]",
+    "{a}[n * n // n - 1] * {b}[(n * 2 + 1) % n]",
     "np.histogram({a}, 3)[1][1]",
     "np.bincount(index, {a}).sum()",
     "({x} if {x} in {a} else {a}[1] * 2.0)",
