@@ -355,8 +355,9 @@ PASSES = (
     Pass("ends", "analyse", lambda f, w: facts.find_ends(f, w.options.plain), ON,
          "shadows of what is written once need not become zero"),
     Pass("adjoint", "differentiate",
-         lambda f, w: adjoint.build(f, w.in_place, w.options, w.transposed), ALWAYS,
-         "the plain adjoint: recompute and reverse, scope by scope"),
+         lambda f, w: adjoint.build(
+             f, w.in_place, w.options.raising, w.options.threads, w.options.after, w.transposed
+         ), ALWAYS, "the plain adjoint: recompute and reverse, scope by scope"),
     Pass("split", "differentiate", None, "after", "the kernel's own run saves what the adjoint needs"),
     Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
          "a derivative beside every active value"),

@@ -57,7 +57,7 @@ def test_the_seed_of_a_product_stays_as_it_is(seed):
     np.testing.assert_allclose(bars[1], before)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 130])
+@pytest.mark.parametrize("n", [0, 1, 2, 15, 16, 17, 50])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
 def test_triangular_systems(n, dtype):
     matrix = np.triu(RNG.random((n, n)) + n * np.eye(n)).astype(dtype)
@@ -77,7 +77,7 @@ def decomposed(a, w):
     return (np.linalg.cholesky(a) * w).sum()
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 70])
+@pytest.mark.parametrize("n", [1, 2, 7, 35])
 @pytest.mark.parametrize("kernel", [inverted, decomposed])
 def test_inverses_and_decompositions(kernel, n):
     half, w = RNG.random((n, n)), RNG.random((n, n))

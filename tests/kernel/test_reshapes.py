@@ -59,7 +59,7 @@ def program(seed):
         source = draw.choice([*WHOLE, *names])
         return draw.choice([f"np.reshape({source}, {text})", f"{source}.reshape({text})"])
 
-    for number in range(draw.randint(3, 5)):
+    for number in range(draw.randint(2, 4)):
         name, shape = f"v{number}", draw.choice(SHAPES)
         axes = range(len(shape))
         kind = draw.choice(["product", "sum", "elements", "counted", "written", "matrix"])
@@ -109,17 +109,26 @@ def check(text, seed):
     np.testing.assert_allclose([plain(*point), kernel(*point)], [value, value], rtol=1e-12)
     whole = np.concatenate([v.ravel() for v in point])
     at = lambda z: [z[24 * n : 24 * n + 24].reshape(shape) for n, shape in enumerate(SIZES.values())]
-    jacobian, h = ampi.jacrev(lambda z: kernel(*at(z)), whole), 1e-3
+    h = 1e-3
+    if seed % 4 == 2:
+        jacobian = ampi.jacrev(lambda z: kernel(*at(z)), whole)
+    else:
+        weights = generator.normal(size=5)
+        bar = ampi.grad(lambda z: (kernel(*at(z)) * weights).sum())(whole)
+        jacobian, plain = bar[None], lambda *given, plain=plain: np.array([plain(*given) @ weights])
     for _ in range(3):
         d = generator.normal(size=whole.size)
         along = lambda t, d=d: plain(*at(whole + t * d))
         slope = (8 * (along(h) - along(-h)) - (along(2 * h) - along(-2 * h))) / (12 * h)
         np.testing.assert_allclose(jacobian @ d, slope, rtol=1e-6, atol=1e-6)
-    if seed % 3 == 1 and not parallel:
+    if seed % 5 == 1:
         check_second(lambda *given: kernel(*given).sum(), point, 1e-11, rough=1e-5)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 6 else []) for s in range(60)])
+QUICK = {1, 10, 13, 28, 36, 50}  # second order, several directions, threads, negative numbers among them
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else [pytest.mark.slow]) for s in range(60)])
 def test_programs(seed):
     text = program(seed)
     try:

@@ -26,10 +26,9 @@ from ampi.kernel.ir import Size, Var
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.ssa import INT, every, results_of, written
-from ampi.kernel.options import Options
 
 
-def build(facts: Facts, in_place: bool, options: Options, transpose: Transpose) -> Draft:
+def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: bool, transpose: Transpose) -> Draft:
     """The plain adjoint of a kernel.
 
     The generated function is called as ``adjoint(*arguments, *shadows, *seeds)``.  On entry the arguments are as they
@@ -43,12 +42,16 @@ def build(facts: Facts, in_place: bool, options: Options, transpose: Transpose) 
         The kernel and what is known of it.
     in_place : bool
         The forward statements take the place of the kernel's own run: they change its arguments.
-    options : Options
-        What the program is made for.
+    raising : bool
+        These statements may raise (see `Builder`).
+    threads : bool
+        Whether the program is to run on several threads.
+    after : bool
+        Whether arrays can be read as they were after the call.
     transpose : callable
         Makes a rule of a tangent that an author has given.
     """
-    primal, to = facts.primal, Builder(facts.names, in_place and options.raising)
+    primal, to = facts.primal, Builder(facts.names, in_place and raising)
     to.level.update({a.name: 0 for a in primal.arguments})
     arrays = [a for a in primal.arguments if isinstance(a.type, types.Array)]
     shadowed = tuple(a for a in arrays if a.name in facts.activity.varied)
@@ -60,13 +63,13 @@ def build(facts: Facts, in_place: bool, options: Options, transpose: Transpose) 
     for a in changed:
         if not in_place:
             scope.values[a.name] = _working_copy(a, primal, to)
-        if options.after:
+        if after:
             as_after[a.name] = to.fresh(f"{a.name}_after", a.type)
     results = results_of(primal)
     result_active = tuple(isinstance(v, Var) and v.name in facts.activity.varied for v in results)
     seeds = [to.fresh(bar_name(v), v.type) if active else None for v, active in zip(results, result_active)]
     body = tuple(s for s in primal.body if not isinstance(s, ir.Return))
-    forward = Forward(to, facts, as_after, options.threads)
+    forward = Forward(to, facts, as_after, threads)
     forward.run(body, scope, top=True)
     before = len(to.block.statements)
     computed = scope.atoms(results)

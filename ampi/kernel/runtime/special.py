@@ -139,20 +139,32 @@ def longer(array, size):
     return new
 
 
-SOLVED_AT_ONCE = 64  # rows
+SOLVED_AT_ONCE = 16  # rows
 
 
-@njit
+@njit(error_model="numpy")
 def solve_upper(matrix, right):
-    """``matrix^-1 right`` of a matrix with zeros below its diagonal, by blocks of rows from the last one on."""
+    """``matrix^-1 right`` of a matrix with zeros below its diagonal, by blocks of rows from the last one on.
+
+    Numba has no such function, and takes five seconds to compile its general one.
+    """
     found = right.copy()
     stop = matrix.shape[0]
     while stop > 0:
         start = max(stop - SOLVED_AT_ONCE, 0)
         rows = found[start:stop]
         if stop < matrix.shape[0]:
-            rows -= np.dot(np.ascontiguousarray(matrix[start:stop, stop:]), found[stop:])
-        found[start:stop] = np.linalg.solve(np.ascontiguousarray(matrix[start:stop, start:stop]), rows)
+            known = np.dot(matrix[start:stop, stop:].copy(), found[stop:])
+            for i in range(stop - start):
+                for j in range(found.shape[1]):
+                    rows[i, j] -= known[i, j]
+        for i in range(stop - 1, start - 1, -1):
+            for k in range(i + 1, stop):
+                factor = matrix[i, k]
+                for j in range(found.shape[1]):
+                    found[i, j] -= factor * found[k, j]
+            for j in range(found.shape[1]):
+                found[i, j] /= matrix[i, i]
         stop = start
     return found
 
