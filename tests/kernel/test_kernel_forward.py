@@ -95,11 +95,13 @@ SOME = [
 
 
 LONG = {
+    "arrays: choices",
     "arrays: orders",
     "arrays: linear_systems",
     "functions: truth_values",
     "functions: trapezoids",
     "functions: keywords",
+    "functions: percentiles_without_gaps",
     "functions: units",
 }  # compile for ten seconds and more
 

@@ -29,6 +29,8 @@ LONG = {  # compile for ten seconds to minutes
     *(
         "arrays: cholesky_factors",
         "arrays: choices",
+        "arrays: orders",
+        "language: filtered_states",
         "arrays: fancy_indices",
         "functions: elementwise_functions",
         "language: list_after_its_comprehension",
