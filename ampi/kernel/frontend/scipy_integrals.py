@@ -76,6 +76,40 @@ def gammaincc(a, x):
 
 
 @numba.njit
+def gammaincinv(a, p):
+    """By Newton's method from the approximations of *Numerical Recipes*, 6.2.1; the last step makes the derivatives
+    exact, those with respect to ``a`` as well."""
+    if not (a > 0.0 and 0.0 <= p <= 1.0):
+        return math.nan
+    if p == 0.0 or p == 1.0:
+        return 0.0 if p == 0.0 else math.inf
+    x = _first_quantile(a, p)
+    last = False
+    for _ in range(100):
+        density = math.exp((a - 1.0) * math.log(x) - x - math.lgamma(a))
+        far = gammainc(a, x) - p if p < 0.5 else (1.0 - p) - gammaincc(a, x)
+        step = far / density
+        if last:
+            x -= step
+            break
+        step /= 1.0 - 0.5 * min(1.0, step * ((a - 1.0) / x - 1.0))  # Halley's
+        x = x - step if step < x else 0.5 * x
+        last = abs(step) <= 1e-8 * x
+    return x
+
+
+@numba.njit
+def _first_quantile(a, p):
+    if a <= 1.0:
+        t = 1.0 - a * (0.253 + a * 0.12)
+        return (p / t) ** (1.0 / a) if p < t else 1.0 - math.log1p(-(p - t) / (1.0 - t))
+    t = math.sqrt(-2.0 * math.log(min(p, 1.0 - p)))
+    x = (2.30753 + t * 0.27061) / (1.0 + t * (0.99229 + t * 0.04481)) - t
+    x = -x if p < 0.5 else x
+    return max(1e-3, a * (1.0 - 1.0 / (9.0 * a) - x / (3.0 * math.sqrt(a))) ** 3)
+
+
+@numba.njit
 def _lower(a, x):
     term = total = 1.0 / a
     for k in range(1, _MOST):

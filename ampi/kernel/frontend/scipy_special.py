@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ampi.kernel.frontend.scipy_integrals import betainc, erfcx, gammainc, gammaincc, log_ndtr, ndtri
+from ampi.kernel.frontend.scipy_integrals import betainc, erfcx, gammainc, gammaincc, gammaincinv, log_ndtr, ndtri
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 
@@ -58,6 +58,7 @@ _STAND_INS: dict[str, Any] = {
     "erfcx": erfcx,
     "gammainc": gammainc,
     "gammaincc": gammaincc,
+    "gammaincinv": gammaincinv,
     "betainc": betainc,
     "erf": math.erf,
     "erfc": math.erfc,
