@@ -211,15 +211,15 @@ class CallRecord(tape.IsRecord):
             known[id(v)] = threads.distinct(array)
         return known[id(v)]
 
-    def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
-        """The same, to be read only; an array that the call has made needs its shadow no more."""
-        found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
-        return self.seed_in(sweep, s) if found is None else found
-
     @staticmethod
     def seed_in(sweep: tape.Sweep, s: Any) -> Any:
         """The adjoint of a leaf of the result."""
         return s.make() if isinstance(s, StandIn) else seed(sweep, s)
+
+    def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
+        """The same, to be read only; an array that the call has made needs its shadow no more."""
+        found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
+        return self.seed_in(sweep, s) if found is None else found
 
     def value(self, sweep: tape.Sweep, v: Any) -> Any:
         """An argument as it was before the call."""

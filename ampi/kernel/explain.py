@@ -114,12 +114,10 @@ def _costs(primal: ir.Function, derivative: Any, split: Any, leaves: dict[str, A
     """What makes an adjoint dear beside a kernel that does little with much memory, or leaves it to BLAS and LAPACK."""
     nbytes = sum(leaves[name].nbytes for name in derivative.shadows)
     yield f"adjoints of arrays: {nbytes / 2**20:.3g} MiB to write, where the kernel may read as much once"
-    kernels, *parts = [
-        sum(isinstance(s, ir.Fill) for s in ir.walk(function.body))
-        for function in (primal, (derivative if split is None else split.derivative).function)
-    ]
-    if kernels:
-        yield f"operations on whole matrices: {kernels} of the kernel's, {sum(parts)} of the adjoint's"
+    backward = (derivative if split is None else split.derivative).function
+    own, others = (sum(isinstance(s, ir.Fill) for s in ir.walk(f.body)) for f in (primal, backward))
+    if own:
+        yield f"operations on whole matrices: {own} of the kernel's, {others} of the adjoint's"
 
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from ampi.kernel import ir
 from ampi.kernel.analysis.signs import APART, FLAT, NONNEGATIVE, POSITIVE, Facts, Signs
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.operators import QUOTIENTS
 from ampi.kernel.ir.ssa import Branch, Custom, Loop, every, names_read
 
 _ROOTS = {"sqrt", "cbrt", "asin", "acos", "acosh"}
 _ZERO_AT_ZERO = {"sqrt", "cbrt", "pow"}
-_QUOTIENTS = {"truediv", "floordiv", "mod", "fmod"}
 _LOGARITHMS = {"log", "log2", "log10"}
 _POLES = {"atanh", "gamma", "lgamma", "digamma", "trigamma"}
 _GROWING = {"exp", "exp2", "expm1", "sinh", "cosh"}
@@ -81,7 +81,7 @@ class _Found:
         if any(isinstance(a, Const) and not cmath.isfinite(a.value) for a in op.args):
             self.wild.add(name)
         of = [facts(a) for a in op.args]
-        if op.name in _QUOTIENTS | {"reciprocal"}:
+        if op.name in QUOTIENTS | {"reciprocal"}:
             (self.regular if of[-1] >= APART else self.wild).add(name)
         elif op.name in _LOGARITHMS:
             (self.regular if of[0] >= POSITIVE else self.wild).add(name)
@@ -184,7 +184,7 @@ def _masked_by(body: tuple[Stmt, ...]) -> set[str]:
         for s in block:
             match s:
                 case ir.Assign(value=Op(name=name, args=args)):
-                    given = args[1:] if name in _QUOTIENTS else args if name in _MASKING | {"reciprocal"} else ()
+                    given = args[1:] if name in QUOTIENTS else args if name in _MASKING | {"reciprocal"} else ()
                     found.update(a.name for a in given if isinstance(a, Var))
                     found.update(a.name for a in args if isinstance(a, Var) and a.name in outside)
                 case ir.Store(value=Var(name=name)) | ir.Accumulate(value=Var(name=name)) if name in outside:

@@ -79,11 +79,11 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
             scope.values[a.name] = as_after[a.name]
     backward = Backward(to, facts, forward, shadow, transpose)
     adjoints: Adjoints = {}
-    direct = {v.name: seed for v, seed in zip(results, seeds) if seed is not None and v.name in facts.seeded}
-    backward.shadow.update(direct)
+    moving = [(v, seed) for v, seed in zip(results, seeds) if seed is not None]
+    backward.shadow.update({v.name: seed for v, seed in moving if v.name in facts.seeded})
     backward.allocate_shadows(body, scope)
-    for v, seed in zip(results, seeds):
-        if seed is not None and seed not in direct.values():
+    for v, seed in moving:
+        if v.name not in facts.seeded:
             backward.plant(v, seed, adjoints)
     backward.run(body, scope, adjoints)
     scalars = tuple(a for a in primal.arguments if a.name in facts.active and a not in arrays)

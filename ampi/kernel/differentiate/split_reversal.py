@@ -13,8 +13,8 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
-from ampi.kernel.ir.builder import DIVIDING
 from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.operators import QUOTIENTS
 from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
 
@@ -47,7 +47,7 @@ def raises(body: tuple[Stmt, ...]) -> bool:
 def divisions(body: tuple[Stmt, ...]) -> int:
     """The number of the statements that raise an exception where they divide by zero, under Python's error model."""
     values = (s.value for s in every(body) if isinstance(s, ir.Assign))
-    return sum(isinstance(v, Op) and v.name in DIVIDING and not _is_number(v.args[1]) for v in values)
+    return sum(isinstance(v, Op) and v.name in QUOTIENTS and not _is_number(v.args[1]) for v in values)
 
 
 def _is_number(value: Expr) -> bool:

@@ -14,7 +14,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant, convert
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.operators import compared
+from ampi.kernel.ir.operators import QUOTIENTS, compared
 from ampi.kernel.ir.ssa import INT, ZERO, Loop, definitions
 
 
@@ -172,7 +172,7 @@ class Builder:
                 case ir.Store(array=other, index=place) | ir.Accumulate(array=other, index=place):
                     touched = other == array and not _differ(tuple(map(_key, place)), keys)
                 case ir.Assign(value=value):
-                    touched = self.raising and isinstance(value, Op) and value.name in DIVIDING
+                    touched = self.raising and isinstance(value, Op) and value.name in QUOTIENTS
                 case _:
                     touched = True
             if touched:
@@ -212,10 +212,6 @@ class Builder:
         finally:
             for array in self.stack.pop().stored:
                 self.forget(array)
-
-
-DIVIDING = {"truediv", "floordiv", "mod", "fmod"}
-"""What raises an exception where it divides by zero, under Python's error model."""
 
 
 def _is_power_of_two(x: Any) -> bool:

@@ -215,14 +215,16 @@ class Integers:
         return self.bounds.get(var.name)
 
     def is_not_negative(self, value: ir.Expr) -> bool:
+        below = self.lowest(value)
+        if below is not None and below >= 0:
+            return True
         total = as_sum(value)
         for var, factor in total.terms.items():
             if factor < 0 and var in self.ends:
                 last = as_sum(self.ends[var]).plus(Sum(1), -1)
                 total = total.without(var).plus(last, factor)
-        return any(
-            below is not None and below >= 0 for below in (self.lowest(value), self.lowest(as_expression(total)))
-        )
+        below = self.lowest(as_expression(total))
+        return below is not None and below >= 0
 
     def is_settled(self, value: ir.Expr, whose: ir.Expr) -> bool:
         """Whether nothing changes a value between the definition of ``whose`` value it is and a use."""

@@ -25,6 +25,8 @@ BINARY: dict[type[ast.operator], tuple[str, Callable]] = {
     ast.LShift: ("lshift", operator.lshift),
     ast.RShift: ("rshift", operator.rshift),
 }
+QUOTIENTS = {"truediv", "floordiv", "mod", "fmod"}
+"""What divides by its second operand: Python's error model raises where that is zero."""
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable]] = {
     ast.Lt: ("lt", operator.lt),
     ast.LtE: ("le", operator.le),

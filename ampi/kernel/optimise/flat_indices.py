@@ -1,4 +1,4 @@
-"""Flat indices: an element that is found by its place in the flattened array is addressed by that place.
+"""Linearised subscripts: an element that is found by its place in the flattened array is addressed by that place.
 
 ::
 
@@ -11,6 +11,7 @@ right for contiguous memory alone, so this is done last, when nobody asks any mo
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from ampi.kernel import ir
@@ -26,13 +27,15 @@ DIGITS = ("floordiv", "mod")
 def with_flat_indices(function: ir.Function) -> ir.Function:
     """The function (in single assignment form) with flat indices, and without the quotients that nothing needs then."""
     flat = _Flat(function)
+    if not flat.operations:
+        return function
     body = flat.block(function.body)
     return replace(function, body=_without_unused(body) if flat.found else function.body)
 
 
 class _Flat:
     def __init__(self, function: ir.Function) -> None:
-        self.accesses = tbr.collect(function)
+        self.function = function
         self.like = {a.name: a.role[1] for a in function.arguments if a.role and a.role[0] in ("shadow", "after")}
         self.shapes = {s.target.name: s.shape for s in every(function.body) if isinstance(s, ir.Alloc)}
         self.operations = {
@@ -41,6 +44,10 @@ class _Flat:
             if isinstance(s, ir.Assign) and isinstance(s.value, Op) and s.value.name in DIGITS
         }
         self.found = False
+
+    @functools.cached_property
+    def accesses(self) -> tbr.Accesses:
+        return tbr.collect(self.function)
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(rebuild(self.statement(s), lambda e: e, lambda v: v, self.block) for s in body)

@@ -16,7 +16,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import Branch, Loop, every, names_read, reads, written
+from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
 
 
 def with_new_shadows(
@@ -29,9 +29,10 @@ def with_new_shadows(
     values = {s.target.name: s.value for s in function.body if isinstance(s, ir.Assign)}
     body = list(function.body)
     arguments = list(function.arguments)
+    first_uses = _first_uses(function.body)
     found = []
     for name, shadow in shadows.items():
-        first = next((k for k, s in enumerate(body) if _touches(s, shadow.name)), None)
+        first = first_uses.get(shadow.name)
         if first is None or not _adds_to_each(body[first], shadow, {name, shadow.name}, values):
             continue
         flag = names.variable(f"{shadow.name}_is_new", types.boolean)
@@ -48,29 +49,29 @@ def with_local_shadows(function: ir.Function) -> ir.Function:
 
 
 def _set_local(body: tuple[Stmt, ...], values: dict[str, Expr]) -> tuple[Stmt, ...]:
-    found: dict[int, Stmt] = {}
+    changed = list(body)
+    first_uses = _first_uses(body)
     for k, s in enumerate(body):
         if isinstance(s, ir.Alloc) and isinstance(s.fill, Const) and s.fill.value == 0:
-            first = next((j for j in range(k + 1, len(body)) if _touches(body[j], s.target.name)), None)
-            if first is None:
-                continue
-            name = s.target.name
-            if _adds_to_each(found.get(first, body[first]), s.target, {name}, values, s.shape):
-                found[k] = replace(s, fill=None)
-                found[first] = _setting(found.get(first, body[first]), s.target)
+            first, name = first_uses.get(s.target.name), s.target.name
+            if first is not None and _adds_to_each(changed[first], s.target, {name}, values, s.shape):
+                changed[k] = replace(s, fill=None)
+                changed[first] = _setting(changed[first], s.target)
     inside = lambda block: _set_local(block, values)
-    return tuple(rebuild(found.get(k, s), lambda e: e, lambda v: v, inside) for k, s in enumerate(body))
+    return tuple(rebuild(s, lambda e: e, lambda v: v, inside) for s in changed)
 
 
-def _touches(s: Stmt, name: str) -> bool:
-    """Whether a statement, or one inside, does more with an array than take its size."""
-    for t in every((s,)):
-        target = written(t)
-        if (target is not None and target.name == name) or any(name in _used(e) for e in reads(t)):
-            return True
-        if isinstance(t, (ir.Launch, ir.Fill)) and name in names_read(t):
-            return True
-    return False
+def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
+    """For each name, which of the statements is the first that does more with it, itself or inside, than allocate it or
+    take its size."""
+    found: dict[str, int] = {}
+    for k, s in enumerate(body):
+        for t in every((s,)):
+            target = None if isinstance(t, ir.Alloc) else written(t)
+            used = set().union(*map(_used, reads(t)), () if target is None else (target.name,))
+            for name in used:
+                found.setdefault(name, k)
+    return found
 
 
 def _adds_to_each(s: Stmt, array: Var, like: set[str], values: dict[str, Expr], shape: tuple[Expr, ...] = ()) -> bool:
