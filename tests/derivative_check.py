@@ -39,6 +39,11 @@ def pairing(a, b):
     return sum(float(np.real(np.vdot(p, q))) for p, q in zip(a, b))
 
 
+def difference(f, h):
+    """The derivative at zero of a function of one number, by differences of fourth order."""
+    return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
+
+
 def directional(f, x, x_dot):
     """Derivative of f at x along x_dot, leaf by leaf of the result."""
     total = None

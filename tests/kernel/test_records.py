@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 from second_check import check_second, objective_of
-from written import written
+from written import examined, written
 
 import ampi
 import ampi.numpy as anp
@@ -239,10 +239,8 @@ def check(text, seed):
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 5 else []) for s in range(25)])
 def test_programs(seed):
     text = Program(seed).source()
-    try:
+    with examined(text, f"program {seed}"):
         check(text, seed)
-    except Exception as error:
-        raise AssertionError(f"program {seed}:\n{text}") from error
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Functions of a text that a generator has drawn, with source that the parser of kernels finds."""
 
+import contextlib
 import linecache
 
 
@@ -10,3 +11,12 @@ def written(text, name, **known):
     space = {"__name__": __name__, **known}
     exec(compile(text, filename, "exec"), space)
     return space
+
+
+@contextlib.contextmanager
+def examined(text, name):
+    """What fails inside says which program has failed."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{name}:\n{text}") from error
