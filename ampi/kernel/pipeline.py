@@ -55,6 +55,7 @@ from ampi.kernel.differentiate.split_reversal import (
 from ampi.kernel.frontend.parse import parse
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule, Tangent
+from ampi.kernel.ir.intrinsics import WITHOUT
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.printer import printed
 from ampi.kernel.ir.rebuild import names_of
@@ -533,8 +534,9 @@ def build_drawing(function: ir.Function) -> ir.Function:
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:
-    """Raise where what decides on a random number carries derivatives."""
-    if function.drawn:
+    """Raise where something carries derivatives with respect to which there are none: a function's argument, or what
+    decides on a random number."""
+    if function.drawn or any(isinstance(e, ir.Op) and e.name in WITHOUT for e in ir.walk(function.body)):
         random_numbers.refuse_active_parameters(Way().run("construct", function), frozenset(active))
 
 

@@ -119,7 +119,7 @@ def generate(kernel: Any, case: Case) -> str:
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         title("Adjoint", kernel, primal, wanted(primal, case), map(str, derivative.remarks)),
-        emit.HEADER,
+        emit.header(source, *split_sources),
         *constants,
         "CONTRACT = {",
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
@@ -211,7 +211,8 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
     derivative = pipeline.build_tangent(prepared(primal), names, Options(without=kernel.without))
     (program,) = emit.spelled(without_constants(derivative.function, primal))
     constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
-    return f"{title('Tangent', kernel, primal, names)}\n{emit.HEADER}\n{constants}\n\n{emit.source(program)}"
+    source = emit.source(program)
+    return f"{title('Tangent', kernel, primal, names)}\n{emit.header(source)}\n{constants}\n\n{source}"
 
 
 def generate_tangent(kernel: Any, case: Case) -> str:
@@ -240,7 +241,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
     text = [
         title("Tangent", kernel, primal, names),
-        emit.HEADER,
+        emit.header(source),
         *constants,
         "CONTRACT = {",
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
@@ -277,7 +278,7 @@ def generate_second(kernel: Any, case: Case) -> str:
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
     text = [
         title("Tangent of the adjoint", kernel, primal, wanted(primal, case)),
-        emit.HEADER,
+        emit.header(source),
         *constants,
         "CONTRACT = {",
         *(f'    "{n}": {v!r},' for n, v in facts.items()),
@@ -349,7 +350,7 @@ def lanes_file(
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         heading,
-        f"{emit.HEADER}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
+        f"{emit.header(*sources)}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
         *constants,
         f"LANES = {lanes!r}",
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
@@ -374,7 +375,7 @@ def generate_drawing(kernel: Any, case: Case) -> str:
     constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
     text = [
         title("Random numbers", kernel, primal, ()),
-        f"{emit.HEADER}from ampi.kernel.runtime.random_state import {', '.join(emit.DRAWING)}\n",
+        f"{emit.header(source)}from ampi.kernel.runtime.random_state import {', '.join(emit.DRAWING)}\n",
         *constants,
         f"DRAWING = {program.name!r}",
         f"DTYPES = {random_draws.dtypes_of(primal)!r}",

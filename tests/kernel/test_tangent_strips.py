@@ -21,7 +21,7 @@ FORMS = (
     "{} / (2.0 + {} * {})",
     "math.exp(-{} * {}) + {}",
 )
-KINDS = "extreme", "recurrence", "chosen", "total", "scattered", "rows", "place"
+KINDS = "extreme", "recurrence", "chosen", "total", "scattered", "rows", "place", "condition"
 
 
 class Loop:
@@ -54,6 +54,13 @@ class Loop:
 
     def chosen(self, k):
         self.carry(f"s{k}", f"{self.value()} if {self.value()} > s{k} else s{k}")
+
+    def condition(self, k):
+        """One that a carried scalar and other arithmetic depend on."""
+        self.lines.append(f"q{k} = {self.value()} > {self.value()}")
+        self.lines.append(f"t{k} = {self.value()} if q{k} else {self.value()}")
+        self.names.append(f"t{k}")
+        self.carry(f"s{k}", f"{self.value()} if q{k} else s{k}")
 
     def total(self, k):
         self.carry(f"s{k}", f"s{k} + {self.value()}")

@@ -11,6 +11,7 @@ import ast
 import cmath
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ from ampi.kernel.special import trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
+_OF_SCIPY = re.compile(r"\bscipy_\w+(?=\()")
 FACTS = (
     "CONTRACT",
     "ADJOINT",
@@ -57,11 +59,19 @@ LANES = (
 WORDS = {"min": "smallest", "max": "largest"}
 
 
+def header(*sources: str) -> str:
+    """The imports that these programs stand on."""
+    names = sorted({name for source in sources for name in _OF_SCIPY.findall(source)})
+    return HEADER + "".join(f"from ampi.kernel.runtime.scipy_calls import {name}\n" for name in names)
+
+
 @functools.cache
 def reserved() -> frozenset[str]:
     """What a generated file defines besides its programs, and their constants."""
     imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
-    return frozenset(a.asname or a.name for node in imports for a in node.names) | frozenset((*FACTS, *DRAWING, *LANES))
+    of_scipy = (name for name in TABLE if name.startswith("scipy_"))
+    always = frozenset(a.asname or a.name for node in imports for a in node.names)
+    return always | frozenset((*FACTS, *DRAWING, *LANES, *of_scipy))
 
 
 def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:

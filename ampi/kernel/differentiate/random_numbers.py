@@ -61,9 +61,16 @@ def with_copies(function: ir.Function) -> ir.Function:
 
 
 def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> None:
-    """Raise where what decides on a random number carries derivatives; of a kernel in single assignment form."""
+    """Raise where what decides on a random number carries derivatives, or an argument with respect to which a function
+    has none; of a kernel in single assignment form."""
     varied = activity.analyse(function, active).varied
     for s in every(function.body):
+        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name in intrinsics.WITHOUT:
+            partials = intrinsics.TABLE[s.value.name].partials
+            for k, a in enumerate(s.value.args):
+                if partials[k] == intrinsics.UNKNOWN and isinstance(a, ir.Var) and a.name in varied:
+                    what = intrinsics.without_derivative(s.value.name, k)
+                    raise ActivityError(f"{function.where(s.line)}: {what}")
         if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and random_draws.draws(s.value):
             if any(isinstance(a, ir.Var) and a.name in varied for a in s.value.args[1:]):
                 what = intrinsics.DRAWS[s.value.name]

@@ -10,6 +10,7 @@ import math
 
 import numba
 
+__all__ = ["betainc", "erfcx", "gammainc", "gammaincc", "gammaincinv", "log_ndtr", "ndtri"]
 _SMALL = 1e-18  # of the last term, in comparison with the sum
 _TINY = 1e-300
 _MOST = 10_000  # terms

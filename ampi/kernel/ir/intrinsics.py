@@ -31,8 +31,10 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ampi.kernel.ir import Const, Expr, Op
-from ampi.kernel.runtime import special
+from ampi.errors import ActivityError
+from ampi.kernel.ir import Const, Expr, Op, scipy_partials
+from ampi.kernel.ir.scipy_partials import UNKNOWN
+from ampi.kernel.runtime import scipy_calls, special
 
 ARGUMENTS = ("x", "y", "z", "w")
 
@@ -241,7 +243,18 @@ DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, so
 """What draws, by the names of operations."""
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
+
+def _of_scipy(name: str, partials: tuple[str | None, ...]) -> Intrinsic:
+    arguments = ", ".join(ARGUMENTS[: len(partials)])
+    return Intrinsic(f"scipy_{name}", f"scipy_{name}({arguments})", partials, (scipy_calls.FUNCTIONS[name],), cost=200)
+
+
+_ENTRIES += tuple(_of_scipy(name, partials) for name, partials in scipy_partials.PARTIALS.items())
+
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
+
+WITHOUT = {entry.name for entry in _ENTRIES if UNKNOWN in entry.partials}
+"""Operations that lack a derivative."""
 
 _NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for function in entry.callables}
 
@@ -348,6 +361,9 @@ class _Template:
                 values = tuple(self.build(a) for a in args)
                 if name in _HELPERS:
                     return _HELPERS[name](*values)
+                if name in scipy_partials.PARTIALS:
+                    inside = tuple(convert(v, types.float64) for v in values)
+                    return Op(f"scipy_{name}", inside, types.float64)
                 ty = real_type(values[0].type) if name in ("real", "imag") else values[0].type
                 return Op(name, values, ty)
         raise AssertionError(ast.dump(node))
@@ -501,8 +517,23 @@ def tangent_of(op: Op, k: int, result: Expr, d: Expr) -> Expr | None:
     template = TABLE[op.name].partials[k]
     if template is None:
         return None
+    _check_known(op, template)
     value = _Template(_bindings(op, result, d), op.type).build(_parsed(template))
     return convert(value, op.type)
+
+
+def _check_known(op: Op, partial: str) -> None:
+    if partial == UNKNOWN:
+        raise ActivityError(without_derivative(op.name, TABLE[op.name].partials.index(UNKNOWN)))
+
+
+def without_derivative(name: str, k: int) -> str:
+    """In words, that an operation has no derivative with respect to its k-th argument."""
+    function = name.removeprefix("scipy_")
+    return (
+        f"scipy.special.{function} has no derivative with respect to its argument {k + 1}, and that carries derivatives"
+        "\n  make it a constant (argnums, ampi.constant), or give the function's derivative (ampi.custom_jvp)"
+    )
 
 
 GUARD = "d != 0"  # of derivatives that may be infinite, in the table
@@ -519,6 +550,7 @@ def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Exp
     entry = TABLE[op.name]
     if entry.partials[k] is None:
         return None
+    _check_known(op, entry.partials[k])
     own_rule = entry.adjoints is not None
     template = _parsed((entry.adjoints or entry.partials)[k].replace(GUARD, guard))
     is_complex = isinstance(g.type, types.Complex)

@@ -75,11 +75,13 @@ class Sum:
 
 @dataclass(frozen=True)
 class Chain:
-    """Scalars that each iteration computes from those of the one before: by ``body``, which takes ``given`` besides."""
+    """Scalars that each iteration computes from those of the one before: by ``body``, which takes ``given`` besides and
+    finds conditions once more, whose names are ``repeated``."""
 
     carried: tuple[Carried, ...]
     body: tuple[ir.Assign, ...]
     given: tuple[Var, ...]
+    repeated: frozenset[str]
 
 
 @dataclass
@@ -141,7 +143,8 @@ class _Strips(InnermostLoops):
         if not (put_off or gather or chain.carried or (sums and not self.reassociate)):
             return None
         put_off += self.stores_to_put_off(s, body)
-        apart = {id(x.statement) for x in put_off} | {id(t) for t in (*gather, *chain.body)}
+        later = (t for t in chain.body if t.target.name not in chain.repeated)
+        apart = {id(x.statement) for x in put_off} | {id(t) for t in (*gather, *later)}
         nexts = {x.carried.next for x in sums}
         rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
         amounts_kept = [x.amount for x in sums if not self.reassociate]
@@ -528,7 +531,8 @@ def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Su
             break
         chosen = again | {t.target.name for t in tail}
         tail = [t for t in body if isinstance(t, ir.Assign) and t.target.name in chosen]
-    return Chain(carried, tuple(tail), tuple(given))
+    repeated = frozenset(t.target.name for t in tail) - within
+    return Chain(carried, tuple(tail), tuple(given), repeated)
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

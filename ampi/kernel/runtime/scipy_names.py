@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from typing import Any
 
@@ -29,6 +30,6 @@ def _addresses() -> dict[int, str]:
 
     found = {}
     for name in cython_special.__pyx_capi__:
-        plain = name.removeprefix("__pyx_fuse_0").removeprefix("__pyx_fuse_1")
+        plain = re.sub(r"^__pyx_fuse_\d(_\d)?", "", name)  # of those of one name for several types
         found[get_cython_function_address("scipy.special.cython_special", name)] = plain
     return found

@@ -1,0 +1,178 @@
+"""SciPy's compiled special functions as functions that programs of Numba's call, and that stay callable from its cache.
+
+``from ampi.kernel.runtime.scipy_calls import scipy_kv`` makes the compiled function known to the linker, by a name of
+ours: compiled code refers to that name, where a function object would hold an address that the next process does not
+have.  ``scipy.special`` is imported when the first of them is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic, overload
+
+from ampi.kernel.runtime.special import digamma
+
+ARITY = {
+    **dict.fromkeys(
+        "i0 i1 i0e i1e j0 j1 y0 y1 k0 k1 k0e k1e ellipk ellipe ellipkm1 exp1 expi exprel spence dawsn erfi erfinv "
+        "erfcinv ndtri_exp rgamma".split(),
+        1,
+    ),
+    **dict.fromkeys(
+        "iv ive jv yn yv kn kv kve elliprc ellipkinc ellipeinc expn beta betaln poch binom owens_t hyp0f1 "
+        "eval_legendre stdtrit chdtri gammainccinv".split(),
+        2,
+    ),
+    **dict.fromkeys("elliprf elliprd hyp1f1 hyperu betaincinv fdtri chndtrix".split(), 3),
+    "hyp2f1": 4,
+}
+"""How many arguments SciPy's functions of real numbers take."""
+_PREFIX = "ampi_scipy_"  # of the linker's names
+_FUSED = ("__pyx_fuse_1_1", "__pyx_fuse_0_1", "__pyx_fuse_1", "__pyx_fuse_0", "")
+
+
+@functools.cache
+def link() -> None:
+    """Make SciPy's functions known to what Numba compiles or loads from its cache."""
+    from scipy.special import cython_special
+
+    known = {name: _types_of(capsule) for name, capsule in cython_special.__pyx_capi__.items()}
+    wanted = {name: ["double"] * (arity + 1) for name, arity in ARITY.items()}
+    wanted["wofz"] = ["__pyx_t_double_complex"] * 2
+    for name, types_of in wanted.items():
+        found = next((f for prefix in _FUSED if known.get(f := prefix + name) == types_of), None)
+        if found is not None:  # not in each version of SciPy
+            llvm.add_symbol(_PREFIX + name, get_cython_function_address(cython_special.__name__, found))
+
+
+def _types_of(capsule: Any) -> list[str]:
+    """The types of a compiled function's result and arguments, from the declaration that its capsule is named by."""
+    name_of = ctypes.pythonapi.PyCapsule_GetName
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    result, _, arguments = name_of(capsule).decode().partition(" (")
+    return [result, *(a for a in arguments.rstrip(")").split(", ") if "skip_dispatch" not in a)]
+
+
+def _declare(name: str, arity: int) -> Callable[..., float]:
+    """A Python function, and how Numba compiles a call of it."""
+    external = types.ExternalFunction(_PREFIX + name, types.float64(*[types.float64] * arity))
+
+    def function(*arguments: float) -> float:
+        import scipy.special
+
+        return float(getattr(scipy.special, name)(*arguments))
+
+    forms: tuple[Callable[..., Any], ...] = (
+        lambda x: lambda x: external(x),
+        lambda x, y: lambda x, y: external(x, y),
+        lambda x, y, z: lambda x, y, z: external(x, y, z),
+        lambda x, y, z, w: lambda x, y, z, w: external(x, y, z, w),
+    )
+    overload(function)(forms[arity - 1])
+    function.__name__ = function.__qualname__ = f"scipy_{name}"
+    return function
+
+
+FUNCTIONS = {name: _declare(name, arity) for name, arity in ARITY.items()}
+
+
+# ------------------------------------------------------------------------------------ the Faddeeva function, in parts
+
+
+def _faddeeva(typing_context: Any, part: int) -> Any:
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        double = ir.DoubleType()
+        result = ir.LiteralStructType([double, double])  # the processor's convention for a complex number
+        of_complex = ir.FunctionType(result, [double, double])
+        function = cgutils.get_or_insert_function(builder.module, of_complex, _PREFIX + "wofz")
+        return builder.extract_value(builder.call(function, arguments), part)
+
+    return types.float64(types.float64, types.float64), call
+
+
+@intrinsic
+def _wofz_real(typing_context: Any, x: Any, y: Any) -> Any:
+    return _faddeeva(typing_context, 0)
+
+
+@intrinsic
+def _wofz_imag(typing_context: Any, x: Any, y: Any) -> Any:
+    return _faddeeva(typing_context, 1)
+
+
+def wofz_real(x: float, y: float) -> float:
+    """The real part of ``scipy.special.wofz(x + 1j * y)``."""
+    import scipy.special
+
+    return float(scipy.special.wofz(complex(x, y)).real)
+
+
+def wofz_imag(x: float, y: float) -> float:
+    import scipy.special
+
+    return float(scipy.special.wofz(complex(x, y)).imag)
+
+
+overload(wofz_real)(lambda x, y: lambda x, y: _wofz_real(float(x), float(y)))  # type: ignore[call-arg]
+overload(wofz_imag)(lambda x, y: lambda x, y: _wofz_imag(float(x), float(y)))  # type: ignore[call-arg]
+FUNCTIONS |= {"wofz_real": wofz_real, "wofz_imag": wofz_imag}
+
+
+# ------------------------------------------------------------------------------- derivatives with respect to orders
+
+
+@numba.njit
+def kv_by_order(v, x):
+    """The derivative of ``kv(v, x)`` with respect to ``v``: the integral of t sinh(v t) exp(-x cosh t) over t > 0, by
+    the trapezoidal rule, which converges faster than any power of the step (DLMF 10.32.9)."""
+    step = 0.03125
+    total = 0.0
+    k = 1
+    while k < 100_000:
+        t = k * step
+        far = abs(v) * t - x * math.cosh(t)
+        if far < -745.0 and x * math.sinh(t) > abs(v):
+            break
+        total += t * 0.5 * (math.exp(far) - math.exp(far - 2.0 * abs(v) * t))
+        k += 1
+    return math.copysign(step, v) * total
+
+
+@numba.njit
+def ive_by_order(v, x):
+    """The derivative of ``ive(v, x)``, x > 0, with respect to ``v``: its power series term by term (DLMF 10.38.1)."""
+    log = math.log(0.5 * x)
+    total = 0.0
+    k = 0
+    while k < 1_000_000:
+        order = k + v + 1.0
+        size = math.exp((2.0 * k + v) * log - math.lgamma(k + 1.0) - math.lgamma(order) - x)
+        if order < 0.0 and math.floor(order) % 2.0 != 0.0:
+            size = -size
+        term = size * (log - digamma(order))
+        total += term
+        if order > 0.5 * x + 2.0 and abs(term) < 1e-18 * abs(total):
+            break
+        k += 1
+    return total
+
+
+FUNCTIONS |= {"kv_by_order": kv_by_order, "ive_by_order": ive_by_order}
+
+
+def __getattr__(name: str) -> Any:
+    plain = name.removeprefix("scipy_")
+    if plain == name or plain not in FUNCTIONS:
+        raise AttributeError(name)
+    link()
+    return FUNCTIONS[plain]
