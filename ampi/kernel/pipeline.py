@@ -349,6 +349,7 @@ PASSES = (
     Pass("activity", "analyse", _each(facts.find_activity), ON, "what depends on active arguments, and results on it"),
     Pass("sources", "analyse", _each(facts.find_sources), ON, "loads that need not be saved (TBR)"),
     Pass("snapshots", "analyse", _each(facts.share_snapshots), ON, "what several loads share is saved once"),
+    Pass("outcomes", "analyse", _each(facts.save_outcomes), ON, "which of two numbers that are overwritten is smaller"),
     Pass("counters", "analyse", _each(facts.number_iterations), ALWAYS, "iterations of irregular nests are numbered"),
     Pass("kept", "analyse", _each(facts.reload_computed), ON, "what is costly is read from an array that holds it"),
     Pass("stored", "analyse", _each(facts.recover_carried), ON, "carried scalars are read from where they were stored"),

@@ -44,6 +44,7 @@ FURTHER = {
     "stencil_of_two": (test_passes.stencil, (vector(1), vector(2))),
     "in_two_loops": (test_passes.in_two_loops, (vector(1), vector(2))),
     "flattened": (test_passes.flattened, (vector(1, (3, 4)),)),
+    "shortest": (test_passes.shortest, (vector(1, (4, 4)),)),
     "squares": (test_passes.squares, (vector(1), vector(2))),
 }
 
@@ -56,6 +57,7 @@ CHANGED = {
     "activity": "exponentials axpy gather stencil strides dot own_index clamped matrix_product guarded",
     "sources": "scratch of_a_chain in_place recurrence_backwards own_index permuted rows thomas work_array",
     "snapshots": "boundary_loads_in_time heat nonlinear_stencil_in_time",
+    "outcomes": "shortest",
     "kept": "exponentials",
     "stored": "running",
     "independence": "scratch of_pairs chosen in_place stencil periodic_stencil heat triangular_solve clamped extrema",

@@ -253,6 +253,13 @@ def flattened(m):
     return s
 
 
+def shortest(d):
+    for k in range(len(d)):
+        for i in range(len(d)):
+            for j in range(len(d)):
+                d[i, j] = min(d[i, j], d[i, k] + d[k, j])
+
+
 # Pass, stage, kernel, arguments, active arguments, options.
 CASES = [
     ("parse", "read", stops, (X,), "", {}),
@@ -275,6 +282,7 @@ CASES = [
     ("activity", "analyse", partly_passive, (X, X, 0.7), "x", {}),
     ("sources", "analyse", overwritten, (X, X), "x", {}),
     ("snapshots", "analyse", relaxed, (X, X, 3), "u w", {}),
+    ("outcomes", "analyse", shortest, (M,), "d", {}),
     ("counters", "analyse", triangle, (X, 3), "x", {}),
     ("kept", "analyse", exponentials, (X, X), "x", {}),
     ("stored", "analyse", running, (X, X), "x", {"after": True}),

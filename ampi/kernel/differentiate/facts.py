@@ -14,6 +14,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.analysis import activity, tbr
 from ampi.kernel.analysis.activity import Activity
+from ampi.kernel.analysis.outcomes import find_outcomes
 from ampi.kernel.analysis.recover_carried import Place, find_stored
 from ampi.kernel.analysis.reload_computed import Kept, find_kept
 from ampi.kernel.analysis.singularities import Singularities, find_singularities
@@ -47,6 +48,8 @@ class Facts:
         For each load, where its value is found when the adjoint needs it (TBR).
     snapshots : list of Snapshot
         Loads whose values are saved together.
+    outcomes : frozenset of str
+        Comparisons whose outcomes are saved.
     before : dict
         For a nest of loops whose lengths vary, how often its innermost loop has run before it begins again.
     kept : dict
@@ -69,6 +72,7 @@ class Facts:
     singularities: Singularities
     sources: dict[str, Source]
     snapshots: list[Snapshot] = field(default_factory=list)
+    outcomes: frozenset[str] = frozenset()
     before: dict[Nest, Expr] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
     stored: dict[str, Place] = field(default_factory=dict)
@@ -109,6 +113,15 @@ def share_snapshots(facts: Facts) -> Facts:
     snapshots = find_snapshots(facts.accesses, facts.sources)
     sources = facts.sources | {name: Source.SNAPSHOT for snapshot in snapshots for name in snapshot.loads}
     return replace(facts, snapshots=snapshots, sources=sources)
+
+
+def save_outcomes(facts: Facts) -> Facts:
+    """Save which of two numbers was smaller where that is all that an adjoint needs of them."""
+    body, outcomes = find_outcomes(facts.primal.body, facts.accesses, facts.sources, facts.names)
+    if not outcomes:
+        return facts
+    primal = replace(facts.primal, body=body)
+    return replace(facts, primal=primal, outcomes=outcomes, accesses=tbr.collect(primal))
 
 
 def number_iterations(facts: Facts) -> Facts:

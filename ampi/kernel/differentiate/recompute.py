@@ -39,10 +39,11 @@ class Forward:
                 case ir.Assign(target=target, value=ir.Load()):
                     scope.values[target.name] = self.reload(s, scope, top)
                 case ir.Assign(target=target, value=value):
-                    found = self.kept_value(target.name, scope)
+                    found = self.kept_value(target.name, scope) or self.outcome(target.name, scope)
                     if found is None:
                         new = replace(value, args=scope.atoms(value.args)) if isinstance(value, Op) else value
                         found = self.to.value(new, target.name)
+                        self.save_outcome(target.name, found, scope)
                     scope.values[target.name] = found
                 case ir.Store(array=array, index=index, value=value):
                     if array.name in scope.values:
@@ -118,6 +119,18 @@ class Forward:
             assert isinstance(s.value, Op)
             scope.values[s.target.name] = self.to.value(replace(s.value, args=scope.atoms(s.value.args)), s.target.name)
         return self.to.load(filled, scope.atoms(place.index), name)
+
+    def outcome(self, name: str, scope: Scope) -> Expr | None:
+        """What a comparison has found, where that was saved."""
+        if name not in self.facts.outcomes or name in scope.saved_loads:
+            return None
+        tape, loops = scope.find_saved(name)
+        return self.to.load(tape, self.saving.slot(loops, scope), name)
+
+    def save_outcome(self, name: str, value: Expr, scope: Scope) -> None:
+        if name in self.facts.outcomes and name in scope.saved_loads:
+            tape, loops = scope.saved_loads[name]
+            self.to.store(tape, self.saving.slot(loops, scope), value)
 
     def branch(self, s: Branch, scope: Scope, top: bool) -> None:
         condition = scope.atom(s.condition)

@@ -75,8 +75,9 @@ class Saving:
             else:
                 ranges = [(scope.atom(loop.start), scope.atom(loop.stop)) for loop in loops]
                 extents = tuple(self.count(start, stop) for start, stop in ranges)
-            array = self.primal_arrays[name]
-            tape = self.tape(stem(name), f"an element of {array}", ty, len(extents))
+            array = self.primal_arrays.get(name)
+            what = f"an element of {array}" if array else "the outcome of a comparison"
+            tape = self.tape(stem(name), what, ty, len(extents))
             self.to.emit(ir.Alloc(tape, extents, None, line=s.line))
             scope.saved_loads[name] = (tape, loops)
 
@@ -147,6 +148,7 @@ class Saving:
         self.to.forget(tape.name)
 
     def loads_to_save(self, s: Loop, scope: Scope) -> list[tuple[str, Any, tuple[Loop, ...]]]:
+        """What is saved in a loop, with its types and the loops around it: loads, and outcomes of comparisons."""
         found = []
 
         def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
@@ -155,6 +157,8 @@ class Saving:
                     case ir.Assign(target=target, value=ir.Load(array=array)):
                         if array.name in scope.values and self.facts.sources[target.name] is Source.SAVED:
                             found.append((target.name, target.type, loops))
+                    case ir.Assign(target=target) if target.name in self.facts.outcomes and scope.parent is None:
+                        found.append((target.name, target.type, loops))
                     case Loop():
                         visit(t.body, (*loops, t))
                     case Branch():

@@ -128,6 +128,7 @@ _ENTRIES = (
     _function("isfinite", "np.isfinite(x)", None),
     _operator("select", "y if x else z", None, "d if x else 0", "0 if x else d"),
     _operator("cast", "x", "d"),
+    _operator("chosen", "w", None, "d if x else 0", "0 if x else d", None),
     # powers, exponentials, logarithms
     _function("sqrt", "math.sqrt(x)", "0.5 * (d / r if d != 0 else 0)", domain=_POSITIVE, cost=4),
     _function("cbrt", "np.cbrt(x)", "d / (3 * r * r) if d != 0 else 0", domain=_POSITIVE, cost=20),
@@ -203,9 +204,10 @@ _ENTRIES = (
     _function("conj", "np.conj(x)", "conj(d)", adjoints=("conj(d)",), also="np.conjugate"),
 )  # fmt: skip
 
-# Their derivatives are plain numbers, or the change itself on one side of a kink.
-LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "abs", "min", "max", "minimum", "maximum", "fmin", "fmax",
-          "copysign", "degrees", "radians"}  # fmt: skip
+# Their derivatives are plain numbers, or the change itself on one side of a kink.  ("chosen" is the value w, of which
+# x says whether it is y or z.)
+LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "chosen", "abs", "min", "max", "minimum", "maximum", "fmin",
+          "fmax", "copysign", "degrees", "radians"}  # fmt: skip
 
 # Random numbers: x is how many have been drawn before, which makes each of them another operation.  What is drawn is
 # constant; a parameter that carries a derivative is refused.

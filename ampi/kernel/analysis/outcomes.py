@@ -1,0 +1,108 @@
+"""Comparisons whose outcome is saved in place of what was compared.
+
+``x[i] = min(x[i], y)`` overwrites what its adjoint needs to know which of the two it was.  Where nothing else needs
+the numbers, one byte that says so takes their place, and the adjoint does not compute ``y`` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.analysis.tbr import Accesses, Source
+from ampi.kernel.ir import Expr, Op, Stmt, Var
+from ampi.kernel.ir.intrinsics import LINEAR
+from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.operators import COMPARE
+from ampi.kernel.ir.ssa import Branch, Loop, every
+
+COMPARED = {"min": ("lt", True), "max": ("gt", True), "minimum": ("le", False), "maximum": ("ge", False)}
+"""What an extreme compares, and whether it compares its second operand with the first."""
+_COMPARISONS = {name for name, _ in COMPARE.values()}
+
+
+def find_outcomes(
+    body: tuple[Stmt, ...], accesses: Accesses, sources: dict[str, Source], names: Names
+) -> tuple[tuple[Stmt, ...], frozenset[str]]:
+    """The statements (in single assignment form) with the outcomes of extremes as values of their own, and the names of
+    the outcomes that are to be saved."""
+    search = _Search(body, accesses, sources, names)
+    return search.block(body, ()), frozenset(search.found)
+
+
+class _Search:
+    def __init__(self, body: tuple[Stmt, ...], accesses: Accesses, sources: dict[str, Source], names: Names) -> None:
+        self.accesses = accesses
+        self.sources = sources
+        self.names = names
+        self.found: set[str] = set()
+        self.made = {s.target.name: s.value for s in every(body) if isinstance(s, ir.Assign)}
+        self.loops: dict[str, tuple[str, ...]] = {}
+        self.needed = {name for s in every(body) for name in _needed_by(s)}
+
+    def block(self, body: tuple[Stmt, ...], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
+        return tuple(new for s in body for new in self.statement(s, loops))
+
+    def statement(self, s: Stmt, loops: tuple[str, ...]) -> Iterator[Stmt]:
+        match s:
+            case Loop():
+                yield replace(s, body=self.block(s.body, (*loops, s.name)))
+            case Branch():
+                yield replace(s, then=self.block(s.then, loops), orelse=self.block(s.orelse, loops))
+            case ir.Assign(target=target, value=Op(name=name, args=args)):
+                self.loops[target.name] = loops
+                if name in COMPARED and isinstance(target.type, types.Float) and self.is_worth_it(args, loops):
+                    yield from self.extreme(s, name, args)
+                else:
+                    yield s
+                    if name in _COMPARISONS and self.is_worth_it(args, loops):
+                        self.found.add(target.name)
+            case _:
+                if isinstance(s, ir.Assign):
+                    self.loops[s.target.name] = loops
+                yield s
+
+    def extreme(self, s: ir.Assign, name: str, args: tuple[Expr, ...]) -> Iterator[Stmt]:
+        compare, second_first = COMPARED[name]
+        first, second = args
+        outcome = Var(self.names.fresh(f"{stem(s.target.name)}_chosen"), types.boolean)
+        value = Var(self.names.fresh(stem(s.target.name)), s.target.type)
+        compared = (second, first) if second_first else (first, second)
+        yield ir.Assign(outcome, Op(compare, compared, types.boolean), line=s.line)
+        yield ir.Assign(value, s.value, line=s.line)
+        chosen = (outcome, second, first, value) if second_first else (outcome, first, second, value)
+        yield ir.Assign(s.target, Op("chosen", chosen, s.target.type), line=s.line)
+        self.found.add(outcome.name)
+
+    def is_worth_it(self, args: tuple[Expr, ...], loops: tuple[str, ...]) -> bool:
+        """Whether the numbers would have to be saved for a comparison, and for nothing else: one at least in each
+        iteration of these loops."""
+        loads = [load for a in args for load in self.loads(a)]
+        saved = [n for n in loads if self.sources[n] is Source.SAVED]
+        if any(n in self.needed or self.accesses.home.get(self.made[n].array.name) for n in saved):
+            return False
+        return any(self.loops[n] == loops for n in saved)
+
+    def loads(self, value: Expr) -> Iterator[str]:
+        """The loads that a number is computed from, in a few steps."""
+        waiting, seen = [value], set()
+        while waiting:
+            e = waiting.pop()
+            if not isinstance(e, Var) or e.name in seen or e.name not in self.made:
+                continue
+            seen.add(e.name)
+            made = self.made[e.name]
+            if isinstance(made, ir.Load):
+                yield e.name
+            elif isinstance(made, Op):
+                waiting.extend(made.args)
+
+
+def _needed_by(s: Stmt) -> Iterator[str]:
+    """The names whose values adjoints of a statement need, apart from comparisons and extremes."""
+    if isinstance(s, ir.Assign) and isinstance(s.value, Op):
+        if s.value.name not in LINEAR and s.value.name not in _COMPARISONS:
+            yield from (a.name for a in s.value.args if isinstance(a, Var))
