@@ -80,6 +80,7 @@ from ampi.kernel.optimise.gather import in_gather_form
 from ampi.kernel.optimise.grown_outside import grown_outside
 from ampi.kernel.optimise.if_conversion import flatten_loops
 from ampi.kernel.optimise.loop_distribution import in_stages
+from ampi.kernel.optimise.products_in_loops import with_products
 from ampi.kernel.optimise.reciprocals import with_reciprocals
 from ampi.kernel.optimise.recurrence_reassociation import with_short_chains
 from ampi.kernel.optimise.scalar_promotion import sum_in_registers
@@ -365,6 +366,8 @@ PASSES = (
          "a derivative beside every active value"),
     Pass("independence", "order", _each(with_independent_loops), ON, "loops whose iterations are independent"),
     Pass("slice", "prune", _each(live_part), ON, "what no derivative depends on is left out (dead code)"),
+    Pass("products", "optimise", lambda f, w: with_products(f, w.names, w.shadow_names), ON,
+         "rank-one updates of a matrix in a loop become products"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
          lambda f, w: w.remarking(in_gather_form(f, w.names, w.options.has("behind"), w.options.threads)), ON,
@@ -405,7 +408,7 @@ PASSES = (
 ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
 """The names of what can be switched off."""
 
-SERIAL = Options(without=frozenset({"strips", "stages", "gather", "branches", "flat"}))
+SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches", "flat"}))
 """For adjoints that become part of others, which are optimised as a whole."""
 
 

@@ -362,8 +362,8 @@ def lanes_file(
     return "\n".join(text)
 
 
-OF_NUMBERS = frozenset({"strips", "stages"})
-"""Passes that are of no use where derivatives are vectors."""
+OF_NUMBERS = frozenset({"products", "strips", "stages"})
+"""Passes that are of no use where derivatives are vectors, or where a program is differentiated once more."""
 
 
 def generate_drawing(kernel: Any, case: Case) -> str:

@@ -44,6 +44,7 @@ FURTHER = {
     "stencil_of_two": (test_passes.stencil, (vector(1), vector(2))),
     "in_two_loops": (test_passes.in_two_loops, (vector(1), vector(2))),
     "flattened": (test_passes.flattened, (vector(1, (3, 4)),)),
+    "layers": (test_passes.layers, (vector(1, (4, 3)), vector(2, (5, 3)), vector(3, (5, 4)))),
     "shortest": (test_passes.shortest, (vector(1, (4, 4)),)),
     "squares": (test_passes.squares, (vector(1), vector(2))),
 }
@@ -64,6 +65,7 @@ CHANGED = {
     "ends": "axpy guarded",
     "split": "exponentials scatter recurrence_backwards runge_kutta newton own_index extrema thomas",
     "slice": "scratch running filtered axpy in_place gather newton early_return while_in_loop sparse_product n_body",
+    "products": "layers",
     "sums": "scratch of_pairs sparse_product",
     "gather": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time work_array",
     "behind": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time",

@@ -113,6 +113,7 @@ IN_KERNELS = {
 WITHOUT_CASE = {
     "select",
     "cast",
+    "chosen",
     "real",
     "imag",
     "conj",
@@ -194,7 +195,8 @@ def check(name, k, found, derivative, value, x, y, dtype):
 def test_every_function_has_a_case():
     assert set(PARTIALS) | set(ADJOINTS) == set(DERIVATIVES) | NOT_HERE
     tested = {lookup(getattr(numpy, name)) for name in DERIVATIVES} | set(IN_KERNELS) | WITHOUT_CASE
-    assert {name for name, entry in TABLE.items() if any(entry.partials)} == tested - {None}
+    of_numpy = {name for name, entry in TABLE.items() if any(entry.partials) and not name.startswith("scipy_")}
+    assert of_numpy == tested - {None}
     assert not CONSTANT & set(DERIVATIVES)
 
 

@@ -260,6 +260,11 @@ def shortest(d):
                 d[i, j] = min(d[i, j], d[i, k] + d[k, j])
 
 
+def layers(w, x, y):
+    for b in range(len(x)):
+        y[b] = w @ x[b]
+
+
 # Pass, stage, kernel, arguments, active arguments, options.
 CASES = [
     ("parse", "read", stops, (X,), "", {}),
@@ -292,6 +297,7 @@ CASES = [
     ("tangent", "tangent", squares, (X, X), "x", {}),
     ("independence", "order", squares, (X, X), "x", {}),
     ("slice", "prune", squares, (X, X), "x", {}),
+    ("products", "optimise", layers, (M, M, M), "w", {}),
     ("sums", "optimise", scaled_sum, (X, X), "c", {}),
     ("gather", "optimise", stencil, (X, X), "u", {}),
     ("reciprocals", "optimise", quotients, (X, X, X), "x y", {}),

@@ -1,0 +1,207 @@
+"""Rank-one updates in a loop as products of matrices.
+
+``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
+``W_bar`` each time.  Of some dozens of iterations ``x`` and ``y_bar`` are put into the rows of two matrices instead,
+whose product is added once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir.builder import Builder
+from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rebuild import substitute
+from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, names_read
+
+ROWS = 64  # updates that become one product, at most
+
+
+def with_products(function: ir.Function, names: Names, shadows: Collection[str]) -> ir.Function:
+    """The function (in single assignment form) with such updates of ``shadows``, arrays of adjoints, as products."""
+    return replace(function, body=_Products(names, shadows).block(function.body))
+
+
+@dataclass(frozen=True)
+class Update:
+    """``array[index] += left * right`` for all elements: ``loops`` around it, the outer one first, and the statements
+    that compute ``factors``, of which each depends on one of the loops."""
+
+    loops: tuple[Loop, Loop]
+    statement: ir.Accumulate
+    factors: tuple[tuple[tuple[ir.Assign, ...], Expr], tuple[tuple[ir.Assign, ...], Expr]]
+
+    @property
+    def array(self) -> Var:
+        return self.statement.array
+
+
+class _Products:
+    def __init__(self, names: Names, shadows: Collection[str]) -> None:
+        self.names = names
+        self.shadows = shadows
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(new for s in body for new in self.statement(s))
+
+    def statement(self, s: Stmt) -> Iterable[Stmt]:
+        if isinstance(s, Branch):
+            return [replace(s, then=self.block(s.then), orelse=self.block(s.orelse))]
+        if not isinstance(s, Loop):
+            return [s]
+        updates = {k: update for k, t in enumerate(s.body) if (update := self.update(t)) and _is_alone(update, s)}
+        if not updates or s.parallel or s.condition is not None:
+            return [replace(s, body=self.block(s.body))]
+        return self.in_strips(s, updates)
+
+    def update(self, outer: Stmt) -> Update | None:
+        """A nest of two loops over all elements of a matrix that does nothing but add a product of two numbers to each,
+        of which one depends on the row and the other on the column."""
+        if not (isinstance(outer, Loop) and outer.body and isinstance(outer.body[-1], Loop)):
+            return None
+        inner = outer.body[-1]
+        if not inner.body or not isinstance(s := inner.body[-1], ir.Accumulate) or s.array.name not in self.shadows:
+            return None
+        before = (*outer.body[:-1], *inner.body[:-1])
+        places = {v: axis for axis, v in enumerate(s.index)}
+        if not all(isinstance(t, ir.Assign) for t in before) or set(places) != {outer.var, inner.var}:
+            return None
+        for loop in (outer, inner):
+            over_all = loop.start == ZERO and loop.stop == Size(s.array, places[loop.var], INT) and loop.step == 1
+            if not over_all or loop.carried or loop.condition is not None or loop.parallel:
+                return None
+        made = {t.target: t for t in before if isinstance(t, ir.Assign)}
+        product = made.get(s.value) if isinstance(s.value, Var) else None
+        if product is None or not isinstance(product.value, Op) or product.value.name != "mul":
+            return None
+        if any(a.type != s.array.type.dtype for a in product.value.args) or s.array.type.ndim != 2:
+            return None
+        factors = [(_computing(a, before), a) for a in product.value.args]
+        depends = [_depends((*statements, a), (outer.var, inner.var)) for statements, a in factors]
+        if depends == [{inner.var}, {outer.var}]:
+            factors.reverse()
+        elif depends != [{outer.var}, {inner.var}]:
+            return None
+        return Update((outer, inner), s, (factors[0], factors[1]))
+
+    def in_strips(self, s: Loop, updates: dict[int, Update]) -> list[Stmt]:
+        to = Builder(self.names)
+        to.line = s.line
+        self.to = to
+        lowest, highest = (s.start, s.stop) if s.step == 1 else (s.stop, s.start)
+        length = to.value(Op("max", (to.value(Op("sub", (highest, lowest), INT)), ZERO), INT), "trips")
+        rows = to.value(Op("min", (length, Const(ROWS, INT)), INT), "rows")
+        room = {k: self.room(update, rows) for k, update in updates.items()}
+        last = to.value(Op("sub", (to.value(Op("add", (length, Const(ROWS, INT)), INT)), ONE), INT))
+        count = to.value(Op("floordiv", (last, Const(ROWS, INT)), INT), "strips")
+        strip = to.inner("strip", INT)
+        changed = {a.name for pair in room.values() for a in pair} | {u.array.name for u in updates.values()}
+        within: dict[str, Expr] = {c.var.name: to.fresh(c.var.name, c.var.type) for c in s.carried}
+        with to.nested(changed) as block:
+            done = to.value(Op("mul", (strip, Const(ROWS, INT)), INT))
+            trips = to.value(Op("min", (to.value(Op("sub", (length, done), INT)), Const(ROWS, INT)), INT), "trips")
+            moves = "add" if s.step == 1 else "sub"
+            first = to.value(Op(moves, (s.start, done), INT))
+            stop = to.value(Op(moves, (first, trips), INT))
+            row = to.inner("row", INT)
+            body: list[Stmt] = [ir.Assign(row, Op("sub", (s.var, first) if s.step == 1 else (first, s.var), INT))]
+            for k, t in enumerate(s.body):
+                body += self.put(updates[k], row, room[k]) if k in updates else self.statement(t)
+            inside = tuple(Carried(within[c.var.name], c.var, _atom(c.next, within)) for c in s.carried)
+            to.emit(replace(s, start=first, stop=stop, body=substitute(tuple(body), within), carried=inside))
+            for k, update in updates.items():
+                self.add(update, room[k], trips, rows)
+        carried = tuple(replace(c, next=within[c.var.name]) for c in s.carried)
+        to.emit(Loop(strip.name, strip, ZERO, count, tuple(block.statements), carried, line=s.line))
+        return to.block.statements
+
+    def room(self, update: Update, rows: Expr) -> tuple[Var, Var]:
+        """Matrices for the factors of as many updates."""
+        found = []
+        for loop, hint in zip(update.loops, ("left", "right")):
+            matrix = self.to.fresh(hint, types.Array(update.array.type.dtype, 2, "C"))
+            self.to.emit(ir.Alloc(matrix, (rows, loop.stop), None, line=self.to.line))
+            found.append(matrix)
+        return found[0], found[1]
+
+    def put(self, update: Update, row: Var, room: tuple[Var, Var]) -> list[Stmt]:
+        """The factors of an update into a row of the matrices."""
+        new: list[Stmt] = []
+        for loop, (statements, factor), matrix in zip(update.loops, update.factors, room):
+            names: dict[str, Expr] = {t.target.name: self.to.fresh(t.target.name, t.target.type) for t in statements}
+            names[loop.var.name] = var = self.to.fresh(loop.var.name, INT)
+            body = substitute(statements, names)
+            value = _atom(factor, names)
+            store = ir.Store(matrix, (row, var), value, line=loop.line)
+            new.append(Loop(var.name, var, ZERO, loop.stop, (*body, store), independent=True, line=loop.line))
+        return new
+
+    def add(self, update: Update, room: tuple[Var, Var], trips: Expr, rows: Expr) -> None:
+        """The product of the matrices to the array; rows that are not filled become zero."""
+        to, array = self.to, update.array
+        for loop, matrix in zip(update.loops, room):
+            k = to.inner("k", INT)
+            with to.nested({matrix.name}) as rest:
+                i = to.inner("i", INT)
+                with to.nested({matrix.name}) as block:
+                    to.store(matrix, (k, i), constant(0, array.type.dtype))
+                to.emit(Loop(i.name, i, ZERO, loop.stop, tuple(block.statements), independent=True, line=to.line))
+            to.emit(Loop(k.name, k, trips, rows, tuple(rest.statements), independent=True, line=to.line))
+        product = to.fresh("product", types.Array(array.type.dtype, 2, "C"))
+        to.emit(ir.Alloc(product, tuple(loop.stop for loop in update.loops), None, line=to.line))
+        to.emit(ir.Fill(product, "dot_of_turned", room, line=to.line))
+        axes = [update.loops[n].var for n in (0, 1)]
+
+        def element(index: tuple[Expr, ...]) -> None:
+            at = dict(zip(axes, index))
+            to.accumulate(array, tuple(at[v] for v in update.statement.index), to.load(product, index))
+
+        to.over(product, element, {array.name})
+
+
+def _is_alone(update: Update, s: Loop) -> bool:
+    """Whether nothing else in a loop touches the array."""
+    own = update.loops[0]
+    return all(update.array.name not in _arrays_of(t) for t in s.body if t is not own) and not any(
+        isinstance(a, Var) and a.name == s.var.name for a in (own.stop, update.loops[1].stop)
+    )
+
+
+def _arrays_of(s: Stmt) -> set[str]:
+    """The names in a statement, but for those of arrays of which it reads the size alone."""
+    found = set()
+    waiting: list[object] = [s]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Size):
+            continue
+        if isinstance(node, Var):
+            found.add(node.name)
+        waiting.extend(ir.children(node))
+    return found
+
+
+def _computing(factor: Expr, statements: Iterable[Stmt]) -> tuple[ir.Assign, ...]:
+    """Those of the statements that a factor comes from."""
+    wanted = {factor.name} if isinstance(factor, Var) else set()
+    found: list[ir.Assign] = []
+    for t in reversed(tuple(statements)):
+        if isinstance(t, ir.Assign) and t.target.name in wanted:
+            wanted |= names_read(t)
+            found.append(t)
+    return tuple(found[::-1])
+
+
+def _depends(values: Iterable[Stmt | Expr], counters: tuple[Var, Var]) -> set[Var]:
+    names = {name for v in values for name in (names_read(v) if isinstance(v, Stmt) else {getattr(v, "name", "")})}
+    return {c for c in counters if c.name in names}
+
+
+def _atom(value: Expr, names: dict[str, Expr]) -> Expr:
+    return names.get(value.name, value) if isinstance(value, Var) else value
