@@ -3,6 +3,9 @@
 All tests of one rank are shared out to one process more than there are cores (five at most), since some tests only
 wait; those of one file stay together, since they share what they compile.
 
+Kernels are compiled with little optimisation (``NUMBA_OPT=1``, if nothing else is set), which takes half of the time;
+the slow tests have all of it.
+
 Every argument but ``-n`` goes to pytest. Exit status 0 if something ran and nothing failed; the last line gives the
 totals.
 """
@@ -74,6 +77,8 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
     environment.setdefault("AMPI_TIMEOUT", str(PATIENCE / 10))  # of sweeps; 60 by default
     environment.setdefault("UCX_LOG_LEVEL", "error")  # it warns of each request that a test leaves behind on purpose
+    if "--slow" not in pytest_args:
+        environment.setdefault("NUMBA_OPT", "1")
     if until is not None:
         environment["AMPI_TEST_UNTIL"] = str(until)
     if ranks == 1:

@@ -52,7 +52,7 @@ def check(text, seed):
         check_second(kernel, [p, v], 1e-11, rough=1e-5)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 8 else []) for s in range(24)])
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 16 else []) for s in range(24)])
 def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed}"):

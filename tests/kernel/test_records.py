@@ -236,7 +236,7 @@ def check(text, seed):
     check_second(f, [W, np.array(S)], 1e-11, rough=1e-6)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 5 else []) for s in range(25)])
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 10 else []) for s in range(25)])
 def test_programs(seed):
     text = Program(seed).source()
     with examined(text, f"program {seed}"):

@@ -21,6 +21,7 @@ import ampi
 
 special = pytest.importorskip("scipy.special")
 scipy_integrals = importlib.import_module("ampi.kernel.frontend.scipy_integrals")
+scipy_partials = importlib.import_module("ampi.kernel.ir.scipy_partials")
 scipy_distributions = importlib.import_module("ampi.kernel.frontend.scipy_distributions")
 cython_special = pytest.importorskip("scipy.special.cython_special")
 
@@ -173,15 +174,15 @@ def kernel_of(function, count):
     return ampi.kernel(lambda x, y, z, w: function(x, y, z, w))
 
 
+BY_LOOPS = {*scipy_integrals.__all__, *scipy_distributions.__all__} - {"erfcx", "log_ndtr", "voigt_profile"}
+SLOW = BY_LOOPS - {"gammaincc", "gammainccinv", "stdtr"}
+"""What compiles for seconds."""
+TWICE = {*scipy_partials.PARTIALS, "voigt_profile", *SLOW}
+"""Compared in second order as well."""
+
+
 def case(number, name, point):
-    """With a mark for what compiles for seconds."""
-    by_loops = name in {*scipy_integrals.__all__, *scipy_distributions.__all__} - {"erfcx", "log_ndtr", "voigt_profile"}
-    marks = pytest.mark.slow if by_loops and name not in ONCE else ()
-    return pytest.param(name, point, id=f"{name}-{number}", marks=marks)
-
-
-ONCE = {"gammaincc", "gammainccinv", "stdtr"}
-"""Of those that compile for seconds: these are not slow, but in second order."""
+    return pytest.param(name, point, id=f"{name}-{number}", marks=pytest.mark.slow if name in SLOW else ())
 
 
 @pytest.mark.parametrize("name, point", [case(k, *of) for k, of in enumerate(points())])
@@ -201,7 +202,7 @@ def test_derivatives(name, point):
 
     expected = [scale * slope(k, function) for k in active]
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
-    if point in AT.get(name, ()) or name in ONCE:
+    if point in AT.get(name, ()) or name not in TWICE:
         return
     varied = lambda q: kernel(*(q[twice.index(k)] if k in twice else x for k, x in enumerate(point)))
     second = ampi.hessian(varied, np.array([point[k] for k in twice]))
