@@ -518,11 +518,7 @@ def gradient_of(dispatcher, point, differences):
 
     import ampi
 
-    options = {n: v for n, v in dispatcher.targetoptions.items() if n in OPTIONS and v}
-    signatures = list(dispatcher.nopython_signatures) if not dispatcher._can_compile else None
-    options.setdefault("error_model", "python")
-    make = ampi.kernel(signatures, **options) if signatures else ampi.kernel(**options)
-    kernel = make(dispatcher.py_func)
+    kernel = ampi.kernel(dispatcher)
     with ampi.Tape() as tape:
         watched = {k: tape.watch(point[k]) for k in differences.active}
         given = [watched[k] * 1.0 if k in watched else v for k, v in enumerate(point)]

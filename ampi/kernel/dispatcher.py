@@ -42,7 +42,8 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
         In its place may stand a signature of Numba's, or a list of these: numbers among the arguments, and the result,
-        are converted to what it says; arguments that it has no place for are a TypeError.
+        are converted to what it says; arguments that it has no place for are a TypeError.  A function that
+        ``numba.njit`` has compiled keeps what is declared there: options, signatures and types of variables.
     without : str or iterable of str, optional
         Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
         names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
@@ -100,6 +101,14 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
 
 def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Kernel:
     options = dict(given)
+    if hasattr(function, "targetoptions"):  # one of Numba's, which stays what it was compiled as
+        of_numba = {n: v for n, v in function.targetoptions.items() if n in _OPTIONS and v is not None}
+        options = {"error_model": "python", **of_numba, **options}
+        locals = {**function.locals, **(locals or {})}
+        if signature is None and not function._can_compile:
+            signature = list(function.nopython_signatures)
+    elif isinstance(function, Kernel):
+        options = {**function.options, **options}
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         raise KernelError(f"@ampi.kernel takes a Python function, not {function!r}")

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import sys
 import time
 
+import numba
 import numpy as np
 import pytest
 
@@ -101,3 +103,29 @@ def test_what_differs_in_activity_only_is_compiled_once(cache_folder):
     np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(3)), [4.0, 4.0, 4.0])
     assert len(list(cache_folder.glob("doubled_adjoint_*.py"))) == 2
     assert len(list(cache_folder.glob("doubled_adjoint_*.nbc"))) == 1
+
+
+def test_numba_may_go_through_many_blocks(monkeypatch, cache_folder):
+    """Where Python's own limit of calls inside of calls is too small for Numba, kernels compile all the same."""
+
+    def branches(x):
+        s = 0.0
+        for i in range(len(x)):
+            if x[i] > 0.1:
+                s += x[i] * x[i]
+            if x[i] > 0.2:
+                s *= x[i]
+            if x[i] > 0.3:
+                s -= 0.5 * x[i]
+            if s > 0.4:
+                s *= 0.9
+        return s
+
+    gradient = ampi.grad(ampi.kernel(branches))
+    limits = []
+    plain = numba.core.ssa.reconstruct_ssa
+    monkeypatch.setattr(numba.core.ssa, "reconstruct_ssa", lambda f: limits.append(sys.getrecursionlimit()) or plain(f))
+    monkeypatch.setattr(numba.core.untyped_passes, "reconstruct_ssa", numba.core.ssa.reconstruct_ssa)
+    before = sys.getrecursionlimit()
+    gradient(np.array([0.3, 0.7]))
+    assert limits and min(limits) >= 10_000 and sys.getrecursionlimit() == before

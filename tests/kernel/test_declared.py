@@ -208,3 +208,53 @@ def test_arrays_of_a_declared_unsigned_size(x):
     kernel = ampi.kernel("f8[:](f8, u8, u8)")(normal_numbers)
     loss = lambda x: ampi.numpy.sum(kernel(x, 3, 7) * np.arange(1.0, 4.0))
     np.testing.assert_allclose(ampi.grad(loss)(x), (loss(x + 1e-5) - loss(x - 1e-5)) / 2e-5, rtol=1e-8)
+
+
+WRAPPED = [
+    {},
+    {"error_model": "numpy"},
+    {"error_model": "python", "fastmath": True},
+    {"parallel": True},
+    {"boundscheck": True},
+]
+
+
+@pytest.mark.parametrize("options", WRAPPED, ids=str)
+@pytest.mark.parametrize("declared", [None, {"t": types.int32}, {"t": f4, "s": f8}], ids=str)
+def test_what_numba_compiles_stays_what_it_is(declared, options):
+    """A kernel of a function of Numba's has its options and its types of variables."""
+
+    def quotients(a, b):
+        s = 0.0
+        for i in range(len(a)):
+            t = a[i] * 7.0
+            s += t / b[i]
+        return s
+
+    compiled = numba.njit(locals=declared or {}, **options)(quotients)
+    a, b = np.array([0.7, 1.9, 2.6]), np.array([0.3, 0.9, -1.7])
+    kernel = ampi.kernel(compiled)
+    assert kernel(a, b) == compiled(a, b)
+    value, gradient = ampi.value_and_grad(kernel, argnums=(0, 1))(a, b)
+    assert value == compiled(a, b)
+    t = {None: np.float64, types.int32: np.int32, f4: np.float32}[(declared or {}).get("t")](a * 7.0)
+    np.testing.assert_allclose(gradient[1], -t / b**2, rtol=1e-6)
+    np.testing.assert_allclose(gradient[0], 0.0 if t.dtype == np.int32 else 7.0 / b, rtol=1e-6)
+    b[1] = 0.0
+    if options.get("error_model") == "numpy":
+        assert kernel(a, b) == compiled(a, b) == np.inf
+    else:
+        for f in (compiled, kernel):
+            with pytest.raises(ZeroDivisionError):
+                f(a, b)
+
+
+def test_what_is_declared_to_the_kernel_comes_first():
+    compiled = numba.njit(f8(f8, i8))(lambda x, n: x / 3 + n)
+    assert ampi.kernel(compiled)(0.1, 2) == compiled(0.1, 2)
+    with pytest.raises(TypeError, match=r"signature|argument"):
+        ampi.kernel(compiled)(0.1, 2.5 + 1j)
+    assert ampi.kernel(compiled, error_model="numpy").options["error_model"] == "numpy"
+    assert ampi.kernel(ampi.kernel(compiled, fastmath=True)).options == {"error_model": "python", "fastmath": True}
+    halved = ampi.kernel(f4(f4, i8))(compiled)
+    assert halved(0.1, 2) == np.float32(np.float32(0.1) / 3 + 2)

@@ -399,3 +399,25 @@ def test_threads_need_not_raise_errors_about_sizes():
         ampi.grad(lambda w: ampi.numpy.sum(sizes_in_a_branch(a, b[:3], w, 0)))(w)
     with pytest.raises(ampi.ActivityError, match="arrays of different sizes"):
         ampi.grad(lambda a: ampi.numpy.sum(sizes_in_a_branch(a, b[:3], w, 0)))(a)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.float32, np.complex64])
+def test_threads_count(dtype):
+    """Elements that several iterations add to, whatever their type."""
+
+    def counted(x, index):
+        counts = np.zeros(8, dtype)
+        for b in numba.prange(4):
+            for k in range(len(index)):
+                if index[k] % 4 == b:
+                    counts[index[k]] += 1
+        s = 0.0
+        for i in range(8):
+            s += x[int(counts[i].real)] * x[i]
+        return s
+
+    x, index = np.arange(8) + 0.5, np.array([0, 1, 1, 2, 3, 3, 3, 7, 7, 5])
+    value, gradient = ampi.value_and_grad(ampi.kernel(counted, parallel=True))(x, index)
+    serial, expected = ampi.value_and_grad(ampi.kernel(counted))(x, index)
+    assert value == pytest.approx(serial)
+    np.testing.assert_allclose(gradient, expected)

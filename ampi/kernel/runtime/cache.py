@@ -445,6 +445,17 @@ def _unchecked(dispatcher: Any, sig: Any) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Numba goes from block to block of a function by recursion, and derivatives have several times as many blocks."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 10_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def _compile_once(
     dispatcher: Any,
     compile: Callable[[Any], Any],
@@ -463,6 +474,7 @@ def _compile_once(
             inside.enter_context(locked(kept.entry(sig)))
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
+            inside.enter_context(deep_recursion())
             inside.enter_context(vectorised_extremes())
             inside.enter_context(whole_lists())
         return compile(sig)

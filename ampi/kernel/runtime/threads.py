@@ -297,7 +297,8 @@ def _atomic(typing: Any, array: Any, index: Any, value: Any) -> Any:
             imaginary = builder.gep(real, [llvm.Constant(llvm.IntType(32), 1)])
             builder.atomic_rmw("fadd", imaginary, number.imag, "monotonic")
         else:
-            builder.atomic_rmw("fadd", pointer, arguments[2], "monotonic")
+            word = "add" if isinstance(element, types.Integer) else "fadd"
+            builder.atomic_rmw(word, pointer, arguments[2], "monotonic")
         return context.get_dummy_value()
 
     return signature, generate
