@@ -384,9 +384,10 @@ def values(dispatcher, texts, size):
 
 def leaves(value):
     """The numbers and arrays of floating point in a result, and in the fields of structured ones."""
+    import numba
     import numpy as np
 
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | numba.typed.List):
         for v in value:
             yield from leaves(v)
     elif getattr(getattr(value, "dtype", None), "names", None):
