@@ -20,6 +20,7 @@ LOOPS = (
     ("for b in range(n - 1, -1, -1):",),
     ("for r in range(2):", "for b in range(r, n):"),
     ("for b in range(0, n, 2):",),
+    ("for r in range(3):", "h = np.tanh(V @ h)", "for b in range(n):"),
     ("b = -1", "while b < n - 1:", "b += 1"),
 )
 LAYERS = (
@@ -77,6 +78,22 @@ def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed}"):
         check(text, seed)
+
+
+def test_loops_inside_of_loops():
+    """Both with updates of their own."""
+
+    def kernel(W, V, x, y):
+        h = V[0] * 0.5
+        for _ in range(3):
+            h = np.tanh(V @ h)
+            for b in range(len(x)):
+                y[b] = np.tanh(W @ x[b]) + h[0] * y[b]
+        return np.sum(h)
+
+    found = Check(kernel, arguments(5), ("W", "V", "x", "y"))
+    assert emit.source(found.adjoint.function).count("np.dot(left") == 2
+    found.compare(1e-12, against_differences=False)
 
 
 def test_a_product_is_made():

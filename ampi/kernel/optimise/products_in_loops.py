@@ -91,9 +91,9 @@ class _Products:
         return Update((outer, inner), s, (factors[0], factors[1]))
 
     def in_strips(self, s: Loop, updates: dict[int, Update]) -> list[Stmt]:
-        to = Builder(self.names)
+        rest = {k: self.statement(t) for k, t in enumerate(s.body) if k not in updates}
+        self.to = to = Builder(self.names)
         to.line = s.line
-        self.to = to
         lowest, highest = (s.start, s.stop) if s.step == 1 else (s.stop, s.start)
         length = to.value(Op("max", (to.value(Op("sub", (highest, lowest), INT)), ZERO), INT), "trips")
         rows = to.value(Op("min", (length, Const(ROWS, INT)), INT), "rows")
@@ -111,8 +111,8 @@ class _Products:
             stop = to.value(Op(moves, (first, trips), INT))
             row = to.inner("row", INT)
             body: list[Stmt] = [ir.Assign(row, Op("sub", (s.var, first) if s.step == 1 else (first, s.var), INT))]
-            for k, t in enumerate(s.body):
-                body += self.put(updates[k], row, room[k]) if k in updates else self.statement(t)
+            for k in range(len(s.body)):
+                body += self.put(updates[k], row, room[k]) if k in updates else rest[k]
             inside = tuple(Carried(within[c.var.name], c.var, _atom(c.next, within)) for c in s.carried)
             to.emit(replace(s, start=first, stop=stop, body=substitute(tuple(body), within), carried=inside))
             for k, update in updates.items():
