@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from kernel_cases import Check, run
-from written import examined, written
+from written import examined, in_loops, written
 
 import ampi
 from ampi.kernel.options import Options
@@ -41,15 +41,12 @@ FORMS = (
 
 def program(seed):
     draw = random.Random(seed)
-    lines, depth = ["def kernel(d, x, c):", "    n = len(x)", "    s = 0.0", "    t = 1.5 * d[1]"], 1
-    for line in draw.choice(LOOPS):
-        lines.append("    " * depth + line)
-        depth += line[-1] == ":"
+    loops, statements = draw.choice(LOOPS), []
     for _ in range(draw.randint(1, 3)):
         a, b, e = (draw.choice(NUMBERS) for _ in range(3))
-        text = draw.choice(FORMS).format(p=draw.choice(PLACES), a=a, b=b, e=e)
-        lines += ["    " * depth + line for line in text.splitlines()]
-    return "\n".join([*lines, "    return s + t[0] * t[n - 1]", ""])
+        statements.append(draw.choice(FORMS).format(p=draw.choice(PLACES), a=a, b=b, e=e))
+    head = "def kernel(d, x, c):", "n = len(x)", "s = 0.0", "t = 1.5 * d[1]"
+    return in_loops(head, loops, statements, "return s + t[0] * t[n - 1]")
 
 
 def check(text, seed):

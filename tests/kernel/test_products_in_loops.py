@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from kernel_cases import Check
 from second_check import check_second
-from written import examined, written
+from written import examined, in_loops, written
 
 import ampi
 from ampi.kernel.codegen import emit
@@ -41,13 +41,10 @@ LAYERS = (
 
 def program(seed):
     draw = random.Random(seed)
-    lines, depth = ["def kernel(W, V, x, y):", "    n = len(x)", "    s = 0.0", "    h = V[0] * 0.5"], 1
-    for line in draw.choice(LOOPS):
-        lines.append("    " * depth + line)
-        depth += line[-1] == ":"
-    for _ in range(draw.randint(1, 3)):
-        lines += ["    " * depth + line for line in draw.choice(LAYERS).splitlines()]
-    return "\n".join([*lines, "    return s + np.sum(h)", ""])
+    loops = draw.choice(LOOPS)
+    layers = [draw.choice(LAYERS) for _ in range(draw.randint(1, 3))]
+    head = "def kernel(W, V, x, y):", "n = len(x)", "s = 0.0", "h = V[0] * 0.5"
+    return in_loops(head, loops, layers, "return s + np.sum(h)")
 
 
 def arguments(seed):

@@ -20,3 +20,14 @@ def examined(text, name):
         yield
     except Exception as error:
         raise AssertionError(f"{name}:\n{text}") from error
+
+
+def in_loops(head, loops, statements, end):
+    """The text of a function: lines at its beginning, lines of which those with a colon begin loops, texts of
+    statements in the innermost one, and a last line."""
+    lines, depth = [head[0], *(f"    {line}" for line in head[1:])], 1
+    for line in loops:
+        lines.append("    " * depth + line)
+        depth += line[-1] == ":"
+    lines += ["    " * depth + line for text in statements for line in text.splitlines()]
+    return "\n".join([*lines, f"    {end}", ""])

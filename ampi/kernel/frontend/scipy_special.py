@@ -95,12 +95,12 @@ def pseudo_huber(delta, r):
 
 @numba.njit
 def boxcox(x, y):
-    return math.log(x) + 0.5 * y * math.log(x) ** 2 if abs(y) < 1e-9 else math.expm1(y * math.log(x)) / y
+    return _of_log(math.log(x), y)
 
 
 @numba.njit
 def boxcox1p(x, y):
-    return boxcox(1.0 + x, y) if abs(x) > 0.1 else _of_log(math.log1p(x), y)
+    return _of_log(math.log1p(x), y)
 
 
 @numba.njit

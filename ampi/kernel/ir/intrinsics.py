@@ -519,14 +519,14 @@ def tangent_of(op: Op, k: int, result: Expr, d: Expr) -> Expr | None:
     template = TABLE[op.name].partials[k]
     if template is None:
         return None
-    _check_known(op, template)
+    _check_known(op, k)
     value = _Template(_bindings(op, result, d), op.type).build(_parsed(template))
     return convert(value, op.type)
 
 
-def _check_known(op: Op, partial: str) -> None:
-    if partial == UNKNOWN:
-        raise ActivityError(without_derivative(op.name, TABLE[op.name].partials.index(UNKNOWN)))
+def _check_known(op: Op, k: int) -> None:
+    if TABLE[op.name].partials[k] == UNKNOWN:
+        raise ActivityError(without_derivative(op.name, k))
 
 
 def without_derivative(name: str, k: int) -> str:
@@ -552,7 +552,7 @@ def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Exp
     entry = TABLE[op.name]
     if entry.partials[k] is None:
         return None
-    _check_known(op, entry.partials[k])
+    _check_known(op, k)
     own_rule = entry.adjoints is not None
     template = _parsed((entry.adjoints or entry.partials)[k].replace(GUARD, guard))
     is_complex = isinstance(g.type, types.Complex)

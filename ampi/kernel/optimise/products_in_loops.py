@@ -1,4 +1,4 @@
-"""Rank-one updates in a loop as products of matrices.
+"""Delayed rank-one updates: those of several iterations of a loop as one product of matrices.
 
 ``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
 ``W_bar`` each time.  Of some dozens of iterations ``x`` and ``y_bar`` are put into the rows of two matrices instead,
@@ -18,7 +18,8 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
-from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, names_read
+from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, definitions, names_read
+from ampi.kernel.optimise.innermost import used_part
 
 ROWS = 64  # updates that become one product, at most
 
@@ -35,7 +36,7 @@ class Update:
 
     loops: tuple[Loop, Loop]
     statement: ir.Accumulate
-    factors: tuple[tuple[tuple[ir.Assign, ...], Expr], tuple[tuple[ir.Assign, ...], Expr]]
+    factors: tuple[tuple[tuple[Stmt, ...], Expr], tuple[tuple[Stmt, ...], Expr]]
 
     @property
     def array(self) -> Var:
@@ -82,7 +83,7 @@ class _Products:
             return None
         if any(a.type != s.array.type.dtype for a in product.value.args) or s.array.type.ndim != 2:
             return None
-        factors = [(_computing(a, before), a) for a in product.value.args]
+        factors = [(used_part(before, (a,)), a) for a in product.value.args]
         depends = [_depends((*statements, a), (outer.var, inner.var)) for statements, a in factors]
         if depends == [{inner.var}, {outer.var}]:
             factors.reverse()
@@ -134,7 +135,8 @@ class _Products:
         """The factors of an update into a row of the matrices."""
         new: list[Stmt] = []
         for loop, (statements, factor), matrix in zip(update.loops, update.factors, room):
-            names: dict[str, Expr] = {t.target.name: self.to.fresh(t.target.name, t.target.type) for t in statements}
+            made = [v for t in statements for v in definitions(t)]
+            names: dict[str, Expr] = {v.name: self.to.fresh(v.name, v.type) for v in made}
             names[loop.var.name] = var = self.to.fresh(loop.var.name, INT)
             body = substitute(statements, names)
             value = _atom(factor, names)
@@ -167,10 +169,7 @@ class _Products:
 
 def _is_alone(update: Update, s: Loop) -> bool:
     """Whether nothing else in a loop touches the array."""
-    own = update.loops[0]
-    return all(update.array.name not in _arrays_of(t) for t in s.body if t is not own) and not any(
-        isinstance(a, Var) and a.name == s.var.name for a in (own.stop, update.loops[1].stop)
-    )
+    return all(update.array.name not in _arrays_of(t) for t in s.body if t is not update.loops[0])
 
 
 def _arrays_of(s: Stmt) -> set[str]:
@@ -185,17 +184,6 @@ def _arrays_of(s: Stmt) -> set[str]:
             found.add(node.name)
         waiting.extend(ir.children(node))
     return found
-
-
-def _computing(factor: Expr, statements: Iterable[Stmt]) -> tuple[ir.Assign, ...]:
-    """Those of the statements that a factor comes from."""
-    wanted = {factor.name} if isinstance(factor, Var) else set()
-    found: list[ir.Assign] = []
-    for t in reversed(tuple(statements)):
-        if isinstance(t, ir.Assign) and t.target.name in wanted:
-            wanted |= names_read(t)
-            found.append(t)
-    return tuple(found[::-1])
 
 
 def _depends(values: Iterable[Stmt | Expr], counters: tuple[Var, Var]) -> set[Var]:
