@@ -36,6 +36,7 @@ from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
 _OF_SCIPY = re.compile(r"\bscipy_\w+(?=\()")
+_FOREIGN = re.compile(r"\bforeign_\d_\w+(?=\()")
 FACTS = (
     "CONTRACT",
     "ADJOINT",
@@ -62,12 +63,20 @@ WORDS = {"min": "smallest", "max": "largest"}
 def header(*sources: str) -> str:
     """The imports that these programs stand on."""
     names = sorted({name for source in sources for name in _OF_SCIPY.findall(source)})
-    return HEADER + "".join(f"from ampi.kernel.runtime.scipy_calls import {name}\n" for name in names)
+    imports = [f"from ampi.kernel.runtime.scipy_calls import {name}\n" for name in names]
+    for name in sorted({name for source in sources for name in _FOREIGN.findall(source)}):
+        (function,) = TABLE[name].callables
+        imports.append(f"from {function.__module__} import {function.__name__} as {name}\n")
+    return HEADER + "".join(imports)
+
+
+def reserved() -> frozenset[str]:
+    """What a generated file defines besides its programs, and their constants."""
+    return _always_reserved() | {name for name in TABLE if name.startswith("foreign_")}
 
 
 @functools.cache
-def reserved() -> frozenset[str]:
-    """What a generated file defines besides its programs, and their constants."""
+def _always_reserved() -> frozenset[str]:
     imports = (node for node in ast.parse(HEADER).body if isinstance(node, (ast.Import, ast.ImportFrom)))
     of_scipy = (name for name in TABLE if name.startswith("scipy_"))
     always = frozenset(a.asname or a.name for node in imports for a in node.names)
@@ -118,19 +127,19 @@ def _template(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-class _Fill(ast.NodeTransformer):
-    """Puts trees in the place of the names in a template."""
-
-    def __init__(self, names: dict[str, ast.expr]) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.names.get(node.id, node)
+def _fill(text: str, *trees: ast.expr) -> Any:
+    """The template with trees in the place of its names."""
+    return _with(_template(text), dict(zip(ARGUMENTS, trees)))
 
 
-def _fill(text: str, *trees: ast.expr) -> ast.expr:
-    template = ast.parse(text, mode="eval").body
-    return _Fill(dict(zip(ARGUMENTS, trees))).visit(template)
+def _with(node: Any, names: dict[str, ast.expr]) -> Any:
+    if isinstance(node, ast.Name):
+        return names.get(node.id, node)
+    if isinstance(node, list):
+        return [_with(n, names) for n in node]
+    if isinstance(node, ast.AST):
+        return type(node)(**{field: _with(value, names) for field, value in ast.iter_fields(node)})
+    return node
 
 
 def _tree(value: ir.Expr) -> ast.expr:

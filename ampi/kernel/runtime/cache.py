@@ -31,6 +31,7 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
 from numba.core.codegen import RuntimeLinker
 from numba.core.environment import Environment, lookup_environment
+from numba.core.extending import _Intrinsic
 from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
 from numba.stencils.stencil import StencilFunc
@@ -41,6 +42,7 @@ from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.listed_arrays import whole_lists
 from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced, counted
+from ampi.kernel.runtime.quick_compilation import quick_compilation
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
 # --------------------------------------------------------------------------------------------------- fingerprints
@@ -173,6 +175,8 @@ class _Identity:
             return self.of_function(value.py_func, given), _declared(value)
         if isinstance(value, (StencilFunc, DUFunc, GUFunc)):
             return self.of_loops(value)
+        if isinstance(value, _Intrinsic):
+            return self.of_function(value._defn, None)
         if isinstance(value, python_types.ModuleType):
             return value.__name__, self.of_module(value, code)
         if isinstance(value, np.ndarray):
@@ -477,6 +481,7 @@ def _compile_once(
             inside.enter_context(deep_recursion())
             inside.enter_context(vectorised_extremes())
             inside.enter_context(whole_lists())
+            inside.enter_context(quick_compilation())
         return compile(sig)
 
 

@@ -1,0 +1,144 @@
+"""What Numba does twice and more while it compiles a function, done once.
+
+To reconstruct single assignment Numba goes through the whole function twice for each variable that is assigned more
+than once, of which a derivative program has hundreds: a third of its compilation.  Here each variable has the places
+where it stands.  The algorithm, the steps of it and what comes out are Numba's: Rastello and Bouchez Tichadou,
+*SSA-based Compiler Design*, 4 and 5.  Numba enters each variable in the scope of each block, where there is one scope;
+and it asks for each operation of two numbers all that can be meant by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numba.core import ir, ssa, types, untyped_passes
+from numba.core.analysis import compute_cfg_from_blocks
+
+
+@contextlib.contextmanager
+def quick_compilation() -> Iterator[None]:
+    """What Numba compiles inside is compiled by what stands below.
+
+    To be used while Numba's lock for compilation is held.
+    """
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (ssa, "_run_ssa", reconstructed),
+        (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
+        (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
+    )
+    with contextlib.ExitStack() as stack:
+        for owner, name, ours in replaced:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, ours)
+        yield
+
+
+def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
+    """The signature of a function for types of arguments, sought once for numbers and arrays."""
+    known: dict[Any, Any] = {}
+
+    def get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or not all(isinstance(a, (types.Number, types.Boolean, types.Array)) for a in args):
+            return typed(function, context, args, kws)
+        key = (id(context), function, tuple(args))
+        if key not in known:
+            known[key] = typed(function, context, args, kws)
+        return known[key]
+
+    return get_call_type
+
+
+def _enter_in_scopes(blocks: dict[int, Any]) -> None:
+    """Make each scope of a function's blocks know all variables of the function."""
+    variables = {v.name: v for block in blocks.values() for statement in block.body for v in statement.list_vars()}
+    for scope in {id(block.scope): block.scope for block in blocks.values()}.values():
+        for name, variable in variables.items():
+            if name not in scope.localvars:
+                scope.localvars.define(name, variable)
+
+
+def reconstructed(blocks: dict[int, Any]) -> dict[int, Any]:
+    """The same blocks in single assignment; as `numba.core.ssa._run_ssa`."""
+    if not blocks:
+        return {}
+    graph = compute_cfg_from_blocks(blocks)
+    names = ssa._find_defs_violators(blocks, graph)
+    if not names:
+        return blocks
+    function = _Function(blocks, graph, names)
+    for name in names:
+        function.separate(name)
+    return function.blocks()
+
+
+class _Function:
+    def __init__(self, blocks: dict[int, Any], graph: Any, names: Any) -> None:
+        self.old = blocks
+        self.graph = graph
+        self.frontiers = ssa._iterated_domfronts(graph)
+        self.scope = ssa._get_scope(blocks)
+        self.bodies = {label: list(block.body) for label, block in blocks.items()}
+        self.phis: dict[int, list[Any]] = defaultdict(list)
+        self.places: dict[str, dict[int, list[int]]] = {name: {} for name in names}
+        for label, body in self.bodies.items():
+            for place, statement in enumerate(body):
+                for name in {v.name for v in statement.list_vars()} | _assigned(statement):
+                    if name in self.places:
+                        self.places[name].setdefault(label, []).append(place)
+
+    def separate(self, name: str) -> None:
+        """Give each definition of a variable a name of its own, and each use the one that reaches it."""
+        places = self.places[name]
+        definitions: Any = defaultdict(list)
+        states = {"scope": self.scope, "varname": name, "defmap": definitions}
+        self._rewrite(places, states, ssa._FreshVarHandler())
+        phis: Any = defaultdict(list)
+        states |= {
+            "phimap": phis,
+            "cfg": self.graph,
+            "phi_locations": ssa._compute_phi_locations(self.frontiers, definitions),
+        }
+        where = {id(self.bodies[label][p]): p for label, of_block in places.items() for p in of_block}
+        self._rewrite(places, states, _Uses(where))
+        for label, found in phis.items():
+            self.phis[label] = found + self.phis[label]
+
+    def _rewrite(self, places: dict[int, list[int]], states: dict[str, Any], handler: Any) -> None:
+        before = []  # the identities of what is replaced must not be those of others
+        for label, of_block in places.items():
+            states |= {"label": label, "block": self.old[label]}
+            body = self.bodies[label]
+            for place in of_block:
+                statement = body[place]
+                before.append(statement)
+                on = handler.on_assign if isinstance(statement, ir.Assign) else handler.on_other
+                body[place] = on(states, statement)
+
+    def blocks(self) -> dict[int, Any]:
+        found = {}
+        for label, old in self.old.items():
+            found[label] = ir.Block(scope=old.scope, loc=old.loc)
+            found[label].body = self.phis[label] + self.bodies[label]
+        return found
+
+
+def _assigned(statement: Any) -> set[str]:
+    return {statement.target.name} if isinstance(statement, ir.Assign) else set()
+
+
+class _Uses(ssa._FixSSAVars):
+    """Numba's search for the definitions that reach uses, where each statement's place is known."""
+
+    def __init__(self, places: dict[int, int]) -> None:
+        super().__init__(ssa._CacheListVars())
+        self.places = places
+
+    def _stmt_index(self, defstmt: Any, block: Any, stop: int = -1) -> int:
+        found = self.places.get(id(defstmt), _NOWHERE)
+        return found if stop == -1 or found < stop else _NOWHERE
+
+
+_NOWHERE = 1 << 60
