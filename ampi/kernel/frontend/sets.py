@@ -2,10 +2,12 @@
 
 * ``x in {1, 2}``, and a name for such a set, is a tuple;
 * ``s = set(a)`` is the array of what is in ``a``, each once;
-* ``s = set()`` to which numbers are added is a list: ``s.add(x)`` is ``if x not in s: s.append(x)``.
+* ``s = set()`` to which numbers are added is a list: ``s.add(x)`` is ``if x not in s: s.append(x)``;
+* ``a & b``, ``a - b`` and ``a.intersection(b)`` are the array of what is in ``a`` and (not) in ``b``, ``a | b`` that of
+  both.
 
 Numba goes through sets in the order of hashes, which is not followed here: loops over sets are refused, as is all but
-looking, adding and counting.
+looking, adding, counting and this.
 """
 
 from __future__ import annotations
@@ -18,21 +20,30 @@ import numpy as np
 
 from ampi.kernel.frontend.list_nodes import Known, assign, loop, name_of, named, placed
 
-ADVICE = "a set here can be looked in (x in s), added to and counted; use a tuple, or np.unique of an array"
+ADVICE = "a set here can be looked in (x in s), added to, counted, intersected and united; use a tuple, or np.unique"
+_METHODS = {
+    "intersection": ast.BitAnd,
+    "difference": ast.Sub,
+    "union": ast.BitOr,
+    "symmetric_difference": ast.BitXor,
+}
+_OPERATORS = tuple(_METHODS.values())
 
 
 def spell_sets(
     definition: ast.FunctionDef, known: dict[str, Any], fresh: Callable[[str], str], fail: Callable[..., Any]
 ) -> None:
     """Rewrite a function in place."""
-    makes = lambda node: _makes_a_set(node, known)
+    names: set[str] = set()
+    makes = lambda node: _makes_a_set(node, known, names)
     _name_apart(definition, makes, fresh)
-    names = {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)}  # type: ignore[attr-defined]
+    while found := {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)} - names:  # type: ignore[attr-defined]
+        names |= found
     uses = _Uses(names, makes)
     uses.visit(definition)
     for node in uses.others:
         fail(node, f"the set '{node.id}' as a whole", ADVICE)
-    _Spelling(names, uses, makes, fresh).visit(definition)
+    _Spelling(names, uses, makes, fresh, fail).visit(definition)
 
 
 def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]) -> None:
@@ -62,11 +73,25 @@ class _Rename(ast.NodeTransformer):
         return ast.copy_location(ast.Name(self.other, node.ctx), node) if node.id == self.name else node
 
 
-def _makes_a_set(node: ast.AST, known: dict[str, Any]) -> bool:
+def _makes_a_set(node: ast.AST, known: dict[str, Any], names: set[str]) -> bool:
+    """Whether an expression is a new set; ``names`` are those of sets."""
     if isinstance(node, ast.Set):
         return not any(isinstance(v, ast.Starred) for v in node.elts)
+    parts = _combined(node)
+    if parts is not None:
+        return all(name_of(p) in names or _makes_a_set(p, known, names) for p in parts[1:])
     is_call = isinstance(node, ast.Call) and not node.keywords and len(node.args) <= 1
     return is_call and known.get(name_of(node.func) or "") in (set, frozenset)  # type: ignore[attr-defined]
+
+
+def _combined(node: ast.AST) -> tuple[Any, ast.expr, ast.expr] | None:
+    """An operation of two sets, and these; None for anything else."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
+            return type(op), left, right
+        case ast.Call(func=ast.Attribute(value=left, attr=attr), args=[right], keywords=[]) if attr in _METHODS:
+            return _METHODS[attr], left, right
+    return None
 
 
 def _binds(node: ast.AST) -> bool:
@@ -85,6 +110,14 @@ class _Uses(ast.NodeVisitor):
         self.added: set[str] = set()
         self.counted: set[str] = set()
         self.others: list[ast.Name] = []
+
+    def visit(self, node: ast.AST) -> None:
+        parts = _combined(node)
+        if parts is None or not self.makes(node):
+            return super().visit(node)
+        for part in parts[1:]:
+            if name_of(part) not in self.names:
+                self.visit(part)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if not (_binds(node) and name_of(node.targets[0]) in self.names and self.makes(node.value)):
@@ -118,19 +151,25 @@ class _Uses(ast.NodeVisitor):
 
 class _Spelling(ast.NodeTransformer):
     def __init__(
-        self, names: set[str], uses: _Uses, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]
+        self,
+        names: set[str],
+        uses: _Uses,
+        makes: Callable[[ast.AST], bool],
+        fresh: Callable[[str], str],
+        fail: Callable[..., Any],
     ) -> None:
-        self.names, self.uses, self.makes, self.fresh = names, uses, makes, fresh
+        self.names, self.uses, self.makes, self.fresh, self.fail = names, uses, makes, fresh, fail
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         name = name_of(node.targets[0])
         if name not in self.names or not self.makes(node.value):
             return self.generic_visit(node)
-        items = self.items(node.value)
+        before: list[ast.stmt] = []
+        items = self.items(node.value, before)
         if name not in self.uses.added:
-            node.value = placed(self.array(items) if name in self.uses.counted else self.looked_in(items), node)
-            return node
-        made: list[ast.stmt] = [assign(name, ast.List([], ast.Load()))]
+            value = self.array(items) if name in self.uses.counted else self.looked_in(items)
+            return [placed(s, node) for s in (*before, assign(name, value))]
+        made: list[ast.stmt] = [*before, assign(name, ast.List([], ast.Load()))]
         if isinstance(items, ast.Tuple):
             made += [s for item in items.elts for s in self.added(name, item)]
         else:
@@ -145,13 +184,30 @@ class _Spelling(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        self.generic_visit(node)
-        if _is_membership(node) and self.makes(node.comparators[0]):
-            node.comparators = [placed(self.looked_in(self.items(node.comparators[0])), node)]
+        if not (_is_membership(node) and self.makes(node.comparators[0])):
+            return self.generic_visit(node)
+        node.left = self.visit(node.left)
+        before: list[ast.stmt] = []
+        found = self.looked_in(self.items(node.comparators[0], before))
+        if before:
+            self.fail(node, "two sets that are combined where something is looked for", "give a name to what they make")
+        node.comparators = [placed(found, node)]
         return node
 
-    def items(self, node: Any) -> ast.expr:
-        """What a set is made of."""
+    def items(self, node: Any, before: list[ast.stmt]) -> ast.expr:
+        """What a set is made of; ``before`` receives the statements that make it."""
+        parts = _combined(node)
+        if parts is not None:
+            operation, *operands = parts
+            left, right = (self.operand(p, before) for p in operands)
+            if operation is ast.BitAnd:
+                return self.kept(left, ast.In(), right)
+            if operation is ast.Sub:
+                return self.kept(left, ast.NotIn(), right)
+            arrays = [self.array(left), self.array(right)]
+            if operation is ast.BitXor:
+                arrays = [self.kept(left, ast.NotIn(), right), self.kept(right, ast.NotIn(), left)]
+            return ast.Call(Known(np.append), arrays, [])
         elements = node.elts if isinstance(node, ast.Set) else node.args
         elements = [self.visit(e) for e in elements]
         if isinstance(node, ast.Set) or not elements:
@@ -160,6 +216,21 @@ class _Spelling(ast.NodeTransformer):
 
     def looked_in(self, items: ast.expr) -> ast.expr:
         return items if isinstance(items, ast.Tuple) else self.array(items)
+
+    def operand(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
+        """The name of a set, or one for a set without."""
+        if name_of(node) in self.names:
+            return node
+        name = self.fresh("set")
+        before.append(assign(name, self.array(self.items(node, before))))
+        return named(name)
+
+    def kept(self, items: ast.expr, op: ast.cmpop, others: ast.expr) -> ast.expr:
+        """The array of those items that are (not) among others."""
+        value = self.fresh("value")
+        condition: ast.expr = ast.Compare(named(value), [op], [others])
+        generator = ast.comprehension(named(value, ast.Store()), items, [condition], 0)
+        return ast.Call(Known(np.array), [ast.ListComp(named(value), [generator])], [])
 
     def array(self, items: ast.expr) -> ast.expr:
         """The array of what is in it, each once."""
