@@ -22,6 +22,7 @@ from ampi.kernel.frontend import (
     array_values,
     compositions,
     expressions,
+    foreign_intrinsics,
     operator_functions,
     random_draws,
     scipy_special,
@@ -147,6 +148,8 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
         values, keywords = call_values(builder, node, lists=function is np.asarray)
         if array_functions.is_of_arrays(handler, [*values, *keywords.values()]):
             return array_functions.call(builder, node, handler, values, keywords)
+    if foreign_intrinsics.is_foreign(function):
+        return foreign_intrinsics.call(builder, node, function)
     if handler is None and not is_known(function):
         refuse(builder, node, function)
     if inspect.isfunction(function) and intrinsics.lookup(function) is None and handler is None:

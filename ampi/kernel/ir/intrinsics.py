@@ -24,6 +24,7 @@ import builtins
 import cmath
 import functools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -259,6 +260,14 @@ WITHOUT = {entry.name for entry in _ENTRIES if UNKNOWN in entry.partials}
 """Operations that lack a derivative."""
 
 _NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for function in entry.callables}
+
+
+def foreign(function: Any, arity: int) -> str:
+    """The operation that calls a function of another module, with a result that is constant."""
+    name = f"foreign_{arity}_" + re.sub(r"\W", "_", f"{function.__module__}_{function.__name__}")
+    text = f"{name}({', '.join(ARGUMENTS[:arity])})"
+    TABLE[name] = Intrinsic(name, text, (None,) * arity, (function,), cost=20)
+    return name
 
 
 def lookup(function: Callable[..., Any]) -> str | None:

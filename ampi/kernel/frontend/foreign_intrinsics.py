@@ -1,0 +1,44 @@
+"""Calls of ``@numba.extending.intrinsic`` functions of integers: constants, as far as derivatives go.
+
+Such a function is LLVM code: a population count, the bits of a number.  Given integers alone it can carry no
+derivative, whatever it returns, and derivative programs call it again; the function must have no other effect.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+from numba import types
+from numba.core.extending import _Intrinsic
+
+from ampi.kernel import ir
+from ampi.kernel.frontend import expressions
+from ampi.kernel.ir import intrinsics
+
+
+def is_foreign(function: Any) -> bool:
+    return isinstance(function, _Intrinsic)
+
+
+def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
+    """The value of a call."""
+    named = f"{function.__module__}.{function.__name__}"
+    if getattr(sys.modules.get(function.__module__), function.__name__, None) is not function:
+        builder.fail(
+            node,
+            f"{named}, an intrinsic of Numba's, is no name of its module",
+            "define it at the top level",
+        )
+    if function.__module__ == "__main__":
+        builder.fail(node, f"{named} is defined in the script that runs", "move it to a module that can be imported")
+    arguments = expressions.spread(builder, node.args)
+    integers = all(isinstance(getattr(a, "type", None), (types.Integer, types.Boolean)) for a in arguments)
+    if node.keywords or not integers or not 1 <= len(arguments) <= len(intrinsics.ARGUMENTS):
+        builder.fail(
+            node,
+            f"{named}, an intrinsic of Numba's, of other things than one to four integers",
+            "write it in Python, or give its derivative with ampi.custom_jvp",
+        )
+    return builder.operation(node, intrinsics.foreign(function, len(arguments)), function, *arguments)

@@ -1,0 +1,48 @@
+"""Functions in LLVM's language, as packages have them."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+@intrinsic
+def ones_in(typing_context, x):
+    """How many bits are set."""
+    if not isinstance(x, types.Integer):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        kind = value.type
+        name = f"llvm.ctpop.i{kind.width}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return context.cast(builder, builder.call(function, [value]), x, types.int64)
+
+    return types.int64(x), generate
+
+
+@intrinsic
+def as_number(typing_context, x):
+    """The double that has these bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def as_bits(typing_context, x):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def higher(typing_context, x, y):
+    def generate(context, builder, signature, arguments):
+        return builder.icmp_signed(">", *arguments)
+
+    return types.boolean(types.int64, types.int64), generate

@@ -1,0 +1,146 @@
+"""Intrinsics of other packages in kernels, called with integers: what kernels do is what Numba does, and gradients are
+those of the same programs in plain Python."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import llvm_functions
+import numba
+import numpy as np
+import pytest
+from llvm_functions import as_number, ones_in
+from numba.extending import intrinsic
+
+import ampi
+
+cache = importlib.import_module("ampi.kernel.runtime.cache")
+A = np.array([0.3, -0.8, 1.2, 0.5, 0.7])
+INDEX = np.array([4, 0, 3, 255, 7], dtype=np.uint8)
+
+
+def counted(a, index):
+    s = 0.0
+    for i in range(a.shape[0]):
+        s = s * 0.5 + a[i] ** 2 * ones_in(index[i])
+        if llvm_functions.higher(ones_in(index[i] & np.uint8(6)), 1):
+            s *= a[0]
+    return s
+
+
+def counted_by_hand(a, index):
+    s = 0.0
+    for i in range(a.shape[0]):
+        s = s * 0.5 + a[i] ** 2 * int(index[i]).bit_count()
+        if (int(index[i]) & 6).bit_count() > 1:
+            s *= a[0]
+    return s
+
+
+def numbers(a, index):
+    bits = 4607182418800017408  # of 1.0
+    foreign_1_llvm_functions_as_number = a[0] * a[1]
+    return as_number(bits + int(index[0])) * foreign_1_llvm_functions_as_number + as_number(4611686018427387904)
+
+
+def numbers_by_hand(a, index):
+    return np.array([4607182418800017408 + int(index[0])]).view(float)[0] * a[0] * a[1] + 2.0
+
+
+def threads(a, index):
+    b = np.empty_like(a)
+    for i in numba.prange(a.shape[0]):
+        b[i] = a[i] ** 3 + ones_in(index[i])
+    return b.sum()
+
+
+def threads_by_hand(a, index):
+    return np.sum(a**3) + sum(int(i).bit_count() for i in index)
+
+
+KERNELS = [
+    (counted, counted_by_hand, {}),
+    (numbers, numbers_by_hand, {}),
+    (threads, threads_by_hand, {"parallel": True}),
+]
+
+
+@pytest.mark.parametrize("f, by_hand, options", KERNELS, ids=lambda f: getattr(f, "__name__", ""))
+def test_derivatives(f, by_hand, options):
+    kernel = ampi.kernel(f, **options)
+    program = lambda a: kernel(a, INDEX)
+    assert kernel(A, INDEX) == pytest.approx(by_hand(A, INDEX), rel=1e-14)
+    gradient = np.array([by_hand(A + 1e-30j * e, INDEX).imag / 1e-30 for e in np.eye(A.size)])
+    np.testing.assert_allclose(ampi.grad(program)(A), gradient, rtol=1e-13)
+    _, tangents = ampi.jvp(program, (A,), (np.eye(A.size),), vectorised=True)
+    np.testing.assert_allclose(tangents, gradient, rtol=1e-13)
+    d = np.cos(A)
+    expected = (ampi.grad(program)(A + 1e-6 * d) - ampi.grad(program)(A - 1e-6 * d)) / 2e-6
+    np.testing.assert_allclose(ampi.hvp(program, A, d), expected, rtol=1e-6, atol=1e-9)
+
+
+def of_a_number(a, index):
+    return a[0] * llvm_functions.as_bits(a[1])
+
+
+def kernel_with(factor):
+    @intrinsic
+    def function(typing_context, x):
+        def generate(context, builder, signature, arguments):
+            return builder.mul(arguments[0], arguments[0].type(factor))
+
+        return x(x), generate
+
+    return lambda a, i: a[0] * function(i[0])
+
+
+REFUSED = [
+    (of_a_number, r"llvm_functions\.as_bits, .* other things than .*integers(.|\n)*custom_jvp"),
+    (kernel_with(3), r"function, .* no name of its module(.|\n)*top level"),
+]
+
+
+@pytest.mark.parametrize("f, message", REFUSED, ids=["of_a_number", "nowhere"])
+def test_others_are_refused(f, message):
+    with pytest.raises(ampi.KernelError, match=message):
+        ampi.grad(lambda a: ampi.kernel(f)(a, INDEX))(A)
+
+
+PROGRAM = """
+import sys, numpy as np, ampi
+{definition}
+@ampi.kernel
+def kernel(a, i):
+    return a * ones(i)
+print(ampi.grad(kernel)(0.5, 7))
+"""
+
+
+OF_THE_SCRIPT = """
+from numba.extending import intrinsic
+@intrinsic
+def ones(typing_context, x):
+    return x(x), lambda context, builder, signature, arguments: arguments[0]
+"""
+
+
+def test_another_process_takes_them_from_the_cache(tmp_path):
+    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
+    environment = {**os.environ, "AMPI_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": os.pathsep.join(folders)}
+
+    def run(definition):
+        (tmp_path / "program.py").write_text(PROGRAM.format(definition=definition))
+        command = [sys.executable, tmp_path / "program.py"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert [run("from llvm_functions import ones_in as ones").stdout for _ in range(2)] == ["3.0\n"] * 2
+    source = (
+        "from llvm_functions import intrinsic, types, cgutils, ir\n@intrinsic\ndef ones(context, x):\n    return None"
+    )
+    assert "is defined in the script that runs" in run(source).stderr
+
+
+def test_what_such_a_function_is_belongs_to_the_key():
+    assert cache.identity(kernel_with(3)) == cache.identity(kernel_with(3))
+    assert cache.identity(kernel_with(3)) != cache.identity(kernel_with(4))
