@@ -1,8 +1,10 @@
-"""Ufuncs that Numba compiled (``@numba.vectorize``) of active arrays: a kernel over their elements."""
+"""Ufuncs whose derivatives are those of a kernel over their elements: what Numba compiled (``@numba.vectorize``), and
+SciPy's special functions with respect to parameters."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -44,8 +46,23 @@ def apply(ufunc: Any, method: str, inputs: tuple, keywords: dict[str, Any]) -> A
 def _function(ufunc: Any) -> Callable[..., Any] | None:
     if getattr(ufunc, "signature", None) is not None:
         return None
+    if isinstance(ufunc, np.ufunc):
+        return _element_of_special(ufunc.__name__, ufunc.nin) if _is_special(ufunc) else None
     dispatcher = getattr(ufunc, "_dispatcher", ufunc)
     return getattr(dispatcher, "py_func", None)
+
+
+def has_kernel(ufunc: np.ufunc, inputs: tuple, active: tuple) -> bool:
+    """Whether kernels know the derivatives of a function of ``scipy.special`` with respect to its active arguments."""
+    if not _is_special(ufunc) or any(np.asarray(plain_of(x)).dtype.kind == "c" for x in inputs):
+        return False
+    from .kernel.frontend.scipy_special import knows_derivatives
+
+    return knows_derivatives(ufunc.__name__, active)
+
+
+def _is_special(ufunc: np.ufunc) -> bool:
+    return getattr(sys.modules.get("scipy.special"), ufunc.__name__, None) is ufunc
 
 
 def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact: np.ndarray) -> Any:
@@ -59,6 +76,10 @@ def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact:
     flat = [anp.ravel(anp.broadcast_to(x, exact.shape)) for x in arrays]
     result = anp.empty(exact.size, exact.dtype)
     loop(_element(function), *flat, result)
+    if isinstance(ufunc, np.ufunc):  # kernels may round otherwise, and values are those of the function itself
+        found = plain_of(result)
+        with np.errstate(invalid="ignore"):
+            result = result + np.where(np.isfinite(found), exact.ravel() - found, found.dtype.type(0))
     return anp.reshape(result, exact.shape) if exact.ndim else result[0]
 
 
@@ -77,6 +98,14 @@ def _is_taken(given: Any, code: str) -> bool:
     if isinstance(given, type):
         return np.can_cast({int: "b", float: "e", complex: "F"}[given], code)
     return np.can_cast(given, code)
+
+
+@functools.cache
+def _element_of_special(name: str, count: int) -> Callable[..., Any]:
+    from . import element_loops
+    from .kernel.frontend.scipy_special import by_name
+
+    return getattr(element_loops, f"call_of_{count}")(by_name(name))
 
 
 @functools.cache

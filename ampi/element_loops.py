@@ -1,4 +1,5 @@
-"""Kernels that apply a kernel of single elements to arrays of one dimension; ``of_2`` has two arrays."""
+"""Kernels that apply a kernel of single elements to arrays of one dimension; ``of_2`` has two arrays.  ``call_of_2(f)``
+is a function of two elements that calls what is no Python function."""
 
 from ampi.kernel import kernel
 
@@ -37,3 +38,31 @@ def of_5(f, a, b, c, d, e, result):
 def of_6(f, a, b, c, d, e, g, result):
     for i in range(result.shape[0]):
         result[i] = f(a[i], b[i], c[i], d[i], e[i], g[i])
+
+
+def call_of_1(f):
+    def element(a):
+        return f(a)
+
+    return element
+
+
+def call_of_2(f):
+    def element(a, b):
+        return f(a, b)
+
+    return element
+
+
+def call_of_3(f):
+    def element(a, b, c):
+        return f(a, b, c)
+
+    return element
+
+
+def call_of_4(f):
+    def element(a, b, c, d):
+        return f(a, b, c, d)
+
+    return element

@@ -231,6 +231,10 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
         return _call_without_table(tape, ufunc, inputs, active, keywords)
     terms = rule.terms
     if rule.unknown and any([k in rule.unknown for k in active]):
+        from . import compiled_ufuncs
+
+        if compiled_ufuncs.has_kernel(ufunc, inputs, active):
+            return compiled_ufuncs.apply(ufunc, "__call__", inputs, keywords)
         raise no_rule(ufunc, f" with respect to argument {min(set(active) & set(rule.unknown))}")
     active = tuple([k for k in active if terms[k] is not None])
     if not active:

@@ -1,5 +1,6 @@
 """scipy.special: every elementwise function is differentiated, or an error that names it."""
 
+import importlib
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy_check import check
 
 import ampi
 
+knows_derivatives = importlib.import_module("ampi.kernel.frontend.scipy_special").knows_derivatives
 UFUNCS = sorted(n for n in sp.__all__ if isinstance(getattr(sp, n), np.ufunc))
 # Where a function is not defined around (0.2 … 0.7), or takes whole numbers.
 AT = {
@@ -58,8 +60,29 @@ def test_ufunc_in_each_argument(name):
                 assert ufunc.__name__ in str(error)
     from ampi.scipy_rules import special
 
-    if name in special.PARTIALS:
-        assert right >= sum(entry is not ... for entry in special.PARTIALS[name])
+    entries = (...,) * ufunc.nin if name in special.BY_KERNELS else special.PARTIALS.get(name, ())
+    assert right >= sum(entry is not ... or knows_derivatives(name, (k,)) for k, entry in enumerate(entries))
+
+
+def test_parameters_of_distributions():
+    """Arguments that are broadcast, that are the same array, of single precision, and derivatives of second order."""
+    x = np.array([[0.3, 0.5, 0.7], [1.1, 2.0, 4.0]])
+    check(lambda a, x: sp.gammainc(a, x), np.array([0.7, 1.5, 3.0]), x)
+    check(lambda x: sp.betainc(x, 2.5, x / 5), x)
+    check(lambda v, x: sp.stdtr(v[:, None], x), np.array([1.5, 30.0]), x - 1)
+    check(lambda a: sp.kv(a, np.float32(0.7)) * sp.gammaincinv(a, 0.2), np.array([0.4, 2.3]))
+    check(lambda a, x: sp.gdtr(1.5, a, x, where=x > 0.4, out=np.ones_like(x)), x, x)
+    assert ampi.grad(lambda a: sp.gammainc(a, np.float32(0.5)))(np.float32(1.5)).dtype == np.float32
+    second = ampi.hessian(lambda p: np.sum(sp.stdtr(p[0], p[1:])), np.array([2.5, 0.3, -0.8]))
+    step = np.eye(3) * 1e-4
+    first = ampi.grad(lambda p: np.sum(sp.stdtr(p[0], p[1:])))
+    slopes = [(first(np.array([2.5, 0.3, -0.8]) + h) - first(np.array([2.5, 0.3, -0.8]) - h)) / 2e-4 for h in step]
+    np.testing.assert_allclose(second, slopes, rtol=1e-6, atol=1e-9)
+
+
+def test_an_order_whose_derivative_nobody_knows():
+    with pytest.raises(ampi.ActivityError, match=r"jv has no derivative rule with respect to argument 0"):
+        ampi.grad(lambda v: sp.jv(v, 0.5))(1.5)
 
 
 @pytest.mark.parametrize("axis", [None, 0, -1])

@@ -1,7 +1,8 @@
 """`scipy.special`: partial derivatives of elementwise functions (see `ampi.rules.elementwise`), and other functions.
 
-`...` stands for an argument (an order, a parameter) whose derivative is not known: an error where it is active.  What
-stands neither here nor in autograd's table is an error as well.
+`...` stands for an argument (an order, a parameter) whose derivative is not known here: kernels may know it (see
+`ampi.compiled_ufuncs`); it is an error where they do not.  What stands neither here nor in autograd's table is an error
+as well.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def _ellipk(m: Any) -> Any:
 
 
 PARTIALS: dict[str, tuple] = {
+    "betainc": (..., ..., lambda x, y, w: _beta_density(x, y, w)),
     "betaincc": (..., ..., lambda x, y, w: -_beta_density(x, y, w)),
     "betaincinv": (..., ..., lambda x, y, z: 1 / _beta_density(x, y, z)),
     "bei": (lambda x: sp.beip(x),),
@@ -79,6 +81,8 @@ PARTIALS: dict[str, tuple] = {
     "exprel": (
         lambda x, z: np.where(np.abs(x) < 1e-3, 0.5 + x / 3 + x * x / 8, (np.exp(x) - z) / np.where(x == 0, 1, x)),
     ),
+    "gammainc": (..., lambda x, y: _density(x, y)),
+    "gammaincc": (..., lambda x, y: -_density(x, y)),
     "gammaincinv": (..., lambda x, z: 1 / _density(x, z)),
     "gammainccinv": (..., lambda x, z: -1 / _density(x, z)),
     "huber": (lambda x, y: np.where(np.abs(y) <= x, 0, np.abs(y) - x), lambda x, y: np.clip(y, -x, x)),
@@ -133,9 +137,18 @@ PARTIALS: dict[str, tuple] = {
     "xlog1py": (lambda y: np.log1p(y), lambda x, y: x / (1 + y)),
 }
 
+BY_KERNELS = (
+    *("binom", "chdtri", "chndtr", "chndtrix", "elliprc", "elliprd", "elliprf", "fdtr", "fdtrc", "fdtri", "gdtr"),
+    *("gdtrc", "pdtr", "pdtrc", "poch", "voigt_profile"),
+)
+"""Functions whose derivatives with respect to all arguments are those of kernels."""
+
 for _name, _entries in PARTIALS.items():
     if isinstance(_found := getattr(sp, _name, None), np.ufunc):
         define(_found, partials=_entries)
+for _name in BY_KERNELS:
+    if isinstance(_found := getattr(sp, _name, None), np.ufunc):
+        define(_found, partials=(...,) * _found.nin)
 define(sp.round, constant=True)
 
 

@@ -421,7 +421,9 @@ def test_parameters_that_decide_on_the_number_must_be_passive(f):
     assert np.isfinite(kernel(X))
     for mode in (lambda: ampi.grad(kernel)(X), lambda: ampi.jvp(kernel, (X,), (D,)), lambda: ampi.hvp(kernel, X, D)):
         with pytest.raises(
-            ActivityError, match=r"(np\.random|Generator)\.\w+ has no derivative with respect to what decides"
+            ActivityError,
+            match=r"(?s)(np\.random|Generator)\.\w+ has no derivative with respect to what decides"
+            r".*(gammaincinv\(shape, u\)|draw standard numbers)",
         ):
             mode()
 

@@ -8,14 +8,14 @@ Numba compiles them where numba-scipy is installed, or by their addresses in ``s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numba
 import numpy as np
 
 from ampi.kernel.frontend import scipy_distributions as distributions
-from ampi.kernel.frontend import scipy_integrals as integrals
-from ampi.kernel.ir.scipy_partials import PARTIALS
+from ampi.kernel.ir.scipy_partials import PARTIALS, UNKNOWN
 from ampi.kernel.runtime import scipy_calls
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 from ampi.kernel.runtime.special import digamma
@@ -154,6 +154,25 @@ def ndtr(x):
     return 0.5 * math.erfc(-x * math.sqrt(0.5))
 
 
+@numba.njit
+def erfcx(x):
+    if x < 6.0:
+        return math.exp(x * x) * math.erfc(x)
+    term = total = 1.0
+    for k in range(1, 30):
+        term *= -(k - 0.5) / (x * x)
+        total += term
+    return total / (x * math.sqrt(math.pi))
+
+
+@numba.njit
+def log_ndtr(x):
+    t = x * math.sqrt(0.5)
+    if x < -1.0:
+        return math.log(0.5 * erfcx(-t)) - t * t
+    return math.log1p(-0.5 * math.erfc(t))
+
+
 _STAND_INS: dict[str, Any] = {
     "xlogy": xlogy,
     "xlog1py": xlog1py,
@@ -176,7 +195,8 @@ _STAND_INS: dict[str, Any] = {
     "tandg": tandg,
     "cotdg": cotdg,
     "exp10": exp10,
-    **{name: getattr(integrals, name) for name in integrals.__all__},
+    "erfcx": erfcx,
+    "log_ndtr": log_ndtr,
     **{name: getattr(distributions, name) for name in distributions.__all__},
     "psi": digamma,
     "loggamma": math.lgamma,
@@ -194,9 +214,18 @@ _STAND_INS: dict[str, Any] = {
 def stand_in(function: Any) -> Any:
     """What is differentiated in the place of a function of SciPy's; any other function itself."""
     name = name_in_scipy(function)
-    if name is None:
-        return function
+    found = None if name is None else by_name(name)
+    return function if found is None else found
+
+
+def by_name(name: str) -> Any:
+    """What is differentiated in the place of ``scipy.special.<name>``; None if nothing is known of it."""
     scipy_calls.link()
     if name in _STAND_INS:
         return _STAND_INS[name]
-    return scipy_calls.FUNCTIONS[name] if name in PARTIALS else function
+    return scipy_calls.FUNCTIONS[name] if name in PARTIALS else None
+
+
+def knows_derivatives(name: str, positions: Iterable[int]) -> bool:
+    """Whether ``scipy.special.<name>`` has derivatives with respect to these arguments."""
+    return name in _STAND_INS or (name in PARTIALS and not any(PARTIALS[name][k] == UNKNOWN for k in positions))

@@ -2,8 +2,8 @@
 
 Bessel functions: DLMF 10.6, 10.29; elliptic integrals: DLMF 19.25 in Carlson's forms, which have no 0 / 0 at m = 0;
 exponential integrals: 6.2, 8.19; hypergeometric functions: 13.3, 15.5; error functions: 7.2, 7.10; Owen's T: Owen,
-*Ann. Math. Stat.* 27 (1956).  Quantiles have no derivatives here: what kernels take for them is a step of Newton's
-method from SciPy's value (see `frontend.scipy_quantiles`).
+*Ann. Math. Stat.* 27 (1956); distribution functions: Abramowitz and Stegun, 26.4 to 26.7, and their inverses by the
+implicit function theorem.  `runtime.scipy_parameters` has the derivatives that no function of SciPy's gives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ _SINE = f"sin(x - {math.pi!r} * {_TURNS})"
 _INCOMPLETE = f"{_SINE} * {_SINE} * {_SINE} / 6 * elliprd(1 - {_SINE} * {_SINE}, "
 _BY_FIRST = "(0.5 * (r - elliprd(y, z, x)) / (z - x))"  # of elliprd
 _BY_SECOND = "(0.5 * (r - elliprd(x, z, y)) / (z - y))"
+
+
+_DENSITY = "gamma_density(x, r)"  # at a quantile
+_BETA_DENSITY = "beta_density(x, y, r)"
+_HALVES = "0.5 * x, 0.5 * r"
+_F_RATIO = "0.5 * x, 0.5 * y, x * r / (y + x * r)"  # Fisher's distribution as a beta distribution, at a quantile
+_F_DENSITY = f"(beta_density({_F_RATIO}) * x * y / ((y + x * r) * (y + x * r)))"
+_T_DENSITY_BY_ORDER = (
+    "(0.5 * (digamma(0.5 * x + 0.5) - digamma(0.5 * x) - log1p(y * y / x)) "
+    "+ 0.5 * ((x + 1) * y * y / (x + y * y) - 1) / x)"
+)
 
 
 def _of_order(derivative: str, by_order: str = UNKNOWN) -> tuple[str, str]:
@@ -107,7 +118,59 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
     "hyperu": (UNKNOWN, UNKNOWN, "-d * (x * hyperu(x + 1, y + 1, z))"),
     "hyp2f1": (UNKNOWN, UNKNOWN, UNKNOWN, "d * (x * y / z * hyp2f1(x + 1, y + 1, z + 1, w))"),
     "eval_legendre": _of_order("d * (x * (y * r - eval_legendre(x - 1, y)) / (y * y - 1))"),
-    # quantiles, where Newton's method begins
-    **dict.fromkeys(("stdtrit", "chdtri", "gammainccinv"), (None, None)),
-    **dict.fromkeys(("betaincinv", "fdtri", "chndtrix"), (None, None, None)),
+    # distribution functions, densities, quantiles
+    "gammainc": ("d * gammainc_a(x, y)", "d * gamma_density(x, y)"),
+    "gammaincc": ("-d * gammainc_a(x, y)", "-d * gamma_density(x, y)"),
+    "gammainc_a": ("d * gammainc_aa(x, y)", "d * (gamma_density(x, y) * (log(y) - digamma(x)))"),
+    "gamma_density": ("d * (r * (log(y) - digamma(x)))", "d * (r * ((x - 1) / y - 1))"),
+    "gammaincinv": (f"-d * (gammainc_a(x, r) / {_DENSITY})", f"d / {_DENSITY}"),
+    "gammainccinv": (f"-d * (gammainc_a(x, r) / {_DENSITY})", f"-d / {_DENSITY}"),
+    "chdtri": (f"-d * (gammainc_a({_HALVES}) / gamma_density({_HALVES}))", f"-d / (0.5 * gamma_density({_HALVES}))"),
+    "betainc": ("d * betainc_a(x, y, z)", "d * betainc_b(x, y, z)", "d * beta_density(x, y, z)"),
+    "betaincc": ("-d * betainc_a(x, y, z)", "-d * betainc_b(x, y, z)", "-d * beta_density(x, y, z)"),
+    "betainc_a": (
+        "d * betainc_aa(x, y, z)",
+        "d * betainc_ab(x, y, z)",
+        "d * (beta_density(x, y, z) * (log(z) + digamma(x + y) - digamma(x)))",
+    ),
+    "betainc_b": (
+        "d * betainc_ab(x, y, z)",
+        "d * betainc_bb(x, y, z)",
+        "d * (beta_density(x, y, z) * (log1p(-z) + digamma(x + y) - digamma(y)))",
+    ),
+    "beta_density": (
+        "d * (r * (log(z) + digamma(x + y) - digamma(x)))",
+        "d * (r * (log1p(-z) + digamma(x + y) - digamma(y)))",
+        "d * (r * ((x - 1) / z - (y - 1) / (1 - z)))",
+    ),
+    "betaincinv": (
+        f"-d * (betainc_a(x, y, r) / {_BETA_DENSITY})",
+        f"-d * (betainc_b(x, y, r) / {_BETA_DENSITY})",
+        f"d / {_BETA_DENSITY}",
+    ),
+    "fdtri": (
+        f"-d * (0.5 * betainc_a({_F_RATIO}) / {_F_DENSITY} + r / x)",
+        f"-d * (0.5 * betainc_b({_F_RATIO}) / {_F_DENSITY} - r / y)",
+        f"d / {_F_DENSITY}",
+    ),
+    "stdtr": ("d * stdtr_v(x, y)", "d * t_density(x, y)"),
+    "stdtr_v": ("d * stdtr_vv(x, y)", f"d * (t_density(x, y) * {_T_DENSITY_BY_ORDER})"),
+    "t_density": (f"d * (r * {_T_DENSITY_BY_ORDER})", "-d * (r * ((x + 1) * y / (x + y * y)))"),
+    "stdtrit": ("-d * (stdtr_v(x, r) / t_density(x, r))", "d / t_density(x, r)"),
+    "chndtr": ("d * chn_density(x, y, z)", "d * chndtr_v(x, y, z)", "-d * chn_density(x, y + 2, z)"),
+    "chndtr_v": ("d * chn_density_v(x, y, z)", "d * chndtr_vv(x, y, z)", "-d * chn_density_v(x, y + 2, z)"),
+    "chn_density": (
+        "d * chn_density_x(x, y, z)",
+        "d * chn_density_v(x, y, z)",
+        "d * (0.5 * (chn_density(x, y + 2, z) - r))",
+    ),
+    "chndtrix": (
+        "d / chn_density(r, y, z)",
+        "-d * (chndtr_v(r, y, z) / chn_density(r, y, z))",
+        "d * (chn_density(r, y + 2, z) / chn_density(r, y, z))",
+    ),
+    "ndtri": (f"d * ({_ROOT!r} * exp(0.5 * r * r))",),
+    **dict.fromkeys(("gammainc_aa", "stdtr_vv"), (UNKNOWN,) * 2),
+    **dict.fromkeys(("betainc_aa", "betainc_ab", "betainc_bb"), (UNKNOWN,) * 3),
+    **dict.fromkeys(("chn_density_x", "chn_density_v", "chndtr_vv"), (UNKNOWN,) * 3),
 }  # fmt: skip

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic, overload
 
-from ampi.kernel.runtime.special import digamma
+from ampi.kernel.runtime.scipy_parameters import PARAMETERS
 
 ARITY = {
     **dict.fromkeys(
         "i0 i1 i0e i1e j0 j1 y0 y1 k0 k1 k0e k1e ellipk ellipe ellipkm1 exp1 expi exprel spence dawsn erfi erfinv "
-        "erfcinv ndtri_exp rgamma".split(),
+        "erfcinv ndtri ndtri_exp rgamma".split(),
         1,
     ),
     **dict.fromkeys(
         "iv ive jv yn yv kn kv kve elliprc ellipkinc ellipeinc expn beta betaln poch binom owens_t hyp0f1 "
-        "eval_legendre stdtrit chdtri gammainccinv".split(),
+        "eval_legendre gammainc gammaincc gammaincinv gammainccinv chdtri stdtr stdtrit".split(),
         2,
     ),
-    **dict.fromkeys("elliprf elliprd hyp1f1 hyperu betaincinv fdtri chndtrix".split(), 3),
+    **dict.fromkeys("elliprf elliprd hyp1f1 hyperu betainc betaincc betaincinv fdtri chndtr chndtrix".split(), 3),
     "hyp2f1": 4,
 }
 """How many arguments SciPy's functions of real numbers take."""
@@ -128,46 +126,7 @@ overload(wofz_imag)(lambda x, y: lambda x, y: _wofz_imag(float(x), float(y)))  #
 FUNCTIONS |= {"wofz_real": wofz_real, "wofz_imag": wofz_imag}
 
 
-# ------------------------------------------------------------------------------- derivatives with respect to orders
-
-
-@numba.njit
-def kv_by_order(v, x):
-    """The derivative of ``kv(v, x)`` with respect to ``v``: the integral of t sinh(v t) exp(-x cosh t) over t > 0, by
-    the trapezoidal rule, which converges faster than any power of the step (DLMF 10.32.9)."""
-    step = 0.03125
-    total = 0.0
-    k = 1
-    while k < 100_000:
-        t = k * step
-        far = abs(v) * t - x * math.cosh(t)
-        if far < -745.0 and x * math.sinh(t) > abs(v):
-            break
-        total += t * 0.5 * (math.exp(far) - math.exp(far - 2.0 * abs(v) * t))
-        k += 1
-    return math.copysign(step, v) * total
-
-
-@numba.njit
-def ive_by_order(v, x):
-    """The derivative of ``ive(v, x)``, x > 0, with respect to ``v``: its power series term by term (DLMF 10.38.1)."""
-    log = math.log(0.5 * x)
-    total = 0.0
-    k = 0
-    while k < 1_000_000:
-        order = k + v + 1.0
-        size = math.exp((2.0 * k + v) * log - math.lgamma(k + 1.0) - math.lgamma(order) - x)
-        if order < 0.0 and math.floor(order) % 2.0 != 0.0:
-            size = -size
-        term = size * (log - digamma(order))
-        total += term
-        if order > 0.5 * x + 2.0 and abs(term) < 1e-18 * abs(total):
-            break
-        k += 1
-    return total
-
-
-FUNCTIONS |= {"kv_by_order": kv_by_order, "ive_by_order": ive_by_order}
+FUNCTIONS |= PARAMETERS
 
 
 def __getattr__(name: str) -> Any:

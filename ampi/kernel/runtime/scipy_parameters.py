@@ -1,0 +1,368 @@
+"""Derivatives of SciPy's special functions with respect to parameters and orders, and densities.
+
+Incomplete gamma and beta functions, in first and second order: the series and continued fractions of Press et al.,
+*Numerical Recipes*, 6.2 and 6.4, in Taylor arithmetic: a triple is a number with its first and second derivative along
+one direction.  Student's distribution function is taken from the incomplete beta function (Abramowitz and Stegun,
+26.7.1), the noncentral chi-squared one is a mixture (26.4.25).  Bessel functions: DLMF 10.32, 10.38.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+
+from ampi.kernel.runtime.special import digamma, trigamma
+
+_SMALL = 1e-17  # of the last term, in comparison with the sum
+_TINY = 1e-300
+_MOST = 100_000  # terms
+
+
+# ------------------------------------------------------------------------------------------------ Taylor arithmetic
+
+
+@numba.njit
+def _times(p, q):
+    return p[0] * q[0], p[0] * q[1] + p[1] * q[0], p[0] * q[2] + 2.0 * p[1] * q[1] + p[2] * q[0]
+
+
+@numba.njit
+def _inverse(p):
+    r = 1.0 / p[0]
+    return r, -p[1] * r * r, (2.0 * p[1] * p[1] * r - p[2]) * r * r
+
+
+@numba.njit
+def _log(p):
+    slope = p[1] / p[0]
+    return math.log(p[0]), slope, p[2] / p[0] - slope * slope
+
+
+@numba.njit
+def _lgamma(p):
+    psi = digamma(p[0])
+    return math.lgamma(p[0]), psi * p[1], trigamma(p[0]) * p[1] * p[1] + psi * p[2]
+
+
+@numba.njit
+def _exp(p):
+    r = math.exp(p[0])
+    return r, r * p[1], r * (p[1] * p[1] + p[2])
+
+
+@numba.njit
+def _sum(p, q, factor):
+    """p + factor * q"""
+    return p[0] + factor * q[0], p[1] + factor * q[1], p[2] + factor * q[2]
+
+
+@numba.njit
+def _shifted(p, number):
+    return p[0] + number if abs(p[0] + number) > _TINY else _TINY, p[1], p[2]
+
+
+# ---------------------------------------------------------------------------------------------------------- densities
+
+
+@numba.njit
+def gamma_density(a, x):
+    if x == 0.0:
+        return x ** (a - 1.0) / math.gamma(a)
+    return math.exp((a - 1.0) * math.log(x) - x - math.lgamma(a))
+
+
+@numba.njit
+def beta_density(a, b, x):
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    if x == 0.0 or x == 1.0:
+        return math.exp(front) * x ** (a - 1.0) * (1.0 - x) ** (b - 1.0)
+    return math.exp(front + (a - 1.0) * math.log(x) + (b - 1.0) * math.log1p(-x))
+
+
+@numba.njit
+def t_density(v, t):
+    front = math.lgamma(0.5 * (v + 1.0)) - math.lgamma(0.5 * v)
+    return math.exp(front - 0.5 * (v + 1.0) * math.log1p(t * t / v)) / math.sqrt(math.pi * v)
+
+
+# ------------------------------------------------------------------------------------------ incomplete gamma function
+
+
+@numba.njit
+def _gammainc(a, x):
+    """P(a, x) in Taylor arithmetic along ``a``, without its value where Q is the smaller one."""
+    if not (a > 0.0 and 0.0 <= x):
+        return math.nan, math.nan, math.nan
+    if x == 0.0 or x == math.inf:
+        return 0.0, 0.0, 0.0
+    order = (a, 1.0, 0.0)
+    front = (a * math.log(x) - x, math.log(x), 0.0)
+    if x < a + 1.0:
+        front = _exp(_sum(front, _lgamma(_shifted(order, 1.0)), -1.0))
+        term = total = (1.0, 0.0, 0.0)
+        for k in range(1, _MOST):
+            term = _times(term, _times((x, 0.0, 0.0), _inverse(_shifted(order, float(k)))))
+            total = _sum(total, term, 1.0)
+            if term[0] < _SMALL * total[0] and abs(term[2]) <= _SMALL * abs(total[2]):
+                break
+        return _times(front, total)
+    front = _exp(_sum(front, _lgamma(order), -1.0))
+    b = (x + 1.0 - a, -1.0, 0.0)
+    c = (1.0 / _TINY, 0.0, 0.0)
+    d = h = _inverse(b)
+    close = 0
+    for k in range(1, _MOST):
+        factor = (-k * (k - a), float(k), 0.0)
+        b = _shifted(b, 2.0)
+        d = _inverse(_shifted(_sum(b, _times(factor, d), 1.0), 0.0))
+        c = _shifted(_sum(b, _times(factor, _inverse(c)), 1.0), 0.0)
+        change = _times(c, d)
+        h = _times(h, change)
+        close = close + 1 if _is_one(change) else 0
+        if close == 4:
+            break
+    found = _times(front, h)
+    return -found[0], -found[1], -found[2]
+
+
+@numba.njit
+def _is_one(p):
+    return abs(p[0] - 1.0) < 1e-15 and abs(p[1]) < 1e-15 and abs(p[2]) < 1e-15
+
+
+@numba.njit
+def gammainc_a(a, x):
+    return _gammainc(a, x)[1]
+
+
+@numba.njit
+def gammainc_aa(a, x):
+    return _gammainc(a, x)[2]
+
+
+# ------------------------------------------------------------------------------------------- incomplete beta function
+
+
+@numba.njit
+def _betainc(a, b, x, y):
+    """I(a, b; x) in Taylor arithmetic, without its value where that of the complement is smaller; y = 1 - x."""
+    if not (a[0] > 0.0 and b[0] > 0.0 and 0.0 <= x[0] <= 1.0):
+        return math.nan, math.nan, math.nan
+    if x[0] == 0.0 or y[0] == 0.0:
+        return 0.0, 0.0, 0.0
+    if x[0] < (a[0] + 1.0) / (a[0] + b[0] + 2.0):
+        return _lower_beta(a, b, x, y)
+    found = _lower_beta(b, a, y, x)
+    return -found[0], -found[1], -found[2]
+
+
+@numba.njit
+def _lower_beta(a, b, x, y):
+    front = _sum(_times(a, _log(x)), _times(b, _log(y)), 1.0)
+    front = _sum(front, _lgamma(_sum(a, b, 1.0)), 1.0)
+    front = _sum(_sum(front, _lgamma(_shifted(a, 1.0)), -1.0), _lgamma(b), -1.0)
+    return _times(_exp(front), _fraction(a, b, x))
+
+
+@numba.njit
+def _fraction(a, b, x):
+    both = _sum(a, b, 1.0)
+    c = (1.0, 0.0, 0.0)
+    factor = _times(_times(both, x), _inverse(_shifted(a, 1.0)))
+    d = h = _inverse(_shifted((-factor[0], -factor[1], -factor[2]), 1.0))
+    close = 0
+    for k in range(1, _MOST):
+        left, right = _inverse(_shifted(a, 2.0 * k - 1.0)), _inverse(_shifted(a, 2.0 * k))
+        for odd in range(2):
+            if odd:
+                factor = _times(_times(_shifted(a, 1.0 * k), _shifted(both, 1.0 * k)), (-1.0, 0.0, 0.0))
+                left = _inverse(_shifted(a, 2.0 * k + 1.0))
+            else:
+                factor = _times((1.0 * k, 0.0, 0.0), (k - b[0], -b[1], -b[2]))
+                factor = (-factor[0], -factor[1], -factor[2])
+            factor = _times(_times(factor, x), _times(left, right))
+            d = _inverse(_shifted(_times(factor, d), 1.0))
+            c = _shifted(_times(factor, _inverse(c)), 1.0)
+            change = _times(c, d)
+            h = _times(h, change)
+            close = close + 1 if _is_one(change) else 0
+        if close >= 8:
+            break
+    return h
+
+
+@numba.njit
+def _betainc_along(a, b, x, da, db):
+    return _betainc((a, da, 0.0), (b, db, 0.0), (x, 0.0, 0.0), (1.0 - x, 0.0, 0.0))
+
+
+@numba.njit
+def betainc_a(a, b, x):
+    return _betainc_along(a, b, x, 1.0, 0.0)[1]
+
+
+@numba.njit
+def betainc_b(a, b, x):
+    return _betainc_along(a, b, x, 0.0, 1.0)[1]
+
+
+@numba.njit
+def betainc_aa(a, b, x):
+    return _betainc_along(a, b, x, 1.0, 0.0)[2]
+
+
+@numba.njit
+def betainc_bb(a, b, x):
+    return _betainc_along(a, b, x, 0.0, 1.0)[2]
+
+
+@numba.njit
+def betainc_ab(a, b, x):
+    """By polarisation."""
+    both = _betainc_along(a, b, x, 1.0, 1.0)[2]
+    return 0.5 * (both - _betainc_along(a, b, x, 1.0, 0.0)[2] - _betainc_along(a, b, x, 0.0, 1.0)[2])
+
+
+# ------------------------------------------------------------- distributions of Student and of noncentral chi-squared
+
+
+@numba.njit
+def _stdtr(v, t):
+    """In Taylor arithmetic along ``v``; without the value."""
+    if not v > 0.0 or t != t:
+        return math.nan, math.nan, math.nan
+    r = _inverse((v + t * t, 1.0, 0.0))
+    z = _times((t * t, 0.0, 0.0), r)
+    found = _betainc((0.5, 0.0, 0.0), (0.5 * v, 0.5, 0.0), z, _times((v, 1.0, 0.0), r))
+    half = math.copysign(0.5, t)
+    return half * found[0], half * found[1], half * found[2]
+
+
+@numba.njit
+def stdtr_v(v, t):
+    return _stdtr(v, t)[1]
+
+
+@numba.njit
+def stdtr_vv(v, t):
+    return _stdtr(v, t)[2]
+
+
+@numba.njit
+def _mixture(x, v, nc, kind):
+    """A mixture of chi-squared distributions, whose degrees of freedom are Poisson's: the density (kind 0), its
+    derivatives with respect to x (1) and v (2), the first (3) and second (4) derivative of the distribution function
+    with respect to v."""
+    if not (x >= 0.0 and v > 0.0 and nc >= 0.0):
+        return math.nan
+    half = 0.5 * nc
+    total = 0.0
+    for k in range(_MOST):
+        weight = math.exp(k * math.log(half) - half - math.lgamma(k + 1.0)) if nc > 0.0 else 1.0
+        order = 0.5 * v + k
+        if kind == 3:
+            part = 0.5 * gammainc_a(order, 0.5 * x)
+        elif kind == 4:
+            part = 0.25 * gammainc_aa(order, 0.5 * x)
+        else:
+            part = 0.5 * gamma_density(order, 0.5 * x)
+            if kind == 1:
+                part *= (order - 1.0) / x - 0.5
+            elif kind == 2:
+                part *= 0.5 * (math.log(0.5 * x) - digamma(order))
+        total += weight * part
+        if nc == 0.0 or (k > half and (abs(weight * part) <= _SMALL * abs(total) or weight < _TINY)):
+            break
+    return total
+
+
+@numba.njit
+def chn_density(x, v, nc):
+    return _mixture(x, v, nc, 0)
+
+
+@numba.njit
+def chn_density_x(x, v, nc):
+    return _mixture(x, v, nc, 1)
+
+
+@numba.njit
+def chn_density_v(x, v, nc):
+    return _mixture(x, v, nc, 2)
+
+
+@numba.njit
+def chndtr_v(x, v, nc):
+    return _mixture(x, v, nc, 3)
+
+
+@numba.njit
+def chndtr_vv(x, v, nc):
+    return _mixture(x, v, nc, 4)
+
+
+# ---------------------------------------------------------------------------------------------------- Bessel functions
+
+
+@numba.njit
+def kv_by_order(v, x):
+    """The derivative of ``kv(v, x)`` with respect to ``v``: the integral of t sinh(v t) exp(-x cosh t) over t > 0, by
+    the trapezoidal rule, which converges faster than any power of the step (DLMF 10.32.9)."""
+    step = 0.03125
+    total = 0.0
+    k = 1
+    while k < 100_000:
+        t = k * step
+        far = abs(v) * t - x * math.cosh(t)
+        if far < -745.0 and x * math.sinh(t) > abs(v):
+            break
+        total += t * 0.5 * (math.exp(far) - math.exp(far - 2.0 * abs(v) * t))
+        k += 1
+    return math.copysign(step, v) * total
+
+
+@numba.njit
+def ive_by_order(v, x):
+    """The derivative of ``ive(v, x)``, x > 0, with respect to ``v``: its power series term by term (DLMF 10.38.1)."""
+    log = math.log(0.5 * x)
+    total = 0.0
+    k = 0
+    while k < 1_000_000:
+        order = k + v + 1.0
+        size = math.exp((2.0 * k + v) * log - math.lgamma(k + 1.0) - math.lgamma(order) - x)
+        if order < 0.0 and math.floor(order) % 2.0 != 0.0:
+            size = -size
+        term = size * (log - digamma(order))
+        total += term
+        if order > 0.5 * x + 2.0 and abs(term) < 1e-18 * abs(total):
+            break
+        k += 1
+    return total
+
+
+PARAMETERS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        gamma_density,
+        beta_density,
+        t_density,
+        gammainc_a,
+        gammainc_aa,
+        betainc_a,
+        betainc_b,
+        betainc_aa,
+        betainc_bb,
+        betainc_ab,
+        stdtr_v,
+        stdtr_vv,
+        chn_density,
+        chn_density_x,
+        chn_density_v,
+        chndtr_v,
+        chndtr_vv,
+        kv_by_order,
+        ive_by_order,
+    )
+}
