@@ -222,7 +222,12 @@ def sum_of(s):
 @pytest.mark.mpi(max_size=2)
 @pytest.mark.parametrize(
     "made",
-    [tracked_arrays_by_name, numbers_in_a_list, numbers_of_python, plain_arrays_in_place],
+    [
+        pytest.param(tracked_arrays_by_name, marks=pytest.mark.slow),
+        numbers_in_a_list,
+        pytest.param(numbers_of_python, marks=pytest.mark.slow),
+        plain_arrays_in_place,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_states_of_many_small_parts_take_what_was_given(made):

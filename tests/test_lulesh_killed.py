@@ -66,7 +66,7 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    "ranks, all_ranks", [(1, True), *(pytest.param(8, x, marks=pytest.mark.slow) for x in (False, True))]
+    "ranks, all_ranks", [pytest.param(*x, marks=pytest.mark.slow) for x in ((1, True), (8, False), (8, True))]
 )
 def test_what_was_killed_gives_the_same_gradient(ranks, all_ranks, tmp_path):
     """Once while its steps run, and once in its sweep."""

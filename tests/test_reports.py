@@ -304,7 +304,7 @@ def test_status_and_traceback_stay_the_programs_own(mpiexec, tmp_path):
     assert done.returncode and "ZeroDivisionError" in done.stderr and "traced.py" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("end", ["1 / 0", "sys.exit(3)", "sys.exit('no')"])
+@pytest.mark.parametrize("end", ["1 / 0", pytest.param("sys.exit(3)", marks=pytest.mark.slow), "sys.exit('no')"])
 def test_a_run_that_fails_says_that_there_is_no_report(end, mpiexec, tmp_path):
     program, out = tmp_path / "ends.py", tmp_path / "out"
     program.write_text(f"import sys\nfrom mpi4py import MPI\nif len(sys.argv) > 1:\n    {end}\n")

@@ -480,6 +480,11 @@ def require_values(numbas, name):
         np.testing.assert_allclose(a, b, rtol=1e-14)
 
 
+def half_slow(names, odd):
+    """Every second of these cases, the others being marked slow."""
+    return [pytest.param(n, marks=[pytest.mark.slow] * (k % 2 == odd)) for k, n in enumerate(names)]
+
+
 @pytest.mark.parametrize("name", named(lambda o: "complex_only" not in o))
 def test_derivatives(name):
     function, _, options = CASES[name]
@@ -488,7 +493,7 @@ def test_derivatives(name):
     check.compare(1e-12, against_differences="numpy_differs" not in options)
 
 
-@pytest.mark.parametrize("name", named(lambda o: "real" not in o))
+@pytest.mark.parametrize("name", half_slow(named(lambda o: "real" not in o), 0))
 def test_derivatives_of_complex_numbers(name):
     function, _, options = CASES[name]
     arguments = arguments_of(name, np.complex128)
@@ -505,7 +510,7 @@ def test_single_precision(name):
     Check(function, arguments, active).compare(1e-5, against_differences=False)
 
 
-@pytest.mark.parametrize("name", named(lambda o: "complex_only" not in o))
+@pytest.mark.parametrize("name", half_slow(named(lambda o: "complex_only" not in o), 1))
 def test_each_argument_alone(name):
     function, _, _ = CASES[name]
     arguments = arguments_of(name)

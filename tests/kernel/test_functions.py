@@ -221,10 +221,11 @@ def in_python(x):
     return y
 
 
-def grown_until_it_is_large(x):
+def grown_while_it_is_read(x):
     values = [1.0]
-    while values[-1] < 10.0:
-        values.append(values[-1] + x[0])
+    for value in values:
+        if value < 10.0:
+            values.append(value + x[0])
     return values[0]
 
 
@@ -311,7 +312,7 @@ def digits_of_a_ufunc(x):
         (of_a_class, "the jitclass .*Held", "named tuple"),
         (tried, "try is not supported", "with if"),
         (in_python, "with is not supported", "one kernel before it"),
-        (grown_until_it_is_large, "the list 'values' grows here", "np.empty"),
+        (grown_while_it_is_read, "the list 'values' grows here", "np.empty"),
         (under_another_name, r"'.append\(\)' of a list", "under the name"),
         (as_a_whole, "the list 'values' as a whole", "np.array"),
         (list_of_arrays, "an array in a list that grows", "rows of a matrix"),

@@ -101,7 +101,7 @@ REAL = [n for n in CORPUS if np.float64 in CORPUS[n].dtypes]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 3 else []) for k, name in enumerate(REAL)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 6 else []) for k, name in enumerate(REAL)]
 )
 def test_each_direction_has_what_it_has_alone(name):
     try:
@@ -132,7 +132,7 @@ def compare_tangents(name, dtype):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 3 != 1 else []) for k, name in enumerate(REAL)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 6 != 1 else []) for k, name in enumerate(REAL)]
 )
 def test_each_direction_has_the_tangent_that_it_has_alone(name):
     try:

@@ -401,7 +401,10 @@ def test_threads_need_not_raise_errors_about_sizes():
         ampi.grad(lambda a: ampi.numpy.sum(sizes_in_a_branch(a, b[:3], w, 0)))(a)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.float32, np.complex64])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int64, *(pytest.param(t, marks=pytest.mark.slow) for t in (np.int32, np.uint8, np.float32, np.complex64))],
+)
 def test_threads_count(dtype):
     """Elements that several iterations add to, whatever their type."""
 

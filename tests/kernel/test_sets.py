@@ -114,18 +114,16 @@ def combined(a, index):
     seen = {0, first - 3}
     seen.add(2)
     both = allowed.intersection(seen)
-    either = allowed | seen
     rest = seen - set(index[1:])
     apart = (allowed ^ seen) | {first + 3, first}
-    none = rest & {first + 7}
     apart.add(9)
     s = 0.0
     for i in range(3):
         if i in both and i not in rest:
             s += a[i] ** 3
-        if i in apart or i in none:
+        if i in apart:
             s *= a[1]
-    return s * len(both) + a[0] * len(either) + a[2] * len(apart) + a[4] * len(rest) + a[3] * len(none)
+    return s * len(both) + a[2] * len(apart) + a[4] * len(rest)
 
 
 def in_a_list(a, index):

@@ -3,6 +3,9 @@
 The names in the IR are anything (see ``names``).  Here each gets an identifier of its own, as close to it as can be:
 ``x`` stays ``x``, ``x_bar@3`` becomes ``x_bar``, or ``x_bar_1`` if that is taken.  An identifier is never a word of
 Python, a built-in, or a name that the text around the programs defines, so none of these can be hidden.
+
+Numba calls the second value of ``s`` in a parallel loop ``s_2``, whatever else is called so: where there are such
+loops, no name ends with an underscore and a number.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ from typing import Any
 from ampi.kernel import ir
 from ampi.kernel.ir.names import stem
 
+_NUMBERED = re.compile(r"_\d+$")
 WORDS = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 
 class Identifiers:
     """Gives identifiers to names, those in ``taken`` to none."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str], numbered: bool = True) -> None:
         self.taken = set(taken)
+        self.numbered = numbered
         self.given: dict[str, str] = {}
         self.count: dict[str, int] = {}
 
@@ -35,12 +40,15 @@ class Identifiers:
         return self.given[name]
 
     def new(self, base: str) -> str:
-        identifier = base
+        identifier = self.ended(base)
         while identifier in self.taken:
             self.count[base] = self.count.get(base, 0) + 1
-            identifier = f"{base}_{self.count[base]}"
+            identifier = self.ended(f"{base}_{self.count[base]}")
         self.taken.add(identifier)
         return identifier
+
+    def ended(self, identifier: str) -> str:
+        return identifier if self.numbered or not _NUMBERED.search(identifier) else f"{identifier}_"
 
 
 def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.Function, ...]:
@@ -61,7 +69,7 @@ def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.
 
 
 def _spelled(function: ir.Function, of_module: Identifiers, named: dict[int, str]) -> ir.Function:
-    own = Identifiers(of_module.taken)
+    own = Identifiers(of_module.taken, numbered=not any(map(_is_parallel, ir.walk(function.body))))
     own.given = {name: of_module(name) for name, _ in function.constants}
     arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
     change = lambda v: v if (name := own(v.name)) == v.name else replace(v, name=name)
@@ -74,6 +82,10 @@ def _spelled(function: ir.Function, of_module: Identifiers, named: dict[int, str
         constants=tuple((own(name), array) for name, array in function.constants),
         agreeing=tuple(_changed(s, change, part) for s in function.agreeing),
     )
+
+
+def _is_parallel(node: Any) -> bool:
+    return isinstance(node, ir.Launch) or (isinstance(node, ir.For) and node.parallel)
 
 
 def _parts(function: ir.Function) -> list[ir.Function]:

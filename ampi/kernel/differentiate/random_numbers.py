@@ -19,7 +19,11 @@ from ampi.kernel.ir.ssa import definitions, every, written
 
 ADVICE = "draw standard numbers, and compute with these and the parameters"
 QUANTILE = "take scipy.special.{} of uniform numbers u, outside of the kernel or with numba-scipy"
-QUANTILES = {"gamma": "gammaincinv(shape, u)", "beta": "betaincinv(a, b, u)", "standard_t": "stdtrit(df, u)"}
+QUANTILES = {
+    **dict.fromkeys(("draw_gamma", "draw_by_gamma"), "gammaincinv(shape, u)"),
+    **dict.fromkeys(("draw_beta", "draw_by_beta"), "betaincinv(a, b, u)"),
+    **dict.fromkeys(("draw_standard_t", "draw_by_standard_t"), "stdtrit(df, u)"),
+}
 """What turns a uniform number into one of these distributions, and has derivatives."""
 
 
@@ -77,7 +81,7 @@ def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> 
         if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and random_draws.draws(s.value):
             if any(isinstance(a, ir.Var) and a.name in varied for a in s.value.args[1:]):
                 what = intrinsics.DRAWS[s.value.name]
-                quantile = QUANTILES.get(s.value.name.removeprefix("draw_").removeprefix("by_"))
+                quantile = QUANTILES.get(s.value.name)
                 advice = QUANTILE.format(quantile) if quantile else ADVICE
                 raise ActivityError(
                     f"{function.where(s.line)}: {what} has no derivative with respect to what decides on "

@@ -12,7 +12,8 @@ may add, and a count of what is in it; after the last of them the name stands fo
                                           return sum(l)
 
 The room is an expression where loops say how often they run; otherwise what decides about it is computed beforehand:
-the loop with only those of its statements (its slice, see `Counting`).
+the loop with only those of its statements (its slice, see `Counting`).  Where that depends on the list itself, or on
+what the loop writes, the array grows with the list.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from ampi.kernel.frontend.list_nodes import (
     Filled,
     Known,
     Length,
+    Longer,
     Position,
     assign,
     increase,
@@ -53,6 +55,7 @@ from ampi.kernel.frontend.list_nodes import (
     put,
 )
 
+_ROOM = 16  # for a start
 _WITH_NOTHING_ELSE = "give what it pops a name first, on a line of its own"
 
 # ---------------------------------------------------------------------------------------------------- the list
@@ -70,6 +73,7 @@ class Growing:
         self.rooms = Room(name)
         self.count = self.fresh(f"{name}_count")
         self.array: str | None = None  # the one that holds the list here
+        self.counted = self.grows = False  # how it is known that there is room in it
         self.result: list[ast.stmt] = []
 
     def block(self) -> list[ast.stmt]:
@@ -124,14 +128,13 @@ class Growing:
     def segment(self, inside: list[ast.stmt], kept: list[str] | None) -> None:
         first = inside[0]
         number, room = self.together(inside)
-        self.counted = number == 0
-        if self.counted:
+        self.counted = self.grows = False
+        if number == 0:
             number, counted = 1, self.fresh("room")
             beforehand = Counting(self.spelling, self.rooms, counted).statements(first)
-            if beforehand is None:
-                self.refuse(next(n for n in ast.walk(first) if isinstance(n, ast.stmt) and self.is_unseen(n)))
-            self.result += beforehand
-            room = named(counted)
+            self.grows, self.counted = beforehand is None, beforehand is not None
+            self.result += beforehand or []
+            room = ast.Constant(_ROOM) if beforehand is None else named(counted)
         new = self.fresh(self.name)
         if self.array is None:
             kept = kept or []
@@ -152,10 +155,6 @@ class Growing:
         for statement in inside[:number]:
             self.result += replaced.statement(statement)
         del inside[:number]
-
-    def is_unseen(self, statement: ast.stmt) -> bool:
-        within = [n for n in ast.iter_child_nodes(statement) if isinstance(n, ast.stmt) and changes(n, self.name)]
-        return changes(statement, self.name) and (isinstance(statement, ast.While) or not within)
 
     def together(self, inside: list[ast.stmt]) -> tuple[int, ast.expr]:
         """How many of the next statements have a room that is known before the first of them, and which."""
@@ -255,7 +254,10 @@ class _Changing(ast.NodeTransformer):
         return before, [replace.visit(e) for e in expressions]
 
     def guard(self) -> list[ast.stmt]:
-        """Where the room was counted beforehand: it is another program, which may have been compiled otherwise."""
+        """What is done before something is added: the array is made longer, or, where the room was counted beforehand
+        (by another program, which may have been compiled otherwise), it is checked."""
+        if self.list.grows:
+            return [Longer(named(self.array), named(self.count))]
         if not self.list.counted:
             return []
         full = ast.Compare(named(self.count), [ast.GtE()], [Length(named(self.array))])
@@ -268,12 +270,12 @@ class _Changing(ast.NodeTransformer):
         return [*self.guard(), put(self.array, named(self.count), self.visit(value)), increase(self.count)]
 
     def extend(self, s: ast.stmt, values: ast.expr) -> list[ast.stmt]:
-        if mentions(values, self.name):
+        if mentions(values, self.name) and not is_display(values):
             self.list.refuse(s)
         if is_display(values):
             kept = [self.fresh("value") for _ in values.elts]
             return [
-                *(assign(k, v) for k, v in zip(kept, values.elts)),
+                *(assign(k, self.visit(v)) for k, v in zip(kept, values.elts)),
                 *(x for k in kept for x in self.append(s, named(k))),
             ]
         item, before = self.fresh("item"), []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampi.kernel.frontend.drawn_once import known_by
-from ampi.kernel.frontend.list_nodes import Length, assign, copied, increase, name_of, named, placed
+from ampi.kernel.frontend.list_nodes import Length, Put, assign, copied, increase, name_of, named, placed
 
 CHANGES = {"append": 1, "extend": 1, "insert": 2, "pop": (0, 1), "clear": 0, "reverse": 0, "sort": 0}
 """The methods that change a list, and how many arguments they take."""
@@ -299,6 +299,8 @@ class Counting:
                 s.body, s.orelse = inner or [placed(ast.Pass(), s)], rest
             case ast.Break() | ast.Continue():
                 pass
+            case Put(list=ast.Name(id=other)) if other in self.needed:
+                raise _NotSeen
             case _:
                 return []
         return [s]

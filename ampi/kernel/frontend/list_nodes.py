@@ -13,7 +13,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend import array_values, loops, sequences
 from ampi.kernel.frontend.values import Group, Static, Unknown, Value, is_listed, kind_of, merge_kinds
 from ampi.kernel.ir import index_algebra, inference
-from ampi.kernel.ir.index_algebra import ZERO
+from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
 
 
@@ -65,6 +65,12 @@ class Put(ast.stmt):
     key: str
 
 
+class Longer(ast.stmt):
+    """Room in a list for one item more than ``count``."""
+
+    _fields = ("list", "count")
+
+
 def allocated(builder: Any, node: NewList) -> Value:
     kind = builder.scope.kinds.get(f"list {node.key}")
     if kind is None:
@@ -82,9 +88,17 @@ def length(builder: Any, node: Length) -> ir.Expr:
 
 
 def filled(builder: Any, node: Filled) -> Value:
-    whole = array_values.Range(None, builder.scalar(node.count), None)
-    first = lambda array: array_values.part(builder, node, array, [whole], None)
+    """As many elements as have been counted: there is room for these, and the array may be longer than when it was
+    made."""
+    count = array_values.steady(builder, cast(builder.scalar(node.count), types.intp))
     value = builder.any_value(node.list)
+
+    def first(array: ir.Var) -> ir.Var:
+        type_ = inference.part(array.type, (types.slice2_type,))
+        axes = array_values.axes_for(builder, 1)
+        place = array_values.Place(array, type_, tuple(axes), (count,), tuple(axes), False)
+        return array_values.view(builder, place, None)
+
     if is_listed(value):
         return sequences.of_columns(map(first, value.items))
     return sequences.as_list(builder, first(value))
@@ -127,6 +141,14 @@ def put_item(builder: Any, node: Put) -> None:
     items = tuple(builder.temporary("value", v) for v in items) if len(items) > 1 else items
     for array, item in zip(found.items if is_listed(found) else (found,), items, strict=True):
         builder.emit(ir.Store(array, (place,), cast(item, array.type.dtype)))
+
+
+def make_longer(builder: Any, node: Longer) -> None:
+    count = array_values.steady(builder, cast(builder.scalar(node.count), types.intp))
+    room = builder.temporary("room", ir.Op("add", (count, ONE), types.intp))
+    found = builder.any_value(node.list)
+    for array in found.items if is_listed(found) else (found,):
+        builder.emit(ir.Grow(array, room))
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {

@@ -96,6 +96,7 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
     **statements.STATEMENTS,
     **recursion_nodes.STATEMENTS,
     list_nodes.Put: list_nodes.put_item,
+    list_nodes.Longer: list_nodes.make_longer,
 }
 
 

@@ -150,8 +150,10 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class Grow(Stmt):
-    """Make the one-dimensional local array ``target`` at least ``size`` long, by doubling, keeping its elements: only
-    made by the derivative passes, for what is saved in loops whose length is not known before."""
+    """Make the one-dimensional local array ``target`` at least ``size`` long, by doubling, keeping its elements:
+    for what is saved in loops whose length is not known before, for frames of recursive functions, and for lists.  Its
+    size is another one before and after, and not what it was allocated with: nothing but statements like this and
+    allocations of arrays that end as long as it does may ask for it."""
 
     target: Var
     size: Expr
@@ -445,7 +447,19 @@ def walk(node: Any) -> Iterator[Any]:
         node = waiting.pop()
         if isinstance(node, tuple):
             waiting.extend(reversed(node))
-            continue
-        yield node
-        if not isinstance(node, (Var, Const)):
+        elif isinstance(node, Expr):
+            yield from _within(node)
+        else:
+            yield node
             waiting.extend(reversed(children(node)))
+
+
+def _within(value: Any) -> tuple[Any, ...]:
+    """An expression and all that are inside of it."""
+    if isinstance(value, (Var, Const)):
+        return (value,)
+    known = value.__dict__
+    found = known.get("_within")
+    if found is None:
+        found = known["_within"] = (value, *(n for child in children(value) for n in _within(child)))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -53,18 +54,21 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
 
 
 def map_expression(e: Expr, change: Any) -> Expr:
-    """An expression with ``change`` applied to its variables (also to arrays) and constants."""
+    """An expression with ``change`` applied to its variables, also to arrays; itself if nothing changes."""
     match e:
-        case Op():
-            return replace(e, args=tuple(map_expression(a, change) for a in e.args))
-        case ir.Load():
-            return replace(e, array=change(e.array), index=tuple(map_expression(i, change) for i in e.index))
-        case Size():
-            return replace(e, array=change(e.array))
         case Var():
             return change(e)
-        case _:
-            return e
+        case Op(args=args):
+            new = tuple([map_expression(a, change) for a in args])
+            return e if all(map(operator.is_, new, args)) else Op(e.name, new, e.type)
+        case ir.Load(array=array, index=index):
+            new_array, new = change(array), tuple([map_expression(i, change) for i in index])
+            same = new_array is array and all(map(operator.is_, new, index))
+            return e if same else replace(e, array=new_array, index=new)
+        case Size(array=array):
+            new_array = change(array)
+            return e if new_array is array else replace(e, array=new_array)
+    return e
 
 
 def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ...]:
