@@ -4,6 +4,7 @@ import importlib
 import io
 import random
 
+import numba
 import numpy as np
 import pytest
 from numba.core import errors, ssa, types, untyped_passes
@@ -89,10 +90,49 @@ def test_nothing_is_left_behind():
 
 
 def test_what_has_no_type_is_refused_each_time():
-    import numba
-
     with quick.quick_compilation():
         for _ in range(2):
             with pytest.raises(errors.TypingError, match=r"No implementation of function|Invalid use"):
                 numba.njit(lambda x: x + (1, 2))(np.ones(3))
             assert numba.njit(lambda x: x + 1 + x.sum())(np.ones(3))[0] == 5.0
+
+
+DTYPES = [np.float64, np.float32, np.complex128, np.complex64, np.bool_, np.int8, np.uint16, np.int64, np.uint64]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_elements(seed):
+    """Of arrays of all layouts, by indices of all types, also from the end: read, stored and added to."""
+    drawn = random.Random(seed)
+    ndim = drawn.randint(1, 4)
+    dtype = drawn.choice(DTYPES)
+    shape = [drawn.randint(2, 4) for _ in range(ndim)]
+    array = (np.random.default_rng(seed).uniform(0, 50, [2 * n for n in shape])).astype(dtype)
+    layout = drawn.choice(["C", "F", "A", "transposed", "reversed", "packed"])
+    if layout == "packed":  # not aligned
+        record = np.zeros(shape, np.dtype([("before", np.int8), ("value", dtype)]))
+        record["value"] = array[tuple(slice(n) for n in shape)]
+        array = record["value"]
+    else:
+        array = array[tuple(slice(None, None, 2) for _ in shape)]
+        array = np.array(array, order=layout) if layout in "CF" else array
+        array = {"transposed": array.T, "reversed": array[::-1]}.get(layout, array)
+    kinds = [drawn.choice([np.int64, np.int32, np.uint8, np.uint64, np.int8, int]) for _ in range(ndim)]
+    index = tuple(
+        kind(drawn.randrange(n) if np.dtype(kind).kind == "u" else drawn.randrange(-n, n))
+        for kind, n in zip(kinds, array.shape, strict=True)
+    )
+    literal = drawn.choice(["", "0", "-1"])
+    names = [f"i{k}" for k in range(ndim)]
+    places = ", ".join([*names[:-1], literal or names[-1]])
+    value = {"b": "True", "c": "2.5 + 1.5j"}.get(np.dtype(dtype).kind, "3")
+    text = f"def element(a, {', '.join(names)}):\n    x = a[{places}]\n    a[{places}] = {value}\n"
+    text += "" if np.dtype(dtype).kind == "b" else f"    a[{places}] += x\n"
+    space = {}
+    exec(text + "    return x\n", space)
+    mine, expected = array.copy() if layout != "packed" else array, array.copy()
+    with quick.quick_compilation():
+        found = numba.njit(space["element"])(mine, *index)
+    with np.errstate(over="ignore"):
+        assert found == space["element"](expected, *index)
+    np.testing.assert_array_equal(mine, expected)
