@@ -21,13 +21,27 @@ from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.lowering import Lower
 from numba.np import arrayobj
 
+_PARTS: dict[Any, str] = {
+    ssa: "_run_ssa _FixSSAVars _FreshVarHandler _CacheListVars _find_defs_violators _iterated_domfronts _get_scope "
+    "_compute_phi_locations",
+    untyped_passes: "fixup_var_define_in_scope",
+    types.Function: "get_call_type",
+    Lower: "lower_getitem lower_setitem",
+    arrayobj: "load_item store_item fix_integer_index",
+    cgutils: "get_item_pointer2 unpack_tuple",
+}
+"""What is taken from Numba."""
+
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """What Numba compiles inside is compiled by what stands below.
+    """What Numba compiles inside is compiled by what stands below, unless this is a version that has other parts.
 
     To be used while Numba's lock for compilation is held.
     """
+    if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
+        yield
+        return
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (ssa, "_run_ssa", reconstructed),
         (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
@@ -199,7 +213,7 @@ def _assigned(statement: Any) -> set[str]:
     return {statement.target.name} if isinstance(statement, ir.Assign) else set()
 
 
-class _Uses(ssa._FixSSAVars):
+class _Uses(getattr(ssa, "_FixSSAVars", object)):  # type: ignore[misc]
     """Numba's search for the definitions that reach uses, where each statement's place is known."""
 
     def __init__(self, places: dict[int, int]) -> None:
