@@ -228,19 +228,20 @@ class _Spelling(ast.NodeTransformer):
     def kept(self, items: ast.expr, op: ast.cmpop, others: ast.expr) -> ast.expr:
         """The array of those items that are (not) among others."""
         value = self.fresh("value")
-        condition: ast.expr = ast.Compare(named(value), [op], [others])
-        generator = ast.comprehension(named(value, ast.Store()), items, [condition], 0)
+        return self.listed(items, value, ast.Compare(named(value), [op], [others]))
+
+    def listed(self, items: ast.expr, value: str, *conditions: ast.expr) -> ast.expr:
+        """The array of those items, each called ``value``, for which conditions hold."""
+        generator = ast.comprehension(named(value, ast.Store()), items, list(conditions), 0)
         return ast.Call(Known(np.array), [ast.ListComp(named(value), [generator])], [])
 
     def array(self, items: ast.expr) -> ast.expr:
         """The array of what is in it, each once."""
         if isinstance(items, ast.Tuple):
-            listed: ast.expr = ast.List(items.elts, ast.Load())
+            whole: ast.expr = ast.Call(Known(np.array), [ast.List(items.elts, ast.Load())], [])
         else:
-            value = self.fresh("value")
-            generator = ast.comprehension(named(value, ast.Store()), items, [], 0)
-            listed = ast.ListComp(named(value), [generator])
-        return ast.Call(Known(np.unique), [ast.Call(Known(np.array), [listed], [])], [])
+            whole = self.listed(items, self.fresh("value"))
+        return ast.Call(Known(np.unique), [whole], [])
 
     def added(self, name: str, item: ast.expr) -> list[ast.stmt]:
         value = self.fresh("value")

@@ -1,4 +1,4 @@
-"""What Numba does twice and more while it compiles a function, done once.
+"""Sparse reconstruction of single assignment, memoised typing and direct addressing of elements in Numba's compilation.
 
 To reconstruct single assignment Numba goes through the whole function twice for each variable that is assigned more
 than once, of which a derivative program has hundreds: a third of its compilation.  Here each variable has the places

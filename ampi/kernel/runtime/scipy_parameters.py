@@ -59,6 +59,11 @@ def _sum(p, q, factor):
 
 
 @numba.njit
+def _scaled(p, factor):
+    return factor * p[0], factor * p[1], factor * p[2]
+
+
+@numba.njit
 def _shifted(p, number):
     return p[0] + number if abs(p[0] + number) > _TINY else _TINY, p[1], p[2]
 
@@ -123,8 +128,7 @@ def _gammainc(a, x):
         close = close + 1 if _is_one(change) else 0
         if close == 4:
             break
-    found = _times(front, h)
-    return -found[0], -found[1], -found[2]
+    return _scaled(_times(front, h), -1.0)
 
 
 @numba.njit
@@ -154,8 +158,7 @@ def _betainc(a, b, x, y):
         return 0.0, 0.0, 0.0
     if x[0] < (a[0] + 1.0) / (a[0] + b[0] + 2.0):
         return _lower_beta(a, b, x, y)
-    found = _lower_beta(b, a, y, x)
-    return -found[0], -found[1], -found[2]
+    return _scaled(_lower_beta(b, a, y, x), -1.0)
 
 
 @numba.njit
@@ -171,17 +174,16 @@ def _fraction(a, b, x):
     both = _sum(a, b, 1.0)
     c = (1.0, 0.0, 0.0)
     factor = _times(_times(both, x), _inverse(_shifted(a, 1.0)))
-    d = h = _inverse(_shifted((-factor[0], -factor[1], -factor[2]), 1.0))
+    d = h = _inverse(_shifted(_scaled(factor, -1.0), 1.0))
     close = 0
     for k in range(1, _MOST):
         left, right = _inverse(_shifted(a, 2.0 * k - 1.0)), _inverse(_shifted(a, 2.0 * k))
         for odd in range(2):
             if odd:
-                factor = _times(_times(_shifted(a, 1.0 * k), _shifted(both, 1.0 * k)), (-1.0, 0.0, 0.0))
+                factor = _scaled(_times(_shifted(a, 1.0 * k), _shifted(both, 1.0 * k)), -1.0)
                 left = _inverse(_shifted(a, 2.0 * k + 1.0))
             else:
-                factor = _times((1.0 * k, 0.0, 0.0), (k - b[0], -b[1], -b[2]))
-                factor = (-factor[0], -factor[1], -factor[2])
+                factor = _scaled((b[0] - k, b[1], b[2]), 1.0 * k)
             factor = _times(_times(factor, x), _times(left, right))
             d = _inverse(_shifted(_times(factor, d), 1.0))
             c = _shifted(_times(factor, _inverse(c)), 1.0)
@@ -198,24 +200,14 @@ def _betainc_along(a, b, x, da, db):
     return _betainc((a, da, 0.0), (b, db, 0.0), (x, 0.0, 0.0), (1.0 - x, 0.0, 0.0))
 
 
-@numba.njit
-def betainc_a(a, b, x):
-    return _betainc_along(a, b, x, 1.0, 0.0)[1]
+def _of_betainc(da: float, db: float, order: int) -> Any:
+    """The derivative of this order along ``a`` or ``b``."""
 
+    @numba.njit
+    def derivative(a, b, x):
+        return _betainc_along(a, b, x, da, db)[order]
 
-@numba.njit
-def betainc_b(a, b, x):
-    return _betainc_along(a, b, x, 0.0, 1.0)[1]
-
-
-@numba.njit
-def betainc_aa(a, b, x):
-    return _betainc_along(a, b, x, 1.0, 0.0)[2]
-
-
-@numba.njit
-def betainc_bb(a, b, x):
-    return _betainc_along(a, b, x, 0.0, 1.0)[2]
+    return derivative
 
 
 @numba.njit
@@ -236,8 +228,7 @@ def _stdtr(v, t):
     r = _inverse((v + t * t, 1.0, 0.0))
     z = _times((t * t, 0.0, 0.0), r)
     found = _betainc((0.5, 0.0, 0.0), (0.5 * v, 0.5, 0.0), z, _times((v, 1.0, 0.0), r))
-    half = math.copysign(0.5, t)
-    return half * found[0], half * found[1], half * found[2]
+    return _scaled(found, math.copysign(0.5, t))
 
 
 @numba.njit
@@ -278,29 +269,12 @@ def _mixture(x, v, nc, kind):
     return total
 
 
-@numba.njit
-def chn_density(x, v, nc):
-    return _mixture(x, v, nc, 0)
+def _of_mixture(kind: int) -> Any:
+    @numba.njit
+    def function(x, v, nc):
+        return _mixture(x, v, nc, kind)
 
-
-@numba.njit
-def chn_density_x(x, v, nc):
-    return _mixture(x, v, nc, 1)
-
-
-@numba.njit
-def chn_density_v(x, v, nc):
-    return _mixture(x, v, nc, 2)
-
-
-@numba.njit
-def chndtr_v(x, v, nc):
-    return _mixture(x, v, nc, 3)
-
-
-@numba.njit
-def chndtr_vv(x, v, nc):
-    return _mixture(x, v, nc, 4)
+    return function
 
 
 # ---------------------------------------------------------------------------------------------------- Bessel functions
@@ -343,26 +317,23 @@ def ive_by_order(v, x):
 
 
 PARAMETERS: dict[str, Any] = {
-    function.__name__: function
-    for function in (
-        gamma_density,
-        beta_density,
-        t_density,
-        gammainc_a,
-        gammainc_aa,
-        betainc_a,
-        betainc_b,
-        betainc_aa,
-        betainc_bb,
-        betainc_ab,
-        stdtr_v,
-        stdtr_vv,
-        chn_density,
-        chn_density_x,
-        chn_density_v,
-        chndtr_v,
-        chndtr_vv,
-        kv_by_order,
-        ive_by_order,
-    )
+    "gamma_density": gamma_density,
+    "beta_density": beta_density,
+    "t_density": t_density,
+    "gammainc_a": gammainc_a,
+    "gammainc_aa": gammainc_aa,
+    "betainc_a": _of_betainc(1.0, 0.0, 1),
+    "betainc_b": _of_betainc(0.0, 1.0, 1),
+    "betainc_aa": _of_betainc(1.0, 0.0, 2),
+    "betainc_bb": _of_betainc(0.0, 1.0, 2),
+    "betainc_ab": betainc_ab,
+    "stdtr_v": stdtr_v,
+    "stdtr_vv": stdtr_vv,
+    "chn_density": _of_mixture(0),
+    "chn_density_x": _of_mixture(1),
+    "chn_density_v": _of_mixture(2),
+    "chndtr_v": _of_mixture(3),
+    "chndtr_vv": _of_mixture(4),
+    "kv_by_order": kv_by_order,
+    "ive_by_order": ive_by_order,
 }
