@@ -46,3 +46,15 @@ def higher(typing_context, x, y):
         return builder.icmp_signed(">", *arguments)
 
     return types.boolean(types.int64, types.int64), generate
+
+
+@intrinsic
+def less_than_sum(typing_context, x, y, z, w):
+    def generate(context, builder, signature, arguments):
+        first, *others = arguments
+        total = others[0]
+        for other in others[1:]:
+            total = builder.add(total, other)
+        return builder.icmp_signed("<", first, total)
+
+    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate

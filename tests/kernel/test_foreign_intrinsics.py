@@ -3,6 +3,7 @@ those of the same programs in plain Python."""
 
 import importlib
 import os
+import random
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from llvm_functions import as_number, ones_in
 from numba.extending import intrinsic
+from written import examined, written
 
 import ampi
 
@@ -78,6 +80,70 @@ def test_derivatives(f, by_hand, options):
     d = np.cos(A)
     expected = (ampi.grad(program)(A + 1e-6 * d) - ampi.grad(program)(A - 1e-6 * d)) / 2e-6
     np.testing.assert_allclose(ampi.hvp(program, A, d), expected, rtol=1e-6, atol=1e-9)
+
+
+IN_PYTHON = {
+    "ones_in": lambda x: int(x).bit_count(),
+    "higher": lambda x, y: x > y,
+    "as_number": lambda bits: float(np.array([bits]).view(float)[0]),
+    "less_than_sum": lambda x, y, z, w: x < y + z + w,
+}
+DTYPES = [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.bool_]
+
+
+class Writer:
+    """``kernel(a, index)``: integers of intrinsics as weights, indices, bounds, conditions and arguments of others."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def integer(self, depth=2):
+        atoms = ["index[i]", "index[0]", "i", "3", "(i & 5)", "len(a)"]
+        if not depth or self.random.random() < 0.3:
+            return self.random.choice(atoms)
+        x, y = self.integer(depth - 1), self.integer(depth - 1)
+        return self.random.choice([f"ones_in({x})", f"ones_in({x})", f"({x} + {y})", f"int(higher({x}, {y}))"])
+
+    def condition(self):
+        x, y, z, w = (self.integer(1) for _ in range(4))
+        return self.random.choice([f"higher({x}, {y})", f"less_than_sum({x}, {y}, {z}, {w})", f"{x} > ones_in({y})"])
+
+    def statement(self):
+        place = f"a[{self.integer()} % len(a)]"
+        value = self.random.choice([f"s * 0.3 + {place} ** 2", f"np.sin({place}) * s", f"{place} * a[0]"])
+        return self.random.choice(
+            [
+                f"s = {value} + 0.1 * {self.integer()}",
+                f"s += as_number(4607182418800017408 + {self.integer()}) * {place}",
+                f"if {self.condition()}:\n    s = {value}",
+                f"for k in range({self.integer(1)}):\n    s = 0.5 * s + {place} * (k + 1)",
+                f"s = {value} if {self.condition()} else s * a[1]",
+            ]
+        )
+
+    def program(self, on_threads):
+        loop = "for i in numba.prange(len(a)):" if on_threads else "for i in range(len(a)):"
+        lines = ["def kernel(a, index):", "    r = 0.0", f"    {loop}", "        s = a[i]"]
+        for _ in range(3):
+            lines += ["        " + line for line in self.statement().splitlines()]
+        return "\n".join([*lines, "        r += s * (i + 1)", "    return r", ""])
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow if s % 20 else ()) for s in range(80)])
+def test_drawn_programs(seed):
+    on_threads = seed % 3 == 2
+    text = Writer(seed).program(on_threads)
+    functions = {name: getattr(llvm_functions, name) for name in IN_PYTHON}
+    index = np.minimum(INDEX, 100).astype(DTYPES[seed % len(DTYPES)])
+    numbers = [int(i) for i in index]
+    with examined(text, seed):
+        plain = written(text, f"intrinsics in Python {seed}", np=np, numba=numba, **IN_PYTHON)["kernel"]
+        drawn = written(text, f"intrinsics {seed}", np=np, numba=numba, **functions)["kernel"]
+        kernel = ampi.kernel(drawn, parallel=on_threads)
+        value, gradient = ampi.value_and_grad(lambda a: kernel(a, index))(A)
+        expected = [plain(A + 1e-30j * e, numbers).imag / 1e-30 for e in np.eye(A.size)]
+        assert value == pytest.approx(plain(A, numbers), rel=1e-12)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-12)
 
 
 def of_a_number(a, index):

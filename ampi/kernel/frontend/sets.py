@@ -13,6 +13,7 @@ looking, adding, counting and this.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +37,15 @@ def spell_sets(
     """Rewrite a function in place."""
     names: set[str] = set()
     makes = lambda node: _makes_a_set(node, known, names)
+
+    def collect() -> None:
+        names.clear()
+        while found := {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)} - names:  # type: ignore[attr-defined]
+            names.update(found)
+
+    collect()
     _name_apart(definition, makes, fresh)
-    while found := {s.targets[0].id for s in ast.walk(definition) if _binds(s) and makes(s.value)} - names:  # type: ignore[attr-defined]
-        names |= found
+    collect()
     uses = _Uses(names, makes)
     uses.visit(definition)
     for node in uses.others:
@@ -47,20 +54,16 @@ def spell_sets(
 
 
 def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]) -> None:
-    """``x = set(x)``: from there on the set has a name of its own."""
+    """``x = set(x)``, ``s = s | t``: from there on the set has a name of its own."""
     body = definition.body
     for k, s in enumerate(body):
         if not (_binds(s) and makes(s.value)):  # type: ignore[attr-defined]
             continue
-        name, later = s.targets[0].id, body[k + 1 :]  # type: ignore[attr-defined]
-        if _mentions(s.value, name, ast.Load) and not any(_mentions(n, name, ast.Store) for n in later):  # type: ignore[attr-defined]
+        name = s.targets[0].id  # type: ignore[attr-defined]
+        if any(isinstance(n, ast.Name) and n.id == name for earlier in (*body[:k], s.value) for n in ast.walk(earlier)):  # type: ignore[attr-defined]
             rename = _Rename(name, fresh(name))
             s.targets = [rename.visit(s.targets[0])]  # type: ignore[attr-defined]
-            body[k + 1 :] = map(rename.visit, later)
-
-
-def _mentions(node: ast.AST, name: str, context: type[ast.expr_context]) -> bool:
-    return any(isinstance(n.ctx, context) for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name)
+            body[k + 1 :] = map(rename.visit, body[k + 1 :])
 
 
 class _Rename(ast.NodeTransformer):
@@ -109,6 +112,7 @@ class _Uses(ast.NodeVisitor):
         self.names, self.makes = names, makes
         self.added: set[str] = set()
         self.counted: set[str] = set()
+        self.bound: Counter[str] = Counter()
         self.others: list[ast.Name] = []
 
     def visit(self, node: ast.AST) -> None:
@@ -122,6 +126,7 @@ class _Uses(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         if not (_binds(node) and name_of(node.targets[0]) in self.names and self.makes(node.value)):
             return self.generic_visit(node)
+        self.bound[node.targets[0].id] += 1  # type: ignore[attr-defined]
         self.visit(node.value)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -167,7 +172,8 @@ class _Spelling(ast.NodeTransformer):
         before: list[ast.stmt] = []
         items = self.items(node.value, before)
         if name not in self.uses.added:
-            value = self.array(items) if name in self.uses.counted else self.looked_in(items)
+            as_array = name in self.uses.counted or self.uses.bound[name] > 1
+            value = self.array(items) if as_array else self.looked_in(items)
             return [placed(s, node) for s in (*before, assign(name, value))]
         made: list[ast.stmt] = [*before, assign(name, ast.List([], ast.Load()))]
         if isinstance(items, ast.Tuple):
@@ -186,13 +192,26 @@ class _Spelling(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> Any:
         if not (_is_membership(node) and self.makes(node.comparators[0])):
             return self.generic_visit(node)
-        node.left = self.visit(node.left)
-        before: list[ast.stmt] = []
-        found = self.looked_in(self.items(node.comparators[0], before))
-        if before:
-            self.fail(node, "two sets that are combined where something is looked for", "give a name to what they make")
-        node.comparators = [placed(found, node)]
-        return node
+        left, found = self.visit(node.left), node.comparators[0]
+        if _combined(found) and any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in ast.walk(left)):
+            self.fail(node, "what a call returns, looked for in sets that are combined", "give a name to it")
+        among = self.among(left, found)
+        return placed(ast.UnaryOp(ast.Not(), among) if isinstance(node.ops[0], ast.NotIn) else among, node)
+
+    def among(self, value: ast.expr, made: Any) -> ast.expr:
+        """Whether a number is in a set; sets that are combined are not made for this."""
+        parts = _combined(made)
+        if parts is None:
+            items = made if name_of(made) in self.names else self.items(made, [])
+            whole = items if isinstance(items, ast.Name) else self.looked_in(items)
+            return ast.Compare(value, [ast.In()], [whole])
+        operation, *operands = parts
+        left, right = (self.among(value, p) for p in operands)
+        if operation is ast.BitXor:
+            return ast.Compare(left, [ast.NotEq()], [right])
+        if operation is ast.Sub:
+            right = ast.UnaryOp(ast.Not(), right)
+        return ast.BoolOp(ast.Or() if operation is ast.BitOr else ast.And(), [left, right])
 
     def items(self, node: Any, before: list[ast.stmt]) -> ast.expr:
         """What a set is made of; ``before`` receives the statements that make it."""
