@@ -75,6 +75,7 @@ from ampi.kernel.normalise.unroll import unroll
 from ampi.kernel.normalise.views import resolve_views
 from ampi.kernel.optimise import parallel
 from ampi.kernel.optimise.allocations import allocate_once
+from ampi.kernel.optimise.destinations import with_destinations
 from ampi.kernel.optimise.flat_indices import with_flat_indices
 from ampi.kernel.optimise.gather import in_gather_form
 from ampi.kernel.optimise.grown_outside import grown_outside
@@ -244,7 +245,7 @@ class Way:
             watching.append(Observation(step.name, step.stage, seconds, _length(_function(program))))
         if step.name in _to_print(os.environ.get("AMPI_PRINT_AFTER", "")):
             print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
-        in_lanes = self.options.lanes and step.stage == "finish" and step.name != "new"  # with types of their own
+        in_lanes = self.options.lanes and step.stage == "finish" and step.name not in ("new", "destinations")
         if os.environ.get("AMPI_VERIFY", "0") not in ("", "0") and not in_lanes:
             plain = step.stage in PLAIN or step.name in ("destruct", "room")
             self.verify(_function(program), plain, f"after {step.name}")
@@ -397,6 +398,8 @@ PASSES = (
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
          "a new shadow is set where it would be added to"),
+    Pass("destinations", "finish", _each(with_destinations), ON,
+         "operations on matrices write where their results are copied to"),
     Pass("flat", "finish", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
     Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes, w.values) if w.options.lanes else f, ALWAYS,
          "derivatives in several directions at once are vectors"),
@@ -408,7 +411,7 @@ PASSES = (
 ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
 """The names of what can be switched off."""
 
-SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches", "flat"}))
+SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches", "flat", "destinations"}))
 """For adjoints that become part of others, which are optimised as a whole."""
 
 

@@ -45,6 +45,7 @@ FURTHER = {
     "in_two_loops": (test_passes.in_two_loops, (vector(1), vector(2))),
     "flattened": (test_passes.flattened, (vector(1, (3, 4)),)),
     "layers": (test_passes.layers, (vector(1, (4, 3)), vector(2, (5, 3)), vector(3, (5, 4)))),
+    "product_of_two": (test_passes.product, (vector(1, (3, 4)), vector(2, (4, 5)), vector(3, (3, 5)))),
     "shortest": (test_passes.shortest, (vector(1, (4, 4)),)),
     "squares": (test_passes.squares, (vector(1), vector(2))),
 }
@@ -78,6 +79,7 @@ CHANGED = {
     "stages": "of_a_chain",
     "flat": "flattened",
     "new": "exponentials running squares scatter skipped_iterations",
+    "destinations": "product_of_two",
     "room": "newton last_value_before_an_exit",
     "separate": "gathered gather heat runge_kutta scatter_add",
 }

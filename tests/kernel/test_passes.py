@@ -265,6 +265,10 @@ def layers(w, x, y):
         y[b] = w @ x[b]
 
 
+def product(a, b, c):
+    c[:] = a @ (0.5 * b)
+
+
 # Pass, stage, kernel, arguments, active arguments, options.
 CASES = [
     ("parse", "read", stops, (X,), "", {}),
@@ -311,6 +315,7 @@ CASES = [
     ("stages", "vectorise", long_arithmetic, (X, X), "x y", {"reassociate": True}),
     ("unsigned", "part", in_parallel, (X, X), "x", {"threads": True}),
     ("new", "finish", squares, (X, X), "x", {"plain": True}),
+    ("destinations", "finish", product, (M, M, M), "a b", {"plain": True}),
     ("flat", "finish", flattened, (M,), "m", {"unchecked": True}),
     ("lanes", "finish", scaled_sum, (X, X), "c", {"lanes": 8}),
     ("destruct", "finish", rows, (M, X), "m", {}),

@@ -16,7 +16,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
+from ampi.kernel.ir.ssa import INT, Branch, Loop, every, reads, written
 
 
 def with_new_shadows(
@@ -26,14 +26,15 @@ def with_new_shadows(
 
     ``shadows`` has the shadows of the function's arguments by the names of these.
     """
-    values = {s.target.name: s.value for s in function.body if isinstance(s, ir.Assign)}
+    known = _Known(function.body, function.agreeing)
+    types_of = {a.name: a.type for a in function.arguments}
     body = list(function.body)
     arguments = list(function.arguments)
     first_uses = _first_uses(function.body)
     found = []
     for name, shadow in shadows.items():
         first = first_uses.get(shadow.name)
-        if first is None or not _adds_to_each(body[first], shadow, {name, shadow.name}, values):
+        if first is None or not _adds_to_each(body[first], shadow, [Var(name, types_of[name]), shadow], known):
             continue
         flag = names.variable(f"{shadow.name}_is_new", types.boolean)
         body[first] = _setting(body[first], shadow, flag)
@@ -44,20 +45,37 @@ def with_new_shadows(
 
 def with_local_shadows(function: ir.Function) -> ir.Function:
     """The function (in single assignment form), which sets new local arrays where it would add to zeros."""
-    values = {s.target.name: s.value for s in every(function.body) if isinstance(s, ir.Assign)}
-    return replace(function, body=_set_local(function.body, values))
+    return replace(function, body=_set_local(function.body, _Known(tuple(every(function.body)), function.agreeing)))
 
 
-def _set_local(body: tuple[Stmt, ...], values: dict[str, Expr]) -> tuple[Stmt, ...]:
+class _Known:
+    """What integers are: the values of names, and of sizes that are equal (or a call is refused) one for all."""
+
+    def __init__(self, body: tuple[Stmt, ...], agreeing: tuple[ir.Agree, ...]) -> None:
+        self.values = {s.target.name: s.value for s in body if isinstance(s, ir.Assign)}
+        self.equal: dict[Expr, Expr] = {}
+        for s in agreeing:
+            first, second = self(s.first), self(s.second)
+            self.equal |= {e: first for e, stands in (*self.equal.items(), (second, second)) if stands == second}
+
+    def __call__(self, e: Expr) -> Expr:
+        while isinstance(e, Var) and e.name in self.values:
+            e = self.values[e.name]
+        if isinstance(e, Op):
+            return replace(e, args=tuple(map(self, e.args)))
+        return self.equal.get(e, e)
+
+
+def _set_local(body: tuple[Stmt, ...], known: _Known) -> tuple[Stmt, ...]:
     changed = list(body)
     first_uses = _first_uses(body)
     for k, s in enumerate(body):
         if isinstance(s, ir.Alloc) and isinstance(s.fill, Const) and s.fill.value == 0:
-            first, name = first_uses.get(s.target.name), s.target.name
-            if first is not None and _adds_to_each(changed[first], s.target, {name}, values, s.shape):
+            first = first_uses.get(s.target.name)
+            if first is not None and _adds_to_each(changed[first], s.target, [s.target], known, s.shape):
                 changed[k] = replace(s, fill=None)
                 changed[first] = _setting(changed[first], s.target)
-    inside = lambda block: _set_local(block, values)
+    inside = lambda block: _set_local(block, known)
     return tuple(rebuild(s, lambda e: e, lambda v: v, inside) for s in changed)
 
 
@@ -74,12 +92,12 @@ def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
     return found
 
 
-def _adds_to_each(s: Stmt, array: Var, like: set[str], values: dict[str, Expr], shape: tuple[Expr, ...] = ()) -> bool:
+def _adds_to_each(s: Stmt, array: Var, like: list[Var], known: _Known, shape: tuple[Expr, ...] = ()) -> bool:
     """Whether a statement is a nest of loops which does nothing with an array but add to each element, once; it has the
     sizes of those in ``like``, and these in ``shape``."""
     if not isinstance(s, Loop) or array.name not in _added_to_once((s,)):
         return False
-    return _is_covered((s,), array, like, values, shape)
+    return _is_covered((s,), array, like, known, shape)
 
 
 def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
@@ -120,7 +138,7 @@ def _used(e: Expr) -> set[str]:
 
 
 def _is_covered(
-    body: tuple[Stmt, ...], shadow: Var, arrays: set[str], values: dict[str, Expr], shape: tuple[Expr, ...] = ()
+    body: tuple[Stmt, ...], shadow: Var, arrays: list[Var], known: _Known, shape: tuple[Expr, ...] = ()
 ) -> bool:
     """Whether the statement that adds to a shadow runs for each element once."""
     counters: list[Expr] = []
@@ -128,30 +146,20 @@ def _is_covered(
         (s,) = (s for s in body if any(written(t) == shadow for t in every((s,))))
         if isinstance(s, ir.Accumulate):
             return s.index == tuple(counters)
-        axis = len(counters)
-        size = shape[axis] if axis < len(shape) else None
-        if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, axis, arrays, values, size):
+        sizes = [known(Size(a, len(counters), INT)) for a in arrays]
+        sizes += map(known, shape[len(counters) : len(counters) + 1])
+        if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, sizes, known):
             return False
         counters.append(s.var)
         body = s.body
 
 
-def _is_whole(s: Loop, axis: int, arrays: set[str], values: dict[str, Expr], size: Expr | None) -> bool:
-    """Whether a loop runs over all indices of an axis, that of one of the arrays or of a size."""
-
-    def known(e: Expr) -> Expr:
-        while isinstance(e, Var) and e.name in values:
-            e = values[e.name]
-        return replace(e, args=tuple(map(known, e.args))) if isinstance(e, Op) else e
-
-    def is_size(e: Expr) -> bool:
-        return (isinstance(e, Size) and e.axis == axis and e.array.name in arrays) or e == size
-
-    size = None if size is None else known(size)
+def _is_whole(s: Loop, sizes: list[Expr], known: _Known) -> bool:
+    """Whether a loop runs over all indices of an axis that has one of these sizes."""
     start, stop = known(s.start), known(s.stop)
     if s.step == 1:
-        return isinstance(start, Const) and start.value == 0 and is_size(stop)
-    last = isinstance(start, Op) and start.name == "sub" and is_size(start.args[0]) and _is_number(start.args[1], 1)
+        return isinstance(start, Const) and start.value == 0 and stop in sizes
+    last = isinstance(start, Op) and start.name == "sub" and start.args[0] in sizes and _is_number(start.args[1], 1)
     return s.step == -1 and last and _is_number(stop, -1)
 
 
