@@ -70,7 +70,8 @@ def assign_statement(builder: Any, node: ast.Assign) -> None:
     first = node.targets[0]
     alone = isinstance(first, ast.Name)
     value = (builder.any_value if alone else builder.value)(node.value, hint=first.id if alone else None)
-    if isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var):
+    in_place = isinstance(node.value, Augmented) and is_array(value) and isinstance(value, ir.Var)
+    if in_place and value.name == first.id:
         builder.scope.kinds[first.id] = Named(value)  # the same array as before
         return
     if len(node.targets) > 1 and isinstance(value, Lazy):

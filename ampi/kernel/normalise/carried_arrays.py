@@ -193,19 +193,13 @@ class _Keep(_Pass):
         arguments = {a.name for a in function.arguments} | {name for name, _ in function.constants}
         for name in arguments:
             self.of[name] = {name}
-        bindings = []
+        self.bindings = []
         for n in ir.walk(function.body):
             if isinstance(n, ir.Alloc):
                 self.of[n.target.name] = {n.target.name}
             elif isinstance(n, (ir.Alias, ir.View)):
-                bindings.append((n.target.name, n.array.name))
-        growing = True
-        while growing:
-            growing = False
-            for target, array in bindings:
-                known, more = self.of.setdefault(target, set()), self.of.get(array, set())
-                growing = growing or not more <= known
-                known |= more
+                self.bindings.append((n.target.name, n.array.name))
+        _spread(self.of, self.bindings)
         self.defined = arguments
         self.carried: set[str] = set()
         self.separate: set[str] = set()  # names of what a carried name has stood for before
@@ -359,6 +353,8 @@ class _Keep(_Pass):
     def require_no_other_name(self) -> None:
         """No array is changed under one name while another one is used for it, if one of them has a copy."""
         copied = self.carried | self.separate
+        copies = {name: {name} for name in copied}  # those for which a name may stand
+        _spread(copies, [(target, array) for target, array in self.bindings if target not in copied])
         separate = SeparateParts(self.function)
         paths = {a.name: a.shown for a in self.function.arguments}
         for s, environment, live in _Sharing(self.function).changes:
@@ -366,8 +362,10 @@ class _Keep(_Pass):
             self.line = s.line or self.line
             arrays = environment.get(name, frozenset())
             for other in sorted(live - {name}):
-                if environment.get(other, frozenset()) & arrays and copied & {name, other}:
-                    if name not in copied and separate.are_separate(s, other):
+                mine, others = copies.get(name, set()), copies.get(other, set())
+                apart = copied & {name, other} or mine != others or len(mine) > 1
+                if environment.get(other, frozenset()) & arrays and apart:
+                    if not mine and separate.are_separate(s, other):
                         continue
                     part = separate.parts(other, name)
                     self.fail(
@@ -376,11 +374,22 @@ class _Keep(_Pass):
                         + (f"{other} = {name}[...].copy()" if part else f"{other} = {name}.copy()")
                     )
             given = sorted(array for kind, array in arrays if kind == "argument" and array in paths)
-            if given and name in copied:
+            if given and copies.get(name):
                 self.fail(
                     f"'{name}' may be the argument '{paths[given[0]]}' here, which is changed, and is another array "
                     f"later; begin with a copy: {name} = {name}.copy()"
                 )
+
+
+def _spread(found: dict[str, set[str]], bindings: list[tuple[str, str]]) -> None:
+    """Add to what is known of names what is known of those that they are bound to."""
+    growing = True
+    while growing:
+        growing = False
+        for target, array in bindings:
+            known, more = found.setdefault(target, set()), found.get(array, set())
+            growing = growing or not more <= known
+            known |= more
 
 
 Array = tuple[str, str]  # an argument, or the last ("new") or any earlier ("old") array that a statement has made
