@@ -1,4 +1,4 @@
-"""Functions come out of our reconstruction of single assignment as they come out of Numba's: drawn ones."""
+"""Drawn functions come out of our reconstruction of single assignment, and what is alive in them, as out of Numba's."""
 
 import importlib
 import io
@@ -7,7 +7,7 @@ import random
 import numba
 import numpy as np
 import pytest
-from numba.core import errors, ssa, types, untyped_passes
+from numba.core import analysis, errors, ssa, types, untyped_passes
 from numba.core.compiler import run_frontend
 
 quick = importlib.import_module("ampi.kernel.runtime.quick_compilation")
@@ -78,6 +78,15 @@ def dumped(function, reconstruct):
 def test_as_numba_does(seed):
     writer = Writer(seed)
     ours, numbas = dumped(writer.function(), quick.reconstructed), dumped(writer.function(), ssa._run_ssa)
+    assert ours == numbas, "\n".join(writer.lines)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_alive(seed):
+    writer = Writer(seed)
+    blocks = quick.reconstructed(run_frontend(writer.function()).blocks)
+    graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
+    ours, numbas = (f(graph, blocks, found.usemap, found.defmap) for f in (quick.live_map, analysis.compute_live_map))
     assert ours == numbas, "\n".join(writer.lines)
 
 

@@ -1,30 +1,37 @@
-"""Sparse reconstruction of single assignment, memoised typing and direct addressing of elements in Numba's compilation.
+"""Numba's compilation with sparse reconstruction of single assignment, liveness in bit vectors, memoised typing and
+direct addressing of elements.
 
 To reconstruct single assignment Numba goes through the whole function twice for each variable that is assigned more
 than once, of which a derivative program has hundreds: a third of its compilation.  Here each variable has the places
 where it stands.  The algorithm, the steps of it and what comes out are Numba's: Rastello and Bouchez Tichadou,
-*SSA-based Compiler Design*, 4 and 5.  Numba enters each variable in the scope of each block, where there is one scope;
-it asks for each operation of two numbers all that can be meant by it; and it copies what describes an array, thirteen
-numbers of one with four axes, for each access to an element, which LLVM takes apart again, in a time that grows faster
-than their number.
+*SSA-based Compiler Design*, 4 and 5.  Which variables are alive where a block begins Numba finds with sets of their
+names, again after each of its passes; here a set is an integer with a bit for each variable.  Numba enters each
+variable in the scope of each block, where there is one scope; it asks for each operation of two numbers all that can be
+meant by it; and it copies what describes an array, thirteen numbers of one with four axes, for each access to an
+element, which LLVM takes apart again, in a time that grows faster than their number.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba.core import cgutils, ir, ssa, types, untyped_passes
+from numba.core import analysis, cgutils, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.lowering import Lower
 from numba.np import arrayobj
+from numba.parfors import parfor
 
 _PARTS: dict[Any, str] = {
     ssa: "_run_ssa _FixSSAVars _FreshVarHandler _CacheListVars _find_defs_violators _iterated_domfronts _get_scope "
     "_compute_phi_locations",
     untyped_passes: "fixup_var_define_in_scope",
+    analysis: "compute_live_map",
+    ir_utils: "compute_live_map",
+    parfor: "compute_live_map",
     types.Function: "get_call_type",
     Lower: "lower_getitem lower_setitem",
     arrayobj: "load_item store_item fix_integer_index",
@@ -45,6 +52,9 @@ def quick_compilation() -> Iterator[None]:
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (ssa, "_run_ssa", reconstructed),
         (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
+        (analysis, "compute_live_map", live_map),
+        (ir_utils, "compute_live_map", live_map),
+        (parfor, "compute_live_map", live_map),
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
@@ -54,6 +64,42 @@ def quick_compilation() -> Iterator[None]:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, ours)
         yield
+
+
+def live_map(graph: Any, blocks: dict[int, Any], used: dict[int, set[str]], defined: dict[int, set[str]]) -> Any:
+    """The variables that are alive where each block begins; as `numba.core.analysis.compute_live_map`."""
+    names = list(set().union(*used.values(), *defined.values()))
+    bit = {name: 1 << k for k, name in enumerate(names)}
+    uses, definitions = ({k: sum(map(bit.__getitem__, found)) for k, found in of.items()} for of in (used, defined))
+    order = graph.topo_order()
+    after = {k: [block for block, _ in graph.successors(k)] for k in order}
+    reaching = {k: uses[k] | definitions[k] for k in order}
+    alive = dict(uses)
+
+    def forward() -> None:
+        for k in order:
+            for block in after[k]:
+                reaching[block] |= reaching[k]
+
+    def backward() -> None:
+        for k in reversed(order):
+            for block in after[k]:
+                alive[k] |= alive[block] & reaching[k] & ~definitions[k]
+
+    for change, values in ((forward, reaching), (backward, alive)):
+        before = None
+        while before != values:
+            before = dict(values)
+            change()
+    return {k: set(itertools.compress(names, _bits(alive[k]))) for k in blocks}
+
+
+def _bits(number: int) -> bytes:
+    """The bits of a number, from the lowest one, as zeros and ones."""
+    return bin(number)[:1:-1].encode().translate(_DIGITS)
+
+
+_DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
