@@ -1,11 +1,13 @@
 """Names of whole arrays: drawn programs in which names are bound to new arrays, to each other's and to arguments, and
-arrays are changed in place, in loops and branches; against differences of the same programs in Python.
+arrays are changed in place, in loops, branches and called functions; against the complex step in the same programs in
+Python.
 
 An array that is changed under one name while another one stands for it may be refused, and must not be wrong.
 """
 
 import random
 
+import numba
 import numpy as np
 import pytest
 from kernel_cases import Check
@@ -22,11 +24,54 @@ LOOPS = (
 )
 
 
+@numba.njit
+def changed(x, y):
+    x += 0.3 * y
+    return x
+
+
+@numba.njit
+def changed_and_new(x, y):
+    x[1:] -= 0.2 * y[:-1]
+    x = np.sin(x)
+    x += y
+    return x
+
+
+@numba.njit
+def either(x, y, k):
+    if k > 1:
+        return x
+    y = 0.6 * y
+    y *= x
+    return y
+
+
+@numba.njit
+def two(x, y):
+    x = 0.5 * x - y
+    return y, x
+
+
+@numba.njit
+def repeated(x, y, n):
+    for k in range(n):
+        x = 0.4 * x * y
+        x += y
+        if k == 1:
+            y = x
+    return x
+
+
+FUNCTIONS = {f.__name__: f for f in (changed, changed_and_new, either, two, repeated)}
+
+
 class Writer:
     """``kernel(a, b, m, n)``: names ``p``, ``q`` and ``r`` for arrays of the length of ``a``."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
+        self.calls = seed % 2
 
     def name(self):
         return self.random.choice("pqr")
@@ -43,6 +88,7 @@ class Writer:
     def statement(self, depth=0):
         p, q, other = self.name(), self.name(), self.random.choice("pqrab")
         kinds = ["new"] * 5 + ["in place"] * 5 + ["whole", "part", "element", "swap", "other", "sum"]
+        kinds += ["called"] * 3 * self.calls
         kinds += ["branch"] * 2 if depth < 2 else []
         kind = self.random.choice(kinds)
         if kind == "branch":
@@ -57,8 +103,22 @@ class Writer:
             "element": f"{p}[0] = s * {other}[-1]",
             "swap": f"{p}, {q} = {q}, {p}",
             "other": f"{p} = {other}",
-            "sum": f"s = 0.6 * s + np.sum({p} * {other})",
+            "called": self.called(p, q, other),
+            "sum": f"s = 0.6 * s + np.sin(np.sum({p} * {other}))",
         }[kind]
+
+    def called(self, p, q, other):
+        r = self.random.choice("pqr")
+        new = [f"changed({q}, {other})", f"changed_and_new({q}, {other})", f"either({q}, {other}, k)"]
+        return self.random.choice(
+            [
+                f"{p} = {self.random.choice(new)}",
+                f"changed({p}, {other})",
+                f"{p}, {r} = two({q}, {other})",
+                f"{p} = repeated({q}, {other}, n)",
+                f"{p} = either({self.new()}, {other}, n)",
+            ]
+        )
 
     def nested(self, head, depth):
         lines = [line for _ in range(self.random.randint(1, 2)) for line in self.statement(depth + 1).splitlines()]
@@ -75,15 +135,28 @@ def refused(seed):
     """Whether a program is refused; an error where its derivatives are wrong."""
     text, generator = Writer(seed).program(), np.random.default_rng(seed)
     point = [generator.uniform(0.1, 0.5, 4), generator.uniform(0.1, 0.5, 4), generator.uniform(0.1, 0.4, (4, 4)), 3]
-    kernel = written(text, f"array names {seed}", np=np)["kernel"]
+    kernel = written(text, f"array names {seed}", np=np, **FUNCTIONS)["kernel"]
     with examined(text, seed):
         try:
             check = Check(kernel, point, ("a", "b", "m"))
         except KernelError:
             return True
         with np.errstate(all="ignore"):
-            check.compare(1e-7)
+            check.compare(1e-10, against_differences=False, values=True)
+            compare_with_complex_step(check)
     return False
+
+
+def compare_with_complex_step(check):
+    """Tangents of the arrays after the call and of the result."""
+    direction = check.direction()
+    moved = [v + 1e-30j * direction[n] if n in direction else v for n, v in check.value.items()]
+    result = check.function(*moved)
+    named = dict(zip(check.names, moved))
+    expected = [*(named[n] for n in check.tangent.shadows), result]
+    for mine, theirs in zip(check.tangents(direction), expected, strict=True):
+        slope = np.imag(theirs) / 1e-30
+        np.testing.assert_allclose(mine, slope, rtol=1e-9, atol=1e-12 * (1 + np.abs(slope).max()))
 
 
 SIZE = 50
