@@ -56,7 +56,7 @@ def two(x, y):
 @numba.njit
 def repeated(x, y, n):
     for k in range(n):
-        x = 0.4 * x * y
+        x = 0.4 * np.tanh(x) * y
         x += y
         if k == 1:
             y = x
@@ -72,6 +72,7 @@ class Writer:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.calls = seed % 2
+        self.parts = seed % 4 > 1
 
     def name(self):
         return self.random.choice("pqr")
@@ -88,7 +89,7 @@ class Writer:
     def statement(self, depth=0):
         p, q, other = self.name(), self.name(), self.random.choice("pqrab")
         kinds = ["new"] * 5 + ["in place"] * 5 + ["whole", "part", "element", "swap", "other", "sum"]
-        kinds += ["called"] * 3 * self.calls
+        kinds += ["called"] * 3 * self.calls + ["other", "matrix"] * self.parts
         kinds += ["branch"] * 2 if depth < 2 else []
         kind = self.random.choice(kinds)
         if kind == "branch":
@@ -102,10 +103,15 @@ class Writer:
             "part": f"{p}[1:] += 0.5 * {other}[:-1]",
             "element": f"{p}[0] = s * {other}[-1]",
             "swap": f"{p}, {q} = {q}, {p}",
-            "other": f"{p} = {other}",
+            "other": f"{p} = {other if self.random.random() < 0.6 or not self.parts else self.part()}",
+            "matrix": f"{self.part()} {self.random.choice(['=', '+='])} {self.new()}",
             "called": self.called(p, q, other),
             "sum": f"s = 0.6 * s + np.sin(np.sum({p} * {other}))",
         }[kind]
+
+    def part(self):
+        row = self.random.choice(["0", "k % 4", "1", "-1"])
+        return self.random.choice([f"m[{row}]", f"m[{row}]", f"m[{row}, ::-1]", f"m[:, {row}]"])
 
     def called(self, p, q, other):
         r = self.random.choice("pqr")
