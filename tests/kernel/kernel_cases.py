@@ -762,6 +762,17 @@ class Check:
         values = {k: moved(k * h) for k in (-2, -1, 1, 2)}
         return [(8 * (c - b) - (d - a)) / (12 * h) for a, b, c, d in zip(*(values[k] for k in (-2, -1, 1, 2)))]
 
+    def compare_with_complex_step(self):
+        """Tangents of the arrays after the call and of the results, all active, with those of the kernel in Python."""
+        direction = self.direction()
+        moved = [v + 1e-30j * direction[n] if n in direction else v for n, v in self.value.items()]
+        results = self.function(*moved)
+        named = dict(zip(self.names, moved))
+        expected = [*(named[n] for n in self.tangent.shadows), *(results if isinstance(results, tuple) else [results])]
+        for mine, theirs in zip(self.tangents(direction), expected, strict=True):
+            slope = np.imag(theirs) / 1e-30
+            np.testing.assert_allclose(mine, slope, rtol=1e-9, atol=1e-12 * (1 + np.abs(slope).max()))
+
     def seeds(self):
         _, results = run(self.function, self.arguments)
         active = [r for r, is_active in zip(results, self.adjoint.result_active) if is_active]

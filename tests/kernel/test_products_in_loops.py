@@ -5,12 +5,16 @@ import random
 
 import numpy as np
 import pytest
-from kernel_cases import Check
+from kernel_cases import Check, copies, kernel_ir, load
 from second_check import check_second
 from written import examined, in_loops, written
 
 import ampi
 from ampi.kernel.codegen import emit
+from ampi.kernel.codegen.destruct import destruct
+from ampi.kernel.ir.construct import construct
+from ampi.kernel.ir.rebuild import names_of
+from ampi.kernel.optimise.products_in_loops import with_products
 from ampi.kernel.options import Options
 
 LENGTHS = (0, 1, 2, 63, 64, 65, 130)
@@ -102,3 +106,64 @@ def test_a_product_is_made():
 
     found = Check(kernel, [np.ones((2, 3)), np.ones((70, 3)), np.ones((70, 2))], ("W",))
     assert "np.dot(left.T, right" in emit.source(found.adjoint.function)
+
+
+STATEMENTS = (
+    "x = W @ x",
+    "z = z @ W",
+    "y = V @ z + x",
+    "s += x @ (W @ z)",
+    "z = 0.5 * z + x @ V",
+    "x = V @ (W @ x)",
+    "s += np.sum(W * np.outer(z, x))",
+    "if s > 0.4:\n    x = W @ z\nelse:\n    z = y @ W",
+    "y = np.tanh(W @ y)",
+    "s += np.sum(W @ y) * s",
+)
+CHANGES = (
+    "W[0] += 0.1 * x",
+    "W[:, 1] *= 0.9",
+    "W[1, 2] = z[0]",
+    "x = x + W[0]",
+    "z = z * x",
+    "W[:] = 0.5 * W + np.outer(x, z)",
+)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow if s % 5 else ()) for s in range(300)])
+def test_updates_of_one_matrix(seed):
+    """Several products with one matrix, which may be changed between them, outside of loops and inside."""
+    draw, generator = random.Random(seed), np.random.default_rng(seed)
+    statements = [draw.choice(draw.choice([STATEMENTS, CHANGES])) for _ in range(draw.randint(3, 7))]
+    loops = draw.choice([(), (), ("for k in range(2):",)])
+    head = "def kernel(W, V, x, z):", "s = 0.3", "y = x * z"
+    text = in_loops(head, loops, statements, "return s + np.sum(x * x) + np.sum(z * y)")
+    kernel = written(text, f"updates {seed}", np=np)["kernel"]
+    point = [generator.uniform(0.1, 0.4, shape) for shape in ((3, 3), (3, 3), (3,), (3,))]
+    with examined(text, seed):
+        found = Check(kernel, point, ("W", "V", "x", "z"), Options(after=True, plain=True))
+        found.compare(1e-11, against_differences=False, values=True)
+        found.compare_with_complex_step()
+
+
+NEST = "for i in range(c.shape[0]):\n    for j in range(c.shape[1]):\n        c[i, j] += {} * {}"
+FACTORS = ("u[i]", "v[j]"), ("v[j]", "w[i]"), ("w[i]", "u[j]"), ("np.sin(u[i])", "w[j]"), ("v[i]", "v[j]")
+BETWEEN = ("u[1] = c[0, 1]", "v[0] += 0.5", "w[2] = u[0]", "c[1, 0] = 0.3", "d[0] = u[2]", "d[1] += c[2, 2] * d[0]")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_between(seed):
+    """Updates stay where they are if what stands between them would notice."""
+    draw = random.Random(seed)
+    texts = [NEST.format(*draw.choice(FACTORS)) if draw.random() < 0.6 else draw.choice(BETWEEN) for _ in range(6)]
+    text = in_loops(("def f(c, d, u, v, w):",), (), texts, "return None")
+    f, point = written(text, f"between {seed}", np=np)["f"], list(np.random.default_rng(seed).uniform(-1, 1, (5, 3)))
+    point[0] = np.outer(point[0], point[1])
+    program = construct(kernel_ir(f, point))
+    found = load(destruct(with_products(program, names_of(program), {"c"})))
+    ours, expected = copies(point), copies(point)
+    found(*ours)
+    f(*expected)
+    with examined(text, seed):
+        for mine, theirs in zip(ours, expected):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-13, atol=1e-13)

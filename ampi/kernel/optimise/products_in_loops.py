@@ -2,13 +2,14 @@
 
 ``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
 ``W_bar`` each time.  Of some dozens of iterations ``x`` and ``y_bar`` are put into the rows of two matrices instead,
-whose product is added once.
+whose product is added once.  Outside of loops two updates of one matrix, of ``W @ x`` and ``z @ W``, are made together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from numba import types
 
@@ -18,7 +19,7 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
-from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, definitions, names_read
+from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, definitions, every, names_read, written
 from ampi.kernel.optimise.innermost import used_part
 
 ROWS = 64  # updates that become one product, at most
@@ -49,7 +50,37 @@ class _Products:
         self.shadows = shadows
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(new for s in body for new in self.statement(s))
+        return tuple(new for s in self.together(body) for new in self.statement(s))
+
+    def together(self, body: tuple[Stmt, ...]) -> list[Stmt]:
+        """The statements, in which updates of one matrix that can be made at once are."""
+        out: dict[int, Stmt] = dict(enumerate(body))
+        last: dict[str, int] = {}
+        for k, s in enumerate(body):
+            update = self.update(s)
+            if update is None:
+                continue
+            first = last.get(update.array.name)
+            if first is not None and _can_wait(out[first], body[first + 1 : k], update.array.name):
+                joined = self.joined(out[first], s)
+                if joined is not None:
+                    out[k] = joined
+                    del out[first]
+            last[update.array.name] = k
+        return list(out.values())
+
+    def joined(self, first: Any, second: Any) -> Stmt | None:
+        """Two nests that add to the same elements as one."""
+        within, inner = first.body[-1], second.body[-1]
+        names: dict[str, Expr] = {first.var.name: second.var, within.var.name: inner.var}
+        added, adds = within.body[-1], inner.body[-1]
+        if tuple(_atom(i, names) for i in added.index) != adds.index:
+            return None
+        total = self.names.variable("t", adds.array.type.dtype)
+        value = Op("add", (_atom(added.value, names), adds.value), total.type)
+        new = (ir.Assign(total, value, line=adds.line), replace(adds, value=total))
+        body = (*substitute(within.body[:-1], names), *inner.body[:-1], *new)
+        return replace(second, body=(*substitute(first.body[:-1], names), *second.body[:-1], replace(inner, body=body)))
 
     def statement(self, s: Stmt) -> Iterable[Stmt]:
         if isinstance(s, Branch):
@@ -165,6 +196,16 @@ class _Products:
             to.accumulate(array, tuple(at[v] for v in update.statement.index), to.load(product, index))
 
         to.over(product, element, {array.name})
+
+
+def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
+    """Whether an update of an array can be made after other statements."""
+    used = _arrays_of(update)
+    for s in every(others):
+        target = written(s)
+        if isinstance(s, ir.Launch) or array in _arrays_of(s) or (target is not None and target.name in used):
+            return False
+    return True
 
 
 def _is_alone(update: Update, s: Loop) -> bool:
