@@ -368,7 +368,7 @@ PASSES = (
     Pass("independence", "order", _each(with_independent_loops), ON, "loops whose iterations are independent"),
     Pass("slice", "prune", _each(live_part), ON, "what no derivative depends on is left out (dead code)"),
     Pass("products", "optimise", lambda f, w: with_products(f, w.names, w.shadow_names), ON,
-         "rank-one updates of a matrix in a loop become products"),
+         "rank-one updates of a matrix become products in loops, two become one"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
          lambda f, w: w.remarking(in_gather_form(f, w.names, w.options.has("behind"), w.options.threads)), ON,
@@ -411,7 +411,10 @@ PASSES = (
 ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
 """The names of what can be switched off."""
 
-SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches", "flat", "destinations"}))
+LAST = frozenset({"flat", "destinations"})
+"""Passes behind which a program is not differentiated once more."""
+
+SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches"}) | LAST)
 """For adjoints that become part of others, which are optimised as a whole."""
 
 

@@ -260,7 +260,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
 def generate_second(kernel: Any, case: Case) -> str:
     """The text of the file: facts and the tangent of the adjoint program, on one thread."""
     usual = options_for(kernel, case)
-    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS | {"flat", "destinations"}))
+    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS | pipeline.LAST))
     code = first.function
     active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
     derivative = pipeline.build_second(code, active, options_for(kernel, case))

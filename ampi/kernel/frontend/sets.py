@@ -202,9 +202,8 @@ class _Spelling(ast.NodeTransformer):
         """Whether a number is in a set; sets that are combined are not made for this."""
         parts = _combined(made)
         if parts is None:
-            items = made if name_of(made) in self.names else self.items(made, [])
-            whole = items if isinstance(items, ast.Name) else self.looked_in(items)
-            return ast.Compare(value, [ast.In()], [whole])
+            items = made if isinstance(made, ast.Name) else self.items(made, [])
+            return ast.Compare(value, [ast.In()], [items if isinstance(items, ast.Name) else self.looked_in(items)])
         operation, *operands = parts
         left, right = (self.among(value, p) for p in operands)
         if operation is ast.BitXor:

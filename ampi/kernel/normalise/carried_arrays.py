@@ -351,7 +351,8 @@ class _Keep(_Pass):
     # whether a copy is as good as the array
 
     def require_no_other_name(self) -> None:
-        """No array is changed under one name while another one is used for it, if one of them has a copy."""
+        """No array is changed under one name while another one is used for it, if one of them has a copy or they may
+        stand for different copies."""
         copied = self.carried | self.separate
         copies = {name: {name} for name in copied}  # those for which a name may stand
         _spread(copies, [(target, array) for target, array in self.bindings if target not in copied])

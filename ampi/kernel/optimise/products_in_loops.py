@@ -1,8 +1,9 @@
-"""Delayed rank-one updates: those of several iterations of a loop as one product of matrices.
+"""Delayed and fused rank-one updates: those of several iterations of a loop as one product of matrices, two in a row
+as one nest of loops.
 
 ``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
 ``W_bar`` each time.  Of some dozens of iterations ``x`` and ``y_bar`` are put into the rows of two matrices instead,
-whose product is added once.  Outside of loops two updates of one matrix, of ``W @ x`` and ``z @ W``, are made together.
+whose product is added once.  What ``W @ x`` and ``z @ W`` in one block add to ``W_bar`` is added at once (loop fusion).
 """
 
 from __future__ import annotations
@@ -201,11 +202,9 @@ class _Products:
 def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
     """Whether an update of an array can be made after other statements."""
     used = _arrays_of(update)
-    for s in every(others):
-        target = written(s)
-        if isinstance(s, ir.Launch) or array in _arrays_of(s) or (target is not None and target.name in used):
-            return False
-    return True
+    if any(array in _arrays_of(s) for s in others):
+        return False
+    return not any(isinstance(s, ir.Launch) or getattr(written(s), "name", None) in used for s in every(others))
 
 
 def _is_alone(update: Update, s: Loop) -> bool:
