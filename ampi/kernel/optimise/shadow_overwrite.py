@@ -13,10 +13,13 @@ from dataclasses import replace
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
+from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.matrices import shape
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
-from ampi.kernel.ir.ssa import INT, Branch, Loop, every, reads, written
+from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
+
+Shapes = tuple[tuple[Expr, ...], ...]
 
 
 def with_new_shadows(
@@ -34,7 +37,8 @@ def with_new_shadows(
     found = []
     for name, shadow in shadows.items():
         first = first_uses.get(shadow.name)
-        if first is None or not _adds_to_each(body[first], shadow, [Var(name, types_of[name]), shadow], known):
+        shapes = shape(Var(name, types_of[name])), shape(shadow)
+        if first is None or not _adds_to_each(body[first], shadow, shapes, known):
             continue
         flag = names.variable(f"{shadow.name}_is_new", types.boolean)
         body[first] = _setting(body[first], shadow, flag)
@@ -72,7 +76,7 @@ def _set_local(body: tuple[Stmt, ...], known: _Known) -> tuple[Stmt, ...]:
     for k, s in enumerate(body):
         if isinstance(s, ir.Alloc) and isinstance(s.fill, Const) and s.fill.value == 0:
             first = first_uses.get(s.target.name)
-            if first is not None and _adds_to_each(changed[first], s.target, [s.target], known, s.shape):
+            if first is not None and _adds_to_each(changed[first], s.target, (s.shape, shape(s.target)), known):
                 changed[k] = replace(s, fill=None)
                 changed[first] = _setting(changed[first], s.target)
     inside = lambda block: _set_local(block, known)
@@ -92,12 +96,12 @@ def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
     return found
 
 
-def _adds_to_each(s: Stmt, array: Var, like: list[Var], known: _Known, shape: tuple[Expr, ...] = ()) -> bool:
-    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once; it has the
-    sizes of those in ``like``, and these in ``shape``."""
+def _adds_to_each(s: Stmt, array: Var, shapes: Shapes, known: _Known) -> bool:
+    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once; each of
+    ``shapes`` is the array's."""
     if not isinstance(s, Loop) or array.name not in _added_to_once((s,)):
         return False
-    return _is_covered((s,), array, like, known, shape)
+    return _is_covered((s,), array, shapes, known)
 
 
 def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
@@ -137,17 +141,15 @@ def _used(e: Expr) -> set[str]:
     return set()
 
 
-def _is_covered(
-    body: tuple[Stmt, ...], shadow: Var, arrays: list[Var], known: _Known, shape: tuple[Expr, ...] = ()
-) -> bool:
+def _is_covered(body: tuple[Stmt, ...], shadow: Var, shapes: Shapes, known: _Known) -> bool:
     """Whether the statement that adds to a shadow runs for each element once."""
     counters: list[Expr] = []
     while True:
         (s,) = (s for s in body if any(written(t) == shadow for t in every((s,))))
         if isinstance(s, ir.Accumulate):
             return s.index == tuple(counters)
-        sizes = [known(Size(a, len(counters), INT)) for a in arrays]
-        sizes += map(known, shape[len(counters) : len(counters) + 1])
+        axis = len(counters)
+        sizes = [known(size) for of_all in shapes for size in of_all[axis : axis + 1]]
         if not isinstance(s, Loop) or s.condition is not None or not _is_whole(s, sizes, known):
             return False
         counters.append(s.var)
