@@ -16,7 +16,7 @@ Most of what adjoints of products of matrices do besides the products is going t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Size, Stmt, Var
@@ -35,79 +35,65 @@ def with_destinations(function: ir.Function) -> ir.Function:
     return replace(function, body=_block(function.body, uses))
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A nest of loops that sets each element of ``target`` to that of another array, where ``flag`` is set (always if
-    it is None), and otherwise does ``instead``, a nest as well."""
-
-    target: Var
-    flag: Expr | None
-    instead: Stmt | None
-
-
 def _block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     for s in body:
         s = rebuild(s, lambda e: e, lambda v: v, lambda block: _block(block, uses))
-        if isinstance(s, Loop) and len(out) > 1:
-            made, fill = out[-2:]
-            if isinstance(made, ir.Alloc) and isinstance(fill, ir.Fill) and made.target == fill.target:
-                copy = _copy(s, fill, uses)
-                if copy is not None:
-                    out[-2:] = _forwarded(made, fill, copy)
-                    continue
         out.append(s)
+        match out[-3:]:
+            case [ir.Alloc() as made, ir.Fill() as fill, Loop()] if made.target == fill.target:
+                forwarded = _forwarded(made, fill, s)
+                if uses[fill.target.name] == 3 and forwarded is not None:  # it is allocated, filled and copied
+                    out[-3:] = [forwarded]
     return tuple(out)
 
 
-def _forwarded(made: ir.Alloc, fill: ir.Fill, copy: Copy) -> tuple[Stmt, ...]:
-    direct = replace(fill, target=copy.target)
-    if copy.flag is None or copy.instead is None:
-        return (direct,)
-    return (Branch(copy.flag, (direct,), (made, fill, copy.instead), (), line=fill.line),)
-
-
-def _copy(s: Loop, fill: ir.Fill, uses: Counter[str]) -> Copy | None:
-    """What a nest is that does nothing but copy what ``fill`` has made, and nobody else reads."""
-    if uses[fill.target.name] != 3:  # where it is allocated, filled and copied
-        return None
-    counters: list[Expr] = []
-    around: list[Loop] = []
-    body: tuple[Stmt, ...] = (s,)
+def _forwarded(made: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
+    """``fill`` into the array that ``nest`` sets to what was filled, all of it; None if it does anything else."""
+    loops: list[Loop] = []
+    body: tuple[Stmt, ...] = (nest,)
     while len(body) == 1 and isinstance(body[0], Loop):
-        loop = body[0]
-        if loop.carried or loop.condition is not None or loop.parallel or loop.step != 1 or loop.start != ZERO:
+        loops.append(body[0])
+        body = body[0].body
+    index = tuple(loop.var for loop in loops)
+    value: Expr = ir.Load(fill.target, index, fill.target.type.dtype)
+    match body:
+        case [ir.Assign(target=target, value=loaded), s] if loaded == value:
+            value = target
+        case [s]:
+            pass
+        case _:
             return None
-        counters.append(loop.var)
-        around.append(loop)
-        body = loop.body
-    value: Expr = ir.Load(fill.target, tuple(counters), fill.target.type.dtype)
-    if len(body) == 2 and isinstance(body[0], ir.Assign) and body[0].value == value:
-        named, body = body[0], body[1:]
-        value = named.target
-    else:
-        named = None
-    if len(body) != 1:
+    flag, added = None, None
+    match s:
+        case Branch(condition=Var() as flag, then=(store,), orelse=(ir.Accumulate() as added,), joins=()):
+            pass
+        case store:
+            pass
+    if not (isinstance(store, ir.Store) and store.value == value and store.index == index):
         return None
-    flag, instead, store = None, None, body[0]
-    if isinstance(store, Branch):
-        if store.joins or len(store.then) != 1 or len(store.orelse) != 1 or not isinstance(store.condition, Var):
-            return None
-        flag, (store,), (instead,) = store.condition, store.then, store.orelse
-        if not isinstance(instead, ir.Accumulate) or instead.value != value:
-            return None
-    if not (isinstance(store, ir.Store) and store.value == value and store.index == tuple(counters)):
+    whole = all(_is_whole(loop, axis, store.array) for axis, loop in enumerate(loops))
+    if not (whole and _can_be_filled(store.array, fill)):
         return None
-    target = store.array
-    if target.type.dtype != fill.target.type.dtype or target.type.ndim != len(counters) or target.type.layout != "C":
+    direct = replace(fill, target=store.array)
+    if added is None:
+        return direct
+    if (added.array, added.index, added.value) != (store.array, index, value):
         return None
-    if any(a.name == target.name for a in fill.arguments):
-        return None
-    if tuple(loop.stop for loop in around) != tuple(Size(target, k, loop.stop.type) for k, loop in enumerate(around)):
-        return None
-    if instead is None:
-        return Copy(target, flag, None)
-    inner: tuple[Stmt, ...] = (instead,) if named is None else (named, instead)
-    for loop in reversed(around):
-        inner = (replace(loop, body=inner),)
-    return Copy(target, flag, inner[0])
+    adding: tuple[Stmt, ...] = (*body[:-1], added)
+    for loop in reversed(loops):
+        adding = (replace(loop, body=adding),)
+    return Branch(flag, (direct,), (made, fill, *adding), (), line=fill.line)
+
+
+def _can_be_filled(array: Var, fill: ir.Fill) -> bool:
+    """Whether an array can take the place of the one that is filled."""
+    kind, wanted = array.type, fill.target.type
+    alike = (kind.dtype, kind.ndim, kind.layout) == (wanted.dtype, wanted.ndim, "C")
+    return alike and array.name not in {a.name for a in fill.arguments}
+
+
+def _is_whole(loop: Loop, axis: int, array: Var) -> bool:
+    """Whether a loop goes through an axis of an array from its beginning to its end."""
+    plain = not loop.carried and loop.condition is None and not loop.parallel and loop.step == 1
+    return plain and loop.start == ZERO and loop.stop == Size(array, axis, loop.stop.type)
