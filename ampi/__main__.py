@@ -1,6 +1,5 @@
 """``python -m ampi``: the versions that matter in a bug report, and a self-test on the ranks it was started with."""
 
-import importlib.metadata
 import platform
 import sys
 
@@ -9,6 +8,7 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
+from ampi.arguments import ArgumentParser, add_version, version
 from ampi.kernel.runtime.files import folder
 
 SIZE = 4  # numbers of each rank in the self-test
@@ -58,9 +58,23 @@ def self_test(comm):
     return [f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem]
 
 
-def main():
+def parse(arguments):
+    """The command line, which has nothing but help and version."""
+    parser = ArgumentParser(
+        prog="python -m ampi",
+        description="Print the versions that matter in a bug report, and try a gradient on the ranks of this program "
+        "(mpiexec -n 2 python -m ampi tries messages, too).",
+        epilog="Other commands, each with --help: python -m ampi.run (differentiates a program as it stands), "
+        "ampi.check, ampi.coverage, ampi.kernel, ampi.scaling.",
+    )
+    add_version(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
     """Print what ampi, mpi4py, the MPI library and Numba are on this machine, and try them; the exit status says how it
     went."""
+    parse(arguments)
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     if comm.rank == 0:
         library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
@@ -79,14 +93,6 @@ def main():
         print("mpiexec -n N python program.py               a program that imports ampi")
         print("mpiexec -n N python -m ampi.run program.py   a program written against mpi4py alone", flush=True)
     return 1 if failed else 0
-
-
-def version(package):
-    """The version of a package that is installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import platform
 from typing import Any
 
 from .mpi import COMM_WORLD
@@ -38,3 +40,21 @@ class ArgumentParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         if self.prints:
             super()._print_message(message, file)
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give one of ampi's own commands the option ``--version``."""
+    parser.add_argument("-V", "--version", action="version", version=version_line(), help="print the version, and exit")
+
+
+def version_line() -> str:
+    """What ``--version`` prints: ampi's version, and the Python that runs it."""
+    return f"ampi {version('ampi')} (Python {platform.python_version()})"
+
+
+def version(package: str) -> str:
+    """The version of a package that is installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

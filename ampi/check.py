@@ -9,7 +9,7 @@ import contextlib
 import sys
 
 import ampi.mpi
-from ampi.arguments import ArgumentParser
+from ampi.arguments import ArgumentParser, add_version
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
 from ampi.programs.gradients import Differentiation
@@ -37,8 +37,10 @@ def parse(arguments):
     parser.add_argument("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program")
     parser.add_argument("--run", action="store_true", help="run the program, and say where derivatives were carried")
     parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
+    add_version(parser)
     parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
+    rest.required = False  # or it is listed as missing where the script is
     options = parser.parse_args(arguments)
     if options.run and not options.wrt:
         parser.error("--run needs --wrt NAME: with respect to what is differentiated")

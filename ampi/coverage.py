@@ -14,7 +14,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from .arguments import ArgumentParser
+from .arguments import ArgumentParser, add_version
 from .mpi.namespace import BASE
 from .mpi.rules import TABLE, Operation, Treatment
 
@@ -210,7 +210,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
     parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the documentation; into FILE")
+    add_version(parser)
     options = parser.parse_args(arguments)
+    if not parser.prints:
+        return
     if options.rst:
         path = pathlib.Path(options.rst)
         path.write_text(put(path.read_text(encoding="utf-8")), encoding="utf-8")

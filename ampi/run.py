@@ -6,6 +6,7 @@ other than zero on one rank ends all ranks with it. An exception is shown once: 
 tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
 """
 
+import difflib
 import os
 import re
 import runpy
@@ -20,6 +21,7 @@ from mpi4py import MPI
 
 import ampi.checks
 import ampi.mpi
+from ampi.arguments import version_line
 from ampi.errors import ProgramError
 from ampi.programs import command, traced
 from ampi.programs.session import OnThisRank
@@ -39,6 +41,7 @@ With --wrt and --of it prints the gradient of one variable of the program with r
 
 {command.OPTIONS}"""
 
+EMPTY_LINE = "\n\n"
 PROGRAMS = os.path.dirname(command.__file__)
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank leaves to the one that prints
@@ -88,17 +91,33 @@ def parse(arguments):
         say(f"ampi.run: {error}\n(python -m ampi.run --help says what there is)", sys.stderr)
         sys.exit(2)
     match arguments:
-        case ["-h" | "--help", *_]:
+        case [option, *_] if option in command.HELP:
             say(USAGE, sys.stdout)
+            sys.exit(0)
+        case [option, *_] if option in command.VERSION:
+            say(version_line(), sys.stdout)
             sys.exit(0)
         case ["-m" | "-c", _, *_] | ["-", *_]:
             return options, arguments
         case [path, *_] if not path.startswith("-"):
             return options, arguments
         case _:
-            wrong = f"unknown or incomplete option: {arguments[0]}" if arguments else "no program to run"
-            say(f"{wrong}\n{USAGE}", sys.stderr)
+            say(f"{USAGE.partition(EMPTY_LINE)[0]}\nampi.run: {wrong(arguments)}", sys.stderr)
             sys.exit(2)
+
+
+def wrong(arguments):
+    """What is wrong with a command line that names no program, and where to look."""
+    known = (*command.FIRST, *command.HELP, *command.VERSION, "-m", "-c")
+    match arguments:
+        case []:
+            text = "no program to run"
+        case ["-m" | "-c" as option]:
+            text = f"{option} needs a value"
+        case [option, *_]:
+            near = difflib.get_close_matches(option.partition("=")[0], known, 1)
+            text = f"unknown option {option}" + (f", did you mean {near[0]}?" if near else "")
+    return f"{text} (python -m ampi.run --help says what there is)"
 
 
 def say(text, stream, end="\n"):

@@ -151,6 +151,65 @@ def test_help_is_printed_once(mpiexec, option):
     assert result.stdout.count("usage: python -m ampi.run") == 1
 
 
+COMMANDS = """
+import contextlib, importlib, io, sys
+import ampi
+for name in ("__main__", "check", "coverage", "kernel.__main__", "run", "scaling.command"):
+    main = importlib.import_module(f"ampi.{name}").main
+    for option in ("--version", "--help", "--nonsense"):
+        sys.argv = ["program", option]
+        for stream in ("stdout", "stderr"):
+            setattr(sys, stream, io.StringIO())
+        try:
+            main()
+            status = "returned"
+        except SystemExit as end:
+            status = end.code
+        out, err = sys.stdout.getvalue(), sys.stderr.getvalue()
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for rank in range(ampi.COMM_WORLD.size):
+            ampi.COMM_WORLD.Barrier()
+            if rank == ampi.COMM_WORLD.rank:
+                counts = len(out.splitlines()), len(err.splitlines())
+                print(name, option, rank, status, *counts, option in err or "required" in err, flush=True)
+"""
+
+
+def test_options_of_all_commands_are_read_by_all_ranks_and_answered_once(mpiexec):
+    result = mpiexec(2, "-c", COMMANDS)
+    assert result.returncode == 0, result.stderr
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert len(lines) == 6 * 3 * 2
+    for name, option, rank, status, out, err, named in lines:
+        where = name, option, rank
+        assert status == ("2" if option == "--nonsense" else "0"), where
+        if rank == "1":
+            assert out == err == "0", where
+        elif option == "--nonsense":
+            assert out == "0" and 1 < int(err) < 8 and named == "True", where
+        else:
+            assert err == "0" and (out == "1") == (option == "--version") and out != "0", where
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "no program to run"),
+        (["-m"], "-m needs a value"),
+        (["--wtr", "x", "program.py"], "unknown option --wtr, did you mean --wrt?"),
+        (["--wrt", "x", "program.py"], "--wrt without --of"),
+        (["--wrt"], "expected one argument"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_the_last_line(arguments, message, capsys):
+    from ampi import run
+
+    with pytest.raises(SystemExit, match="2"):
+        run.parse(arguments)
+    said = capsys.readouterr().err
+    assert message in "".join(said.splitlines()[-2:]) and len(said.splitlines()) < 7
+
+
 def test_versions(mpiexec):
     result = mpiexec(2, "-m", "ampi")
     assert result.returncode == 0, result.stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 from numba.core import sigutils, types
 
-from ampi.arguments import ArgumentParser
+from ampi.arguments import ArgumentParser, add_version
 from ampi.errors import KernelError
 from ampi.kernel.dispatcher import Kernel
 from ampi.kernel.pipeline import listing
@@ -42,13 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tangent", action="store_true", help="the tangent program instead")
     parser.add_argument("--active", metavar="NAMES", help="the arguments to differentiate: x,y (default: all that can)")
     parser.add_argument("arguments", nargs="*", metavar="argument", help="of the script, where it is run")
+    add_version(parser)
     options = parser.parse_intermixed_args(arguments)
     try:
-        print(report(options), end="")
+        text, status, stream = report(options), 0, sys.stdout
     except (KernelError, ValueError, OSError, ImportError) as problem:
-        print(f"python -m ampi.kernel: {problem}", file=sys.stderr)
-        return 1
-    return 0
+        text, status, stream = f"python -m ampi.kernel: {problem}\n", 1, sys.stderr
+    if parser.prints:
+        stream.write(text)
+    return status
 
 
 def report(options: argparse.Namespace) -> str:

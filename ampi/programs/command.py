@@ -39,11 +39,13 @@ options:
   --graph FILE         write who sends to whom, and the reversal, for Graphviz
   --profile            print a table of what primal, recording and sweep cost, by source line
   -h, --help           this text
+  -V, --version        the version of ampi
 
 --also, --shown, --wrt and --of may be given several times."""
 
 _WITH_A_VALUE = ("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph")
 FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
+HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,6 +86,8 @@ def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if option in _WITH_A_VALUE and rest:
             mine[-1] = f"{option}={rest.pop(0)}"
     options = _parser().parse_args(mine)
+    if rest and rest[0] in (*HELP, *VERSION):
+        return options, rest
     if options.declared:
         options.numpy = True
     elif bool(options.wrt) != bool(options.of):

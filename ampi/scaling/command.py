@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from ampi.arguments import ArgumentParser
+from ampi.arguments import ArgumentParser, add_version
 from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """What the command line may be."""
     parser = ArgumentParser(prog="python -m ampi.scaling", description=DESCRIPTION)
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add = lambda name, do, text: _command(commands.add_parser(name, help=text, description=text), do)
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
