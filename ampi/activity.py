@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from . import checks
 from .byte_views import bits_in
 from .errors import ActivityError
 from .extents import repeats_elements
@@ -130,6 +131,10 @@ def require_arrays(outs: Any) -> None:
         )
 
 
+_MAKE = "make that array with ampi.numpy"
+_MADE = "make a copy of it where the program gets it from a library (w = np.array(w))"
+
+
 def require_tracked(target: np.ndarray, what: str) -> None:
     """Raise if an active value is about to enter memory that is not tracked."""
     if target.dtype == object:
@@ -139,7 +144,7 @@ def require_tracked(target: np.ndarray, what: str) -> None:
     if storage_of(target) is None:
         raise ActivityError(
             f"{what} writes an active value into a plain numpy array of shape {target.shape}, where its derivative "
-            "would be lost; make that array with ampi.numpy, or pass ampi.value(...) of the active operands"
+            f"would be lost; {_MADE if checks.whole else _MAKE}, or pass ampi.value(...) of the active operands"
         )
     if repeats_elements(target):
         raise ActivityError(

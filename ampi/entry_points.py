@@ -126,6 +126,19 @@ def calls_of(cls: type, instances: Sequence[Any]) -> tuple[tuple[int, ...], int]
     return addresses, found.pop()
 
 
+def calls_by_entry(instances: Sequence[Any]) -> list[tuple[tuple[int, ...], int]]:
+    """`calls_of` for objects of one type that are called by several functions, and by none that is to be redirected."""
+    cls = type(instances[0])
+    offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
+    if not 0 < offset <= cls.__basicsize__ - WORD:
+        raise Unknown(f"calls of {cls.__name__}")
+    groups: dict[int, list[Any]] = {}
+    for instance in instances:
+        if type(instance) is cls:
+            groups.setdefault(word_at(id(instance) + offset), []).append(instance)
+    return [calls_of(cls, group) for entry, group in groups.items() if entry]
+
+
 def setter(cls: type, name: str) -> tuple[int, int]:
     """Where the address of the function that sets an attribute lies, and the address."""
     table = word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD)

@@ -318,6 +318,7 @@ def _places() -> list[Place]:
         for name, (address, original) in entry_points.operator_slots(cls).items():
             signature = "power" if name == "pow" else "binary"
             places.append(Place(address, original, signature, _operate(name), lasts=True))
+    places += _drawing_places()
     places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
     places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
     return places
@@ -387,6 +388,8 @@ def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callabl
             out = find(arguments, keywords)
             if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or writing.must_announce(out)):
                 return _announced(method, self, arguments, keywords, out)
+            if isinstance(out, list):  # whose items are moved as they are
+                return method(self, *arguments, **keywords)
             if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
                 raise no_rule(method, "; draw standard numbers or indices and compute with them,")
             return method(self, *arguments, **keywords)
@@ -427,10 +430,41 @@ _GENERATOR = {
 }
 
 
+def _draws(cls: type) -> dict[str, Any]:
+    """The methods of NumPy's class that draws random numbers, by their names."""
+    return {name: found for name, found in vars(cls).items() if not name.startswith("_") and callable(found)}
+
+
+def _drawing(name: str) -> Callable[[Callable], Callable]:
+    return _writing(_GENERATOR.get(name, _argument("out", _NEVER)))
+
+
 def _replace_random() -> None:
-    for name in dir(np.random.Generator):
-        if not name.startswith("_") and name not in ("bit_generator", "spawn"):
-            replace_method(np.random.Generator, name, _writing(_GENERATOR.get(name, _argument("out", _NEVER))))
+    for cls in (np.random.Generator, np.random.RandomState):
+        for name in _draws(cls):
+            replace_method(cls, name, _drawing(name))
+
+
+def _drawing_places() -> list[Place]:
+    """The same methods where they are called by what was bound to an object before the first tape, as all functions of
+    `numpy.random` are."""
+    originals: dict[int, Any] = {}
+    for cls in (np.random.Generator, np.random.RandomState):
+        for name, found in _draws(cls).items():
+            original = getattr(found, "__wrapped__", found)
+            originals[id(original)] = original, _drawing(name)(original)
+
+    def hook(method: int, items: int, n: int, names: int) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
+        found = originals[method][1](*arguments, **keywords)
+        return _NONE if found is None else found
+
+    with contextlib.suppress(entry_points.Unknown):
+        entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
+        return [Place(addresses, entry, "call", hook) for addresses, entry in entries]
+    return []  # methods of the classes are seen even so
 
 
 def _replace_h5py_datasets() -> None:

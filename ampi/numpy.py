@@ -404,8 +404,6 @@ def _sampling(function: Callable) -> Callable:
 class Generator(_np.random.Generator):
     __doc__ = _np.random.Generator.__doc__
 
-    shuffle = _shuffling(_np.random.Generator.shuffle)
-
     def __reduce__(self) -> Any:
         return type(self), (self.bit_generator,), None
 
@@ -413,12 +411,33 @@ class Generator(_np.random.Generator):
 class RandomState(_np.random.RandomState):
     __doc__ = _np.random.RandomState.__doc__
 
-    shuffle = _shuffling(_np.random.RandomState.shuffle)
+    def __reduce__(self) -> Any:
+        _, arguments, state = super().__reduce__()
+        return type(self), arguments, state
 
 
-for _name in dir(_np.random.Generator):
-    if not _name.startswith("_") and _name not in ("bit_generator", "shuffle", "spawn"):
-        setattr(Generator, _name, _sampling(getattr(_np.random.Generator, _name)))
+class _Shared(RandomState):
+    """The generator behind the functions of `numpy.random`, which programs get at by ``np.random.mtrand._rand``."""
+
+    def __reduce__(self) -> Any:
+        _, arguments, state = _np.random.mtrand._rand.__reduce__()
+        return RandomState, arguments, state
+
+
+def _of_ours(name: str, found: Any) -> Any:
+    """A method that draws, with its result as an `ampi.ndarray`."""
+    if name in ("get_state", "seed", "set_state", "spawn"):
+        return found
+    return _shuffling(found) if name == "shuffle" else _sampling(found)
+
+
+for _class in (Generator, RandomState):
+    for _name, _method in vars(_class.__base__).items():
+        if not _name.startswith("_") and callable(_method):
+            setattr(_class, _name, _of_ours(_name, _method))
+            if _class is RandomState:
+                setattr(_Shared, _name, staticmethod(_of_ours(_name, getattr(_np.random.mtrand._rand, _name))))
+_OF_RANDOM = {_np.random.Generator: Generator, _np.random.RandomState: RandomState}
 
 
 def _default_rng(seed: Any = None) -> Generator:
@@ -446,12 +465,13 @@ rec = _Submodule("rec", _np.rec, _ours, _standing_for)
 random = _Submodule(
     "random",
     _np.random,
-    _sampling,
+    lambda found: _of_ours(found.__name__, found),
+    lambda found: _OF_RANDOM.get(found, found),
     Generator=Generator,
     RandomState=RandomState,
     default_rng=functools.wraps(_np.random.default_rng)(_default_rng),
-    shuffle=_shuffling(_np.random.shuffle),
 )
+random.mtrand._rand = _Shared()
 
 
 _OWN = {"__cached__", "__file__", "__loader__", "__package__", "__path__", "__spec__", "__warningregistry__"}

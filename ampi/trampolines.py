@@ -204,6 +204,9 @@ _ALL_GIVEN = (
     "positional:\n  %names = phi i64 [0, %entry], [%size, %named]\n  %n = add i64 %c, %names\n"
 )
 
+# The same where the highest bit of the number says something else.
+_ALL_CALLED = f"%count = and i64 %c, {sys.maxsize}\n  " + _ALL_GIVEN.replace("add i64 %c", "add i64 %count")
+
 _IN_TUPLE = (
     "%sizeat = getelementptr i8, ptr %b, i64 16\n  %n = load i64, ptr %sizeat\n"
     "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @are_ours(ptr %items, i64 %n)\n"
@@ -237,6 +240,12 @@ _BODIES = {
         "ptr",
         ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
         f"%n = and i64 %c, {sys.maxsize}\n  %found = call i1 @have_lists(ptr %b, i64 %n)",
+    ),
+    # Of an object that is called, and not of an entry in a table of methods.
+    "call": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        _ALL_CALLED + "  %found = call i1 @are_ours(ptr %b, i64 %n)",
     ),
     # One of ours as the first is seen by NumPy itself.
     "reduce": (
