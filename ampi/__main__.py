@@ -1,6 +1,5 @@
 """``python -m ampi``: the versions that matter in a bug report, and a self-test on the ranks it was started with."""
 
-import platform
 import sys
 
 import numpy
@@ -8,8 +7,9 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
-from ampi.arguments import ArgumentParser, add_version, version
+from ampi.arguments import ArgumentParser, add_version
 from ampi.kernel.runtime.files import folder
+from ampi.versions import TESTED, installed, untested, version
 
 SIZE = 4  # numbers of each rank in the self-test
 
@@ -58,6 +58,17 @@ def self_test(comm):
     return [f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem]
 
 
+def tested_text(found):
+    """Lines that say whether an environment is one of those that were tested."""
+    problems = untested(found)
+    if not problems:
+        return [f"tested with Python {TESTED[0]['Python']} to {TESTED[-1]['Python']} and with these releases"]
+    return [
+        *(f"not tested: {problem}" for problem in problems),
+        "  (derivatives of functions that are not as ampi knows them are refused by name)",
+    ]
+
+
 def parse(arguments):
     """The command line, which has nothing but help and version."""
     parser = ArgumentParser(
@@ -78,9 +89,10 @@ def main(arguments=None):
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     if comm.rank == 0:
         library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
-        versions = ", ".join(f"{name} {version(name)}" for name in ("mpi4py", "numpy", "numba"))
+        found = installed()
         print(f"ampi {version('ampi')}: gradients of Python MPI programs")
-        print(f"Python {platform.python_version()}, {versions}")
+        print(", ".join(f"{name} {own}" for name, own in found.items()))
+        print("\n".join(tested_text(found)))
         print(f"{library} (MPI {MPI.VERSION}.{MPI.SUBVERSION}), {comm.size} rank(s)")
         print(f"compiled kernels are kept in {folder()}", flush=True)
     problems = self_test(comm)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import platform
 from typing import Any
 
 from .mpi import COMM_WORLD
+from .versions import version
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -50,11 +50,3 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 def version_line() -> str:
     """What ``--version`` prints: ampi's version, and the Python that runs it."""
     return f"ampi {version('ampi')} (Python {platform.python_version()})"
-
-
-def version(package: str) -> str:
-    """The version of a package that is installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"

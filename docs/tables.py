@@ -4,6 +4,8 @@
     the operations of some families (`ampi.coverage.families`): what each reads and writes, and its adjoint
 ``kernel-passes``
     all passes of the kernel differentiator, by stages (`ampi.kernel.pipeline`)
+``tested-versions``
+    environments in which the whole test suite has passed (`ampi.versions`)
 ``kernel-adjoint``
     a kernel of a file beside its adjoint, as it is generated now
 
@@ -20,7 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ampi import coverage
+from ampi import coverage, versions
 from ampi.kernel import pipeline
 from ampi.kernel.differentiate import facts
 from ampi.mpi.rules import Operation, Treatment
@@ -69,6 +71,18 @@ def _buffers(names: tuple[str, ...]) -> str:
 
 def _row(*cells: str) -> list[str]:
     return [f"   {'* -' if not k else '  -'} {cell}" for k, cell in enumerate(cells)]
+
+
+# ----------------------------------------------------------------------------------------------------- versions
+
+
+def versions_text() -> str:
+    """A table of the environments in which the whole test suite has passed."""
+    names = list(versions.TESTED[0])
+    lines = [".. list-table::", "   :header-rows: 1", "", *_row(*names)]
+    for environment in versions.TESTED:
+        lines += _row(*(environment[name] for name in names))
+    return "\n".join([*lines, ""])
 
 
 # ------------------------------------------------------------------------------------------------------- passes
@@ -185,6 +199,10 @@ def setup(app: Any) -> dict[str, Any]:
         def run(self) -> list[nodes.Node]:
             return self.parse_text_to_nodes(passes_text(), allow_section_headings=True)
 
+    class Versions(SphinxDirective):
+        def run(self) -> list[nodes.Node]:
+            return self.parse_text_to_nodes(versions_text())
+
     class Example(SphinxDirective):
         option_spec = {"file": directives.unchanged_required}
 
@@ -210,6 +228,7 @@ def setup(app: Any) -> dict[str, Any]:
 
     app.add_directive("mpi-operations", Operations)
     app.add_directive("kernel-passes", Passes)
+    app.add_directive("tested-versions", Versions)
     app.add_directive("pass-example", Example)
     app.add_directive("kernel-adjoint", KernelAdjoint)
     return {"version": "1", "parallel_read_safe": True}

@@ -83,7 +83,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
         environment["AMPI_TEST_UNTIL"] = str(until)
     if ranks == 1:
         command.append("--timeout-method=signal")  # no partner to wait for: the other tests may go on
-        if not set(pytest_args) - {"--slow"}:
+        if not set(pytest_args) - {"--slow", "--few-cases"}:
             command += ["-n", str(min(os.cpu_count() or 1, 4) + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     else:
         mpiexec = pathlib.Path(sys.executable).with_name("mpiexec")

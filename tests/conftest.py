@@ -3,7 +3,8 @@
 ``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
 ``min_size`` fits run, on all ranks (of a test's many cases half on two ranks, the other half on three; on more than
 that half of the tests, with some of their cases); the ranks agree on the outcome of each phase of each test, and rank 0
-reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves none out.
+reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves none out, ``--few-cases`` most of those
+that compile kernels.
 """
 
 import gc
@@ -40,6 +41,7 @@ LONGEST = (  # files that take minutes: where processes share the files they beg
     "test_adjoint.py",
     "test_kernel_forward.py",
 )
+COMPILING = ("test_compiled_ufuncs.py", "test_programs_numba.py")  # beside those in tests/kernel
 
 os.environ.setdefault("AMPI_VERIFY", "1")  # what every pass of the kernel differentiator makes is looked at
 
@@ -56,6 +58,7 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
     parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
     parser.addoption("--all-cases", action="store_true", help="on several ranks all tests with all cases")
+    parser.addoption("--few-cases", action="store_true", help="of tests that compile kernels a few cases")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,6 +100,8 @@ def pytest_collection_modifyitems(config, items):
     named = config.getoption("keyword") or any("::" in argument for argument in config.args)
     if WORLD.size > 1 and not (slow or named or config.getoption("--all-cases")):
         selected = some_cases(selected) if WORLD.size > FEW else every_second_case(selected)
+    if config.getoption("--few-cases"):
+        selected = few_kernels(selected)
     if WORKER:
         last = len(LONGEST)
         selected.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else last)
@@ -181,9 +186,23 @@ def some_cases(items):
     kept = {item for item in items if least_size(item) > FEW}
     many = WORLD.size > 4
     for group in by_test([item for item in items if item not in kept])[many::2]:
-        count = min(CASES[8 if many else 4], len(group))
-        kept.update(group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count))
+        kept.update(spread(group, CASES[8 if many else 4]))
     return [item for item in items if item in kept]
+
+
+def few_kernels(items):
+    """Of each test that compiles kernels two cases; all cases of the others."""
+    compiling = [item for item in items if item.path.parent.name == "kernel" or item.path.name in COMPILING]
+    kept = set(items).difference(compiling)
+    for group in by_test(compiling):
+        kept.update(spread(group, 2))
+    return [item for item in items if item in kept]
+
+
+def spread(group, count):
+    """At most ``count`` of a test's cases, evenly spread over all."""
+    count = min(count, len(group))
+    return [group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count)]
 
 
 def least_size(item):

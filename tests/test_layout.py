@@ -57,6 +57,7 @@ FLOORS = {
     "foreign": 1,
     "unhooked_numpy": 1,
     "mpi": 1,
+    "versions": 0,
     "arguments": 1,
     "kernel": 1,
     "checkpoint": 2,

@@ -1,0 +1,62 @@
+"""Versions of Python and of the dependencies with which the whole test suite has passed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+
+TESTED: tuple[dict[str, str], ...] = (
+    {"Python": "3.10", "numpy": "2.1.0", "scipy": "1.15.0", "numba": "0.62.0", "mpi4py": "4.1.0", "h5py": "3.12.1"},
+    {"Python": "3.10", "numpy": "2.2.6", "scipy": "1.15.3", "numba": "0.68.1", "mpi4py": "4.1.2", "h5py": "3.16.0"},
+    {"Python": "3.11", "numpy": "2.4.6", "scipy": "1.17.1", "numba": "0.68.1", "mpi4py": "4.1.2", "h5py": "3.16.0"},
+    {"Python": "3.12", "numpy": "2.5.5", "scipy": "1.18.1", "numba": "0.68.1", "mpi4py": "4.1.2", "h5py": "3.16.0"},
+    {"Python": "3.13", "numpy": "2.5.5", "scipy": "1.18.1", "numba": "0.68.1", "mpi4py": "4.1.2", "h5py": "3.16.0"},
+)
+"""One environment each, oldest first: the first has the lower bounds of ``setup.cfg``."""
+
+PACKAGES = tuple(name for name in TESTED[0] if name != "Python")
+
+
+def version(package: str) -> str:
+    """The version of an installed package, or ``(not installed)``."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def installed() -> dict[str, str]:
+    """The versions of this environment, under the names of `TESTED`."""
+    return {"Python": platform.python_version(), **{package: version(package) for package in PACKAGES}}
+
+
+def untested(found: dict[str, str]) -> list[str]:
+    """What of an environment is older or newer than everything tested, a sentence each.
+
+    Parameters
+    ----------
+    found : dict
+        Versions, as `installed` returns them.
+    """
+    sentences = []
+    for name, own in found.items():
+        if not own[:1].isdigit():
+            sentences.append(f"{name} is not installed")
+            continue
+        versions = [environment[name] for environment in TESTED]
+        oldest, newest = min(versions, key=_numbers), max(versions, key=_numbers)
+        if _minor(own) < _minor(oldest):
+            sentences.append(f"{name} {own} is older than the oldest tested, {oldest}")
+        elif _minor(own) > _minor(newest):
+            sentences.append(f"{name} {own} is newer than the newest tested, {newest}")
+    return sentences
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+
+
+def _minor(text: str) -> tuple[int, ...]:
+    """The numbers of a feature release: of a later bug-fix release no other behaviour is expected."""
+    return _numbers(text)[:2]
