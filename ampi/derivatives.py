@@ -13,6 +13,7 @@ import numpy as np
 from .activity import is_active, plain_of
 from .array import value
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
+from .layouts import behaves_otherwise
 from .memory import TrackedArray, carries_derivatives, plain, tracked_copy
 from .recording import recording
 from .tape import ForwardTape, Push, Tape, VectorPush
@@ -349,7 +350,7 @@ def with_tangents(
     if x is None or x_dot is None:
         if start is not None and x is not None:
             return start(plainly, None)
-        return tracked_copy(plainly) if isinstance(x, np.ndarray) else x
+        return tracked_copy(plainly) if isinstance(x, np.ndarray) and not behaves_otherwise(type(plainly)) else x
     if not _is_inexact(plainly):
         raise ActivityError(f"{asked}: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
     given = np.asarray(plain_of(x_dot))

@@ -274,7 +274,7 @@ def hessian(
 
 
 def _independent(x: Any, asked: str) -> np.ndarray:
-    here = np.array(plain_of(x))
+    here = np.asanyarray(plain_of(x))  # of which a copy is watched
     if here.dtype.kind != "f":
         raise ActivityError(f"{asked}: x is of dtype {here.dtype}; pass real floating-point numbers")
     return here

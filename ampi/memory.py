@@ -23,6 +23,7 @@ import numpy as np
 from . import checks
 from .errors import ActivityError
 from .extents import address_of, bounds_of
+from .layouts import alike, behaves_otherwise
 
 CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
@@ -596,17 +597,38 @@ def tracked(array: Any) -> TrackedArray:
 
 
 def tracked_copy(value: Any) -> TrackedArray:
-    """A new `ampi.ndarray` with the values of an array (same dtype, C order), which owns its memory; of a number, a new
-    scalar."""
+    """A new `ampi.ndarray` with the values of an array, laid out alike, in memory of its own; of a number, a new scalar."""
     source = np.asarray(value)
+    if source is not value and isinstance(value, np.ndarray) and not isinstance(value, TrackedArray):
+        require_plain_class(type(value))
     if not source.ndim and (is_scalar(value) or not isinstance(value, np.ndarray)) and source.dtype.kind in "fc":
         return scalar(source[()])
     if source.dtype.names:
         note_structured()
-    copy = np.ndarray.__new__(_array_type, source.shape, source.dtype)
+    copy, owner = alike(_array_type, source)
     _set_item(copy, ..., source)
-    _set_storage(copy, Storage(address_of(copy), copy.nbytes))
+    storage = Storage(address_of(owner), owner.nbytes)
+    _set_storage(copy, storage)
+    if owner is not copy:
+        _set_storage(owner, storage)
     return copy
+
+
+def require_plain_class(cls: type) -> None:
+    """Raise if a copy as an `ampi.ndarray` would compute otherwise than an array of a class."""
+    if behaves_otherwise(cls):
+        instead = (
+            "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
+            "np.where(mask, 0, x), or where=~mask"
+            if issubclass(cls, np.ma.MaskedArray)
+            else "pass numpy.asarray(x), and write @ for products of matrices"
+            if issubclass(cls, np.matrix)
+            else "pass numpy.asarray(x), and compute with plain arrays"
+        )
+        raise ActivityError(
+            f"a {cls.__module__}.{cls.__qualname__} cannot be an independent: derivatives are those of plain arrays, "
+            f"and what this class computes otherwise would be lost; {instead}"
+        )
 
 
 def wrapped(result: Any) -> Any:

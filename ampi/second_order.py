@@ -206,7 +206,8 @@ def of_forward_mode(
         return f(*given, **keywords)
 
     def copied(leaf: Any) -> Any:
-        return np.array(plain_of(leaf))[()] if isinstance(leaf, np.ndarray) else leaf
+        found = plain_of(leaf)
+        return found if np.ndim(found) else np.array(found)[()] if isinstance(leaf, np.ndarray) else leaf
 
     primals = tuple(map_leaves(copied, with_arrays(arguments[k])) for k in chosen)
     v = tuple(

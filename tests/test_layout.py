@@ -14,6 +14,7 @@ FLOORS = {
     "memory": 0,
     "blocks": 0,
     "extents": 0,
+    "layouts": 0,
     "needs": 0,
     "filed_needs": 0,
     "live_arrays": 0,

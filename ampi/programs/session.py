@@ -358,6 +358,8 @@ def memory_of(leaf: Any) -> Any:
 def own(leaf: Any) -> Any:
     """An array as one of ours on the same memory; a number as one that keeps derivatives."""
     if isinstance(leaf, np.ndarray):
+        if not isinstance(leaf, TrackedArray):
+            memory.require_plain_class(type(leaf))
         return tracked(leaf)
     return memory.tracked_copy(leaf)
 

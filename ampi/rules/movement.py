@@ -16,6 +16,7 @@ import numpy as np
 
 from ..activity import carries, carry, plain_of, run_plainly
 from ..errors import no_rule
+from ..layouts import is_contiguous, memory_order
 from ..memory import Region, is_scalar, looks_at, region_of, wrapped
 from ..nested import from_nested
 from ..structures import bound, leaves, mapped
@@ -101,42 +102,16 @@ def _size(region: Region) -> int:
 def _positions(region: Region, first: int) -> np.ndarray:
     """Consecutive numbers in an array with the region's order in memory (``order="K"`` looks at it), and with gaps if
     that has some (``order="A"``)."""
-    order = _memory_order(region)
+    order = memory_order(region.shape, region.strides)
     lengths = [region.shape[k] for k in order]
     steps = [1] * len(lengths)
-    if not _is_contiguous(region):
+    if not is_contiguous(region.shape, region.strides, region.dtype.itemsize):
         steps[max(k for k, n in enumerate(lengths) if n != 1)] = 2
     made = np.empty([n * step for n, step in zip(lengths, steps)], np.intp)
     made = made[tuple([slice(None, None, step) for step in steps] + [...])]
     made = made.transpose(np.argsort(order) if order else None)
     made[...] = np.arange(first, first + made.size).reshape(made.shape)
     return made
-
-
-def _is_contiguous(region: Region) -> bool:
-    """Whether the elements follow one another in C or Fortran order."""
-    long = [(n, stride) for n, stride in zip(region.shape, region.strides) if n != 1]
-    if 0 in region.shape:
-        return True
-    steps = [math.prod(n for n, _ in long[k + 1 :]) * region.dtype.itemsize for k in range(len(long))]
-    back = [math.prod(n for n, _ in long[:k]) * region.dtype.itemsize for k in range(len(long))]
-    return [stride for _, stride in long] in (steps, back)
-
-
-def _memory_order(region: Region) -> list[int]:
-    """The axes from the slowest to the quickest one, as NumPy's iterator sorts them: strides of zero say nothing."""
-    strides = [0 if n == 1 else abs(stride) for n, stride in zip(region.shape, region.strides)]
-    quickest_first: list[int] = []
-    for axis in reversed(range(len(strides))):
-        place = len(quickest_first)
-        for k in reversed(range(len(quickest_first))):
-            other = strides[quickest_first[k]]
-            if other and strides[axis]:
-                if other <= strides[axis]:
-                    break
-                place = k
-        quickest_first.insert(place, axis)
-    return quickest_first[::-1]
 
 
 def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:

@@ -63,6 +63,8 @@ class Watch:
 
     def __call__(self, sweep: Sweep) -> None:
         found = sweep.shadow(self.region) if self.is_new else sweep.result(self.region)
+        if not found.flags.forc:
+            found = found.copy(order="K")  # without gaps
         sweep.state["watch results"][id(self.region)] = found
 
     def tangent(self, push: Push) -> None:

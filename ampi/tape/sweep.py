@@ -408,7 +408,7 @@ class Sweep:
     def result(self, region: Region) -> np.ndarray:
         """The adjoint of an independent at its place on the tape: in place, if nothing will be added to it."""
         shadow = self.shadow(region)
-        return shadow if region.storage in self._given_away else shadow.copy()
+        return shadow if region.storage in self._given_away else shadow.copy(order="K")
 
     def _last_of_all(self) -> set[Storage]:
         """The storages whose shadows are results as they are: declared independent, as a whole and once, before

@@ -288,7 +288,7 @@ class VectorSweep(Sweep):
 
     def result(self, region: Region) -> np.ndarray:
         """The adjoints of an independent at its place on the tape."""
-        return self.shadow(region).copy()
+        return self.shadow(region).copy(order="K")
 
     def take(self, region: Region) -> np.ndarray | None:
         """The adjoints of memory that the operation overwrote: a copy; the shadow becomes zero there."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import carries_derivatives, is_scalar, plain, tracked_copy
+from ..memory import TrackedArray, carries_derivatives, is_scalar, plain, tracked_copy
 from ..structures import leaves, mapped
 
 _RATIO = 2.0
@@ -101,7 +101,11 @@ def moved(x: tuple, x_dot: Any, h: float) -> tuple:
             return leaf
         here = numbers(leaf)
         moved = np.asarray(here + h * numbers(d), here.dtype)
-        return tracked_copy(moved[()] if is_scalar(leaf) or not isinstance(leaf, np.ndarray) else moved)
+        if is_scalar(leaf) or not isinstance(leaf, np.ndarray):
+            return tracked_copy(moved[()])
+        made = tracked_copy(here if isinstance(leaf, TrackedArray) else leaf)
+        plain(made)[...] = moved
+        return made
 
     return mapped(move, x)
 
