@@ -60,6 +60,14 @@ def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
     return np.ndarray.__new__(cls, source.shape, source.dtype, owner, first, strides), owner
 
 
+def laid_out_copy(source: Any) -> np.ndarray:
+    """A plain copy, laid out as `alike` does."""
+    source = np.asarray(source)
+    copy, _ = alike(np.ndarray, source)
+    copy[...] = source
+    return copy
+
+
 def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
     """Strides for the shape of an array that are in the same relations as its own, with small gaps."""
     shape, given, itemsize = source.shape, source.strides, source.itemsize

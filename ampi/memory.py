@@ -597,7 +597,7 @@ def tracked(array: Any) -> TrackedArray:
 
 
 def tracked_copy(value: Any) -> TrackedArray:
-    """A new `ampi.ndarray` with the values of an array, laid out alike, in memory of its own; of a number, a new scalar."""
+    """A new `ampi.ndarray` with the values of an array, laid out alike, in memory of its own; of a number a scalar."""
     source = np.asarray(value)
     if source is not value and isinstance(value, np.ndarray) and not isinstance(value, TrackedArray):
         require_plain_class(type(value))

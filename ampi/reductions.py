@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -37,27 +38,42 @@ def _sum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
     return g
 
 
-def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
+def _rows(x: Any, axes: tuple) -> tuple[Any, Callable]:
+    """An array with the axes of a reduction as its last one, in their order; and the way back."""
+    kept = [k for k in range(x.ndim) if k not in axes]
+    order = kept + list(axes)
+    moved = np.transpose(x, order)
+    rows = moved.reshape((*moved.shape[: len(kept)], math.prod(moved.shape[len(kept) :])))
+    return rows, lambda found: np.transpose(found.reshape(moved.shape), np.argsort(order))
+
+
+def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any, initial: Any = None) -> Any:
+    """To the first element that holds the extremum, as of two arguments; the initial value comes before them all."""
+    x, z = plain_of(x), plain_of(z)
     hits = x == z
     if mask is not None:
-        hits &= mask
-    return np.where(hits, g / np.maximum(hits.sum(axis=axes, keepdims=True), 1), g.dtype.type(0))
+        hits = hits & mask
+    if initial is not None:
+        hits = hits & (z != initial)
+    rows, back = _rows(hits, axes)
+    if not rows.size:
+        return np.zeros(x.shape, g.dtype)
+    first = np.zeros(rows.shape, bool)
+    place = np.argmax(rows, axis=-1)[..., None]
+    np.put_along_axis(first, place, np.take_along_axis(rows, place, -1), -1)
+    return np.where(back(first), g, g.dtype.type(0))
 
 
 def _product_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
     # The product of the others from a prefix and a suffix product: no division, so zeros are right.
     if mask is not None:
         x = np.where(mask, x, 1)
-    kept = [k for k in range(x.ndim) if k not in axes]
-    order = kept + list(axes)
-    moved = np.transpose(x, order)
-    rows = moved.reshape((*moved.shape[: len(kept)], math.prod(moved.shape[len(kept) :])))
+    rows, back = _rows(x, axes)
     others = np.ones_like(rows)
     others[..., 1:] = np.cumprod(rows[..., :-1], axis=-1)
     suffix = np.cumprod(rows[..., :0:-1], axis=-1)[..., ::-1]
     others[..., :-1] *= suffix
-    back = np.transpose(others.reshape(moved.shape), np.argsort(order))
-    return times(g, np.conj(back))
+    return times(g, np.conj(back(others)))
 
 
 def _logsumexp_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
@@ -150,6 +166,8 @@ def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: 
     record.mask = None if where is True else tape.need(np.asarray(where))
     initial = keywords.get("initial", None)
     record.factor = initial if ufunc is np.multiply and isinstance(initial, (int, float, complex, np.number)) else None
+    if initial is not None and record.adjoint is _extremum_adjoint:
+        record.adjoint = functools.partial(_extremum_adjoint, initial=initial)
     record.source = region_of(x)
     record.x = tape.need(x) if need_x else None
     record.z = record.recompute = None
@@ -211,24 +229,26 @@ def _cumprod_tangent(x_dot: Any, x: Any, z: Any) -> Any:
     return total
 
 
-def _holder(x: Any, z: Any) -> tuple:
-    """An element holds the extremum until a later one takes (or ties) it."""
-    place = np.arange(len(x)).reshape((-1,) + (1,) * (x.ndim - 1))
-    holder = np.maximum.accumulate(np.where(x == z, place, 0), axis=0)
-    return (holder, *np.indices(x.shape, sparse=True)[1:])
+def _holder(z: Any) -> tuple:
+    """An element holds the extremum until a later one exceeds it."""
+    place = np.arange(len(z)).reshape((-1,) + (1,) * (z.ndim - 1))
+    is_new = np.ones(z.shape, bool)
+    is_new[1:] = (z[1:] != z[:-1]) & ~(np.isnan(z[1:]) & np.isnan(z[:-1]))
+    holder = np.maximum.accumulate(np.where(is_new, place, 0), axis=0)
+    return (holder, *np.indices(z.shape, sparse=True)[1:])
 
 
 def _cumulative_extremum_adjoint(g: Any, x: Any, z: Any) -> Any:
     total = np.zeros_like(g)
-    np.add.at(total, _holder(x, z), g)
+    np.add.at(total, _holder(plain_of(z)), g)
     return total
 
 
 _TANGENTS: dict[np.ufunc, Callable] = {
     np.add: lambda x_dot, x, z: np.cumsum(x_dot, axis=0),
     np.multiply: _cumprod_tangent,
-    np.maximum: lambda x_dot, x, z: x_dot[_holder(x, z)],
-    np.minimum: lambda x_dot, x, z: x_dot[_holder(x, z)],
+    np.maximum: lambda x_dot, x, z: x_dot[_holder(plain_of(z))],
+    np.minimum: lambda x_dot, x, z: x_dot[_holder(plain_of(z))],
 }
 
 

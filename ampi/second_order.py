@@ -24,6 +24,7 @@ from .derivatives import (
     with_tangents,
 )
 from .errors import ActivityWarning, TapeError
+from .layouts import laid_out_copy
 from .memory import TrackedArray, tracked_copy
 from .recording import restored
 from .tape import Push, SecondTape, VectorPush, second_order
@@ -206,8 +207,7 @@ def of_forward_mode(
         return f(*given, **keywords)
 
     def copied(leaf: Any) -> Any:
-        found = plain_of(leaf)
-        return found if np.ndim(found) else np.array(found)[()] if isinstance(leaf, np.ndarray) else leaf
+        return laid_out_copy(plain_of(leaf))[()] if isinstance(leaf, np.ndarray) else leaf
 
     primals = tuple(map_leaves(copied, with_arrays(arguments[k])) for k in chosen)
     v = tuple(

@@ -124,6 +124,7 @@ CASES = {
     "arctan2": _binary("arctan2", kinds=REAL),
     "hypot": _binary("hypot", kinds=REAL),
     "nextafter": [case(np.nextafter, M, M, kinds=REAL), case(lambda x: np.nextafter(x, 9.0), M, kinds=REAL)],
+    "heaviside": [case(lambda x: np.heaviside(np.array([0.0, 1.0, 0.0, -1.0]), x), M, kinds=REAL)],
     "copysign": [
         case(lambda x: np.copysign(x, np.array([1.0, -1.0, 1.0, -2.0])), M, kinds=REAL),
         case(lambda x: np.copysign(-x, x), M, kinds=REAL),

@@ -28,9 +28,19 @@ _LN10 = float(np.log(10.0))
 _INF = float("inf")
 
 
-def _share(x: Any, y: Any, z: Any) -> Any:
-    """Share of an extremum's adjoint: 1 for the argument that holds it, 1/2 for each of two that tie."""
-    return np.where(x == z, np.where(x == y, 0.5, 1.0), 0.0)
+def _holds(x: Any, z: Any) -> Any:
+    """Share of an extremum's adjoint: one for the first argument where it holds the extremum, as it does in a tie."""
+    return np.where(x == z, 1.0, 0.0)
+
+
+def _does_not_hold(x: Any, z: Any) -> Any:
+    """The share of the second argument."""
+    return np.where(x == z, 0.0, 1.0)
+
+
+def _side(x: Any) -> Any:
+    """The derivative of |x|; at zero, where x and -x tie, that of x (of negative zero as well)."""
+    return np.copysign(1.0, x + 0.0)
 
 
 def _power_base(x: Any, y: Any) -> Any:
@@ -43,13 +53,14 @@ def _power_exponent(x: Any, z: Any) -> Any:
 
 
 def _unit(x: Any, z: Any) -> Any:
-    """x/|x|, zero at zero."""
-    return x / np.where(z == 0, 1.0, z)
+    """x/|x|, at zero that of a positive number."""
+    return np.where(z == 0, 1.0, x / np.where(z == 0, 1.0, z))
 
 
 def leg(x: Any, z: Any) -> Any:
-    """The derivative of a hypotenuse z with respect to x: zero at zero, and at infinity that of the leg which is."""
-    return np.where(np.isinf(z), np.where(np.isinf(x), np.sign(x), 0.0), _unit(x, z))
+    """The derivative of a hypotenuse z with respect to x: at zero from the right, at infinity of the leg which is."""
+    quotient = x / np.where((z == 0) | np.isinf(z), 1.0, z)
+    return np.where(x == z, 1.0, np.where(x == -z, -1.0, np.where(np.isinf(z), 0.0, quotient)))
 
 
 def _other_leg(x: Any) -> Any:
@@ -105,20 +116,21 @@ PARTIALS: dict[str, tuple] = {
     "float_power": (_power_base, _power_exponent),
     "remainder": (1.0, lambda x, y: -np.floor_divide(x, y)),
     "fmod": (1.0, lambda x, y, z: -np.rint((x - z) / y)),
-    "maximum": (_share, lambda x, y, z: _share(y, x, z)),
-    "minimum": (_share, lambda x, y, z: _share(y, x, z)),
-    "fmax": (_share, lambda x, y, z: _share(y, x, z)),
-    "fmin": (_share, lambda x, y, z: _share(y, x, z)),
+    "maximum": (_holds, _does_not_hold),
+    "minimum": (_holds, _does_not_hold),
+    "fmax": (_holds, _does_not_hold),
+    "fmin": (_holds, _does_not_hold),
     "logaddexp": (lambda x, y, z: _weight(x, y, z, np.exp), lambda x, y, z: _weight(y, x, z, np.exp)),
     "logaddexp2": (lambda x, y, z: _weight(x, y, z, np.exp2), lambda x, y, z: _weight(y, x, z, np.exp2)),
     "arctan2": (lambda x, y: _around(y, x, y), lambda x, y: -_around(x, x, y)),
     "hypot": (leg, lambda y, z: leg(y, z)),
     "nextafter": (1.0, None),
-    "copysign": (lambda x, y: np.sign(x) * np.copysign(1.0, y), None),
+    "heaviside": (None, lambda x: np.where(x == 0, 1.0, 0.0)),
+    "copysign": (lambda x, y: _side(x) * np.copysign(1.0, y), None),
     "ldexp": (lambda y: np.exp2(y), None),
     "negative": (-1.0,),
     "positive": (1.0,),
-    "fabs": (lambda x: np.sign(x),),
+    "fabs": (_side,),
     "sqrt": (lambda z: 0.5 / z,),
     "cbrt": (lambda z: 1.0 / (3.0 * z * z),),
     "square": (lambda x: 2.0 * x,),
@@ -150,13 +162,13 @@ PARTIALS: dict[str, tuple] = {
 
 ADJOINTS: dict[str, tuple] = {
     # The absolute value is real, also where it is written into complex memory.
-    "absolute": (lambda g, x, z: times(np.real(g), _unit(x, z) if np.iscomplexobj(x) else np.sign(x)),),
+    "absolute": (lambda g, x, z: times(np.real(g), _unit(x, z) if np.iscomplexobj(x) else _side(x)),),
     "conjugate": (lambda g: np.conj(g),),
     # The bounds take the adjoint where they act.
     "clip": (
         lambda g, x, y, w: np.where((x >= y) & (x <= w), g, g.dtype.type(0)),
-        lambda g, x, y, w: np.where((x < y) & (y < w), g, g.dtype.type(0)),
-        lambda g, x, y, w: np.where((x > w) | (y >= w), g, g.dtype.type(0)),
+        lambda g, x, y, w: np.where((x < y) & (y <= w), g, g.dtype.type(0)),
+        lambda g, x, y, w: np.where((x > w) | (y > w), g, g.dtype.type(0)),
     ),
 }
 
@@ -165,7 +177,6 @@ CONSTANT = {
     "ceil",
     "floor",
     "floor_divide",
-    "heaviside",
     "rint",
     "sign",
     "trunc",
@@ -189,10 +200,11 @@ class Rule:
     partials : tuple of callable, or None
         For each argument the partial derivative as a function of these values; None where the adjoint is given.
     dtypes : tuple of dtype, or None
+    run : callable, or None
         For `small_arrays`.
     """
 
-    __slots__ = ("dtypes", "name", "needs", "partials", "terms", "unknown", "wants_cache")
+    __slots__ = ("dtypes", "name", "needs", "partials", "run", "terms", "unknown", "wants_cache")
 
     def __init__(
         self, name: str, terms: tuple, needs: tuple, partials: tuple | None = None, unknown: tuple = ()
@@ -204,6 +216,7 @@ class Rule:
         self.needs = needs
         self.wants_cache: dict[tuple, tuple] = {}
         self.dtypes: tuple | None = None
+        self.run: Callable | None = None
 
     def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
         """What the tangent of argument k contributes to that of the result; ``values`` are those that it needs."""

@@ -349,7 +349,7 @@ class Tape(metaclass=_WithHelp):
             self.refuse(error)
             raise
         # Derivatives that are infinite, or count for nothing, whatever is an error to the program.
-        with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
+        with np.errstate(all="ignore"):
             sweep.run()
         found = iter(sweep.results)
         return in_structure_of(x, found)

@@ -589,10 +589,10 @@ def conjugate(value: Expr) -> Expr:
 
 
 def _complex_abs_tangent(z: Expr, r: Expr, d: Expr) -> Expr:
-    """Re(conj(z) d) / |z|; at zero |d|, the derivative from the right along d."""
+    """Re(conj(z) d) / |z|; at zero Re d, the derivative from the right along the real axis."""
     projection = Op("truediv", (Op("real", (arithmetic("mul", conjugate(z), d),), r.type), r), r.type)
     at_zero = Op("eq", (r, constant(0, r.type)), types.boolean)
-    return select(at_zero, Op("abs", (d,), r.type), projection)
+    return select(at_zero, convert(Op("real", (d,), r.type), r.type), projection)
 
 
 def _complex_abs_adjoint(z: Expr, r: Expr, g: Expr) -> Expr:
