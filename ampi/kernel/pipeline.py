@@ -591,4 +591,4 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
 def adds_up(code: ir.Function) -> bool:
     """Whether a parallel loop has a sum or a product, whose value depends on the number of threads that share it."""
     loops = (s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel)
-    return any(operation in ("add", "mul") for s in loops for _, operation in s.reductions)
+    return any(s.reduces_arrays or any(kind in ("add", "mul") for _, kind in s.reductions) for s in loops)

@@ -401,10 +401,13 @@ def is_race_free(kernel: Any, primal: ir.Function) -> bool:
     """Whether parallel loops of the tangent may run on threads as they stand.
 
     An iteration writes the tangents of what it writes.  A sum's tangent is a sum; those of products and extremes are
-    carried from iteration to iteration, where Numba sees no reduction.
+    carried from iteration to iteration, where Numba sees no reduction; nor does it in the loops over elements that
+    operations on whole arrays have become.
     """
     loops = [s for s in ir.walk(primal.body) if isinstance(s, ir.For) and s.parallel]
     operations = {operation for s in loops for _, operation in s.reductions}
+    if any(s.reduces_arrays for s in loops):
+        return False
     return operations <= (set() if kernel.deterministic else {"add"})
 
 

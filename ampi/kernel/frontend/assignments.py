@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from numba import types
@@ -13,16 +14,20 @@ from ampi.kernel.frontend import array_shapes, array_values, outside, sequences,
 from ampi.kernel.frontend.array_values import Lazy, is_array
 from ampi.kernel.frontend.refusals import describe
 from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import Flat, Group, Leaf, Named, Static, Value, describe_kind, map_leaves
+from ampi.kernel.frontend.values import Flat, Group, Leaf, Named, Static, Value, describe_kind, leaves_of, map_leaves
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.names import stem
 
 
-def _root_name(target: ast.expr) -> str | None:
+def _root_names(target: ast.expr) -> Iterator[str]:
+    """The names that an assignment to this begins with, those of items of tuples as well."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        yield from itertools.chain(*map(_root_names, target.elts))
     while isinstance(target, (ast.Subscript, ast.Attribute)):
         target = target.value
-    return target.id if isinstance(target, ast.Name) else None
+    if isinstance(target, ast.Name):
+        yield target.id
 
 
 def assign(builder: Any, target: ast.expr, value: Value) -> None:
@@ -46,16 +51,32 @@ def assign_tuple(builder: Any, target: ast.Tuple | ast.List, value: Value) -> No
         builder.fail(target, "only tuples and arrays can be unpacked", "index the elements")
     if len(target.elts) != len(value.items):
         builder.fail(target, f"{len(value.items)} values for {len(target.elts)} names")
-    items = list(value.items)
-    targets = [_root_name(t) for t in target.elts]
-    for number, item in enumerate(items):
-        earlier = set(targets[:number])
-        if isinstance(item, ir.Expr) and inference.is_scalar(item.type) and number and depends(builder, item, earlier):
-            items[number] = builder.temporary("value", item)
-        elif (isinstance(item, ir.Var) and item.name in builder.references) or (isinstance(item, Group) and number):
-            items[number] = map_leaves(item, lambda v: kept(builder, v))
-    for element, item in zip(target.elts, items, strict=True):
+    changed = [set().union(*(variables(builder, name) for name in _root_names(t))) for t in target.elts]
+    earlier = [set().union(*changed[:k]) for k in range(len(changed))]
+    for element, item in zip(target.elts, at_once(builder, value.items, earlier), strict=True):
         assign(builder, element, item)
+
+
+def variables(builder: Any, name: str) -> set[str]:
+    """The variables that an assignment to a name changes: for a tuple those of its items as well."""
+    leaves = [k.name for k in leaves_of(builder.scope.kinds.get(name)) if isinstance(k, Leaf)]
+    return {name}.union(*(variables(builder, leaf) for leaf in leaves))
+
+
+def at_once(builder: Any, items: Iterable[Value], earlier: Iterable[set[str]]) -> list[Value]:
+    """Save the items of a simultaneous assignment that the assignments before theirs, to the variables ``earlier``,
+    could change."""
+
+    def saved(value: Value, names: set[str]) -> Value:
+        if isinstance(value, Records) and not value.index:
+            return structured_arrays.with_arrays(value, lambda array: kept(builder, array))
+        if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
+            return builder.temporary("value", value) if names and depends(builder, value, names) else value
+        return kept(builder, value) if isinstance(value, ir.Var) else value
+
+    return [
+        map_leaves(item, lambda v, names=names: saved(v, names)) for item, names in zip(items, earlier, strict=True)
+    ]
 
 
 def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
@@ -78,9 +99,7 @@ def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
 
 
 def kept(builder: Any, value: ir.Expr) -> ir.Expr:
-    """A value under a name that no assignment changes."""
-    if inference.is_scalar(value.type):
-        return builder.temporary("value", value)
+    """An array under a name that no assignment changes."""
     if not (isinstance(value, ir.Var) and value.name in builder.references):
         return value
     target = ir.Var(builder.names.fresh("array"), value.type)
@@ -88,6 +107,22 @@ def kept(builder: Any, value: ir.Expr) -> ir.Expr:
     builder.single |= {(target.name, axis) for axis in array_values.single_axes(builder, value)}
     builder.emit(ir.Alias(target, value, ()))
     return target
+
+
+def steady(builder: Any, value: Value) -> Value:
+    """What a loop goes through as it is when the loop begins, whatever is assigned in there."""
+
+    def saved(leaf: Value) -> Value:
+        if isinstance(leaf, Records):
+            return structured_arrays.with_arrays(leaf, lambda array: kept(builder, array))
+        if isinstance(leaf, ir.Var) and is_array(leaf):
+            return kept(builder, leaf)
+        if not isinstance(leaf, ir.Expr):
+            return leaf
+        of_reference = any(isinstance(n, ir.Var) and n.name in builder.references for n in ir.walk(leaf))
+        return builder.temporary("value", leaf) if of_reference else array_values.steady(builder, leaf)
+
+    return map_leaves(value, saved)
 
 
 def depends(builder: Any, value: ir.Expr, names: set[str]) -> bool:
@@ -172,7 +207,10 @@ def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
     if isinstance(old, Group) and len(old.items) != len(value.items):
         builder.fail(node, f"'{name}' is a tuple of {len(old.items)} elsewhere and of {len(value.items)} here")
     fields_ = value.cls._fields if value.cls else range(len(value.items))
-    items = tuple(bind_leaf(builder, node, name, f, item) for f, item in zip(fields_, value.items, strict=True))
+    new = value.items
+    if isinstance(old, Group):
+        new = at_once(builder, new, [variables(builder, name)] * len(new))
+    items = tuple(bind_leaf(builder, node, name, f, item) for f, item in zip(fields_, new, strict=True))
     builder.scope.kinds[name] = Group(items, value.cls)
 
 
@@ -181,6 +219,8 @@ def bind_records(builder: Any, node: ast.AST, name: str, value: Records) -> None
     old = builder.scope.kinds.get(name)
     if old is not None and not (isinstance(old, Records) and old.type == value.type):
         builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and a structured array here", "use two names")
+    if old is not None:
+        (value,) = at_once(builder, [value], [set()])
     numbers = itertools.count()
     bound = lambda array: bind_leaf(builder, node, name, next(numbers), array)
     builder.scope.kinds[name] = structured_arrays.with_arrays(value, bound)

@@ -172,6 +172,13 @@ class Growing:
 # -------------------------------------------------------------------------------------------------- the statements
 
 
+def _goes_through(items: ast.expr, name: str) -> bool:
+    """Whether a loop over this goes through the list, alone or with others."""
+    if isinstance(items, ast.Call) and name_of(items.func) in ("enumerate", "zip", "reversed"):
+        return any(_goes_through(a, name) for a in items.args)
+    return name_of(items) == name
+
+
 class _Changing(ast.NodeTransformer):
     """Statements that change and read a list, of the array that holds it."""
 
@@ -201,8 +208,9 @@ class _Changing(ast.NodeTransformer):
             if not isinstance(s.value, ast.List) or mentions(s.value, self.name):
                 self.list.refuse(s)
             return [assign(self.count, ast.Constant(0)), *(x for v in s.value.elts for x in self.append(s, v))]
-        if isinstance(s, ast.For) and name_of(s.iter) == self.name and any(changes(b, self.name) for b in s.body):
-            self.list.refuse(s)
+        if isinstance(s, ast.For) and _goes_through(s.iter, self.name) and any(changes(b, self.name) for b in s.body):
+            problem = f"a loop over the list '{self.name}', which changes in there"
+            self.list.fail(s, problem, f"loop over a copy: {self.name}[:]")
         before = self.heads(s)
         for field in ("body", "orelse"):
             inner = getattr(s, field, None)

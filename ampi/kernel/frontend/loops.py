@@ -112,7 +112,7 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
         return zipped(builder, node)
     if called is numba.literal_unroll and isinstance(node, ast.Call) and len(node.args) == 1:
         return iterated(builder, node.args[0])
-    items = builder.any_value(node)
+    items = assignments.steady(builder, builder.any_value(node))
     if is_listed(items):
         return sequences.items_of(items)
     if is_list_of_arrays(items):
@@ -120,7 +120,7 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
     if isinstance(items, Items):
         return items
     if isinstance(items, Flat):
-        array = items.array
+        array = assignments.steady(builder, items.array)
         return grid(array_values.shape_of(builder, array), lambda axes: array_values.element_at(array, axes))
     if isinstance(items, Lazy):
         items = array_values.computed(builder, items)
@@ -140,6 +140,7 @@ def iterated(builder: Any, node: ast.expr) -> Group | Items:
 def range_items(builder: Any, node: ast.Call) -> Items:
     """``range`` inside of ``zip`` or ``enumerate``."""
     start, stop, step, type_ = range_bounds(builder, node)
+    start, stop = (assignments.steady(builder, bound) for bound in (start, stop))
     if not isinstance(step, ir.Const):
         builder.fail(node, "a range with a step that is not constant in zip or enumerate", "loop over the range alone")
     low, high = (start, stop) if step.value > 0 else (stop, start)
@@ -206,7 +207,7 @@ def ndindex(builder: Any, node: ast.Call, *shape: Value) -> Items:
 
 @array_functions.rule(np.ndenumerate)
 def ndenumerate(builder: Any, node: ast.Call, arr: Value) -> Items:
-    array = array_values.computed(builder, array_functions.array(builder, node, arr))
+    array = assignments.steady(builder, array_values.computed(builder, array_functions.array(builder, node, arr)))
     shape = array_values.shape_of(builder, array)
     return grid(shape, lambda axes: Group((Group(tuple(axes)), array_values.element_at(array, axes))))
 

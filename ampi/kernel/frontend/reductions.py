@@ -26,7 +26,10 @@ def _block(body: tuple[ir.Stmt, ...], everywhere: Counter[str], fail: Any) -> tu
         elif isinstance(statement, (ir.For, ir.While)):
             statement = replace(statement, body=_block(statement.body, everywhere, fail))
         if isinstance(statement, ir.For) and statement.parallel:
-            statement = replace(statement, reductions=_reductions(statement, everywhere, fail))
+            of_arrays = _reduces_arrays(statement)
+            statement = replace(
+                statement, reductions=_reductions(statement, everywhere, fail), reduces_arrays=of_arrays
+            )
         result.append(statement)
     return tuple(result)
 
@@ -52,6 +55,13 @@ def _reductions(loop: ir.For, everywhere: Counter[str], fail: Any) -> tuple[tupl
         if inside[name] != 2 * updates:
             fail(loop.line, f"'{name}' is reduced in prange and read there too", "read it after the loop")
     return tuple(found.items())
+
+
+def _reduces_arrays(loop: ir.For) -> bool:
+    """True if iterations update a whole array from before the loop, ``v += x``: Numba gives each thread its own."""
+    nodes = list(ir.walk(loop.body))
+    own = {n.target.name for n in nodes if isinstance(n, (ir.Alloc, ir.Alias, ir.View))}
+    return any(isinstance(n, ir.Elementwise) and n.axes == n.index and n.array.name not in own for n in nodes)
 
 
 def _operation(statement: ir.Assign) -> str | None:

@@ -226,8 +226,8 @@ class Agree(Stmt):
 @dataclass(frozen=True)
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
-    for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``).  ``whole``: it is an operation on
-    whole arrays."""
+    for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``), and whole arrays if it
+    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays."""
 
     var: Var
     start: Expr
@@ -237,6 +237,7 @@ class For(Stmt):
     parallel: bool = False
     reductions: tuple[tuple[str, str], ...] = ()
     whole: bool = False
+    reduces_arrays: bool = False
 
 
 @dataclass(frozen=True)
