@@ -266,7 +266,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
         values.append(node[0])
         variables.append(node[1])
     active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]
-    if not active:
+    if not active or (rule.unknown and any([variables[k] is not None for k in rule.unknown])):
         return None
     if of_numbers is None:
         z = ufunc(*values)
@@ -274,6 +274,9 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
         z = of_numbers(*values)
     if type(z) not in BITS:
         return None
+    if len(inputs) > 1:
+        kind: Any = type(z)  # derivatives have the result's precision
+        values = [x if type(x) is kind or type(x) is float else kind(x) for x in values]
     values.append(z)
     partials = rule.partials or ()
     with np.errstate(all="ignore"):

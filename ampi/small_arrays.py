@@ -21,6 +21,7 @@ from .tape import IsRecord, Push, Sweep, Tape
 MOST_ELEMENTS = 64
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
+_PYTHON = frozenset((float, int))
 _WEAK = frozenset((float, int, bool))
 _CONSTANTS = {_FLOAT64: NUMBERS, _FLOAT32: _WEAK}
 """Types of numbers with which results keep the dtype."""
@@ -115,7 +116,9 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     kept: list[Any] = [None] * len(values)
     for n in rule.wants(active):
         x = values[n]
-        kept[n] = x.copy() if type(x) is np.ndarray else x
+        kept[n] = (
+            x.copy() if type(x) is np.ndarray else x if type(x) in _PYTHON else float(x)
+        )  # not computed in its dtype
     if tape.before_append is not None:
         tape.before_append()
     tape.append_record(_Small(rule, active, regions, region, kept))

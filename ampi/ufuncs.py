@@ -259,6 +259,7 @@ def _record_fresh(tape: Tape, rule: Rule, inputs: tuple, active: tuple, result: 
             values[n] = tape.need(x) if isinstance(x, np.ndarray) else _frozen(x)
     tape.activate(result)
     regions = [region_of(inputs[k]) for k in active]
+    rule = rule.of_mixed(values, result.dtype)
     tape.append(_Elementwise(rule, active, regions, region_of(result), values, True, mask), created=(result,))
 
 
@@ -309,6 +310,7 @@ def _call_into(
         values[n] = tape.need(inputs[n]) if isinstance(inputs[n], np.ndarray) else _frozen(inputs[n])
     _, undo = write([out], action, key)
     regions = [region_of(inputs[k]) for k in active]
+    rule = rule.of_mixed(values, out.dtype)
     tape.append(_Elementwise(rule, active, regions, region_of(out), values, False, mask, recompute), undo)
     tape.activate(out)
     return out

@@ -44,8 +44,8 @@ def _side(x: Any) -> Any:
 
 
 def _power_base(x: Any, y: Any) -> Any:
-    zero = y == 0
-    return np.where(zero, 0.0, y * x ** np.where(zero, 1.0, y - 1.0))
+    nowhere = (y == 0) & ((x == 0) | (x != x))
+    return np.where(nowhere, 0.0, y * x ** np.where(nowhere, 1.0, y - 1.0))
 
 
 def _power_exponent(x: Any, z: Any) -> Any:
@@ -127,7 +127,7 @@ PARTIALS: dict[str, tuple] = {
     "nextafter": (1.0, None),
     "heaviside": (None, lambda x: np.where(x == 0, 1.0, 0.0)),
     "copysign": (lambda x, y: _side(x) * np.copysign(1.0, y), None),
-    "ldexp": (lambda y: np.exp2(y), None),
+    "ldexp": (lambda y: np.exp2(y + 0.0), None),
     "negative": (-1.0,),
     "positive": (1.0,),
     "fabs": (_side,),
@@ -202,9 +202,25 @@ class Rule:
     dtypes : tuple of dtype, or None
     run : callable, or None
         For `small_arrays`.
+    of_complex : Rule, or None
+        The rule for complex arguments, where that is another one.
+    whole : tuple
+        Positions of arguments that the function takes as whole numbers, too, and more exactly then: they stay so.
     """
 
-    __slots__ = ("dtypes", "name", "needs", "partials", "run", "terms", "unknown", "wants_cache")
+    __slots__ = (
+        "dtypes",
+        "mixed",
+        "name",
+        "needs",
+        "of_complex",
+        "partials",
+        "run",
+        "terms",
+        "unknown",
+        "wants_cache",
+        "whole",
+    )
 
     def __init__(
         self, name: str, terms: tuple, needs: tuple, partials: tuple | None = None, unknown: tuple = ()
@@ -217,6 +233,9 @@ class Rule:
         self.wants_cache: dict[tuple, tuple] = {}
         self.dtypes: tuple | None = None
         self.run: Callable | None = None
+        self.of_complex: Rule | None = None
+        self.whole: tuple = ()
+        self.mixed: dict[np.dtype, Rule] = {}
 
     def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
         """What the tangent of argument k contributes to that of the result; ``values`` are those that it needs."""
@@ -236,6 +255,39 @@ class Rule:
             wanted = tuple(sorted({n for k in active for n in self.needs[k]}))
             self.wants_cache[active] = wanted
             return wanted
+
+    def of_mixed(self, values: list, dtype: np.dtype) -> Rule:
+        """The rule for values some of which have another dtype than the result: they are converted to its precision.
+
+        Integers, booleans and floating-point numbers of less precision would have derivatives computed in their dtype.
+        """
+        if (self.partials is None and not self.unknown) or all([getattr(x, "dtype", dtype) is dtype for x in values]):
+            return self
+        try:
+            return self.mixed[dtype]
+        except KeyError:
+            real = np.empty(0, dtype).real.dtype
+            terms = tuple(
+                None if term is None else self._converting(term, needs, real)
+                for term, needs in zip(self.terms, self.needs)
+            )
+            found = self.mixed[dtype] = Rule(self.name, terms, self.needs, self.partials, self.unknown)
+            return found
+
+    def _converting(self, term: Callable, needs: tuple, real: np.dtype) -> Callable:
+        whole = [n in self.whole for n in needs]
+        return lambda g, *values: term(g, *[_converted(x, real, w) for x, w in zip(values, whole)])
+
+
+def _converted(x: Any, real: np.dtype, whole: bool) -> Any:
+    """A value in the precision of results with this real dtype at least."""
+    if type(x) is bool:
+        return int(x)
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        return x
+    wanted = np.dtype(np.int64) if whole and dtype.kind in "biu" else np.promote_types(dtype, real)
+    return x if dtype == wanted else x.astype(wanted)
 
 
 def _positions(parameters: list[str]) -> tuple:
