@@ -276,7 +276,10 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
         return None
     if len(inputs) > 1:
         kind: Any = type(z)  # derivatives have the result's precision
-        values = [x if type(x) is kind or type(x) is float else kind(x) for x in values]
+        values = [
+            x if type(x) is kind or type(x) is float else int(x) if n in rule.whole else kind(x)
+            for n, x in enumerate(values)
+        ]
     values.append(z)
     partials = rule.partials or ()
     with np.errstate(all="ignore"):

@@ -45,8 +45,8 @@ CONSTANT: set[Callable] = _named(
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
-    "full_like geomspace gradient i0 kron logspace max mean median meshgrid min percentile piecewise "
-    "prod ptp quantile real sinc sum take_along_axis trace trapezoid var"
+    "full_like geomspace gradient kron logspace max mean median meshgrid min percentile piecewise "
+    "prod ptp quantile real sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 
 RULES: dict[Callable, Callable] = {

@@ -111,6 +111,15 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
 
 
+def apply_formula(function: Any, inputs: tuple) -> Any:
+    """A function of arrays that stands among the rules as a ufunc does, and is none."""
+    tape = current()
+    active = () if tape is None else tuple([k for k, x in enumerate(inputs) if is_active(tape, x)])
+    if tape is None or not active:
+        return wrapped(function(*map(plain_of, inputs)))
+    return _call(tape, function, inputs, active, {})
+
+
 def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, outs: tuple) -> Any:
     """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
     if not is_of_numpy(3):
@@ -229,6 +238,10 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     rule = RULES.get(ufunc)
     if rule is None:
         return _call_without_table(tape, ufunc, inputs, active, keywords)
+    if rule.of_complex is not None and any([np.asarray(plain_of(x)).dtype.kind == "c" for x in inputs]):
+        rule = rule.of_complex
+        if len(rule.unknown) == len(inputs):
+            raise no_rule(ufunc, " of complex numbers")
     terms = rule.terms
     if rule.unknown and any([k in rule.unknown for k in active]):
         from . import compiled_ufuncs

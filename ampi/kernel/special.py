@@ -9,6 +9,7 @@ from ampi.kernel.runtime.special import (
     scratch,
     selected,
     solve_upper,
+    tetragamma,
     trigamma,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "scratch",
     "selected",
     "solve_upper",
+    "tetragamma",
     "trigamma",
 ]

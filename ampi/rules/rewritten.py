@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -291,12 +292,45 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     return result
 
 
+# ------------------------------------------------------------------------ functions that NumPy's source sets at a point
+
+_SINC = [(-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(16)]
+_I0 = [1 / math.factorial(k) ** 2 for k in range(26)]
+
+
+def _in_powers(coefficients: list[float], square: Any) -> Any:
+    total: Any = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        total = total * square + c
+    return total
+
+
+@exactly(np.sinc)
+def _sinc(x: Any) -> Any:
+    """Around zero its power series: NumPy puts a number where x is zero, which has no derivatives, and a quotient of
+    small numbers near it."""
+    x = _array(x)
+    near = np.abs(plain_of(x)) < 0.5
+    angle = math.pi * np.where(near, 1.0, x)
+    return np.where(near, _in_powers(_SINC, np.square(np.where(near, x, 0.0))), np.sin(angle) / angle)
+
+
+@exactly(np.i0)
+def _i0(x: Any) -> Any:
+    """Around zero its power series: NumPy's formula is one of the absolute value."""
+    x = _array(x)
+    near = np.abs(plain_of(x)) < 8.0
+    series = _in_powers(_I0, np.square(0.5 * np.where(near, x, 0.0)))
+    return np.where(near, series, np.i0._implementation(np.where(near, 9.0, x)))
+
+
 RULES: dict[Callable, Callable] = {
     np.apply_along_axis: _apply_along_axis,
     np.apply_over_axes: _apply_over_axes,
     np.bincount: _bincount,
     np.convolve: _convolve,
     np.correlate: _correlate,
+    np.i0: _i0,
     np.imag: lambda val: val.imag,  # of real numbers a constant
     np.interp: _interp,
     np.linspace: _linspace,
@@ -313,6 +347,7 @@ RULES: dict[Callable, Callable] = {
     np.partition: _partition,
     np.polyval: _polyval,
     np.real_if_close: _real_if_close,
+    np.sinc: _sinc,
     np.sort: _sort,
     np.std: std,
     np.unwrap: _unwrap,

@@ -1,12 +1,17 @@
-"""`scipy.special`: partial derivatives of elementwise functions (see `ampi.rules.elementwise`), and other functions.
+"""`scipy.special`: elementwise functions, whose partial derivatives are those of `kernel.runtime.special_table`, and
+other functions.
 
-`...` stands for an argument (an order, a parameter) whose derivative is not known here: kernels may know it (see
-`ampi.compiled_ufuncs`); it is an error where they do not.  What stands neither here nor in autograd's table is an error
-as well.
+Expressions of the table become functions of arrays, which second derivatives differentiate in turn.  An argument whose
+derivative needs a function that only kernels have (mostly an order, a parameter) is left to them (see
+`ampi.compiled_ufuncs`); it is an error where they do not know it either.  What stands neither there nor in autograd's
+table is an error as well.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,138 +19,129 @@ import scipy.special as sp
 
 from ..activity import plain_of
 from ..errors import no_rule
+from ..kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE
+from ..memory import TrackedArray
+from ..rules import elementwise
 from ..rules.definitions import define
 from ..rules.elementwise import unbroadcast
 
-_PI, _LN10 = float(np.pi), float(np.log(10.0))
-_ROOT = float(np.sqrt(2 * np.pi))
-_TWO_BY_ROOT_PI = float(2 / np.sqrt(np.pi))
+# -------------------------------------------------------------------------------- expressions of the table, for arrays
+
+_NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
+"""Arguments and result, in the table and in rules of elementwise functions (see `ampi.rules.elementwise`)."""
 
 
-def _density(a: Any, x: Any) -> Any:
-    """Of the gamma distribution."""
-    return np.exp(sp.xlogy(a - 1, x) - x - sp.gammaln(a))
+class _OfArrays(ast.NodeTransformer):
+    """An expression of the table with NumPy's choices of elements, which looks its functions up."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        self.used.add(_NAMES[node.id])
+        return ast.Name(_NAMES[node.id], ast.Load())
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        assert isinstance(node.func, ast.Name)
+        return ast.Call(node.func, [self.visit(a) for a in node.args], [])
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
+        return ast.Call(ast.Name("where", ast.Load()), branches, [])
 
 
-def _beta_density(a: Any, b: Any, x: Any) -> Any:
-    return np.exp(sp.xlogy(a - 1, x) + sp.xlog1py(b - 1, -x) - sp.betaln(a, b))
+class Formula:
+    """A function of the table that SciPy does not have, of arrays; called as a ufunc is."""
+
+    def __init__(self, name: str, function: Callable, nin: int) -> None:
+        self.__name__ = name
+        self.function = function
+        self.nin = nin
+
+    def __call__(self, *inputs: Any) -> Any:
+        if any([isinstance(x, TrackedArray) for x in inputs]):
+            from ..ufuncs import apply_formula
+
+            return apply_formula(self, inputs)
+        return self.function(*inputs)
 
 
-def _ellipk(m: Any) -> Any:
-    return np.where(m == 0, _PI / 8, (sp.ellipe(m) / (1 - m) - sp.ellipk(m)) / (2 * np.where(m == 0, 1, m)))
+def _called(text: str) -> set[str]:
+    return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}  # type: ignore[attr-defined]
 
 
-PARTIALS: dict[str, tuple] = {
-    "betainc": (..., ..., lambda x, y, w: _beta_density(x, y, w)),
-    "betaincc": (..., ..., lambda x, y, w: -_beta_density(x, y, w)),
-    "betaincinv": (..., ..., lambda x, y, z: 1 / _beta_density(x, y, z)),
-    "bei": (lambda x: sp.beip(x),),
-    "ber": (lambda x: sp.berp(x),),
-    "kei": (lambda x: sp.keip(x),),
-    "ker": (lambda x: sp.kerp(x),),
-    "boxcox": (
-        lambda x, y: x ** (y - 1),
-        lambda x, y, z: np.where(y == 0, np.log(x) ** 2 / 2, (x**y * np.log(x) - z) / np.where(y == 0, 1, y)),
-    ),
-    "boxcox1p": (lambda x, y: (1 + x) ** (y - 1), ...),
-    "inv_boxcox": (lambda y, z: z ** (1 - y), ...),
-    "inv_boxcox1p": (lambda y, z: (1 + z) ** (1 - y), ...),
-    "cbrt": (lambda z: 1 / (3 * z * z),),
-    "chdtr": (..., lambda x, y: _density(x / 2, y / 2) / 2),
-    "chdtrc": (..., lambda x, y: -_density(x / 2, y / 2) / 2),
-    "cosm1": (lambda x: -np.sin(x),),
-    "cosdg": (lambda x: -np.sin(np.radians(x)) * _PI / 180,),
-    "sindg": (lambda x: np.cos(np.radians(x)) * _PI / 180,),
-    "tandg": (lambda z: (1 + z * z) * _PI / 180,),
-    "cotdg": (lambda z: -(1 + z * z) * _PI / 180,),
-    "dawsn": (lambda x, z: 1 - 2 * x * z,),
-    "ellipe": (lambda x, z: np.where(x == 0, -_PI / 8, (z - sp.ellipk(x)) / (2 * np.where(x == 0, 1, x))),),
-    "ellipeinc": (lambda x, y: np.sqrt(1 - y * np.sin(x) ** 2), ...),
-    "ellipk": (lambda x: _ellipk(x),),
-    "ellipkinc": (lambda x, y: 1 / np.sqrt(1 - y * np.sin(x) ** 2), ...),
-    "ellipkm1": (lambda x: -(sp.ellipe(1 - x) / x - sp.ellipkm1(x)) / (2 * (1 - x)),),
-    "entr": (lambda x: -np.log(x) - 1,),
-    "erfcx": (lambda x, z: 2 * x * z - _TWO_BY_ROOT_PI,),
-    "erfi": (lambda x: _TWO_BY_ROOT_PI * np.exp(x * x),),
-    "eval_chebyt": (..., lambda x, y: x * sp.eval_chebyu(x - 1, y)),
-    "eval_hermite": (..., lambda x, y: 2 * x * sp.eval_hermite(np.maximum(x - 1, 0), y)),
-    "eval_hermitenorm": (..., lambda x, y: x * sp.eval_hermitenorm(np.maximum(x - 1, 0), y)),
-    "eval_laguerre": (..., lambda x, y: np.where(x == 0, 0, -sp.eval_genlaguerre(np.maximum(x - 1, 0), 1, y))),
-    "eval_legendre": (..., lambda x, y, z: x * (y * z - sp.eval_legendre(x - 1, y)) / (y * y - 1)),
-    "exp1": (lambda x: -np.exp(-x) / x,),
-    "exp2": (lambda z: np.log(2.0) * z,),
-    "exp10": (lambda z: _LN10 * z,),
-    "expi": (lambda x: np.exp(x) / x,),
-    "expm1": (lambda x: np.exp(x),),
-    "expn": (..., lambda x, y: np.where(x == 0, -np.exp(-y) * (1 + 1 / y) / y, -sp.expn(np.maximum(x - 1, 0), y))),
-    "exprel": (
-        lambda x, z: np.where(np.abs(x) < 1e-3, 0.5 + x / 3 + x * x / 8, (np.exp(x) - z) / np.where(x == 0, 1, x)),
-    ),
-    "gammainc": (..., lambda x, y: _density(x, y)),
-    "gammaincc": (..., lambda x, y: -_density(x, y)),
-    "gammaincinv": (..., lambda x, z: 1 / _density(x, z)),
-    "gammainccinv": (..., lambda x, z: -1 / _density(x, z)),
-    "huber": (lambda x, y: np.where(np.abs(y) <= x, 0, np.abs(y) - x), lambda x, y: np.clip(y, -x, x)),
-    "pseudo_huber": (..., lambda x, y: y / np.sqrt(1 + (y / x) ** 2)),
-    "hyp0f1": (..., lambda x, y: sp.hyp0f1(x + 1, y) / x),
-    "hyp1f1": (..., ..., lambda x, y, w: x / y * sp.hyp1f1(x + 1, y + 1, w)),
-    "hyp2f1": (..., ..., ..., lambda x, y, w, v: x * y / w * sp.hyp2f1(x + 1, y + 1, w + 1, v)),
-    "hyperu": (..., ..., lambda x, y, w: -x * sp.hyperu(x + 1, y + 1, w)),
-    "i0e": (lambda x, z: sp.i1e(x) - np.sign(x) * z,),
-    "i1e": (lambda x, z: np.where(x == 0, 0.5, sp.i0e(x) - z * (np.sign(x) + 1 / np.where(x == 0, 1, x))),),
-    "k0": (lambda x: -sp.k1(x),),
-    "k0e": (lambda x, z: z - sp.k1e(x),),
-    "k1": (lambda x, z: -sp.k0(x) - z / x,),
-    "k1e": (lambda x, z: z - sp.k0e(x) - z / x,),
-    "kn": (..., lambda x, y, z: -sp.kv(x - 1, y) - x * z / y),
-    "kv": (..., lambda x, y: -(sp.kv(x - 1, y) + sp.kv(x + 1, y)) / 2),
-    "kve": (..., lambda x, y, z: z - (sp.kve(x - 1, y) + sp.kve(x + 1, y)) / 2),
-    "jv": (..., lambda x, y: (sp.jv(x - 1, y) - sp.jv(x + 1, y)) / 2),
-    "jn": (..., lambda x, y: (sp.jv(x - 1, y) - sp.jv(x + 1, y)) / 2),
-    "yv": (..., lambda x, y: (sp.yv(x - 1, y) - sp.yv(x + 1, y)) / 2),
-    "iv": (..., lambda x, y: (sp.iv(x - 1, y) + sp.iv(x + 1, y)) / 2),
-    "ive": (..., lambda x, y, z: (sp.ive(x - 1, y) + sp.ive(x + 1, y)) / 2 - np.sign(np.real(y)) * z),
-    "yn": (..., lambda x, y: (sp.yv(x - 1, y) - sp.yv(x + 1, y)) / 2),
-    "hankel1": (..., lambda x, y: (sp.hankel1(x - 1, y) - sp.hankel1(x + 1, y)) / 2),
-    "hankel2": (..., lambda x, y: (sp.hankel2(x - 1, y) - sp.hankel2(x + 1, y)) / 2),
-    "kl_div": (lambda x, y: np.log(x / y), lambda x, y: 1 - x / y),
-    "rel_entr": (lambda x, y: np.log(x / y) + 1, lambda x, y: -x / y),
-    "log1p": (lambda x: 1 / (1 + x),),
-    "log_expit": (lambda x: sp.expit(-x),),
-    "log_ndtr": (lambda x, z: np.exp(-x * x / 2 - z) / _ROOT,),
-    "loggamma": (lambda x: sp.psi(x),),
-    "ndtr": (lambda x: np.exp(-x * x / 2) / _ROOT,),
-    "ndtri": (lambda z: _ROOT * np.exp(z * z / 2),),
-    "ndtri_exp": (lambda x, z: np.exp(x + z * z / 2) * _ROOT,),
-    "owens_t": (
-        lambda x, y: -np.exp(-x * x / 2) * sp.erf(x * y / np.sqrt(2.0)) / (2 * _ROOT),
-        lambda x, y: np.exp(-x * x * (1 + y * y) / 2) / (2 * _PI * (1 + y * y)),
-    ),
-    "powm1": (lambda x, y: y * x ** (y - 1), lambda x, z: np.log(x) * (z + 1)),
-    "spence": (lambda x: np.where(x == 1, -1, np.log(x) / np.where(x == 1, 1, 1 - x)),),
-    "stdtr": (
-        ...,
-        lambda x, y: np.exp(-(x + 1) / 2 * np.log1p(y * y / x) - sp.betaln(x / 2, 0.5)) / np.sqrt(x),
-    ),
-    "stdtrit": (
-        ...,
-        lambda x, z: np.exp((x + 1) / 2 * np.log1p(z * z / x) + sp.betaln(x / 2, 0.5)) * np.sqrt(x),
-    ),
-    "wofz": (lambda x, z: -2 * x * z + 1j * _TWO_BY_ROOT_PI,),
-    "wrightomega": (lambda z: z / (1 + z),),
-    "xlogy": (lambda x, y: np.where(x == 0, np.log(np.where(y == 0, 1, y)), np.log(y)), lambda x, y: x / y),
-    "xlog1py": (lambda y: np.log1p(y), lambda x, y: x / (1 + y)),
+@functools.cache
+def _known(name: str) -> Any:
+    """A function that expressions call, for arrays; None: only kernels have it, or this version of SciPy has not."""
+    if name in FORMULAS:
+        names = [
+            x for x in "xyzw" if x in {n.id for n in ast.walk(ast.parse(FORMULAS[name])) if isinstance(n, ast.Name)}
+        ]
+        function = _function(FORMULAS[name], tuple(_NAMES[x] for x in names))
+        return None if function is None else Formula(name, function, len(names))
+    if name in _ELEMENTARY:
+        return _ELEMENTARY[name]
+    found = getattr(sp, name, None)
+    return found if isinstance(found, np.ufunc) else None
+
+
+_ELEMENTARY: dict[str, Any] = {
+    **{name: getattr(np, name) for name in "exp log sin cos sqrt hypot sign maximum minimum where real imag".split()},
+    "abs": np.abs,
+    "round": np.rint,
+    "digamma": sp.psi,
+    "trigamma": Formula("trigamma", lambda x: sp.polygamma(1, x), 1),
+    "tetragamma": Formula("tetragamma", lambda x: sp.polygamma(2, x), 1),
 }
 
-BY_KERNELS = (
-    *("binom", "chdtri", "chndtr", "chndtrix", "elliprc", "elliprd", "elliprf", "fdtr", "fdtrc", "fdtri", "gdtr"),
-    *("gdtrc", "pdtr", "pdtrc", "poch", "voigt_profile"),
-)
+
+def _function(text: str, parameters: tuple[str, ...] | None = None, whole: tuple[str, ...] = ()) -> Callable | None:
+    """An expression of the table as a function of arrays; None: it needs what only kernels have.
+
+    Its parameters are what the expression needs.  Python's numbers become NumPy's, which may be divided by zero;
+    those in ``whole`` stay.
+    """
+    called = _called(text) | {"where"}
+    known = {name: _known(name) for name in called}
+    if any(function is None for function in known.values()):
+        return None
+    transformer = _OfArrays()
+    body = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(text, mode="eval").body)))
+    names = (
+        parameters if parameters is not None else tuple(x for x in ("x", "y", "w", "v", "z") if x in transformer.used)
+    )
+    given = ", ".join(names)
+    settled = "".join(f"    {x} = number({x}) if type({x}) in plain else {x}\n" for x in names if x not in whole)
+    source = f"def partial({given}):\n{settled}    with errstate(all='ignore'):\n        return {body}\n"
+    namespace = {**known, "errstate": np.errstate, "number": np.float64, "plain": (int, float)}
+    exec(compile(source, __file__, "exec"), namespace)
+    return namespace["partial"]
+
+
+def _entries(name: str, texts: tuple[str, ...]) -> tuple:
+    whole = tuple("xywv"[k] for k in WHOLE.get(name, ()))
+    return tuple(... if text == UNKNOWN else _function(text, None, whole) or ... for text in texts)
+
+
+def _give(function: Any, name: str) -> None:
+    """Enter the rules of a function of the table."""
+    rule = elementwise.rule(name, _entries(name, PARTIALS[name]), False)
+    rule.whole = WHOLE.get(name, ())
+    if name not in COMPLEX:
+        rule.of_complex = elementwise.rule(name, (...,) * len(PARTIALS[name]), False)
+    elif COMPLEX[name] is not PARTIALS[name]:
+        rule.of_complex = elementwise.rule(name, _entries(name, COMPLEX[name]), False)
+        rule.of_complex.whole = rule.whole
+    elementwise.RULES[function] = rule
+
+
+BY_KERNELS = (*("fdtr", "fdtrc", "gdtr", "gdtrc", "pdtr", "pdtrc", "voigt_profile"),)
 """Functions whose derivatives with respect to all arguments are those of kernels."""
 
-for _name, _entries in PARTIALS.items():
-    if isinstance(_found := getattr(sp, _name, None), np.ufunc):
-        define(_found, partials=_entries)
+for _name in PARTIALS:
+    _found: Any = _known(_name)
+    if _found is not None and (isinstance(_found, Formula) or _name not in BY_KERNELS):
+        _give(_found, _name)
 for _name in BY_KERNELS:
     if isinstance(_found := getattr(sp, _name, None), np.ufunc):
         define(_found, partials=(...,) * _found.nin)

@@ -20,7 +20,7 @@ from numba.types import WrapperAddressProtocol
 import ampi
 
 special = pytest.importorskip("scipy.special")
-scipy_partials = importlib.import_module("ampi.kernel.ir.scipy_partials")
+special_table = importlib.import_module("ampi.kernel.runtime.special_table")
 scipy_distributions = importlib.import_module("ampi.kernel.frontend.scipy_distributions")
 cython_special = pytest.importorskip("scipy.special.cython_special")
 
@@ -176,7 +176,7 @@ def kernel_of(function, count):
     return ampi.kernel(lambda x, y, z, w: function(x, y, z, w))
 
 
-TWICE = {*scipy_partials.PARTIALS, *scipy_distributions.__all__}
+TWICE = {*special_table.PARTIALS, *scipy_distributions.__all__}
 """Compared in second order as well."""
 
 

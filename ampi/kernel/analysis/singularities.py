@@ -30,7 +30,7 @@ from ampi.kernel.ir.ssa import Branch, Custom, Loop, every, names_read
 _ROOTS = {"sqrt", "cbrt", "asin", "acos", "acosh"}
 _ZERO_AT_ZERO = {"sqrt", "cbrt", "pow"}
 _LOGARITHMS = {"log", "log2", "log10"}
-_POLES = {"atanh", "gamma", "lgamma", "digamma", "trigamma"}
+_POLES = {"atanh", "gamma", "lgamma", "digamma", "trigamma", "tetragamma"}
 _GROWING = {"exp", "exp2", "expm1", "sinh", "cosh"}
 # What they are given may be infinite where their derivative is zero.
 _MASKING = {"select", "min", "max", "minimum", "maximum", "fmin", "fmax", "exp", "exp2", "expm1", "logaddexp",

@@ -8,22 +8,12 @@ import numba
 
 from ampi.kernel.runtime.scipy_calls import FUNCTIONS
 
-__all__ = ["chdtr", "chdtrc", "fdtr", "fdtrc", "gdtr", "gdtrc", "pdtr", "pdtrc", "voigt_profile"]
+__all__ = ["fdtr", "fdtrc", "gdtr", "gdtrc", "pdtr", "pdtrc", "voigt_profile"]
 _ROOT = math.sqrt(2.0 * math.pi)
 betainc = FUNCTIONS["betainc"]
 gammainc = FUNCTIONS["gammainc"]
 gammaincc = FUNCTIONS["gammaincc"]
 _wofz_real = FUNCTIONS["wofz_real"]
-
-
-@numba.njit
-def chdtr(v, x):
-    return gammainc(0.5 * v, 0.5 * x)
-
-
-@numba.njit
-def chdtrc(v, x):
-    return gammaincc(0.5 * v, 0.5 * x) if x >= 0.0 else 1.0
 
 
 @numba.njit

@@ -33,9 +33,9 @@ import numpy as np
 from numba import types
 
 from ampi.errors import ActivityError
-from ampi.kernel.ir import Const, Expr, Op, scipy_partials
-from ampi.kernel.ir.scipy_partials import UNKNOWN
+from ampi.kernel.ir import Const, Expr, Op
 from ampi.kernel.runtime import scipy_calls, special
+from ampi.kernel.runtime.special_table import PARTIALS, UNKNOWN
 
 ARGUMENTS = ("x", "y", "z", "w")
 
@@ -195,7 +195,8 @@ _ENTRIES = (
     _function("gamma", "math.gamma(x)", "d * (r * digamma(x)) if d != 0 else 0", domain=_POSITIVE, cost=20),
     _function("lgamma", "math.lgamma(x)", "d * digamma(x) if d != 0 else 0", domain=_POSITIVE, cost=20),
     _operator("digamma", "digamma(x)", "d * trigamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
-    _operator("trigamma", "trigamma(x)", None, cost=40),
+    _operator("trigamma", "trigamma(x)", "d * tetragamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
+    _operator("tetragamma", "tetragamma(x)", UNKNOWN, cost=40),
     # only made by derivatives
     Intrinsic("fused", "fused(x, y, z)", ("d * y", "d * x", "d"), (special.fused,)),
     # complex numbers
@@ -247,12 +248,13 @@ DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, so
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 
-def _of_scipy(name: str, partials: tuple[str | None, ...]) -> Intrinsic:
-    arguments = ", ".join(ARGUMENTS[: len(partials)])
+def _of_scipy(name: str, table: tuple[str, ...]) -> Intrinsic:
+    arguments = ", ".join(ARGUMENTS[: len(table)])
+    partials = tuple([p if p == UNKNOWN else f"d * ({p})" for p in table])
     return Intrinsic(f"scipy_{name}", f"scipy_{name}({arguments})", partials, (scipy_calls.FUNCTIONS[name],), cost=200)
 
 
-_ENTRIES += tuple(_of_scipy(name, partials) for name, partials in scipy_partials.PARTIALS.items())
+_ENTRIES += tuple(_of_scipy(name, PARTIALS[name]) for name in scipy_calls.FUNCTIONS)
 
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
 
@@ -372,7 +374,7 @@ class _Template:
                 values = tuple(self.build(a) for a in args)
                 if name in _HELPERS:
                     return _HELPERS[name](*values)
-                if name in scipy_partials.PARTIALS:
+                if name in scipy_calls.FUNCTIONS:
                     inside = tuple(convert(v, types.float64) for v in values)
                     return Op(f"scipy_{name}", inside, types.float64)
                 ty = real_type(values[0].type) if name in ("real", "imag") else values[0].type
@@ -511,6 +513,7 @@ _HELPERS: dict[str, Callable[..., Expr]] = {
     "above_one": _above_one,
     "digamma": _in_double("digamma"),
     "trigamma": _in_double("trigamma"),
+    "tetragamma": _in_double("tetragamma"),
 }
 
 

@@ -23,15 +23,21 @@ from ampi.kernel.runtime.scipy_parameters import PARAMETERS
 ARITY = {
     **dict.fromkeys(
         "i0 i1 i0e i1e j0 j1 y0 y1 k0 k1 k0e k1e ellipk ellipe ellipkm1 exp1 expi exprel spence dawsn erfi erfinv "
-        "erfcinv ndtri ndtri_exp rgamma".split(),
+        "erfcinv erfcx log_ndtr ndtri ndtri_exp rgamma expit cosm1 sindg cosdg tandg cotdg ber bei ker kei berp beip "
+        "kerp keip".split(),
         1,
     ),
     **dict.fromkeys(
-        "iv ive jv yn yv kn kv kve elliprc ellipkinc ellipeinc expn beta betaln poch binom owens_t hyp0f1 "
-        "eval_legendre gammainc gammaincc gammaincinv gammainccinv chdtri stdtr stdtrit".split(),
+        "iv ive jv jve yn yv yve kn kv kve elliprc ellipkinc ellipeinc expn beta betaln poch binom owens_t hyp0f1 "
+        "eval_chebyt eval_chebyu eval_laguerre eval_legendre gammainc gammaincc gammaincinv gammainccinv chdtr chdtrc "
+        "chdtri stdtr stdtrit boxcox boxcox1p inv_boxcox inv_boxcox1p rel_entr kl_div huber pseudo_huber powm1".split(),
         2,
     ),
-    **dict.fromkeys("elliprf elliprd hyp1f1 hyperu betainc betaincc betaincinv fdtri chndtr chndtrix".split(), 3),
+    **dict.fromkeys(
+        "elliprf elliprd hyp1f1 hyperu betainc betaincc betaincinv fdtri chndtr chndtrix eval_gegenbauer "
+        "eval_genlaguerre".split(),
+        3,
+    ),
     "hyp2f1": 4,
 }
 """How many arguments SciPy's functions of real numbers take."""

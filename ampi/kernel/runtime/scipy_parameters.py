@@ -13,7 +13,10 @@ from typing import Any
 
 import numba
 
+from ampi.kernel.runtime import scipy_formulas
 from ampi.kernel.runtime.special import digamma, trigamma
+
+gamma_density = scipy_formulas.FUNCTIONS["gamma_density"]
 
 _SMALL = 1e-17  # of the last term, in comparison with the sum
 _TINY = 1e-300
@@ -66,30 +69,6 @@ def _scaled(p, factor):
 @numba.njit
 def _shifted(p, number):
     return p[0] + number if abs(p[0] + number) > _TINY else _TINY, p[1], p[2]
-
-
-# ---------------------------------------------------------------------------------------------------------- densities
-
-
-@numba.njit
-def gamma_density(a, x):
-    if x == 0.0:
-        return x ** (a - 1.0) / math.gamma(a)
-    return math.exp((a - 1.0) * math.log(x) - x - math.lgamma(a))
-
-
-@numba.njit
-def beta_density(a, b, x):
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    if x == 0.0 or x == 1.0:
-        return math.exp(front) * x ** (a - 1.0) * (1.0 - x) ** (b - 1.0)
-    return math.exp(front + (a - 1.0) * math.log(x) + (b - 1.0) * math.log1p(-x))
-
-
-@numba.njit
-def t_density(v, t):
-    front = math.lgamma(0.5 * (v + 1.0)) - math.lgamma(0.5 * v)
-    return math.exp(front - 0.5 * (v + 1.0) * math.log1p(t * t / v)) / math.sqrt(math.pi * v)
 
 
 # ------------------------------------------------------------------------------------------ incomplete gamma function
@@ -316,10 +295,49 @@ def ive_by_order(v, x):
     return total
 
 
+# ----------------------------------------------------------------------------------------- Carlson's elliptic integrals
+
+
+def _carlson(i: int, j: int, k: int) -> Any:
+    """The integral of (t + x)^(-i - 1/2) (t + y)^(-j - 1/2) (t + z)^(-k - 1/2) over t > 0: derivatives of Carlson's
+    R_D, which is 3/2 of that for i = j = 0 and k = 1 (DLMF 19.18), where differences of R_D would cancel.
+
+    By the trapezoidal rule in log t: the integrand is analytic within a distance of pi from the real axis, so that the
+    error is of the size of exp(-2 pi^2 / step).
+    """
+
+    @numba.njit(error_model="numpy")
+    def function(x, y, z):
+        if not (x >= 0.0 and y >= 0.0 and z >= 0.0):
+            return math.nan
+        if (i and x == 0.0) or (j and y == 0.0) or (k and z == 0.0) or (x == 0.0 and y == 0.0):
+            return math.inf
+        largest = max(x, y, z)
+        smallest = largest
+        for v in (x, y, z):
+            if v > 0.0:
+                smallest = min(smallest, v)
+        begin = math.log(smallest) - (40.0 if min(x, y, z) > 0.0 else 80.0)
+        count = int((math.log(largest) + 25.0 - begin) / _STEP)
+        total = 0.0
+        for n in range(count):
+            t = math.exp(begin + n * _STEP)
+            a, b, c = t + x, t + y, t + z
+            total += t / math.sqrt(a) / math.sqrt(b) / math.sqrt(c) / (a**i * b**j * c**k)
+        return _STEP * total
+
+    return function
+
+
+_STEP = 0.375
+
 PARAMETERS: dict[str, Any] = {
-    "gamma_density": gamma_density,
-    "beta_density": beta_density,
-    "t_density": t_density,
+    **scipy_formulas.FUNCTIONS,
+    "carlson_011": _carlson(0, 1, 1),
+    "carlson_002": _carlson(0, 0, 2),
+    "carlson_111": _carlson(1, 1, 1),
+    "carlson_012": _carlson(0, 1, 2),
+    "carlson_003": _carlson(0, 0, 3),
     "gammainc_a": gammainc_a,
     "gammainc_aa": gammainc_aa,
     "betainc_a": _of_betainc(1.0, 0.0, 1),

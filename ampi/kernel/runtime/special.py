@@ -200,3 +200,20 @@ def trigamma(x):
     w = 1.0 / (x * x)
     series = w * (1 / 6 - w * (1 / 30 - w * (1 / 42 - w * (1 / 30 - w * (5 / 66 - w * 691 / 2730)))))
     return shift + 1.0 / x + 0.5 * w + series / x
+
+
+@njit
+def tetragamma(x):
+    """The third derivative of ``lgamma``, by the same steps as ``digamma``."""
+    if x <= 0.0:
+        if x == math.floor(x):
+            return math.nan
+        s, c = math.sin(math.pi * x), math.cos(math.pi * x)
+        return tetragamma(1.0 - x) - 2.0 * math.pi**3 * c / (s * s * s)
+    shift = 0.0
+    while x < 10.0:
+        shift -= 2.0 / (x * x * x)
+        x += 1.0
+    w = 1.0 / (x * x)
+    series = w * (1 / 2 - w * (1 / 6 - w * (1 / 6 - w * (3 / 10 - w * (5 / 6 - w * 691 / 210)))))
+    return shift - w - w / x - series * w
