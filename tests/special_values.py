@@ -247,7 +247,6 @@ FUNCTIONS: dict[str, tuple[Callable, tuple]] = {
 }
 """SciPy's functions by their names."""
 
-SECOND_UNKNOWN = {"iv", "ive", "kv", "kve"}
 COMPILED = {
     "gammainc": (0,),
     "gammaincc": (0,),
@@ -309,7 +308,7 @@ def derivatives(function, point, k):
         return [float(x) for x in (values[0], first, second, third)]
 
 
-def difference(found, wanted):
+def errors_of(found, wanted):
     """How far a first and a second derivative are off: in proportion, beyond what rounding of the argument makes."""
     (first, second), (value, exact_first, exact_second, third, x) = found, wanted
     scale = abs(x) or 1.0
@@ -326,7 +325,7 @@ def difference(found, wanted):
 
 
 def exact(name, point, k):
-    """Value, derivatives and argument for `difference`; None where they leave the range of numbers."""
+    """Value, derivatives and argument for `errors_of`; None where they leave the range of numbers."""
     values = derivatives(FUNCTIONS[name][0], point, k)
     if not all(np.isfinite(values)) or max(map(abs, values[:3])) > 1e290:
         return None

@@ -1,12 +1,10 @@
-"""Derivatives of special functions of arrays, numbers, and in kernels, against mpmath's to many digits: over whole
+"""Derivatives of special functions of arrays and of numbers, against mpmath's to many digits: over whole
 domains, near limits and far out, in first and second order."""
 
-import mpmath as mp
 import numpy as np
 import pytest
 import scipy.special as sp
-import special_values
-from special_values import COMPILED, FUNCTIONS, SECOND_UNKNOWN, difference, exact, moving, point_of
+from special_values import COMPILED, FUNCTIONS, errors_of, exact, moving, point_of
 
 import ampi
 import ampi.numpy as anp
@@ -33,7 +31,7 @@ def hold(name, point, k, x, first=FIRST, second=SECOND):
     wanted = exact(name, point, k)
     if wanted is None:
         return
-    off = difference(gradient_and_product(in_place_of(getattr(sp, name), point, k), x), wanted)
+    off = errors_of(gradient_and_product(in_place_of(getattr(sp, name), point, k), x), wanted)
     assert off[0] < first and off[1] < second, (name, point, k, off, wanted)
 
 
@@ -125,7 +123,7 @@ def test_at_edges(name):
         np.testing.assert_allclose([g, h], np.size(at) * np.array([first, second]), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if any(known(n, False)) or not COMPILED.get(n)])
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if known(n, False)])
 def test_single_precision(name):
     generator = np.random.default_rng(list(map(ord, name)))
     function = getattr(sp, name)
@@ -138,46 +136,6 @@ def test_single_precision(name):
         found = float(np.sum(ampi.grad(lambda x, f=f: np.sum(f(x)))(np.array([point[k]], np.float32))))
         sensitivity = abs(point[k] * wanted[2]) + abs(wanted[1])
         assert abs(found - wanted[1]) < 2e-5 * sensitivity, (name, point, k, found, wanted)
-
-
-IN_KERNELS = [n for n in FUNCTIONS if n not in ("jn", "cbrt")]
-QUICK = ("ellipk", "boxcox")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in IN_KERNELS])
-def test_in_kernels(name):
-    """As mpmath has them; numbers that are whole are given as such, and have no derivative."""
-    function = getattr(sp, name)
-    generator = np.random.default_rng([7, *map(ord, name)])
-    count = len(FUNCTIONS[name][1])
-    forms = (
-        lambda x: function(x),
-        lambda x, y: function(x, y),
-        lambda x, y, z: function(x, y, z),
-        lambda x, y, z, w: function(x, y, z, w),
-    )
-    pytest.importorskip("numba_scipy", reason="tests/kernel passes functions by address") if False else None
-    from kernel.test_scipy_in_kernels import by_address
-
-    address = by_address(name, count)
-    del forms
-    kernel = {
-        1: ampi.kernel(lambda x: address(x)),
-        2: ampi.kernel(lambda x, y: address(x, y)),
-        3: ampi.kernel(lambda x, y, z: address(x, y, z)),
-        4: ampi.kernel(lambda x, y, z, w: address(x, y, z, w)),
-    }[count]
-    for _ in range(12):
-        point = tuple(map(float, point_of(name, generator)))
-        for k in moving(name):
-            wanted = exact(name, point, k)
-            if wanted is None:
-                continue
-            f = in_place_of(kernel, point, k)
-            g, h = ampi.grad(f)(point[k]), 0.0
-            h = ampi.hvp(f, point[k], 1.0)
-            off = difference((float(g), float(h)), wanted)
-            assert off[0] < 1e-9 and off[1] < SECOND, (name, point, k, off, wanted)
 
 
 COMPLEX = {
@@ -249,14 +207,8 @@ def test_complex_arguments(name):
 
 
 def test_complex_functions_far_out():
-    """Where terms would cancel."""
-    for name, function, exact_slope, z in (
-        ("wofz", sp.wofz, lambda z: mp.diff(lambda t: mp.exp(-t * t) * mp.erfc(-1j * t), z), 2e4 + 3e3j),
-        ("erfcx", sp.erfcx, lambda z: mp.diff(lambda t: mp.exp(t * t) * mp.erfc(t), z), 4e3 - 2e3j),
-    ):
-        with mp.workdps(special_values.DIGITS):
-            wanted = complex(-1j / mp.sqrt(mp.pi) / z**2 * (1 + mp.mpf(3) / (2 * mp.mpc(z) ** 2)))
-            if name == "erfcx":
-                wanted = complex(-1 / mp.sqrt(mp.pi) / mp.mpc(z) ** 2 * (1 - mp.mpf(3) / (2 * mp.mpc(z) ** 2)))
+    """Where terms would cancel: two terms of the asymptotic series are exact there."""
+    for function, z, factor, sign in ((sp.wofz, 2e4 + 3e3j, -1j, 1), (sp.erfcx, 4e4 - 2e3j, -1, -1)):
+        wanted = factor / np.sqrt(np.pi) / z**2 * (1 + sign * 1.5 / z**2)
         _, dot = ampi.jvp(function, np.array([z]), np.array([1.0 + 0j]))
         np.testing.assert_allclose(dot[0], wanted, rtol=1e-12)

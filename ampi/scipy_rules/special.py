@@ -85,13 +85,28 @@ def _known(name: str) -> Any:
     return found if isinstance(found, np.ufunc) else None
 
 
+def _trigamma(x: Any) -> Any:
+    """By reflection for x <= 0, where SciPy would add up a term for each integer in between."""
+    with np.errstate(all="ignore"):
+        sine = np.sin(np.pi * (x - 2 * np.rint(0.5 * x)))
+        right = sp.polygamma(1, np.where(x > 0, x, 1 - x))
+        return np.where(x > 0, right, (np.pi / sine) ** 2 - right)
+
+
+def _tetragamma(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        angle = np.pi * (x - 2 * np.rint(0.5 * x))
+        right = sp.polygamma(2, np.where(x > 0, x, 1 - x))
+        return np.where(x > 0, right, right - 2 * np.cos(angle) * (np.pi / np.sin(angle)) ** 3)
+
+
 _ELEMENTARY: dict[str, Any] = {
     **{name: getattr(np, name) for name in "exp log sin cos sqrt hypot sign maximum minimum where real imag".split()},
     "abs": np.abs,
     "round": np.rint,
     "digamma": sp.psi,
-    "trigamma": Formula("trigamma", lambda x: sp.polygamma(1, x), 1),
-    "tetragamma": Formula("tetragamma", lambda x: sp.polygamma(2, x), 1),
+    "trigamma": Formula("trigamma", _trigamma, 1),
+    "tetragamma": Formula("tetragamma", _tetragamma, 1),
 }
 
 

@@ -16,6 +16,7 @@ from derivative_check import difference
 from numba import float64
 from numba.extending import get_cython_function_address
 from numba.types import WrapperAddressProtocol
+from special_values import FUNCTIONS, errors_of, exact, moving, point_of
 
 import ampi
 
@@ -204,6 +205,28 @@ def test_derivatives(name, point):
     first = ampi.grad(kernel, argnums=twice)
     expected = [[slope(k, lambda *p, i=i: first(*p)[i]) for k in twice] for i in range(len(twice))]
     np.testing.assert_allclose(np.array(second), expected, rtol=1e-6, atol=1e-8)
+
+
+QUICK = ("ellipk", "boxcox")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in FUNCTIONS])
+def test_derivatives_to_many_digits(name):
+    """Over whole domains, near limits and far out, in first and second order, against mpmath's."""
+    if not any(re.fullmatch(rf"(__pyx_fuse_\d(_\d)?)?{name}", symbol) for symbol in cython_special.__pyx_capi__):
+        pytest.skip("not in this version of SciPy")
+    kernel = kernel_of(by_address(name, len(FUNCTIONS[name][1])), len(FUNCTIONS[name][1]))
+    scale = 1.5 if len(FUNCTIONS[name][1]) == 1 else 1.0
+    generator = np.random.default_rng([7, *map(ord, name)])
+    for _ in range(12):
+        point = tuple(map(float, point_of(name, generator)))
+        for k in moving(name):
+            wanted = exact(name, point, k)
+            if wanted is None:
+                continue
+            f = lambda x, k=k, point=point: kernel(*[x if j == k else v for j, v in enumerate(point)])
+            off = errors_of((ampi.grad(f)(point[k]) / scale, ampi.hvp(f, point[k], 1.0) / scale), wanted)
+            assert off[0] < 1e-9 and off[1] < 1e-7, (name, point, k, off, wanted)
 
 
 def test_derivatives_at_the_ends():
