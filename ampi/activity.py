@@ -114,6 +114,11 @@ def _argument_or_result(found: Any, arguments: tuple, given: tuple) -> Any:
     return wrapped(found)
 
 
+def copies(copy: Any) -> bool:
+    """Whether an argument ``copy`` of NumPy's functions asks for a copy, whether one is needed or not."""
+    return copy is np._CopyMode.ALWAYS if isinstance(copy, np._CopyMode) else bool(copy)
+
+
 def is_of_numpy(depth: int) -> bool:
     """Whether the caller of ampi, so many frames above this function's caller, is NumPy's own Python code.
 

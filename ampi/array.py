@@ -150,7 +150,7 @@ class ndarray(TrackedArray):
         if is_called_by_program(2):  # which has this class in the place of NumPy's
             found = np.ndarray.view(self, ndarray)
             dtype = found.dtype if dtype is None else dtype
-            return found if dtype == found.dtype and not copy else found.astype(dtype)
+            return found if dtype == found.dtype and not activity.copies(copy) else found.astype(dtype)
         self._hand_out("a plain numpy array of")
         return np.array(plain(self), dtype=dtype, copy=copy)
 
@@ -192,7 +192,7 @@ class ndarray(TrackedArray):
         result = values.astype(dtype, order, casting, subok, copy)
         if result.dtype == object and activity.is_active(current(), self):
             raise no_rule(np.ndarray.astype, " to objects")
-        if result is values or (not copy and np.may_share_memory(result, values)):
+        if result is values or (not activity.copies(copy) and np.may_share_memory(result, values)):
             return self if result.dtype == self.dtype else wrapped(result)
         return indexing.copied(self, result)
 

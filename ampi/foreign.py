@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import arrivals, checks, entry_points, indexing, interception, nested, writing
+from .activity import copies
 from .array import ndarray
 from .entry_points import object_at
 from .errors import ActivityError, no_rule
@@ -95,7 +96,7 @@ def _convert(name: str, signature: str) -> Hook:
         active = _first_active(x)
         if active is not None and not _keeps_arrays(x, arguments, keywords):
             lose(f"numpy.{name}() of", active, _AS)
-        if isinstance(x, ndarray) and (name != "array" or not keywords.get("copy", True)):
+        if isinstance(x, ndarray) and (name != "array" or not copies(keywords.get("copy", True))):
             lend(x)
         return None
 

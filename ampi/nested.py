@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,27 +18,25 @@ from .writing import assign
 
 
 class _Stack:
-    __slots__ = ("count", "result", "sources")
+    __slots__ = ("result", "sources")
     second = "each"
 
-    def __init__(self, sources: list[tuple[int, Region]], count: int, result: Region) -> None:
-        self.sources = sources
-        self.count = count
+    def __init__(self, sources: list[tuple[int, Region]], result: Region) -> None:
+        self.sources = sources  # with the numbers of their first elements in the result
         self.result = result
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
             return
-        shape = self.sources[0][1].shape
-        g = sweep.shadow(self.result).reshape((self.count, *shape))
-        for k, source in self.sources:
-            sweep.add(source, g[k])
+        g = sweep.shadow(self.result).reshape(-1)
+        for first, source in self.sources:
+            sweep.add(source, g[first : first + math.prod(source.shape)].reshape(source.shape))
 
     def tangent(self, push: Push) -> None:
         """The tangents side by side."""
-        y_dot = np.zeros((self.count, *self.sources[0][1].shape), push.dtype(self.result))
-        for k, source in self.sources:
-            y_dot[k] = push.get(source)
+        y_dot = np.zeros(math.prod(self.result.shape), push.dtype(self.result))
+        for first, source in self.sources:
+            y_dot[first : first + math.prod(source.shape)] = push.get(source).reshape(-1)
         push.put(self.result, y_dot.reshape(self.result.shape))
 
 
@@ -98,8 +98,9 @@ def from_nested(x: Any, **keywords: Any) -> Any:
     if active and result.dtype.hasobject:
         raise no_rule(np.array, " for arrays of objects")
     if active and carry(tape, result, [leaf for _, leaf in active]):
-        if result.size != sum(np.size(leaf) for leaf in leaves):
+        starts = list(itertools.accumulate([np.size(leaf) for leaf in leaves], initial=0))
+        if result.size != starts[-1]:
             raise ActivityError("active arrays of different shapes cannot be made one array")
-        sources = [(k, region_of(leaf)) for k, leaf in active]
-        tape.append(_Stack(sources, len(leaves), region_of(result)), created=(result,))
+        sources = [(starts[k], region_of(leaf)) for k, leaf in active]
+        tape.append(_Stack(sources, region_of(result)), created=(result,))
     return result

@@ -18,6 +18,7 @@ import numpy as _np
 
 from . import memory as _memory
 from . import scalars as _scalars  # noqa: F401
+from .activity import copies as _copies
 from .activity import is_active as _is_active
 from .activity import plain_of as _plain_of
 from .array import ndarray
@@ -112,7 +113,7 @@ def _array(
         subok = not isinstance(object, _np.ndarray)  # what __array__ gives may be one of ours
         made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin, subok=subok, **newer)
         return _memory.tracked(made) if type(made) is _np.ndarray else made
-    if newer or (copy is False and _memory.is_scalar(object)):
+    if newer or (copy in (False, _np._CopyMode.NEVER) and _memory.is_scalar(object)):
         _np.array(_plain_of(object), copy=copy, ndmin=ndmin, **newer)  # raises for what cannot be
     if _memory.is_scalar(object):
         object, copy = object[...], None  # an array of its own
@@ -134,7 +135,7 @@ def _array(
 def _asarray(
     a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
 ) -> Any:
-    if isinstance(a, ndarray) and dtype is None and order is None and not copy and not _memory.is_scalar(a):
+    if isinstance(a, ndarray) and dtype is None and order is None and not _copies(copy) and not _memory.is_scalar(a):
         return a if type(a) is ndarray else a.view(ndarray)
     if device is not None:
         _np.empty(0, device=device)  # raises for all but "cpu"

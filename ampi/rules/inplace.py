@@ -110,6 +110,9 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> Any:
     if not len(places) or not a.size:
         return _NOTHING
     if mode == "raise" and (places.max() >= a.size or places.min() < -a.size):
+        before = int(np.argmax((places >= a.size) | (places < -a.size)))
+        if before and plain(a).flags.carray:  # NumPy raises when it has written what comes before
+            setitem(*_flat(a, places[:before] % a.size, _values(v)))
         return _NOTHING
     return _flat(a, np.clip(places, 0, a.size - 1) if mode == "clip" else places % a.size, _values(v))
 

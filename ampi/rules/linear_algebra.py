@@ -22,6 +22,7 @@ from ..structures import bound, leaves, mapped
 from ..tape import Push, Sweep, Tape, current, transposed
 from ..writing import assign_as
 from .contractions import contracted
+from .determinants import det_maker, slogdet_maker
 from .elementwise import unbroadcast
 from .exact import exactly
 from .roots import root
@@ -584,6 +585,8 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -
 
 
 _OWN_MAKERS[np.linalg.cholesky] = _cholesky_maker
+_OWN_MAKERS[np.linalg.det] = det_maker
+_OWN_MAKERS[np.linalg.slogdet] = slogdet_maker
 
 
 RULES: dict[Callable, Callable] = {

@@ -143,11 +143,16 @@ def _nan_extremum(ufunc: np.ufunc) -> Callable:
 # ------------------------------------------------------------------------------------- interpolation, polynomials
 
 
+def _in_floats(a: Any) -> Any:
+    """An array with integers and booleans, differences of which may wrap around or not exist, as NumPy computes."""
+    return a if a.dtype.kind in "fc" else a.astype(np.float64)
+
+
 @exactly(np.interp)
 def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise no_rule(np.interp, " for a period")
-    x, xp, fp = _array(x), _array(xp), _array(fp)
+    x, xp, fp = (_in_floats(_array(a)) for a in (x, xp, fp))
     cell = np.clip(np.searchsorted(plain(xp), plain(x), side="right") - 1, 0, len(xp) - 2)
     x0, f0 = xp[cell], fp[cell]
     inside = f0 + (x - x0) * ((fp[cell + 1] - f0) / (xp[cell + 1] - x0))

@@ -411,10 +411,10 @@ class Tape(metaclass=_WithHelp):
                 raise
 
     def _warn_of_constants(self, y: Any) -> None:
-        if any(not isinstance(output, Output) and storage_of(output).tape is None for output in leaves(y)):
+        if any(not isinstance(y, Output) and storage_of(y).tape is not self.reference for y in leaves(y)):
             warnings.warn(
                 "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
-                "computed after the tape was closed? (Pass None on a rank without output.)",
+                "computed after the tape was closed, or on another tape? (Pass None on a rank without output.)",
                 ActivityWarning,
                 stacklevel=3,
             )
