@@ -2,6 +2,7 @@
 
 Arrays are drawn from few numbers, so that most extremes are tied; compared are an array on one rank, NumPy's functions
 written out by hand, kernels, and the same array spread over ranks.
+"""
 
 import numba
 import numpy

@@ -1,7 +1,7 @@
 """Derivatives of determinants: matrices of cofactors, of singular matrices as well.
 
 ∂ det A / ∂A is the matrix of cofactors, det(A) A⁻ᵀ where A is regular and det(A) a number that is neither zero nor
-infinite.  Elsewhere cofactors are determinants of minors, or come from singular values where there are too many of them.
+infinite.  Elsewhere cofactors are determinants of minors, or come from singular values where these are too many.
 """
 
 from __future__ import annotations
