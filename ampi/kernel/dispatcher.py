@@ -175,6 +175,7 @@ class Kernel:
         Kernel.are_there = True
         functools.update_wrapper(self, function)
         self.py_func = function
+        self._is_compiled = False
         self.deterministic = bool(options.pop("deterministic", False))
         self.options = options
         self.without = without
@@ -317,7 +318,7 @@ class Kernel:
         if self.checked:
             options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
-        function = with_names(self.py_func, numpys_own)
+        function = with_names(self.frozen_func, numpys_own)
         if self.has_rest and not spread:
             function, name = with_rest_as_tuple(function), f"{name}_of_tuple"
         if self._declared is None:
@@ -327,6 +328,19 @@ class Kernel:
             made.compile(taken if result is None else result(*taken))
         made.disable_compile(bool(self._declared.signatures))
         return made
+
+    @functools.cached_property
+    def frozen_func(self) -> Any:
+        """The Python function as it is compiled and differentiated: with the globals of its first compilation."""
+        from ampi.kernel.runtime.frozen import frozen
+
+        return frozen(self.py_func)
+
+    def _thaw(self) -> None:
+        """Look at globals anew, after a first compilation has failed."""
+        if not self._is_compiled:
+            for name in ("frozen_func", "identity", "placed_identity", "serial", "_on_threads", "_spread"):
+                vars(self).pop(name, None)
 
     @functools.cached_property
     def identity(self) -> Any:
@@ -341,7 +355,7 @@ class Kernel:
     def _identity(self, placed: bool | None) -> Any:
         from ampi.kernel.runtime import cache
 
-        found = cache.identity(self.py_func, self.options, placed)
+        found = cache.identity(self.frozen_func, self.options, placed)
         return self.deterministic, self.checked, self.unchecked, found, sorted(self.without)
 
     @contextlib.contextmanager
@@ -352,16 +366,19 @@ class Kernel:
         given = present(tuple(sig.args if hasattr(sig, "args") else sig))
         if any(map(names_code, given)):
             yield
+            self._is_compiled = True
             return
         try:
             code = self.ir_of(given)
         except KernelError as problem:
+            self._thaw()
             raise problem.with_traceback(None) from None
         parallel = dispatcher.targetoptions.get("parallel")
         if self.deterministic and adds_up(code):
             dispatcher.targetoptions["parallel"] = False
         try:
             yield
+            self._is_compiled = True
         except AssertionError as problem:  # of Numba's: it says neither where nor why
             raise KernelError(
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': Numba itself fails to compile this "
@@ -370,6 +387,7 @@ class Kernel:
             ) from problem
         finally:
             dispatcher.targetoptions["parallel"] = parallel
+            self._thaw()
 
     # ------------------------------------------------------------------------------------------------- differentiation
 
@@ -408,7 +426,7 @@ class Kernel:
         are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
         from ampi.kernel.pipeline import primal
 
-        code = primal(self.py_func, argument_types, same, single, self.without)
+        code = primal(self.frozen_func, argument_types, same, single, self.without)
         if code.drawn and self.options.get("parallel"):
             raise KernelError(
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': random numbers in a kernel with "
@@ -516,7 +534,7 @@ def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
 
 def without_kernels(value: Any) -> Any:
     """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
-    return with_names(value.py_func, without_kernels) if isinstance(value, Kernel) else value
+    return with_names(value.frozen_func, without_kernels) if isinstance(value, Kernel) else value
 
 
 def numpys_own(value: Any) -> Any:

@@ -31,6 +31,7 @@ from ampi.kernel.normalise.array_phi import resolve
 from ampi.kernel.normalise.carried_arrays import hoist, keep
 from ampi.kernel.normalise.expand import expand
 from ampi.kernel.normalise.views import resolve_views
+from ampi.kernel.runtime.cache import function_of
 
 Given = custom_vjp | custom_jvp
 
@@ -40,7 +41,7 @@ SEE = "see ampi.custom_jvp"
 
 def is_inside(rule: Given, callers: tuple[Any, ...]) -> bool:
     """Whether a call stands in the rule's own functions, where it is the plain function."""
-    own = [_function(f).__code__ for f in _functions(rule) if f is not None]
+    own = [function_of(f).__code__ for f in _functions(rule) if f is not None]
     return any(code is known for code, _ in callers for known in own)
 
 
@@ -56,9 +57,11 @@ def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
             builder.fail(node, f"'{name}' has no tangent yet", f"decorate its tangent with @{name}.defjvp before")
     elif rule.forward is None or rule.backward is None:
         builder.fail(node, f"'{name}' has no adjoint yet", f"call {name}.defvjp(forward, backward) before")
-    arguments = bound_values(builder, node, _function(rule.f), *call_values(builder, node))
+    arguments = bound_values(builder, node, function_of(rule.f), *call_values(builder, node))
     given = tuple(builder.type_of(node, v) for v in arguments)
-    callee = _as_loops(builder.callee(node, _function(rule.f if isinstance(rule, custom_jvp) else rule.forward), given))
+    callee = _as_loops(
+        builder.callee(node, function_of(rule.f if isinstance(rule, custom_jvp) else rule.forward), given)
+    )
     _refuse_random_numbers(builder, node, name, callee)
     arguments = _steady_arguments(builder, callee, arguments)
     make = _plain if isinstance(rule, custom_jvp) else _forward
@@ -91,7 +94,7 @@ def _adjoint_rule(
     """The author's adjoint, and what it takes besides the adjoints of the results."""
     name = rule.__name__
     given = builder.type_of(node, residuals), builder.type_of(node, map_leaves(result, _carrier))
-    backward = _as_loops(builder.callee(node, _function(rule.backward), given))
+    backward = _as_loops(builder.callee(node, function_of(rule.backward), given))
     _refuse_random_numbers(builder, node, name, backward)
     constants = constant_arguments(backward)
     kept = [*_leaves(residuals), *_constants(builder, backward)]
@@ -113,10 +116,6 @@ def _refuse_random_numbers(builder: Any, node: ast.Call, name: str, function: ir
 
 def _constants(builder: Any, function: ir.Function) -> list[ir.Expr]:
     return [outside.constant_array(builder, n, array) for n, array in function.constants]
-
-
-def _function(value: Any) -> Any:
-    return getattr(value, "py_func", value)
 
 
 def _as_loops(function: ir.Function) -> ir.Function:
@@ -252,9 +251,9 @@ def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], re
     primals = Group(tuple(arguments))
     dots = Group(tuple(map_leaves(v, _carrier) for v in arguments))
     given = builder.type_of(node, primals), builder.type_of(node, dots)
-    if len(inspect.signature(_function(rule.tangent)).parameters) != 2:
+    if len(inspect.signature(function_of(rule.tangent)).parameters) != 2:
         builder.fail(node, f"the tangent of '{name}' must take two tuples: arguments, and their tangents", SEE)
-    function = _as_loops(builder.callee(node, _function(rule.tangent), given))
+    function = _as_loops(builder.callee(node, function_of(rule.tangent), given))
     _refuse_random_numbers(builder, node, name, function)
     both = function.result[2] if isinstance(function.result, tuple) else ()
     if len(both) != 2:
@@ -265,7 +264,7 @@ def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], re
         None if kind is None else next(counter)
         for _, kind in _paired(builder, node, name, result, both[1], whole=False)
     ]
-    parameters = list(inspect.signature(_function(rule.tangent)).parameters)
+    parameters = list(inspect.signature(function_of(rule.tangent)).parameters)
     primals, tangents = (tuple(a for a in function.arguments if a.path[0] == p) for p in parameters)
     found = Tangent(name, function, primals, tangents, tuple(values), tuple(positions))
     _require_places(builder, node, found, arguments, list(_leaves(result)))

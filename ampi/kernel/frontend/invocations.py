@@ -49,6 +49,7 @@ from ampi.kernel.frontend.values import (
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.runtime import overloads
+from ampi.kernel.runtime.cache import function_of
 from ampi.kernel.runtime.listed_arrays import lists_cut_short
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 
@@ -86,10 +87,10 @@ _ALLOCATION_SIGNATURES = {
 
 def kernel_function(value: Any) -> Any:
     """The Python function of a kernel, or of a function compiled by Numba; None for anything else."""
-    function = getattr(value, "py_func", None)
+    function = function_of(value) if hasattr(value, "py_func") else None
     if not inspect.isfunction(function):
         return None
-    return function if declared(function) else numbas(value)
+    return numbas(value) if function is value.py_func and not declared(function) else function
 
 
 def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:

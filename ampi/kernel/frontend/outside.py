@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError
 from ampi.kernel import ir
 from ampi.kernel.frontend.values import Group, Static, Value
 from ampi.kernel.ir import inference
+from ampi.kernel.runtime.frozen import became_active
 from ampi.memory import TrackedArray, is_scalar, plain
 from ampi.outside import would_be_lost
 
@@ -29,6 +30,7 @@ def free_names(function: Any) -> dict[str, Any]:
             names[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             names.pop(name, None)
+    names.update(became_active(function))
     return names
 
 

@@ -167,12 +167,10 @@ class _Identity:
     def of_value(self, value: Any, code: python_types.CodeType) -> Any:
         if hasattr(type(value), "identity_parts"):
             parts = value.identity_parts()
-            return "rule", [
-                f and self.of_function(getattr(f, "py_func", f), getattr(f, "options", None)) for f in parts
-            ]
+            return "rule", [f and self.of_function(function_of(f), getattr(f, "options", None)) for f in parts]
         if hasattr(value, "py_func"):
             given = getattr(value, "options", getattr(value, "targetoptions", None))
-            return self.of_function(value.py_func, given), _declared(value)
+            return self.of_function(function_of(value), given), _declared(value)
         if isinstance(value, (StencilFunc, DUFunc, GUFunc)):
             return self.of_loops(value)
         if isinstance(value, _Intrinsic):
@@ -221,6 +219,12 @@ class _Identity:
             return [(name, self.of_value(v, code)) for name, v in named]
         finally:
             self.inside.pop()
+
+
+def function_of(value: Any) -> Any:
+    """The Python function of a kernel, with the globals that it is compiled with, or of one of Numba's; or itself."""
+    function = getattr(value, "frozen_func", None)
+    return getattr(value, "py_func", value) if function is None else function
 
 
 def _declared(dispatcher: Any) -> Any:
