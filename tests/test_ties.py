@@ -162,7 +162,7 @@ def _of_all(x):
     m = x[0]
     for k in range(len(x)):
         m = max(m, x[k])
-    return m + 10 * np.max(x) - 100 * np.min(x) + 1000 * np.median(x)
+    return m + 10 * np.max(x) - 100 * np.min(x)
 
 
 @ampi.kernel
@@ -194,7 +194,7 @@ def test_kernels_take_what_arrays_take():
     def on_arrays(z):
         return np.sum(_elements(z[:5], z[5:]) * numpy.arange(1.0, 6.0))
 
-    whole = lambda x: 11 * np.max(x) - 100 * np.min(x) + 1000 * np.median(x)
+    whole = lambda x: 11 * np.max(x) - 100 * np.min(x)
     for _ in range(20):
         x = _drawn(generator, 10)
         for kernel, function in ((_of_all, whole), (_on_threads, np.max), (in_kernel, on_arrays)):
