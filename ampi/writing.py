@@ -13,6 +13,7 @@ import numpy as np
 from .activity import holds_same_bytes, is_active, plain_of, require_tracked
 from .byte_views import movable
 from .errors import ActivityError
+from .halfway import record_halfway
 from .handouts import settle
 from .memory import PACKED, Region, carries_derivatives, plain, region_of, storage_of
 from .rules.elementwise import unbroadcast
@@ -31,8 +32,10 @@ def must_announce(target: np.ndarray) -> bool:
     return storage is not None and (bool(storage.needs) or storage.tape is not None or bool(storage.guard))
 
 
-def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> tuple[Any, list[Undo]]:
-    """Run an action that overwrites arrays (only ``array[key]``, if a key is given).
+def write(
+    targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None, are_constants: bool = False
+) -> tuple[Any, list[Undo]]:
+    """Run an action that overwrites arrays (only ``array[key]``, if a key is given), by constants or by active values.
 
     Returns
     -------
@@ -47,10 +50,13 @@ def write(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = N
             if storage is not None and storage.guard:
                 settle(storage)
         return result, undo
-    except BaseException:
+    except BaseException as error:
         tape = current()
-        if undo and tape is not None:
-            tape.append(None, undo)
+        if tape is not None:
+            if undo:
+                tape.append(None, undo)
+            if isinstance(error, Exception):
+                record_halfway(tape, targets, action, are_constants, error)
         raise
 
 
@@ -58,7 +64,7 @@ def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], ke
     """Run an action that overwrites arrays with values that carry no derivative."""
     tape = current()
     zeroed = [] if tape is None else [region_of(target) for target in targets if tape.is_active(target)]
-    result, undo = write(targets, action, key)
+    result, undo = write(targets, action, key, True)
     if tape is not None:
         if zeroed or undo:
             tape.append(Zero(zeroed, key) if zeroed else None, undo)
@@ -130,9 +136,24 @@ def assign_as(out: Any, what: str, run: Callable[[Any], Any], derive: Callable[[
         run(plain(out))
         return out
     scratch = plain(out).copy(order="K")
-    run(scratch)
+    try:
+        run(scratch)
+    except Exception as error:
+        _write_halfway(out, scratch, error)
+        raise
     assign(out, derive(), what, action=lambda: np.copyto(plain(out), scratch))
     return out
+
+
+def _write_halfway(out: Any, scratch: np.ndarray, error: Exception) -> None:
+    """Give an array what a function has written to a copy of it before it raised an error."""
+
+    def action() -> None:
+        np.copyto(plain(out), scratch)
+        raise error
+
+    if scratch.tobytes() != plain(out).tobytes():
+        write([out], action)
 
 
 def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[], Any], what: str) -> None:

@@ -266,3 +266,64 @@ def test_an_output_that_another_tape_recorded_draws_the_warning():
 def test_the_second_argument_of_heaviside():
     assert ampi.grad(lambda x: np.sum(np.heaviside([0.0, 1.0], x[0])) + np.sum(x))(numpy.ones(2)).tolist() == [2, 1]
     assert ampi.grad(lambda x: np.sum(np.heaviside(x, 0.5)) + np.sum(x))(numpy.ones(2)).tolist() == [1, 1]
+
+
+# ------------------------------------------------------------------------------- errors when something has been written
+
+HALFWAY = {
+    "out=": lambda b, x: np.multiply(x, 1e300, out=b),
+    "in place": lambda b, x: b.__imul__(1e300),
+    "reduction": lambda b, x: np.sum(np.stack([x, x]) * 4e156, axis=0, out=b),
+    "accumulation": lambda b, x: np.cumprod(x * 1e152, out=b),
+    "part": lambda b, x: np.multiply(x[:2], 1e300, out=b[1:]),
+}
+
+
+@pytest.mark.parametrize("name", HALFWAY)
+def test_what_was_written_before_an_error_is_not_used_with_another_derivative(name):
+    x = numpy.array([1.0, 2.0, 3.0]) * 1e151
+
+    def begun(x, again):
+        b = x * 1.0
+        try:
+            with numpy.errstate(over="raise"):
+                HALFWAY[name](b, x)
+        except FloatingPointError:
+            pass
+        else:
+            pytest.skip("no error")
+        if again:
+            b[:] = x * 2.0
+        return b
+
+    with pytest.raises(ampi.ActivityError, match="raised FloatingPointError"):
+        ampi.grad(lambda x: np.sum(begun(x, False)))(x)
+    assert (ampi.grad(lambda x: np.sum(begun(x, True)))(x) == 2).all()
+    assert numpy.isnan(ampi.jvp(lambda x: np.sum(begun(x, False)), x, numpy.ones(3))[1])
+    assert ampi.jvp(lambda x: np.sum(begun(x, True)), x, numpy.ones(3))[1] == 6
+
+
+def test_constants_that_were_written_before_an_error_have_derivative_zero():
+    def f(x):
+        b = x * 1.0
+        with pytest.raises(FloatingPointError), numpy.errstate(divide="raise"):
+            np.divide(1.0, numpy.array([2.0, 0.0]), out=b[:2])
+        b[1] = 1.0
+        return np.sum(b * b)
+
+    assert ampi.grad(f)(numpy.array([1.0, 2.0, 3.0])).tolist() == [0, 0, 6]
+
+
+@pytest.mark.parametrize("write", [
+    lambda b, x: b.__setitem__(slice(None), x[:2]), lambda b, x: b.__setitem__([0, 7], 1.0),
+    lambda b, x: np.add(x, x[:2], out=b), lambda b, x: np.copyto(b, x * 1j), lambda b, x: np.add.at(b, [0, 9], x[:2]),
+    lambda b, x: np.take(x, [0, 1, 9], out=b), lambda b, x: np.cumsum(x[:2], out=b),
+])  # fmt: skip
+def test_an_error_before_anything_was_written_changes_nothing(write):
+    def f(x):
+        b = x * 1.0
+        with pytest.raises((ValueError, IndexError, TypeError)):
+            write(b, x)
+        return np.sum(b * b)
+
+    assert ampi.grad(f)(numpy.array([1.0, 2.0, 3.0])).tolist() == [2, 4, 6]

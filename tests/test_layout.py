@@ -43,6 +43,7 @@ FLOORS = {
     "indexing": 1,
     "activity": 1,
     "writing": 1,
+    "halfway": 1,
     "nested": 1,
     "operands": 1,
     "ufuncs": 1,
