@@ -114,7 +114,7 @@ __all__ = [
 ]
 
 
-_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "scipy_rules", "rules.definitions")
+_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "stored", "scipy_rules", "rules.definitions")
 """What is there before the first tape opens; a program that has messages alone does without."""
 
 _HOMES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import activity, byte_views, checks, elements, functions, indexing, nested, small_arrays, ufuncs, writing
+from . import activity, byte_views, checks, elements, functions, indexing, nested, small_arrays, texts, ufuncs, writing
 from .constants import marked
 from .errors import no_rule
 from .memory import (
@@ -30,6 +30,7 @@ from .outside import (
     lose,
     lose_number,
     lose_unheard,
+    warn_filed,
     warn_lost,
     would_be_lost,
 )
@@ -61,7 +62,7 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:
-        lose_number("float() of", self) if checks.whole else warn_lost("float() of", self)
+        texts.lose_float(self)
         return float(_number_of(activity.plain_of(self)))
 
     def __int__(self) -> int:
@@ -108,13 +109,13 @@ class ndarray(TrackedArray):
         raise AttributeError
 
     def __repr__(self) -> str:
-        return repr(plain(self)[()] if is_scalar(self) else plain(self))
+        return texts.of_active(self, repr(plain(self)[()] if is_scalar(self) else plain(self)))
 
     def __str__(self) -> str:
-        return str(plain(self))
+        return texts.of_active(self, str(plain(self)))
 
     def __format__(self, spec: str) -> str:
-        return format(plain(self)[()] if self.ndim == 0 else plain(self), spec)
+        return texts.of_active(self, format(plain(self)[()] if self.ndim == 0 else plain(self), spec))
 
     def __reduce__(self) -> Any:
         return wrapped, (np.array(plain(self))[()] if is_scalar(self) else plain(self),)
@@ -123,6 +124,11 @@ class ndarray(TrackedArray):
         """`numpy.ndarray.tobytes`, without derivatives (which draws a warning while a tape records)."""
         warn_lost("tobytes() of", self)
         return plain(self).tobytes(order)
+
+    def tofile(self, *arguments: Any, **keywords: Any) -> None:
+        """`numpy.ndarray.tofile`, without derivatives (which draws a warning while a tape records)."""
+        warn_filed("tofile() of", self)
+        plain(self).tofile(*arguments, **keywords)
 
     @property
     def ctypes(self) -> Any:
@@ -192,6 +198,8 @@ class ndarray(TrackedArray):
         result = values.astype(dtype, order, casting, subok, copy)
         if result.dtype == object and activity.is_active(current(), self):
             raise no_rule(np.ndarray.astype, " to objects")
+        if result.dtype.kind in "SUT":
+            warn_lost("astype() to text of", self)
         if result is values or (not activity.copies(copy) and np.may_share_memory(result, values)):
             return self if result.dtype == self.dtype else wrapped(result)
         return indexing.copied(self, result)

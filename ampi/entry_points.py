@@ -15,7 +15,8 @@ import numpy as np
 
 WORD = struct.calcsize("P")
 # Offsets in CPython's structs, in words.
-_CALL, _NUMBER, _MAPPING, _BUFFER, _INIT = 7, 12, 14, 20, 37  # of tables and slots in a type
+_CALL, _NUMBER, _MAPPING, _BUFFER, _INIT, _NEW = 7, 12, 14, 20, 37, 39  # of tables and slots in a type
+_NUMBER_OF_NEW = 65  # by which CPython's stable interface knows that slot
 _ASSIGN = 2  # in a type's table of mappings
 # In that of numbers.
 _OPERATORS = {"add": 0, "sub": 1, "mul": 2, "mod": 3, "divmod": 4, "pow": 5, "floordiv": 29, "truediv": 30}
@@ -86,6 +87,27 @@ def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
 def making_slot(cls: type) -> tuple[int, int]:
     """Those of what is called with the arguments that an instance is made of."""
     return slot_of_type(cls, _INIT, None, "__init__", cls)
+
+
+def constructor_slot(cls: type) -> tuple[int, int]:
+    """That of what is called to make an instance (``cls.__new__``)."""
+    address = id(cls) + _NEW * WORD
+    original = word_at(address)
+    found = ctypes.pythonapi.PyType_GetSlot
+    found.restype, found.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_int)
+    if not original or original != found(cls, _NUMBER_OF_NEW):
+        raise Unknown(f"{cls.__name__}.__new__")
+    return address, original
+
+
+def inheriting_slots(cls: type, original: int) -> tuple[int, ...]:
+    """Those of the classes that others have derived from a class, where they make instances in the same way."""
+    found: list[int] = []
+    for derived in type.__subclasses__(cls):
+        address = id(derived) + _NEW * WORD
+        if word_at(address) == original:
+            found += [address, *inheriting_slots(derived, original)]
+    return tuple(found)
 
 
 def entry_of_function(function: Any) -> tuple[int, int, str]:

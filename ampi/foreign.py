@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import arrivals, checks, entry_points, indexing, interception, nested, writing
+from . import arrivals, checks, conversions, entry_points, indexing, interception, nested, writing
 from .activity import copies
 from .array import ndarray
 from .entry_points import object_at
@@ -181,6 +181,7 @@ def _as_numpys(x: Any) -> Any:
 
 
 _FUNCTIONS = {
+    "arange": "arange",
     "bincount": "bincount",
     "c_einsum": "einsum",
     "concatenate": "concatenate",
@@ -245,15 +246,6 @@ def _operate(name: str) -> Hook:
     return hook
 
 
-_NUMBERS = tuple(
-    dict.fromkeys(
-        cls
-        for cls in np.sctypeDict.values()
-        if issubclass(cls, (np.number, np.bool_)) and not issubclass(cls, np.timedelta64)
-    )
-)
-
-
 def _ufuncs(*modules: Any) -> list[np.ufunc]:
     found = {id(x): x for module in modules for x in vars(module).values()}
     return [x for x in found.values() if type(x) is np.ufunc]
@@ -315,11 +307,11 @@ def _places() -> list[Place]:
             places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), lasts=True))
     found = _ufuncs(np, np._core.umath, np.linalg._umath_linalg)
     places.append(Place(*entry_points.calls_of(np.ufunc, found), "lists", _CALL, lasts=True))
-    for cls in _NUMBERS:
+    for cls in conversions.NUMBERS:
         for name, (address, original) in entry_points.operator_slots(cls).items():
             signature = "power" if name == "pow" else "binary"
             places.append(Place(address, original, signature, _operate(name), lasts=True))
-    places += _drawing_places()
+    places += [*conversions.places(), *_drawing_places()]
     places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
     places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
     return places
@@ -464,7 +456,7 @@ def _drawing_places() -> list[Place]:
 
     with contextlib.suppress(entry_points.Unknown):
         entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
-        return [Place(addresses, entry, "call", hook) for addresses, entry in entries]
+        return [Place(addresses, entry, "call", hook, lasts=True) for addresses, entry in entries]
     return []  # methods of the classes are seen even so
 
 

@@ -24,9 +24,11 @@ from .activity import is_active, is_inexact, plain_of, require_arrays, run_plain
 from .byte_views import movable
 from .errors import no_rule
 from .memory import is_numpys, is_scalar, plain, storage_of, wrapped
+from .outside import warn_filed
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
 from .structures import leaves, mapped
 from .tape import Tape, current
+from .texts import of_active
 from .writing import assign_as, write_constants
 
 
@@ -42,6 +44,11 @@ CONSTANT: set[Callable] = _named(
     "min_scalar_type nanargmax nanargmin ndim nonzero ones_like result_type round save savetxt savez "
     "savez_compressed searchsorted shape shares_memory size tril_indices_from triu_indices_from zeros_like"
 ) | _named("matrix_rank", np.linalg)
+
+FILED: set[Callable] = _named("save savetxt savez savez_compressed")
+"""Those of them that write files."""
+
+TEXTS: set[Callable] = _named("array2string array_repr array_str")
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
@@ -75,7 +82,9 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         arguments, keywords, moved = _with_movable_bytes(tape, arguments, keywords)
         if moved:
             return RULES[function](*arguments, **keywords)
-    if tape is None or function in CONSTANT or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
+    if tape is not None and function in CONSTANT:
+        return _constant(function, arguments, keywords)
+    if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
         return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
         result = function._implementation(*arguments, **keywords)
@@ -89,6 +98,19 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     if not any(is_inexact(r) for r in leaves(result)):
         return result
     raise no_rule(function)
+
+
+def _constant(function: Callable, arguments: tuple, keywords: dict) -> Any:
+    """The result of one of `CONSTANT`, while a tape records."""
+    found = run_plainly(function, arguments, keywords)
+    if function in FILED or function in TEXTS:
+        tape = current()
+        active = next((x for x in leaves((arguments, keywords)) if is_active(tape, x)), None)
+        if active is not None and function in FILED:
+            warn_filed(f"numpy.{function.__name__}() of", active)
+        elif active is not None:
+            return of_active(active, found)
+    return found
 
 
 def _as_array(x: Any) -> Any:

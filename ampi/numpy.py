@@ -17,6 +17,7 @@ from typing import Any
 import numpy as _np
 
 from . import memory as _memory
+from . import ranges as _ranges
 from . import scalars as _scalars  # noqa: F401
 from .activity import copies as _copies
 from .activity import is_active as _is_active
@@ -159,6 +160,7 @@ def _like(function: Callable) -> Callable:
     return create
 
 
+arange = _ours(_np.arange, _ranges.arange)
 array = _ours(_np.array, _array)
 asanyarray = _ours(_np.asanyarray, _asanyarray)
 asarray = _ours(_np.asarray, _asarray)
@@ -272,6 +274,11 @@ class _Getter:
         self._origin = origin
 
     def __getitem__(self, key: Any) -> Any:
+        if _ranges.is_active_key(key):
+            if self._origin in (_np.mgrid, _np.ogrid):
+                return _ranges.grid(self._origin, key)
+            items = key if isinstance(key, tuple) else (key,)
+            key = tuple([_ranges.of_slice(item) if isinstance(item, slice) else item for item in items])
         if _current() is None or not isinstance(key, tuple):
             return _memory.wrapped(self._origin[key])
         # NumPy changes dtypes behind the back of our class.

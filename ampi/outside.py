@@ -37,12 +37,36 @@ def would_be_lost(array: Any) -> bool:
 
 def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
     """Say once per source line that a derivative is dropped, and what to write instead."""
-    if not would_be_lost(array) or _is_drawn():
-        return
-    place = _place()
-    if place not in _warned:
-        _warned.add(place)
-        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=3)
+    if would_be_lost(array) and not _is_drawn():
+        say_lost(what, instead)
+
+
+def say_lost(what: str, instead: str, place: str = "") -> None:
+    """Say once per source line (of each function on it) that the derivative of something active is dropped."""
+    frame = None if place else handouts.calling_frame()
+    place = place or _place()
+    key = f"{place} {hash(frame.f_code) if frame is not None else 0}"
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=_frames_of_ampi() + 1)
+
+
+def _frames_of_ampi() -> int:
+    """How many frames of ampi are between the caller and the code that called ampi, the caller included."""
+    frame: Any = sys._getframe(1)
+    count = 0
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ampi":
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+FILED = "what is read back from the file carries none: write it inside `with ampi.passive():`"
+
+
+def warn_filed(what: str, array: Any, place: str = "") -> None:
+    """Say once per source line that an active array goes into a file, from which it comes back as a constant."""
+    if would_be_lost(array):
+        say_lost(what, FILED, place)
 
 
 def _place() -> str:
@@ -81,10 +105,10 @@ def _is_drawn() -> bool:
     return False
 
 
-def lose_number(what: str, array: Any) -> None:
+def lose_number(what: str, array: Any, depth: int = 3) -> None:
     """The same where a number becomes Python's in a program that is differentiated as it stands: an error, unless it is
     only to be shown."""
-    if would_be_lost(array) and not _is_shown(3):
+    if would_be_lost(array) and not _is_shown(depth):
         raise _refused(_message(_place(), what, KEEP))
 
 
@@ -132,6 +156,11 @@ def _is_shown(depth: int) -> bool:
     frame = sys._getframe(depth)
     if frame.f_globals.get("__name__", "").partition(".")[0] in SHOWING:
         return True
+    return is_formatting(frame)
+
+
+def is_formatting(frame: Any) -> bool:
+    """Return whether a frame's instruction is a remainder, which may be that of a text (``"%.3f" % x``)."""
     code, at = frame.f_code.co_code, frame.f_lasti
     name = dis.opname[code[at]]
     return name == "BINARY_MODULO" or (name == "BINARY_OP" and code[at + 1] in _MODULO)

@@ -12,12 +12,14 @@ import numpy as np
 from .activity import plain_of
 from .arrivals import when_imported
 from .scalars import scalar
+from .texts import warn_json
 
 
 def plainly(x: Any) -> Any:
     """What json is given, with Python's numbers for tracked ones: the same object where there are none."""
     kind = type(x)
     if kind is scalar:
+        warn_json(x)
         return plain_of(x).item() if x.dtype.type is np.float64 else x
     if isinstance(x, dict):
         found = {plainly(key): plainly(value) for key, value in x.items()}

@@ -95,3 +95,46 @@ def test_what_is_not_known_says_so(name, f):
         x = tape.watch(np.array([1.0, 2.0]))
         with pytest.raises(ampi.ActivityError, match=rf"test_scipy_integrate\.py:.*{name}"):
             f(x)
+
+
+def ends(xp, x, method, reverse):
+    span = (x[2], x[1]) if reverse else (x[1], x[2])
+    found = si.solve_ivp(lambda t, y, k: -k * y * t, span, [x[0]], method=method, args=(x[5],), rtol=1e-9, atol=1e-11)
+    return found.y[0, -1] + found.t[-1] ** 2
+
+
+def wanted(xp, x, method, reverse):
+    span, between = ((x[2], x[1]), (x[4], x[3])) if reverse else ((x[1], x[2]), (x[3], x[4]))
+    found = si.solve_ivp(
+        lambda t, y: xp.stack([-x[5] * y[0] * t, y[0] - y[1]]),
+        span,
+        [x[0], 1.0],
+        method=method,
+        t_eval=xp.stack([span[0], *between, span[1]]),
+        rtol=1e-8,
+        atol=1e-10,
+    )
+    return xp.sum(found.y * xp.array([[1.0, -2.0, 0.5, 3.0], [2.0, 1.0, -1.0, 0.3]])) + xp.sum(found.t**2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("method", ["RK45", "DOP853"])
+@pytest.mark.parametrize("function", [ends, wanted])
+def test_times_of_an_initial_value_problem(function, method, reverse):
+    """The interval, the times that are asked for, and arguments of the right-hand side."""
+    if function is wanted and method == "DOP853":
+        pytest.skip("an error, as other tests say")
+    x = np.array([1.0, 0.2, 2.0, 0.4, 1.7, 0.8])
+    gradient = ampi.grad(lambda x: function(anp, x, method, reverse))(x)
+    steps = 1e-5 * np.eye(6)
+    expected = [(function(np, x + e, method, reverse) - function(np, x - e, method, reverse)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(gradient, expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["first_step", "rtol", "max_step"])
+def test_what_steers_the_steps_is_an_error(name):
+    def f(x):
+        return si.solve_ivp(lambda t, y: -y, (0, 1.0), [1.0], **{name: x[0]}).y[0, -1] + x[0]
+
+    with pytest.raises(ampi.ActivityError, match=name):
+        ampi.grad(f)(np.array([1e-3]))

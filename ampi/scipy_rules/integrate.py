@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,10 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
         why = " with dense_output or events"
     elif given["t_eval"] is not None and method is si.DOP853:
         why = " with t_eval and method='DOP853'"
+    # How far a step goes is a constant fraction of the whole; what else steers them is no part of the solution.
+    dependent = [name for name, x in given.get("options", {}).items() if any_active(tape, x)]
+    if dependent:
+        raise refusal(found.name, f" with respect to {' and '.join(dependent)}", "pass a number for it")
     if why and any_active(tape, given):
         raise refusal(found.name, why, "use method='RK45' or 'RK23', without events and dense_output,")
     if why or isinstance(tape, Bystander):
@@ -77,27 +82,41 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
         steps = solution.t
         if given["t_eval"] is not None:
             steps = found.original(given["fun"], **{**plainly, "t_eval": None}, **options).t
-    states = _steps(method, given, np.asarray(steps, float), given["t_eval"], solution.t)
+    times, at = _scaled(given["t_span"], np.asarray(steps, float)), list(solution.t)
+    if any_active(tape, given["t_eval"]):
+        at = [x for x, _ in zip(_array(given["t_eval"]), at)]
+    states = _steps(method, given, times, given["t_eval"], at)
     y = np.stack(states, 1) if states else None
+    if any_active(tape, moving := times if given["t_eval"] is None else at):
+        solution.t = exactly(found.name, tape, np.stack([_array(t) for t in moving]), solution.t, [])
     if y is not None and any_active(tape, y):
         solution.y = exactly(found.name, tape, y, solution.y, [])
     return solution
 
 
-def _steps(method: Any, given: dict, times: np.ndarray, wanted: Any, at: np.ndarray) -> list:
+def _scaled(span: Any, times: np.ndarray) -> list:
+    """The times of steps as they depend on the interval: each one divides it in a constant ratio."""
+    begin, end = span
+    if not any(isinstance(x, np.ndarray) for x in (begin, end)):
+        return list(times)
+    first, last = plain_of(begin), plain_of(end)
+    return [begin + (t - first) / (last - first) * (end - begin) for t in times]
+
+
+def _steps(method: Any, given: dict, times: list, wanted: Any, at: list) -> list:
     """The states at the times of SciPy's steps, or between them where others are wanted."""
     y = _array(given["y0"])
     y = y.astype(np.complex128 if y.dtype.kind == "c" else np.float64, copy=False)
     arguments = given["args"] or ()
 
-    def f(t: float, y: Any) -> Any:
+    def f(t: Any, y: Any) -> Any:
         if given["vectorized"]:
             return _array(given["fun"](t, y[:, None], *arguments)).reshape(-1)
         return _array(given["fun"](t, y, *arguments))
 
     a, b, c, stages = method.A, method.B, method.C, method.n_stages
     slope = f(times[0], y)
-    states = [y] if wanted is None else [y for t in at if t == times[0]]
+    states = [y] if wanted is None else [_moved(y, slope, t, times[0]) for t in at if plain_of(t) == plain_of(times[0])]
     for begin, end in itertools.pairwise(times):
         step = end - begin
         slopes = [slope]
@@ -116,22 +135,31 @@ def _steps(method: Any, given: dict, times: np.ndarray, wanted: Any, at: np.ndar
 def _combined(weights: Any, slopes: list) -> Any:
     total = 0.0
     for weight, slope in zip(weights, slopes):
-        if weight:
-            total = total + float(weight) * slope
+        if isinstance(weight, np.ndarray) or weight:
+            total = total + weight * slope
     return total
 
 
-def _inside(at: np.ndarray, begin: float, end: float) -> np.ndarray:
-    return at[(at > begin) & (at <= end)] if end > begin else at[(at < begin) & (at >= end)]
+def _moved(y: Any, slope: Any, t: Any, begin: Any) -> Any:
+    """The initial state at a time that is the first one now."""
+    return y + (t - begin) * slope if isinstance(t, np.ndarray) or isinstance(begin, np.ndarray) else y
 
 
-def _between(method: Any, y: Any, slopes: list, begin: float, step: float, at: np.ndarray) -> list:
+def _inside(at: list, begin: Any, end: Any) -> list:
+    first, last = plain_of(begin), plain_of(end)
+    if last > first:
+        return [t for t in at if first < plain_of(t) <= last]
+    return [t for t in at if last <= plain_of(t) < first]
+
+
+def _between(method: Any, y: Any, slopes: list, begin: Any, step: Any, at: list) -> list:
     """SciPy's interpolation in a step."""
     found = []
     for t in at:
         x = (t - begin) / step
-        powers = np.cumprod(np.full(method.P.shape[1], x))
-        found.append(y + step * _combined(method.P @ powers, slopes))
+        powers = list(itertools.accumulate([x] * method.P.shape[1], operator.mul))
+        weights = [sum(float(p) * power for p, power in zip(row, powers)) for row in method.P]
+        found.append(y + step * _combined(weights, slopes))
     return found
 
 
