@@ -58,6 +58,31 @@ import ampi
 wrong = lambda x: ampi.numpy.array(ampi.value(x)) * 3"""
 
 
+WRONG_HALO = """\
+import sys
+import numpy as np
+import ampi
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+def from_left(u):
+    out = np.zeros(1)
+    comm.Sendrecv(u, 1 - comm.rank, recvbuf=out, source=1 - comm.rank)
+    return out
+halo = ampi.custom_vjp(from_left)
+halo.defvjp(lambda u: (from_left(u), None), lambda saved, bar: (bar,))      # it should be sent back
+u = np.full(1, 1.0) + comm.rank * float(sys.argv[1] if len(sys.argv) > 1 else 0.0)
+J = float(np.sum(halo(u) ** 2) / 2 * 10.0**comm.rank)
+"""
+
+
+@pytest.mark.parametrize("options, passes", [([], False), (["--replicated", "u"], True)])
+def test_a_share_on_the_wrong_rank_fails_where_all_ranks_have_the_same(path, mpiexec, options, passes):
+    path.write_text(WRONG_HALO)
+    result = mpiexec(2, "-m", "ampi.run", "--wrt", "u", "--of", "J", "--check", *options, path)
+    assert result.returncode == (not passes), result.stderr
+    assert ("PASS" in result.stdout, "--replicated NAME says so" in result.stdout) == (passes, not passes)
+
+
 def test_chance_fails(path, mpiexec):
     path.write_text(PROGRAM.replace("k = 0.5", "import time; k = 0.5 + time.time() % 1"))
     result = mpiexec(2, "-m", "ampi.run", "--wrt", "x", "--of", "energy", "--check", path, "1")
@@ -77,6 +102,7 @@ def test_chance_fails(path, mpiexec):
         (["--wrt", "comm", "--of", "x"], 1, "ProgramError: comm ("),
         (["--wrt", "k"], 2, "ampi.run: --wrt without --of"),
         (["--check"], 2, "ampi.run: --check and --output go with --wrt"),
+        (["--wrt=x", "--of=energy", "--replicated=x"], 2, "ampi.run: --replicated NAME goes with --check"),
         (["--wrt", "k", "--of", "energy", "--objective", "mean"], 2, "invalid choice: 'mean'"),
         (["--also", "numpy", "--numpy"], 1, "numpy itself cannot be a part of the program"),
         (["--declared"], 1, "the program calls ampi.independent and ampi.dependent nowhere"),

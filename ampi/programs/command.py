@@ -34,6 +34,7 @@ options:
   --objective WHAT     sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)
   --output FILE        write the gradients of all ranks to FILE (HDF5)
   --check              run the program again with displaced variables and compare with finite differences
+  --replicated NAME    NAME (of --wrt) is one value that all ranks have: --check displaces it alike on all
   --declared           differentiate what the program marks with ampi.dependent and ampi.independent
   --report FOLDER      write what happened on all ranks, and when: index.html to look at, trace.json.gz for Perfetto
   --graph FILE         write who sends to whom, and the reversal, for Graphviz
@@ -41,9 +42,11 @@ options:
   -h, --help           this text
   -V, --version        the version of ampi
 
---also, --shown, --wrt and --of may be given several times."""
+--also, --shown, --wrt, --of and --replicated may be given several times."""
 
-_WITH_A_VALUE = ("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph")
+_WITH_A_VALUE = (
+    *("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph", "--replicated"),
+)
 FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
 HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 
@@ -63,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--objective", choices=OBJECTIVES, default="sum")
     parser.add_argument("--output")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--replicated", action="append", default=[])
     parser.add_argument("--declared", action="store_true")
     parser.add_argument("--report")
     parser.add_argument("--graph")
@@ -95,6 +99,8 @@ def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise ProgramError(f"{given} without {missing}: name what is differentiated, and with respect to what")
     elif not options.wrt and (options.check or options.output):
         raise ProgramError("--check and --output go with --wrt and --of (or --declared)")
+    if options.replicated and not options.check:
+        raise ProgramError("--replicated NAME goes with --check: it says how a variable is displaced")
     return options, rest
 
 
@@ -137,7 +143,11 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
             with traced.observed(options, program.what):
                 run_plainly(program, options.also)
             return 0
-        problem = Differentiation(program, options.wrt, options.of, options.also, options.objective, options.declared)
+        problem = Differentiation(
+            *(program, options.wrt, options.of, options.also, options.objective, options.declared),
+            replicated=options.replicated,
+            compares=options.check or bool(options.report),
+        )
         return differentiate(problem, options, speak(problem.comm))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .gradients import Differentiation, Gradients
+from .displacements import choose_apart, choose_direction, sizes_of
+from .gradients import Differentiation, Gradients, NotApart
 
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
 STEPS_OF_SINGLES = (1e-1, 3e-2, 1e-2, 3e-3)
@@ -35,6 +37,13 @@ class Comparison:
         The size of the values, and of what they are sums of, of which rounding is a part.
     eps : float
         Of the arithmetic.
+    apart : Comparison or None
+        The same along a direction that is another one on each rank where values are alike, and in which elements that
+        are zero are displaced.
+    way : str
+        In words, what is displaced there and not in this one.
+    note : str
+        What has not been compared, and why.
     """
 
     text: str
@@ -46,6 +55,9 @@ class Comparison:
     eps: float
     forward: list[float] = dataclasses.field(default_factory=list)
     backward: list[float] = dataclasses.field(default_factory=list)
+    apart: Comparison | None = None
+    way: str = ""
+    note: str = ""
 
     @property
     def tolerance(self) -> float:
@@ -56,6 +68,11 @@ class Comparison:
         """The relative difference at a step (that of the side which agrees, at a kink)."""
         side = self.side(k)
         return self._relative(getattr(self, side)[k] if side and not self.agrees(k) else self.differences[k])
+
+    @property
+    def smallest(self) -> float:
+        """The smallest relative difference."""
+        return min(map(self.error, range(len(self.steps))))
 
     def _relative(self, quotient: float) -> float:
         size = max(abs(self.exact), abs(quotient))
@@ -95,23 +112,58 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
+        return self.agrees_somewhere and (self.apart is None or not self.apart.contradicts)
+
+    @property
+    def agrees_somewhere(self) -> bool:
+        """Whether gradient and differences agree along this direction."""
         return self.is_repeatable and any(self.agrees(k) or self.side(k) for k in range(len(self.steps)))
 
-    def __str__(self) -> str:
+    @property
+    def contradicts(self) -> bool:
+        """Whether the differences agree with each other, and not with the gradient: nothing else is at fault."""
+        return not self.agrees_somewhere and any(self._has_converged(k) for k in range(1, len(self.steps)))
+
+    def _has_converged(self, k: int) -> bool:
+        """Whether the quotients at two steps are the same, and those of the two sides are."""
+        before, here = self.differences[k - 1], self.differences[k]
+        rounding = self._rounding(k - 1) + self._rounding(k)
+        return abs(here - before) <= self.tolerance * abs(here) + rounding and not self._is_bent(k)
+
+    def _table(self, along: str) -> list[str]:
         lines = [
-            f"Check of {self.text} along a random direction: the gradient gives {self.exact:+.12e}",
+            f"{along}: the gradient gives {self.exact:+.12e}",
             "   step      central difference     relative difference",
         ]
         for k, step in enumerate(self.steps):
             lines.append(f"   {step:.0e}   {self.differences[k]:+.12e}   {self._relative(self.differences[k]):.1e}")
+        return lines
+
+    def __str__(self) -> str:
+        apart = self.apart
+        text = self._described()
+        if not self.agrees_somewhere or (apart is None and not self.note):
+            return text
+        lines = text.splitlines()
+        if apart is None:
+            lines.insert(-1, self.note)
+        elif not apart.contradicts:
+            lines[-1:-1] = [f"With {self.way}: relative difference {apart.smallest:.1e}", self.note]
+        else:
+            lines[-1:] = apart._table(f"With {self.way}")
+            lines += [f"FAIL (relative difference {apart.smallest:.1e}, allowed {self.tolerance:.0e})", self.note]
+        return "\n".join(filter(None, lines))
+
+    def _described(self) -> str:
+        lines = self._table(f"Check of {self.text} along a random direction")
         if not self.is_repeatable:
             verdict = (
                 f"FAIL: the value is another one in each run (by {self.noise:.1e}): something in it is left to chance"
             )
         else:
             best = min(range(len(self.steps)), key=self.error)
-            verdict = f"{'PASS' if self.passed else 'FAIL'} (relative difference {self.error(best):.1e}, "
-            is_zero = self.passed and self.error(best) > self.tolerance
+            verdict = f"{'PASS' if self.agrees_somewhere else 'FAIL'} (relative difference {self.error(best):.1e}, "
+            is_zero = self.agrees_somewhere and self.error(best) > self.tolerance
             verdict += "all of it rounding)" if is_zero else f"allowed {self.tolerance:.0e})"
             if not any(self.agrees(k) for k in range(len(self.steps))):
                 lines += self._sides()
@@ -141,22 +193,93 @@ class Comparison:
 
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
-    """Run the program again and again, with independents that are displaced along one direction. Collective."""
+    """Run the program again and again, with displaced independents. Collective.
+
+    First along one direction in which what all ranks have alike is displaced alike.  A gradient that has its parts on
+    the wrong ranks is right along it: so there is another direction where values are alike.
+    """
     singles = choose_direction(problem, seed) or problem.is_single
-    steps = list(STEPS_OF_SINGLES if singles else STEPS)
     again = problem.displaced_values(0.0)
-    ends = [_ends(problem, step) for step in steps]
-    compared = _compared(problem, found, singles, steps, again, ends)
-    if not singles and not all(one.passed or not one.is_repeatable for one in compared):
-        steps += [factor * steps[-1] for factor in SHORTER]
-        ends += [_ends(problem, step) for step in steps[len(ends) :]]
-        compared = _compared(problem, found, singles, steps, again, ends)
+    compared = _along(problem, found, singles, again, problem.displaced_values)
+    if any(one.passed for one in compared):
+        _compare_apart(problem, found, seed, singles, compared)
     return compared
 
 
-def _ends(problem: Differentiation, step: float) -> list:
-    """The values on both sides."""
-    return [problem.displaced_values(sign * step) for sign in (1.0, -1.0)]
+def _along(
+    problem: Differentiation, found: Gradients, singles: bool, again: list, values: Callable
+) -> list[Comparison]:
+    """The comparison along the independents' directions; ``values(step)`` runs the program."""
+    steps = list(STEPS_OF_SINGLES if singles else STEPS)
+    ends = [[values(step), values(-step)] for step in steps]
+    compared = _compared(problem, found, singles, steps, again, ends)
+    if not singles and not all(one.agrees_somewhere or not one.is_repeatable for one in compared):
+        more = [factor * steps[-1] for factor in SHORTER]
+        ends += [[values(step), values(-step)] for step in more]
+        compared = _compared(problem, found, singles, steps + more, again, ends)
+    return compared
+
+
+def _compare_apart(
+    problem: Differentiation, found: Gradients, seed: int, singles: bool, compared: list[Comparison]
+) -> None:
+    """Compare along directions that are drawn on each rank by itself, also for elements that are zero, and where that
+    cannot be, for the others. Adds to the comparisons what comes out."""
+    texts = [x.text for x in problem.session.independents]
+    missing: dict[str, str] = {}  # what was not compared, and why
+    for zeros in (True, False):
+        if _compare_in_way(problem, found, seed, singles, compared, missing, zeros, texts):
+            break
+    else:
+        if len(texts) > 1 and missing:  # which of them it is that cannot be displaced so
+            missing.clear()
+            for text in texts:
+                _compare_in_way(problem, found, seed, singles, compared, missing, True, [text])
+    for one in compared:
+        skipped = [f"(Not compared: {way}. The reason: {reason})" for way, reason in missing.items()]
+        one.note = "\n".join(filter(None, [one.note, *(skipped if one.passed else ())]))
+
+
+def _compare_in_way(
+    problem: Differentiation,
+    found: Gradients,
+    seed: int,
+    singles: bool,
+    compared: list[Comparison],
+    missing: dict[str, str],
+    zeros: bool,
+    texts: list[str],
+) -> bool:
+    """Compare with these independents displaced on each rank by itself; whether that says anything, or nothing is left
+    to be compared. Collective."""
+    way = choose_apart(problem, seed, zeros, texts)
+    if not way or way in missing:
+        return not missing
+    try:
+        apart = _along(problem, found, singles, found.values, problem.values_apart)
+    except NotApart as error:
+        missing[way] = f"with other values {error}"
+        return False
+    if not all(one.agrees_somewhere or one.contradicts for one in apart):
+        missing[way] = "the differences do not converge, as at a kink"
+        return False
+    places = problem.held()
+    shown = f"{', '.join(places[:4])}{', …' if len(places) > 4 else ''}"
+    held = f"(What the program decides by them was held as it was, at {shown})" if places else ""
+    for one, other in zip(compared, apart):
+        if one.apart is None or not one.apart.contradicts:
+            one.apart, one.way = other, way
+            one.note = _advice(way) if other.contradicts else held
+    return True
+
+
+def _advice(way: str) -> str:
+    if "on each rank" not in way:
+        return ""
+    return (
+        "(All ranks have the same values there. The gradient is right in sums over ranks, and not on each of them: "
+        "where it is one value to the program, of which only the sum counts, --replicated NAME says so.)"
+    )
 
 
 def _compared(
@@ -184,25 +307,6 @@ def _compared(
         )
         compared.append(made)
     return compared
-
-
-def choose_direction(problem: Differentiation, seed: int) -> bool:
-    """Give each independent a direction, as large as its elements are; say whether one is of single precision.
-
-    What all ranks have alike is displaced alike: they may decide by it.
-    """
-    structured = [x.text for x in problem.session.independents if any(v.dtype.names for v in x.values)]
-    problem.agree([f"{text} is a structured array, which --check cannot displace" for text in structured])
-    singles = False
-    for number, independent in enumerate(problem.session.independents):
-        values = independent.values
-        everywhere = problem.comm.allgather([(v.shape, v.dtype.str, v.tobytes()) for v in values])
-        replicated = all(one == everywhere[0] for one in everywhere)
-        rng = np.random.default_rng([seed, number, 0 if replicated else problem.comm.Get_rank()])
-        everything = problem.comm.allreduce(sum(float(np.sum(_sizes(v))) for v in values))
-        independent.direction = [_direction(rng, v, bool(everything)) for v in values]
-        singles |= any(v.dtype in (np.float32, np.complex64, np.float16) for v in values)
-    return bool(problem.comm.allreduce(int(singles)))
 
 
 def worst_entry(problem: Differentiation, found: Gradients, seed: int = 0, most: int = 6) -> str:
@@ -260,20 +364,7 @@ def _point(
         independent.direction = [np.zeros(v.shape, v.dtype) for v in independent.values]
         if k == number and rank in (None, problem.comm.Get_rank()):
             d = independent.direction[leaf]
-            d[index] = _sizes(independent.values[leaf][index]) or 1.0
+            d[index] = sizes_of(independent.values[leaf][index]) or 1.0
             g = np.asarray(found.leaves(0, number)[leaf], complex)
             exact = float(np.sum(np.real(np.conj(g) * d)))
     return exact, problem.session.independents[number]
-
-
-def _direction(rng: Any, values: Any, relative: bool) -> Any:
-    def draw() -> Any:
-        return rng.uniform(0.5, 1.5, values.shape) * rng.choice([-1.0, 1.0], values.shape)
-
-    found = draw() + 1j * draw() if values.dtype.kind == "c" else draw()
-    return found * _sizes(values) if relative else found
-
-
-def _sizes(values: Any) -> Any:
-    """How large elements are; 1 for what is no number, as memory may be that nobody has written yet."""
-    return np.where(np.isfinite(values), np.abs(values), 1.0)

@@ -12,6 +12,8 @@ built-in names that only the program's own modules have, and that cannot be writ
 ``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
 ``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
 ``__ampi_caught__()``                     where the program catches an error: those of ampi go on
+``__ampi_compared__(place, "<", x, y)``   a comparison, or ``x // y``, that may be held (`decisions`)
+``__ampi_discrete__(place, round, x)``    a call of what gives whole numbers, likewise
 ========================================= ============================================================================
 """
 
@@ -23,6 +25,7 @@ import re
 from typing import Any
 
 from . import bindings
+from .decisions import DISCRETE
 from .names import Name
 
 WATCH, READ = "watch", "read"
@@ -31,6 +34,7 @@ _NUMBERS = {"float", "complex"} | set(
     "float16 float32 float64 half single double longdouble float128 complex64 complex128 cdouble csingle".split()
 )
 _HEADS = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
+_SYMBOLS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
@@ -57,12 +61,13 @@ class Request:
     compiled: bool = False
 
 
-def edit(tree: ast.Module, filename: str, requests: list[Request]) -> ast.Module:
-    """Change the syntax tree of a module for the variables in it that are asked for."""
+def edit(tree: ast.Module, filename: str, requests: list[Request], decisions: bool = False) -> ast.Module:
+    """Change the syntax tree of a module for the variables in it that are asked for, and, if its decisions are to be
+    held, for these."""
     for request in requests:
         if request.role == READ and not request.name.function and request.name.line is None:
             request.placed = True  # is looked up at the end of the run
-    return ast.fix_missing_locations(_Editor(filename, requests, tree).visit(tree))
+    return ast.fix_missing_locations(_Editor(filename, requests, tree, decisions).visit(tree))
 
 
 def hidden(name: str) -> str:
@@ -95,8 +100,9 @@ def _goes_on_below(node: Any) -> bool:
 
 
 class _Editor(ast.NodeTransformer):
-    def __init__(self, filename: str, requests: list[Request], tree: ast.Module) -> None:
+    def __init__(self, filename: str, requests: list[Request], tree: ast.Module, decisions: bool) -> None:
         self.filename = filename
+        self.decisions = decisions
         self.requests = requests
         self.names = bindings.assigned_in(tree, "") if requests else set()
         self.scopes = [self._scope(tree, "", False)]
@@ -343,14 +349,36 @@ class _Editor(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """``float(x)`` and its relatives."""
+        """``float(x)`` and its relatives, and what gives whole numbers."""
         node = self.generic_visit(node)  # type: ignore[assignment]
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+        if self.decisions and not self.here.compiled and name in DISCRETE:
+            call = self._call("__ampi_discrete__", ast.Constant(self._place(node)), node.func, *node.args)
+            call.keywords = node.keywords
+            return ast.copy_location(call, node)
         if self.here.compiled or name not in _NUMBERS or len(node.args) != 1 or node.keywords:
             return node
         if isinstance(node.args[0], ast.Starred):
             return node
         return ast.copy_location(self._call("__ampi_number__", node.func, node.args[0]), node)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        """``x < y``"""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        symbol = _SYMBOLS.get(type(node.ops[0])) if len(node.ops) == 1 else None
+        return self._decision(node, symbol, node.left, node.comparators[0])
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """``x // y``"""
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        return self._decision(node, "//" if isinstance(node.op, ast.FloorDiv) else None, node.left, node.right)
+
+    def _decision(self, node: ast.expr, symbol: str | None, *operands: ast.expr) -> ast.expr:
+        texts = any(isinstance(x, ast.Constant) and not isinstance(x.value, (int, float)) for x in operands)
+        if symbol is None or texts or not self.decisions or self.here.compiled:
+            return node
+        place = ast.Constant(self._place(node))
+        return ast.copy_location(self._call("__ampi_compared__", place, ast.Constant(symbol), *operands), node)
 
     @staticmethod
     def _call(name: str, *arguments: ast.expr) -> ast.Call:

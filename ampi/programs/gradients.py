@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import pathlib
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from ..errors import ActivityError, AmpiError, ProgramError
 from ..memory import TrackedArray
 from ..tape import Tape
 from . import bindings, names, verdicts
+from .decisions import Decisions
 from .declared import declaring
 from .modules import Modules
 from .runs import Program, Runner
@@ -80,6 +82,10 @@ def _with_reason() -> Iterator[None]:
         raise
 
 
+class NotApart(Exception):
+    """A program cannot be run with values on each rank that were the same on all."""
+
+
 class _Watching(Tape):
     """A tape that knows whether something is computed in single precision."""
 
@@ -104,6 +110,10 @@ class Differentiation:
     objective : {"sum", "replicated", "root"}
     declared : bool
         Whether what the program declares (`ampi.independent`, `ampi.dependent`) is added.
+    replicated : sequence of str
+        Independents that are one value, which all ranks have: they are displaced alike.
+    compares : bool
+        Whether there may be runs with displaced independents.
     comm : mpi4py.MPI.Intracomm
         The ranks that run the program.
     """
@@ -117,6 +127,8 @@ class Differentiation:
         objective: str = "sum",
         declared: bool = False,
         comm: Any = None,
+        replicated: Sequence[str] = (),
+        compares: bool = True,
     ) -> None:
         if objective not in OBJECTIVES:
             raise ProgramError(f"the objective is one of {', '.join(OBJECTIVES)}, not {objective!r}")
@@ -124,11 +136,15 @@ class Differentiation:
         self.objective = objective
         self.comm = mpi.Intracomm(mpi.COMM_WORLD) if comm is None else comm
         self.session = Session([self._named(text) for text in wrt], [self._named(text) for text in of], declared)
-        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, self.session.hooks)
+        self.replicated = frozenset(replicated)
+        self.decisions = Decisions() if compares and self.comm.Get_size() > 1 else None
+        hooks = {**self.session.hooks, **(self.decisions.hooks if self.decisions is not None else {})}
+        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, hooks)
         self.runner = Runner(program, self.modules)
         self.verdicts: dict[str, None] = {}  # what the program said of this rank's results with displaced independents
         self.is_single = False  # whether a part of it is computed in single precision
         self._times: list[int] = []
+        self._seconds = 0.0  # that the program took, when it was differentiated
 
     def _named(self, text: str) -> names.Name:
         found = names.parse(text)
@@ -140,7 +156,7 @@ class Differentiation:
         from .edits import edit
 
         wanted = [request for request in self.session.requests if request.name.module == name]
-        edited = edit(tree, filename, wanted)
+        edited = edit(tree, filename, wanted, self.decisions is not None)
         if not name and "dependent(" not in ast.unparse(tree):
             self._require_placed(wanted)
         return edited
@@ -150,11 +166,17 @@ class Differentiation:
     def gradients(self) -> Gradients:
         """Run the program and differentiate it. Collective."""
         session = self.session
+        begun = time.monotonic()
+        if self.decisions is not None:
+            self.decisions.keep()
         with strictly(), _Watching() as tape:
             session.begin(tape)
             with declaring(session), _with_reason():
                 self.runner.run()
             session.finish(self._namespace_of)
+        self._seconds = time.monotonic() - begun
+        if self.decisions is not None:
+            self.decisions.release()
         self.is_single = bool(self.comm.allreduce(int(tape.is_single)))
         session.align(self.comm)
         self._times = [dependent.times for dependent in session.dependents]
@@ -194,6 +216,41 @@ class Differentiation:
             self.verdicts.setdefault(verdicts.described(end))
         verdicts.await_others(self.comm, end)
         return [self.value_of(dependent) for dependent in self.session.dependents]
+
+    def values_apart(self, step: float) -> list[float]:
+        """`displaced_values` with directions that differ among ranks which had the same values: what they decide by
+        these is held. Collective.
+
+        Raises
+        ------
+        NotApart
+            On all ranks: the program cannot be run so.
+        """
+        assert self.decisions is not None or self.comm.Get_size() == 1
+        names = ", ".join(x.text for x in self.session.independents)
+        self.session.begin(None, step)
+        with verdicts.ending(self.comm, self._seconds, names):
+            try:
+                if self.decisions is not None:
+                    self.decisions.hold()
+                with declaring(self.session):
+                    end = self.runner.run_displaced(anyhow=True)
+            finally:
+                if self.decisions is not None:
+                    self.decisions.release()
+            self.session.finish(self._namespace_of)
+            verdicts.await_others(self.comm, end)
+        has_values = [dependent.times for dependent in self.session.dependents] == self._times
+        found = self.comm.allgather("" if end is None or has_values else verdicts.described(end))
+        if any(found):
+            rank, text = next((rank, text) for rank, text in enumerate(found) if text)
+            raise NotApart(f"it ends with {text}, on rank {rank}")
+        return [self.value_of(dependent) for dependent in self.session.dependents]
+
+    def held(self) -> list[str]:
+        """The places where the program would have decided otherwise in `values_apart`. Collective."""
+        given = self.comm.allgather([] if self.decisions is None else list(self.decisions.held))
+        return sorted({place for places in given for place in places})
 
     def value_of(self, dependent: Dependent) -> float:
         """The objective: the same number on all ranks. Collective."""

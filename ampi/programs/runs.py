@@ -131,11 +131,16 @@ class Runner:
         if end is not None and (self.final or not verdicts.is_success(end)):
             raise end
 
-    def run_displaced(self) -> BaseException | None:
-        """Run it with other values than its own: the error by which it says that these are not right, if it does."""
+    def run_displaced(self, anyhow: bool = False) -> BaseException | None:
+        """Run it with other values than its own: the error by which it says that these are not right, if it does.
+
+        ``anyhow``: whatever error it is, and without the warnings of other values.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ActivityWarning)  # it was said of the first run
-            end = self._run(True, verdicts.aborting(), (AssertionError,))
+            if anyhow:
+                warnings.simplefilter("ignore")
+            end = self._run(True, verdicts.aborting(), (Exception,) if anyhow else (AssertionError,))
         return None if end is None or verdicts.is_success(end) else end
 
     def _run(self, silent: bool, around: Any, ends: tuple) -> BaseException | None:

@@ -51,7 +51,7 @@ class Seen:
     def see_primal(self, problem: Any) -> None:
         """Run the program once more without a tape, for what it takes by itself, and see no more. Collective."""
         from .. import reports
-        from .differences import choose_direction
+        from .displacements import choose_direction
 
         with contextlib.suppress(ProgramError):  # what cannot be displaced is not run again
             choose_direction(problem, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..errors import ProgramError
 from ..mpi.comm import Communicator
+from ..mpi.endings import abort
 
 PATIENCE = 30.0  # seconds that a rank which has ended so leaves to the others
 _AMPI = Path(__file__).parent.parent
@@ -53,6 +55,35 @@ def described(end: BaseException) -> str:
     if isinstance(end, SystemExit):
         return f"{where}sys.exit({end.code!r})"
     return f"{where}{type(end).__name__}{f': {end}' if str(end) else ''}"
+
+
+@contextlib.contextmanager
+def ending(comm: Any, seconds: float, names: str) -> Iterator[None]:
+    """See to it that a block ends: the program in it took so many seconds before, and waits for nothing for ever."""
+    limit = PATIENCE + 10 * seconds
+    if comm.Get_size() == 1:
+        yield
+        return
+    rank, done = comm.Get_rank(), threading.Event()
+
+    def watch() -> None:
+        if done.wait(limit + rank):  # the first rank is the one that says it
+            return
+        sys.stderr.write(
+            f"ampi.run: with values of {names} that differ among ranks which had the same, the program has not ended "
+            f"after {limit:.0f} seconds (it took {seconds:.1f} before): its ranks may wait for one another, since they "
+            "decide by these. If one of them is one value that all ranks have, --replicated NAME says so.\n"
+        )
+        sys.stderr.flush()
+        abort(comm, 1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def await_others(comm: Any, end: BaseException | None) -> None:
