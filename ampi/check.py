@@ -20,7 +20,12 @@ def main(arguments=None):
     comm = ampi.COMM_WORLD
     options = parse(sys.argv[1:] if arguments is None else arguments)
     say = command.speak(comm)
-    found = lint.look(options.script, options.also)
+    try:
+        found = lint.look(options.script, options.also)
+    except (OSError, SyntaxError, ValueError) as error:
+        with contextlib.redirect_stdout(sys.stderr):
+            say(f"ampi.check: {lint.unreadable(options.script, error)}")
+        return 2
     for finding in found:
         say(str(finding))
     say(f"{len(found)} place{'s' * (len(found) != 1)} in {options.script} and its modules")

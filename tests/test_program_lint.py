@@ -34,6 +34,8 @@ LINES = {
     "op = MPI.Op.Create(min)": "MPI.Op.Create",
     "import numba\n@numba.cfunc('f8(f8)')\ndef f(x): return x": "@numba.cfunc of 'f'",
     "import numba\n@numba.vectorize\ndef f(x): return x": None,
+    "from scipy.optimize import minimize as m; y = m(lambda x: (x, x), x, jac=True)": None,
+    "from scipy.optimize import minimize as m; y = m(lambda x: x, x)": "scipy.optimize.minimize: there is no",
     "import scipy.optimize as o; y = o.brentq(lambda x: x, -1, 1)": "scipy.optimize.brentq: there is no",
     "from scipy.special import logsumexp, erf; y = logsumexp(x) + erf(x)": None,
     "from scipy import linalg, fft; y = linalg.solve(x, x) + fft.fft(x)": None,
@@ -82,6 +84,43 @@ def test_modules_of_the_program_are_looked_through(tmp_path):
 @pytest.mark.parametrize("script", ["lulesh/lulesh.py", "minibude/minibude.py"])
 def test_examples_have_few_places(script):
     assert 0 < len(lint.look(EXAMPLES / script)) < 12
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_optimisers_that_are_given_gradients_are_no_places(path):
+    assert not [found for found in lint.look(path) if "scipy.optimize" in found.what]
+
+
+UNREADABLE = {
+    "missing.py": (None, "missing.py: No such file or directory"),
+    "syntax.py": (b"x = 1\ndef f(:\n", "syntax.py:2: "),
+    "null.py": (b"x = 1\0\n", "null"),
+    "folder": (None, "folder/__main__.py: No such file"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_script_that_cannot_be_read_is_one_line(name, tmp_path, capsys, monkeypatch):
+    from ampi import check
+
+    monkeypatch.chdir(tmp_path)
+    source, message = UNREADABLE[name]
+    if source is not None:
+        (tmp_path / name).write_bytes(source)
+    elif name == "folder":
+        (tmp_path / name).mkdir()
+    assert check.main([name]) == 2
+    out, err = capsys.readouterr()
+    assert not out and len(err.splitlines()) == 1 and err.startswith("ampi.check: ") and message in err
+
+
+def test_a_module_that_is_no_python_is_a_place(tmp_path):
+    (tmp_path / "prog.py").write_text("import old\nx.tobytes()\n")
+    (tmp_path / "old.py").write_text("print 1\n")
+    assert [(found.line, found.what) for found in lint.look(tmp_path / "prog.py")] == [
+        (1, "no Python"),
+        (2, ".tobytes()"),
+    ]
 
 
 def test_what_is_said_of_numpy_is_true():

@@ -70,6 +70,8 @@ _WRITES = {
     *("pickle.dump", "json.dump", "h5py.File"),
 }
 _READS = {f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile fromstring frombuffer memmap".split()}
+_GRADIENTS = {"jac", "fprime", "gradient", "hess", "hessp"}
+"""Arguments by which optimisers are given derivatives."""
 _INTEGERS = re.compile(r"(np\.|numpy\.|['\"])?u?int(\d+|p|c)?_?['\"]?|bool|np\.bool_?|['\"][<>=]?[iu?]\d*['\"]")
 _NUMBA = {"cfunc", "cuda", "experimental.jitclass", "generated_jit"}
 _LEAVES = {
@@ -96,8 +98,8 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
 
     Raises
     ------
-    OSError, SyntaxError
-        A file cannot be read, or is no Python.
+    OSError, SyntaxError, ValueError
+        The script cannot be read, or is no Python.  (Of a module that it imports, that is a finding.)
     """
     start = pathlib.Path(script)
     if start.is_dir():
@@ -109,9 +111,24 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
             continue
         seen.add(path.resolve())
         file = _File(path, start.parent, frozenset(packages))
-        found += file.findings()
+        try:
+            found += file.findings()
+        except (OSError, SyntaxError, ValueError) as error:
+            if path is start:
+                raise
+            line = getattr(error, "lineno", None) or 1
+            found.append(Finding(os.path.relpath(path), line, "no Python", f"it is not looked through: {error}"))
         waiting += file.imported
     return sorted(set(found))
+
+
+def unreadable(path: Any, error: Exception) -> str:
+    """One line on a script that cannot be looked through."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    if isinstance(error, OSError):
+        return f"{error.filename or path}: {error.strerror or error}"
+    return f"{path}: {error}"
 
 
 class _File(ast.NodeVisitor):
@@ -275,6 +292,9 @@ class _File(ast.NodeVisitor):
             found = importlib.import_module(part) if found is None else _member(found, part)
             if found is None:
                 return
+        given = {keyword.arg for keyword in node.keywords}
+        if name.startswith("scipy.optimize.") and given & _GRADIENTS:
+            return  # it is given a gradient of ampi's, and no active array
         advice = _refusal(found)
         if advice is not None:
             self._say(
