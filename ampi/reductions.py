@@ -165,7 +165,7 @@ def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: 
     where = keywords.get("where", True)
     record.mask = None if where is True else tape.need(np.asarray(where))
     initial = keywords.get("initial", None)
-    record.factor = initial if ufunc is np.multiply and isinstance(initial, (int, float, complex, np.number)) else None
+    record.factor = _factor(initial) if ufunc is np.multiply and initial is not None else None
     if initial is not None and record.adjoint is _extremum_adjoint:
         record.adjoint = functools.partial(_extremum_adjoint, initial=initial)
     record.source = region_of(x)
@@ -192,6 +192,12 @@ def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: 
     tape.append(record, undo)
     tape.activate(out)
     return out
+
+
+def _factor(initial: Any) -> Any:
+    """The initial value of a product, which may be an array without axes; None if there is none."""
+    found = np.asarray(initial)[()] if np.ndim(initial) == 0 else None
+    return found if isinstance(found, (np.number, np.bool_)) else None
 
 
 def _unknown_method(ufunc: np.ufunc, method: str, inputs: tuple, result: Any, out: Any) -> Any:
