@@ -330,3 +330,20 @@ def exact(name, point, k):
     if not all(np.isfinite(values)) or max(map(abs, values[:3])) > 1e290:
         return None
     return (*values, point[k])
+
+
+def mixed(name, point, j, k):
+    """The second derivative with respect to two arguments, and the size of what rounding makes of it."""
+    function = FUNCTIONS[name][0]
+    with mp.workdps(DIGITS):
+        at = [mp.mpf(x) for x in point]
+        steps = [(abs(x) or mp.mpf(1)) * mp.mpf(10) ** -16 for x in at]
+
+        def f(a, b):
+            moved = list(at)
+            moved[j] += a * steps[j]
+            moved[k] += b * steps[k]
+            return mp.re(function(*moved))
+
+        corners = f(1, 1) - f(1, -1) - f(-1, 1) + f(-1, -1)
+        return float(corners / (4 * steps[j] * steps[k]))

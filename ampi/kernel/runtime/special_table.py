@@ -323,7 +323,7 @@ PARTIALS: dict[str, tuple[str, ...]] = {
     "kl_div": (_LOG_RATIO, "(y - x) / y if abs(x - y) < 0.5 * y else 1 - x / y"),
     "huber": ("0 if abs(y) <= x else abs(y) - x", "y if abs(y) <= x else x * sign(y)"),
     "pseudo_huber": (
-        "(y * (y / (hypot(x, y) + x))) ** 2 / hypot(x, y) if y != 0 else 0",
+        "(y / (hypot(x, y) + x)) ** 2 * y * (y / hypot(x, y)) if y != 0 else 0",
         "x * (y / hypot(x, y)) if x != 0 else 0",
     ),
     "sinpi": (f"{_PI} * cospi(x)",),
