@@ -1,4 +1,4 @@
-"""Persistent receives whose message a tape has seen to arrive, before the program has.
+"""Persistent receives and collectives that a tape has seen to complete, before the program has.
 
 A tape asks `Get_status` of a persistent request whether mpi4py's own class has completed it unseen.  MPICH takes that
 for a completion: from then on the request is inactive, and neither Waitany nor a status says what came.  So the status
@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 _Status, _Get_status, _Testsome = mpi.Status, mpi.Request.Get_status, mpi.Request.Testsome
+_Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 _SIZE = mpi._sizeof(mpi.Status)
 _kept: set[int] = set()  # handles of requests that have such a status: mostly none, and then nobody looks for one
 
@@ -30,6 +31,21 @@ def has_arrived(request: Any) -> mpi.Status | None:
         request.arrived = status
         _kept.add(request.handle)
     return status
+
+
+def has_ended(request: Any) -> bool:
+    """True if a request, which may be None, has been completed, be it by a method that ampi does not see."""
+    return not request or (isinstance(request, _Prequest) and has_arrived(request) is not None)
+
+
+def is_done(request: Any, status: mpi.Status | None) -> bool:
+    """Test a request that stays what it is for the program, persistent ones as well."""
+    if not isinstance(request, _Prequest):
+        return bool(_Get_status(request, status))
+    seen = has_arrived(request)
+    if seen is not None:
+        tell(seen, status)
+    return seen is not None
 
 
 def take(request: Any, status: mpi.Status | None = None) -> bool:

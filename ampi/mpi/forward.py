@@ -24,17 +24,16 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError, CommunicationError
 from ..tape import Push, lanes_of, no_tangent
 from . import log
+from .arrivals_seen import is_done
 from .buffers import Buffer
 from .bundles import Bundle
 from .log import Communication, Log
-from .messages import Received, Sent
+from .messages import ALL, CUT, Received, Sent
 from .notices import stranded
 from .packed_adjoints import SLOT_DTYPE, PackedAdjoints
 from .reverse import FIRST_TAG, SIZES_TAG, Reverse
 from .tangents import set_tangent, tangent_in
 from .waiting import Patience, outbox_of
-
-_Get_status = mpi.Request.Get_status
 
 
 def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -141,6 +140,7 @@ class ForwardLog(Log):
         elif type(message) is Received:
             message.__class__ = ForwardReceived
             message.wild = True  # the status is looked at
+            message.nbytes = ALL
             message.flight = Flight(self)
             if message.route.name not in _PROBES:
                 self.ask_early(message)
@@ -153,8 +153,8 @@ class ForwardLog(Log):
 
     def tag(self, tag: int) -> int:
         """The tag of the tangent."""
-        if tag == mpi.ANY_TAG:
-            return tag
+        if tag < 0:
+            return tag  # any, or one that MPI refuses
         if tag >= self.reverse.tags:
             raise CommunicationError(f"forward mode: tag {tag} is too large on {self.reverse.name}; take another one")
         return FIRST_TAG + tag
@@ -237,6 +237,8 @@ class ForwardLog(Log):
             array[::size] = typed
         elif part.dtype is not None:
             array = array.view(part.dtype) if _real_size(part.dtype) == size else _NOTHING
+        if receive.nbytes == CUT and array.size > part.count * directions:
+            array = array.reshape(directions, -1)[:, : part.count].reshape(-1)
         if part.dtype is None or array.size != part.count * directions:
             raise other_elements(receive, directions)
         set_tangent(self.push, part, array)
@@ -280,7 +282,7 @@ class ForwardLog(Log):
                 # It was posted before, so it has matched a message, and will complete.
                 status = mpi.Status()
                 with Patience(other.waiting, lambda: [(self.reverse, None)]) as patience:
-                    while not _Get_status(other.request, status):
+                    while not is_done(other.request, status):
                         patience.pause()
                 source, there = status.Get_source(), status.Get_tag()
             if source == partner and tag in (mpi.ANY_TAG, there):
@@ -378,8 +380,21 @@ class Flight:
         except mpi.Exception as problem:
             if problem.Get_error_class() != mpi.ERR_TRUNCATE:
                 raise
-            raise other_elements(receive, len(lanes_of(self.log.push))) from None
+            return self.head(receive)
         return self.array[: status.Get_count(mpi.BYTE)]
+
+    def head(self, receive: ForwardReceived) -> np.ndarray:
+        """What came of a tangent that is too long, as its message was."""
+        buffer, directions = receive.buffer, len(lanes_of(self.log.push))
+        if receive.nbytes != CUT:
+            raise other_elements(receive, directions)
+        if directions > 1 or buffer.packed:
+            raise CommunicationError(
+                f"{receive.describe()}: the message was too long for its memory, which ampi.jvp does not differentiate "
+                "in several directions, or of packed elements; take a longer buffer"
+            )
+        head, size = self.array[: buffer.nbytes], _real_size(buffer.dtype)
+        return head if size == 8 else np.append(head, np.uint8(size))
 
 
 class ForwardReceived(Received):

@@ -18,6 +18,7 @@ from ..errors import ActivityError, CommunicationError
 from ..tape import Push, Tape, lanes_of, no_tangent, where_called
 from . import collective_calls
 from .argument_forms import is_in_place
+from .arrivals_seen import has_ended
 from .buffers import NOTHING, arrive
 from .collective_calls import Call
 from .forward_arguments import Arguments
@@ -30,7 +31,7 @@ from .tangents import set_tangent, tangent_in
 from .waiting import wait
 
 _Comm, _Intracomm, _Topocomm = mpi.Comm, mpi.Intracomm, mpi.Topocomm  # mpi4py's own: the names may be rebound
-_Op, _Prequest = mpi.Op, mpi.Prequest
+_Op = mpi.Op
 
 
 class TangentCall:
@@ -107,10 +108,7 @@ class ForwardStarted:
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
-        request = self.request
-        if request is None or not request:
-            return True
-        return isinstance(request, _Prequest) and _Prequest.Get_status(request)
+        return has_ended(self.request)
 
 
 def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape, started: bool) -> TangentCall:

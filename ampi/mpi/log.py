@@ -207,7 +207,7 @@ class Communication:
             self.tape().before_append = None  # type: ignore[union-attr]
             return
         for receive in ended:
-            receive.resolve(None)
+            receive.resolve(getattr(receive.request, "arrived", None))
         if ended:
             self.forget()
             self.tape().append_start(ended)  # type: ignore[union-attr]

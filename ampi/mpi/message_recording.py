@@ -14,7 +14,7 @@ from ..tape import Tape, Undo, overwrite
 from .arguments import parse_bytes
 from .buffers import Buffer, keep_message, refuse_others
 from .log import MOST_PENDING, log_for, log_received, log_sent
-from .messages import Received, Route, Sent, call_site
+from .messages import CUT, Received, Route, Sent, call_site
 from .plain_buffers import mind
 from .requests import Request
 
@@ -57,7 +57,7 @@ def send_again(
         log = log_for(tape, name, comm, True)
     request = None
     if start is not None and buffer.nbytes >= least:
-        request = start(comm, buf, dest, tag)
+        request = start(comm, buf, dest, tag)  # if it raises an error, nothing has been recorded
     route = buffer.sent
     frame = _getframe(2)
     if (
@@ -136,7 +136,12 @@ def receive_again(
     tape.append_record(receive)
     if start is None:
         return receive
-    ours = receive.request = Request(start(comm, buf, source, tag))  # type: ignore[call-arg]
+    try:
+        request = start(comm, buf, source, tag)
+    except BaseException as error:
+        raised(error, None, receive)
+        raise
+    ours = receive.request = Request(request)  # type: ignore[call-arg]
     ours.parts = (receive,)
     ours.recorded_by = tape.reference
     storage.arriving += 1
@@ -262,3 +267,21 @@ def receive_ended(receive: Received, status: mpi.Status | None) -> None:
     observer = opened().observer
     if observer is not None:
         observer.has_received(receive)
+
+
+def raised(
+    error: BaseException, sent: Sent | None, receive: Received | None = None, status: mpi.Status | None = None
+) -> None:
+    """A call has raised an error, which the program may catch: keep of its records what MPI has done.
+
+    A message that is too long fills the memory with its head.  All other errors come before anything is sent or posted.
+    """
+    if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
+        if receive is not None:
+            receive.nbytes = CUT
+            receive_ended(receive, status)
+        return
+    for part in (sent, receive):
+        if part is not None:
+            part.void = True
+            part.resolve(None)

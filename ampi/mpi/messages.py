@@ -23,6 +23,8 @@ _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound late
 
 ALL = 1 << 62
 """Length in bytes of a message that is not known to have come short."""
+CUT = ALL + 1
+"""That of one that may have been too long for its memory, which holds its head."""
 
 
 class Route:
@@ -204,11 +206,24 @@ class Received(LoggedMessage):
             for lane in lanes:
                 overwritten.zero(lane)
             return
-        adjoint = (
+        adjoint = _as_real(
             overwritten.take(sweep) if sweep.lanes is None else _joined([overwritten.take(lane) for lane in lanes])
         )
+        if self.nbytes > overwritten.nbytes:
+            adjoint = self._lengthened(adjoint, len(lanes))
         source = self.route.partner
-        outbox_of(sweep).send(self.reverse, _as_real(adjoint), source, self.back, self.waiting)
+        outbox_of(sweep).send(self.reverse, adjoint, source, self.back, self.waiting)
+
+    def _lengthened(self, adjoint: np.ndarray, directions: int) -> np.ndarray:
+        """The adjoint of a message that was too long: MPI filled the memory with its head, and dropped the rest."""
+        head = adjoint.reshape(directions, -1)
+        whole = np.zeros((directions, self._length(adjoint.dtype)), adjoint.dtype)
+        whole[:, : head.shape[1]] = head
+        return whole.reshape(-1)
+
+    def _length(self, dtype: np.dtype) -> int:
+        """Number of elements in the adjoint of the message."""
+        return self.nbytes if self.buffer.packed else self.nbytes // dtype.itemsize
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
@@ -244,9 +259,13 @@ class Received(LoggedMessage):
         if self.back is None:
             set_tangent(push, overwritten, None)
             return
-        came = np.empty(overwritten.count * len(lanes_of(push)), overwritten.dtype)
-        source = self.route.partner
+        directions, source = len(lanes_of(push)), self.route.partner
+        too_long = self.nbytes > overwritten.nbytes
+        count = self._length(overwritten.dtype) if too_long else overwritten.count
+        came = np.empty(count * directions, overwritten.dtype)
         wait(self.reverse.comm.Irecv(_as_real(came), source, self.back), self.waiting, self.reverse, source)
+        if too_long:
+            came = came.reshape(directions, -1)[:, : overwritten.count].reshape(-1)
         set_tangent(push, overwritten, came)
 
     def resolve(self, status: mpi.Status | None) -> None:
@@ -269,6 +288,25 @@ class Received(LoggedMessage):
         if matched is None or matched.tag != tag or matched.partner != source:
             matched = self.route.match(source, tag)
         self.route = matched
+
+
+class Lost(Received):
+    """A receive of an object that could not be made of what came: a derivative that comes with it is dropped."""
+
+    __slots__ = ()
+    goes_along = True
+
+    def begin(self, sweep: Sweep) -> None:
+        """Nothing."""
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Nothing."""
+
+    def tangent(self, push: Push) -> None:
+        """Nothing."""
+
+    def arrive(self, push: Push) -> None:
+        """Nothing."""
 
 
 def new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:

@@ -12,7 +12,7 @@ from ..tape import Tape
 from .bundles import EMPTY, Bundle, arrived, pack, refuse_others_in, unpack
 from .forward import Flight
 from .log import log_received, log_sent
-from .messages import Received
+from .messages import Lost, Received
 from .plain_buffers import mind_objects
 from .requests import recorded
 
@@ -31,7 +31,11 @@ def send_object(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest
         return primal(comm, obj, dest, tag)
     sent = log_sent(tape, name, comm, bundle, True, dest, tag)
     tape.append(sent)
-    request = primal(comm, payload, dest, tag)
+    try:
+        request = primal(comm, payload, dest, tag)
+    except BaseException:  # nothing has been sent
+        sent.void = True
+        raise
     return recorded(tape, request, sent) if isinstance(request, mpi.Request) else request
 
 
@@ -72,6 +76,19 @@ def received(tape: Tape, receive: Received, message: Any) -> Any:
     return message
 
 
+def not_received(receive: Received, status: mpi.Status | None, error: BaseException) -> None:
+    """A receive of an object has raised an error, which the program may catch: there is no object to differentiate.
+
+    The message has gone if it was too long for its buffer, or if it is the object that raised the error.
+    """
+    if isinstance(error, mpi.Exception) and error.Get_error_class() != mpi.ERR_TRUNCATE:
+        receive.void = True
+    else:
+        receive.__class__ = Lost
+        receive.buffer, receive.dropped = None, True
+    receive.resolve(status)
+
+
 def _status_for(receive: Received, status: mpi.Status | None) -> mpi.Status | None:
     return mpi.Status() if status is None and receive.wild else status
 
@@ -104,7 +121,11 @@ class ObjectMessages:
             return self._primal.recv(self, buf, source, tag, status)
         receive = posted("recv", self, source, tag)
         status = _status_for(receive, status)
-        message = received(tape, receive, self._primal.recv(self, buf, source, tag, status))
+        try:
+            message = received(tape, receive, self._primal.recv(self, buf, source, tag, status))
+        except BaseException as error:
+            not_received(receive, status, error)
+            raise
         receive.resolve(status)
         if receive.active and receive.buffer.count:
             tape.append(receive)
@@ -118,7 +139,11 @@ class ObjectMessages:
         receive = posted("irecv", self, source, tag)
         if not receive.dropped:
             tape.append(receive)
-        request = self._primal.irecv(self, buf, source, tag)
+        try:
+            request = self._primal.irecv(self, buf, source, tag)
+        except BaseException:  # nothing has been posted
+            receive.void = True
+            raise
         return recorded(tape, request, receive, unpack=lambda message: received(tape, receive, message))
 
     def sendrecv(

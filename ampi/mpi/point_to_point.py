@@ -17,6 +17,7 @@ from .buffers import NOTHING
 from .log import log_received
 from .message_recording import (
     nothing_to_learn,
+    raised,
     receive_again,
     receive_ended,
     record_exchange,
@@ -49,9 +50,14 @@ def _blocking_send(name: str, primal: Callable[[Any, Any, int, int], None]) -> C
     """The method that sends a buffer in one of MPI's modes."""
 
     def method(self: Any, buf: Any, dest: int, tag: int = 0) -> None:
-        if open_tapes and dest != _PROC_NULL and send_again(name, self, buf, dest, tag) is None:
-            record_first_send(name, self, buf, dest, tag)
-        primal(self, buf, dest, tag)
+        if not open_tapes or dest == _PROC_NULL:
+            return primal(self, buf, dest, tag)
+        sent = send_again(name, self, buf, dest, tag) or record_first_send(name, self, buf, dest, tag)
+        try:
+            primal(self, buf, dest, tag)
+        except BaseException as error:
+            raised(error, sent)
+            raise
 
     method.__name__ = name
     return method
@@ -69,7 +75,11 @@ def _nonblocking_send(
         if request is not None:
             return request
         sent = record_first_send(name, self, buf, dest, tag)
-        request = primal(self, buf, dest, tag)
+        try:
+            request = primal(self, buf, dest, tag)
+        except BaseException as error:
+            raised(error, sent)
+            raise
         return request if sent is None or sent.buffer is None else recorded(opened(), request, sent)
 
     method.__name__ = name
@@ -119,11 +129,15 @@ class PointToPoint(Partitioned):
             return _Send(self, buf, dest, tag)
         sent = send_again("Send", self, buf, dest, tag, _Isend, _LARGE)
         if sent is None:
-            record_first_send("Send", self, buf, dest, tag)
+            sent = record_first_send("Send", self, buf, dest, tag)
         elif type(sent) is Request:
             _Wait(sent)
             return None
-        return _Send(self, buf, dest, tag)
+        try:
+            return _Send(self, buf, dest, tag)
+        except BaseException as error:
+            raised(error, sent)
+            raise
 
     Ssend = _blocking_send("Ssend", _Comm.Ssend)
     Bsend = _blocking_send("Bsend", _Comm.Bsend)
@@ -145,11 +159,16 @@ class PointToPoint(Partitioned):
         if not living or source == _PROC_NULL:
             return _Recv(self, buf, source, tag, status)
         receive = receive_again("Recv", self, buf, source, tag) or record_first_receive("Recv", self, buf, source, tag)
-        if receive is None or nothing_to_learn(receive):
+        if receive is None:
             return _Recv(self, buf, source, tag, status)
         status = _status_for(receive, status)
-        _Recv(self, buf, source, tag, status)
-        receive_ended(receive, status)
+        try:
+            _Recv(self, buf, source, tag, status)
+        except BaseException as error:
+            raised(error, None, receive, status)
+            raise
+        if not nothing_to_learn(receive):
+            receive_ended(receive, status)
 
     def Irecv(self, buf: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG) -> mpi.Request:
         """Nonblocking receive."""
@@ -159,7 +178,11 @@ class PointToPoint(Partitioned):
         if request is not None:
             return request
         receive = record_first_receive("Irecv", self, buf, source, tag)
-        request = _Irecv(self, buf, source, tag)
+        try:
+            request = _Irecv(self, buf, source, tag)
+        except BaseException as error:
+            raised(error, None, receive)
+            raise
         return request if receive is None else recorded(opened(), request, receive)
 
     def Sendrecv(
@@ -176,18 +199,23 @@ class PointToPoint(Partitioned):
         if not living:
             return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         # The send's record comes first: the receive overwrites what it has read.
-        if open_tapes and dest != _PROC_NULL and not send_again("Sendrecv", self, sendbuf, dest, sendtag):
-            record_first_send("Sendrecv", self, sendbuf, dest, sendtag)
-        receive = None
+        sent = receive = None
+        if open_tapes and dest != _PROC_NULL:
+            sent = send_again("Sendrecv", self, sendbuf, dest, sendtag)
+            if sent is None:
+                sent = record_first_send("Sendrecv", self, sendbuf, dest, sendtag)
         if source != _PROC_NULL:
             receive = receive_again("Sendrecv", self, recvbuf, source, recvtag)
             if receive is None:
                 receive = record_first_receive("Sendrecv", self, recvbuf, source, recvtag)
-        if receive is None or nothing_to_learn(receive):
-            return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         status = _status_for(receive, status)
-        _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        receive_ended(receive, status)
+        try:
+            _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        except BaseException as error:
+            raised(error, sent, receive, status)
+            raise
+        if receive is not None and not nothing_to_learn(receive):
+            receive_ended(receive, status)
 
     def Sendrecv_replace(
         self,
@@ -201,9 +229,13 @@ class PointToPoint(Partitioned):
         """Send and receive a message in the same buffer."""
         if not living:
             return _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
-        _, receive = record_exchange("Sendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
+        sent, receive = record_exchange("Sendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
         status = _status_for(receive, status)
-        _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
+        try:
+            _Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
+        except BaseException as error:
+            raised(error, sent, receive, status)
+            raise
         if receive is not None:
             receive_ended(receive, status)
 
@@ -220,9 +252,13 @@ class PointToPoint(Partitioned):
         if not living:
             return _Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
         parts = record_exchange("Isendrecv", self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
-        if _is_wild(parts):
-            return _two_requests(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, parts)
-        return _recorded(_Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag), parts)
+        try:
+            if _is_wild(parts):
+                return _two_requests(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, parts)
+            return _recorded(_Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag), parts)
+        except BaseException as error:
+            raised(error, *parts)
+            raise
 
     def Isendrecv_replace(
         self,
@@ -236,9 +272,13 @@ class PointToPoint(Partitioned):
         if not living:
             return _Isendrecv_replace(self, buf, dest, sendtag, source, recvtag)
         parts = record_exchange("Isendrecv_replace", self, buf, dest, sendtag, buf, source, recvtag)
-        if _is_wild(parts):
-            return _two_requests(self, _copied(buf), dest, sendtag, buf, source, recvtag, parts)
-        return _recorded(_Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), parts)
+        try:
+            if _is_wild(parts):
+                return _two_requests(self, _copied(buf), dest, sendtag, buf, source, recvtag, parts)
+            return _recorded(_Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), parts)
+        except BaseException as error:
+            raised(error, *parts)
+            raise
 
     # ------------------------------------------------------------------------------------------- persistent requests
 
@@ -305,14 +345,22 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
         """Blocking receive of the matched message."""
         receive = record_matched_receive("Mrecv", self, buf) if living else None
         status = _status_for(receive, status)
-        _Message.Recv(self, buf, status)
+        try:
+            _Message.Recv(self, buf, status)
+        except BaseException as error:
+            raised(error, None, receive, status)
+            raise
         if receive is not None:
             receive_ended(receive, status)
 
     def Irecv(self, buf: Any) -> mpi.Request:
         """Nonblocking receive of the matched message."""
         receive = record_matched_receive("Imrecv", self, buf) if living else None
-        request = _Message.Irecv(self, buf)
+        try:
+            request = _Message.Irecv(self, buf)
+        except BaseException as error:
+            raised(error, None, receive)
+            raise
         return request if receive is None else recorded(opened(), request, receive)
 
 

@@ -13,10 +13,10 @@ from mpi4py import MPI as mpi
 
 from ..recording import opened
 from ..tape import Tape, living
-from .arrivals_seen import forget, has_arrived, take, take_all, take_first, take_some, tell
+from .arrivals_seen import forget, is_done, take, take_all, take_first, take_some
 from .buffers import Buffer
 from .log import begin
-from .messages import Completion, Received, Sent
+from .messages import CUT, Completion, Lost, Received, Sent
 
 
 class AcceptsBase(type):
@@ -107,8 +107,12 @@ class Completions:
         if _parts_of(self) is None:
             return _Wait(self, status)
         status = _status_for(self, status)
-        if not take(self, status):
-            _Wait(self, status)
+        try:
+            if not take(self, status):
+                _Wait(self, status)
+        except mpi.Exception as error:
+            _raised([self], [status], error)
+            raise
         _finish([self], [status])
         return True
 
@@ -117,8 +121,12 @@ class Completions:
         if _parts_of(self) is None:
             return _Test(self, status)
         status = _status_for(self, status)
-        if not take(self, status) and not _Test(self, status):
-            return False
+        try:
+            if not take(self, status) and not _Test(self, status):
+                return False
+        except mpi.Exception as error:
+            _raised([self], [status], error)
+            raise
         _finish([self], [status])
         return True
 
@@ -130,7 +138,11 @@ class Completions:
         completion = _complete(requests)
         if completion is None:
             statuses = _statuses_for(requests, statuses)
-            _Waitall(requests, statuses)
+            try:
+                _Waitall(requests, statuses)
+            except mpi.Exception as error:
+                _raised(requests, statuses, error)
+                raise
             take_all(requests, statuses)
             _finish(requests, statuses)
             return True
@@ -138,8 +150,10 @@ class Completions:
             _Waitall(requests, statuses)
             take_all(requests, statuses)
             return True
-        except BaseException:
+        except BaseException as error:
             _restore(requests, completion)
+            if isinstance(error, mpi.Exception):
+                _raised(requests, None, error)
             raise
 
     @classmethod
@@ -148,8 +162,12 @@ class Completions:
         if not _any_recorded(requests):
             return _Testall(requests, statuses)
         statuses = _statuses_for(requests, statuses)
-        if not _Testall(requests, statuses):
-            return False
+        try:
+            if not _Testall(requests, statuses):
+                return False
+        except mpi.Exception as error:
+            _raised(requests, statuses, error)
+            raise
         take_all(requests, statuses)
         _finish(requests, statuses)
         return True
@@ -162,7 +180,11 @@ class Completions:
         status = mpi.Status() if status is None else status
         index = take_first(requests, status)
         if index < 0:
-            index = _Waitany(requests, status)
+            try:
+                index = _Waitany(requests, status)
+            except mpi.Exception as error:
+                _raised(requests, [status] * len(requests), error)
+                raise
         if index >= 0:
             _finish([requests[index]], [status])
         return index
@@ -175,7 +197,11 @@ class Completions:
         status = mpi.Status() if status is None else status
         index, flag = take_first(requests, status), True
         if index < 0:
-            index, flag = _Testany(requests, status)
+            try:
+                index, flag = _Testany(requests, status)
+            except mpi.Exception as error:
+                _raised(requests, [status] * len(requests), error)
+                raise
         if flag and index >= 0:
             _finish([requests[index]], [status])
         return index, flag
@@ -186,8 +212,7 @@ class Completions:
         if not _any_recorded(requests):
             return _Waitsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        indices = take_some(requests, statuses)
-        return _finish_some(requests, _Waitsome(requests, statuses) if indices is None else indices, statuses)
+        return _some(_Waitsome, requests, statuses)
 
     @classmethod
     def Testsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
@@ -195,8 +220,7 @@ class Completions:
         if not _any_recorded(requests):
             return _Testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        indices = take_some(requests, statuses)
-        return _finish_some(requests, _Testsome(requests, statuses) if indices is None else indices, statuses)
+        return _some(_Testsome, requests, statuses)
 
     def Get_status(self, status: mpi.Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -204,13 +228,7 @@ class Completions:
         if parts is None:
             return _Get_status(self, status)
         status = _status_for(self, status)
-        if isinstance(self, _Prequest):
-            seen = has_arrived(self)
-            done = seen is not None
-            if seen is not None:
-                tell(seen, status)
-        else:
-            done = _Get_status(self, status)
+        done = is_done(self, status)
         if done and status is not None and status.Is_cancelled():  # MPICH says so only once
             for part in parts:
                 part.resolve(status)
@@ -229,7 +247,11 @@ class Completions:
         if _parts_of(self) is None:
             return _wait(self, status)
         status = _status_for(self, status)
-        message = None if take(self, status) else _wait(self, status)
+        try:
+            message = None if take(self, status) else _wait(self, status)
+        except BaseException:
+            _lost([self])
+            raise
         return _finish_objects([self], [status], [message])[0]
 
     def test(self, status: mpi.Status | None = None) -> tuple[bool, Any]:
@@ -237,7 +259,11 @@ class Completions:
         if _parts_of(self) is None:
             return _test(self, status)
         status = _status_for(self, status)
-        flag, message = (True, None) if take(self, status) else _test(self, status)
+        try:
+            flag, message = (True, None) if take(self, status) else _test(self, status)
+        except BaseException:
+            _lost([self])
+            raise
         if not flag:
             return flag, message
         return flag, _finish_objects([self], [status], [message])[0]
@@ -248,7 +274,11 @@ class Completions:
         if not _any_recorded(requests):
             return _waitall(requests, statuses)
         statuses = _statuses_for(requests, statuses)
-        messages = _waitall(requests, statuses)
+        try:
+            messages = _waitall(requests, statuses)
+        except BaseException:
+            _lost(requests)
+            raise
         take_all(requests, statuses)
         return _finish_objects(requests, statuses, messages)
 
@@ -366,17 +396,21 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
 
     def Start(self) -> None:
         """Initiate a communication with a persistent request."""
-        if living:
-            _start(self)
+        if not living:
+            return _Prequest.Start(self)
+        logged = _log_start(self)
         _Prequest.Start(self)
+        _started(self, logged)
 
     @classmethod
     def Startall(cls, requests: list[mpi.Prequest]) -> None:
         """Start a collection of persistent requests."""
-        if living:
-            for request in requests:
-                _start(request)
+        if not living:
+            return _Prequest.Startall(requests)
+        logged = [_log_start(request) for request in requests]
         _Prequest.Startall(requests)
+        for request, parts in zip(requests, logged):
+            _started(request, parts)
 
     def Pready(self, partition: int) -> None:
         """Mark a given partition as ready."""
@@ -415,11 +449,16 @@ def _ready(request: Any, partitions: Iterable[int]) -> None:
         ready(partitions)
 
 
-def _start(request: mpi.Prequest) -> None:
+def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
+    """Log and record what is about to start."""
     start = getattr(request, "_start", None)
-    if start is None:
+    return () if start is None else start()
+
+
+def _started(request: mpi.Prequest, parts: tuple[Sent | Received, ...]) -> None:
+    """A request has been started.  Before, MPI says of it that it has completed."""
+    if getattr(request, "_start", None) is None:
         return
-    parts = start()
     forget(request)
     request.parts = parts or None
     if parts:
@@ -584,12 +623,46 @@ def _record_completion(reference: Any, completed: Completion) -> None:
         tape.append_record(completed)
 
 
-def _finish_some(
-    requests: Sequence[Any], indices: list[int] | None, statuses: Sequence[mpi.Status]
+def _some(
+    primal: Callable[..., list[int] | None], requests: Sequence[Any], statuses: list[mpi.Status]
 ) -> list[int] | None:
+    indices = take_some(requests, statuses)
+    if indices is None:
+        try:
+            indices = primal(requests, statuses)
+        except mpi.Exception as error:
+            _raised(requests, None, error)
+            raise
     if indices:
         _finish([requests[index] for index in indices], statuses)
     return indices
+
+
+def _raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, error: mpi.Exception) -> None:
+    """A wait or test has raised an error, which the program may catch: some requests have completed nevertheless.
+
+    MPI fills the memory of a message that was too long with its head.
+    """
+    alone = len(requests) == 1 and error.Get_error_class() == mpi.ERR_TRUNCATE
+    if statuses is not None and len(statuses) < len(requests):
+        statuses = None
+    ended = [k for k, request in enumerate(requests) if _parts_of(request) is not None and (alone or not request)]
+    for k in ended:
+        for part in requests[k].parts:
+            if isinstance(part, Received):
+                part.nbytes = CUT
+    _finish([requests[k] for k in ended], None if statuses is None else [statuses[k] for k in ended])
+
+
+def _lost(requests: Sequence[Any]) -> None:
+    """A wait for objects has raised an error: those that have come could not be unpickled, or were too long."""
+    ended = [request for request in requests if _parts_of(request) is not None and not request]
+    for request in ended:
+        for part in request.parts:
+            if isinstance(part, Received):
+                part.__class__ = Lost
+                part.buffer, part.dropped = None, True
+    _finish(ended, None)
 
 
 def _finish_objects(

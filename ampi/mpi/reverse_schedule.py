@@ -16,6 +16,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..tape import Push, Sweep
+from .arrivals_seen import has_ended
 from .buffers import NOTHING, arrive
 from .log import communication_of
 from .messages import Collective
@@ -23,8 +24,6 @@ from .notices import stranded
 from .reductions import Steps
 from .reverse import Reverse
 from .waiting import running, wait
-
-_Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 
 
 class ReversedCollective:
@@ -194,10 +193,7 @@ class Started:
 
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
-        request = self.request
-        if request is None or not request:
-            return True
-        return isinstance(request, _Prequest) and _Prequest.Get_status(request)
+        return has_ended(self.request)
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""

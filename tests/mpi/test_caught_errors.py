@@ -1,0 +1,178 @@
+"""Calls that raise an error of MPI's which the program catches: derivatives are those of the memory as MPI left it.
+
+A message that is too long fills the receive buffer with its head. Other errors come before anything is sent.
+"""
+
+import contextlib
+
+import numpy
+import pytest
+from mpi4py import MPI
+from programs import WORLD, broken_in
+
+import ampi
+import ampi.numpy as np
+from ampi.mpi import COMM_WORLD
+
+pytestmark = [pytest.mark.mpi, broken_in("Intel MPI", "what is left of a message that is too long is not known")]
+
+RANK, SIZE = WORLD.rank, WORLD.size
+AFTER, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+
+
+def by_recv(x, y, rng):
+    request = COMM_WORLD.Isend(x, AFTER, 3)
+    yield lambda: COMM_WORLD.Recv(y, BEFORE if rng.random() < 0.7 else MPI.ANY_SOURCE, 3)
+    request.Wait()
+
+
+def by_irecv(x, y, rng):
+    requests = [COMM_WORLD.Irecv(y, BEFORE, 3), COMM_WORLD.Isend(x, AFTER, 3)]
+    yield requests[0].Wait
+    requests[1].Wait()
+
+
+def by_test(x, y, rng):
+    requests = [COMM_WORLD.Irecv(y, MPI.ANY_SOURCE, 3), COMM_WORLD.Isend(x, AFTER, 3)]
+
+    def until_it_is():
+        while not requests[0].Test():
+            pass
+
+    yield until_it_is
+    requests[1].Wait()
+
+
+def by_waitall(x, y, rng):
+    requests = [COMM_WORLD.Irecv(y, BEFORE, 3), COMM_WORLD.Isend(x, AFTER, 3)]
+    yield lambda: MPI.Request.Waitall(requests)
+    requests[1].Wait()
+
+
+def by_waitany(x, y, rng):
+    requests = [COMM_WORLD.Irecv(y, BEFORE, 3), MPI.REQUEST_NULL]
+    going = COMM_WORLD.Isend(x, AFTER, 3)
+    yield lambda: MPI.Request.Waitany(requests)
+    going.Wait()
+
+
+def by_waitsome(x, y, rng):
+    requests = [COMM_WORLD.Irecv(y, BEFORE, 3)]
+    going = COMM_WORLD.Isend(x, AFTER, 3)
+    yield lambda: MPI.Request.Waitsome(requests)
+    going.Wait()
+
+
+def by_sendrecv(x, y, rng):
+    yield lambda: COMM_WORLD.Sendrecv(x, AFTER, 3, y, BEFORE, 3)
+
+
+def by_probe(x, y, rng):
+    request = COMM_WORLD.Isend(x, AFTER, 3)
+    message = COMM_WORLD.Mprobe(BEFORE, 3)
+    yield lambda: message.Recv(y)
+    request.Wait()
+
+
+def by_persistent(x, y, rng):
+    requests = [COMM_WORLD.Recv_init(y, BEFORE, 3), COMM_WORLD.Send_init(x, AFTER, 3)]
+    MPI.Prequest.Startall(requests)
+    yield requests[0].Wait
+    requests[1].Wait()
+
+
+WAYS = {
+    f.__name__: f
+    for f in (by_recv, by_irecv, by_test, by_waitall, by_waitany, by_waitsome, by_sendrecv, by_probe, by_persistent)
+}
+
+
+def caught(way, number, wrong):
+    """A program in which some messages are too long, and the same with messages of the right length."""
+    rng = numpy.random.default_rng(number)
+    n, m = int(rng.integers(2, 7)), int(rng.integers(0, 4))
+    dtype = rng.choice(["d", "d", "D", "f"])
+    used = rng.random() < 0.6
+    before = rng.random() < 0.5
+
+    def f(x):
+        x = x.astype(dtype)
+        y = np.zeros(m, dtype)
+        if before:
+            y[...] = x[:1] * 2.0
+        going = x[:1] * x[1:]
+        going = going if wrong else going[: len(y)]
+        steps = WAYS[way](going, y, rng)
+        for step in steps:
+            if wrong and m < n:
+                with pytest.raises(MPI.Exception):
+                    step()
+            else:
+                step()
+        z = np.zeros(n + 1, dtype)
+        COMM_WORLD.Sendrecv(np.sin(x), AFTER, 3, z, BEFORE, 3)
+        last = np.sum((z * z).real) + (np.sum((y * y * z[:m]).real) if used else 0.0)
+        return last
+
+    return f, n, dtype
+
+
+def check(way, number):
+    f, n, dtype = caught(way, number, True)
+    plainly, *_ = caught(way, number, False)
+    rng = numpy.random.default_rng([number, RANK, 1])
+    x, v = (rng.uniform(-1, 1, n + 1) + (1j * rng.uniform(-1, 1, n + 1) if dtype == "D" else 0) for _ in range(2))
+    tolerance = 1e-4 if dtype == "f" else 1e-12
+    same = lambda a, b: numpy.testing.assert_allclose(a, b, tolerance, tolerance, err_msg=f"{way}, {number}")
+    same(ampi.grad(f)(x), ampi.grad(plainly)(x))
+    same(ampi.jvp(f, x, v), ampi.jvp(plainly, x, v))
+    same(ampi.linearize(f, x)[1](v), ampi.jvp(plainly, x, v)[1])
+    same(ampi.hvp(f, x, v), ampi.hvp(plainly, x, v))
+
+
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("way", WAYS)
+def test_too_long(way, number):
+    check(way, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_too_long_in_many_forms(way):
+    for number in range(2, 60):
+        check(way, number)
+
+
+WRONG = {
+    "rank": lambda x, y: COMM_WORLD.Send(x, SIZE + 3),
+    "tag": lambda x, y: COMM_WORLD.Isend(x, AFTER, -5),
+    "source": lambda x, y: COMM_WORLD.Recv(y, SIZE + 3, 1),
+    "posted": lambda x, y: COMM_WORLD.Irecv(y, SIZE + 3, 1),
+    "exchange": lambda x, y: COMM_WORLD.Sendrecv(x, AFTER, -5, y, BEFORE, 1),
+    "replaced": lambda x, y: COMM_WORLD.Sendrecv_replace(y, AFTER, -5, BEFORE, 1),
+    "root": lambda x, y: COMM_WORLD.Bcast(y, SIZE + 3),
+    "started": lambda x, y: COMM_WORLD.Ibcast(y, SIZE + 3),
+    "object": lambda x, y: COMM_WORLD.send([x], SIZE + 3),
+    "objects": lambda x, y: COMM_WORLD.isend([x], AFTER, -5),
+    "no object": lambda x, y: COMM_WORLD.recv(None, SIZE + 3),
+    "no root": lambda x, y: COMM_WORLD.bcast([x], SIZE + 3),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_wrong_arguments(which):
+    """Nothing has been sent, and nothing overwritten."""
+
+    def f(x):
+        y = x * 2.0
+        for _ in range(2):
+            with contextlib.suppress(MPI.Exception):
+                WRONG[which](x * x, y)
+        z = np.zeros(3)
+        COMM_WORLD.Sendrecv(y * x, AFTER, 1, z, BEFORE, 1)
+        return np.sum(z * z)
+
+    x, v = numpy.array([1.0, 2.0, 3.0]), numpy.array([0.5, -1.0, 2.0])
+    numpy.testing.assert_allclose(ampi.grad(f)(x), 16 * x**3)
+    numpy.testing.assert_allclose(ampi.jvp(f, x, v)[1], 16 * numpy.dot(x**3, v))
+    numpy.testing.assert_allclose(ampi.hvp(f, x, v), 48 * x**2 * v)
