@@ -140,8 +140,9 @@ def _change_code(function: types.FunctionType, found: Hook) -> None:
     found.original = original
     if not hasattr(function, "__wrapped__") and not hasattr(function, "__signature__"):
         function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    function.__code__ = _calling(len(code.co_freevars)).replace(
-        co_consts=tuple(found if c == _PLACEHOLDER else c for c in _calling(len(code.co_freevars)).co_consts),
+    calling = _calling(len(code.co_freevars), inspect.isgeneratorfunction(function))
+    function.__code__ = calling.replace(
+        co_consts=tuple(found if c == _PLACEHOLDER else c for c in calling.co_consts),
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
         co_name=code.co_name,
@@ -152,13 +153,15 @@ _PLACEHOLDER = "ampi: the hook"
 
 
 @functools.cache
-def _calling(cells: int) -> types.CodeType:
-    """Code that calls a constant in it; it has as many free variables as that of the function it is for."""
+def _calling(cells: int, generates: bool) -> types.CodeType:
+    """Code that calls a constant in it; it has as many free variables as that of the function it is for, and is of a
+    generator where that is one."""
     names = ", ".join(f"cell_{k}" for k in range(cells))
     body = f"    if 0: {names}\n" if cells else ""
+    call = "(yield from hook(*arguments, **keywords))" if generates else "hook(*arguments, **keywords)"
     source = (
         f"def make({names}):\n  def call(*arguments, **keywords):\n{body}"
-        f"    hook = {_PLACEHOLDER!r}\n    return hook(*arguments, **keywords)\n  return call\n"
+        f"    hook = {_PLACEHOLDER!r}\n    return {call}\n  return call\n"
     )
     names_made: dict[str, Any] = {}
     exec(source, names_made)
