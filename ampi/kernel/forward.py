@@ -184,7 +184,12 @@ def _run_lanes(
         given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
         shadows = map(lane.shadow, regions)
         given_dots = [lane.get(region)[()] for region in scalars]
-        dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
+        try:
+            dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
+        except Exception:
+            if contract.twice:
+                kernel.dispatcher(*map(arguments.plain, args))  # which raises its own exception
+            raise
     result, last = run(kernel, contract, push.lanes[-1], args, leaves, numbers)
     return result, iter([np.stack(some) for some in zip(*dots, last)])
 

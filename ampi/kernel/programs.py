@@ -233,7 +233,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "structure": structure,
-        "twice": twice,
+        "twice": twice or any(isinstance(s, ir.Raise) and not s.exact for s in ir.walk(primal.body)),
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }

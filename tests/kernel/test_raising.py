@@ -5,6 +5,7 @@ of the adjoint all the same.
 """
 
 import random
+from types import ModuleType
 
 import numba
 import numpy as np
@@ -103,3 +104,64 @@ def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed} at {point(seed)}"):
         check(text, seed)
+
+
+class PackageError(ValueError):
+    pass
+
+
+class TooLargeError(Exception):
+    pass
+
+
+ERRORS = ModuleType("errors_of_a_package")
+ERRORS.Bad = PackageError
+
+
+@numba.njit
+def square(x):
+    if x > 5:
+        raise TooLargeError("too large")
+    return x * x
+
+
+@ampi.kernel
+def with_exceptions_of_its_own(x, n):
+    if n < 0:
+        raise PackageError("negative", n)
+    if n == 7:
+        raise ERRORS.Bad
+    s = 0.0
+    for i in range(n):
+        s += square(x[i])
+    if n == 3:
+        raise ValueError(f"three: {n}")
+    return s
+
+
+@pytest.mark.parametrize(
+    ("n", "error", "given"),
+    [
+        (-1, PackageError, ("negative", -1)),
+        (7, PackageError, ()),
+        (6, TooLargeError, ("too large",)),
+        (3, ValueError, ("three: 3",)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["call", "grad", "jvp", "hvp", "jacfwd"])
+def test_exceptions_are_those_of_the_kernel_in_all_modes(n, error, given, mode):
+    x, f = np.arange(1.0, 8.0), lambda n: lambda x: with_exceptions_of_its_own(x, n)
+    run = {
+        "call": lambda n: f(n)(x),
+        "grad": lambda n: ampi.grad(f(n))(x),
+        "jvp": lambda n: ampi.jvp(f(n), (x,), (x,)),
+        "hvp": lambda n: ampi.hvp(f(n), x, x),
+        "jacfwd": lambda n: ampi.jacfwd(f(n), x),
+    }[mode]
+    with pytest.raises(error) as found:
+        run(n)
+    assert type(found.value) is error and found.value.args == given
+    derivative = 2.0 * x * (np.arange(7) < 2)
+    expected = {"call": 5.0, "jvp": (5.0, derivative @ x)}.get(mode, derivative)
+    found = run(2)
+    np.testing.assert_allclose(found[0] if mode == "jacfwd" else found, expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -206,26 +205,25 @@ def require_loop(builder: Any, node: ast.stmt, word: str) -> None:
 
 
 def raise_statement(builder: Any, node: ast.Raise) -> None:
-    builder.emit(ir.Raise(raise_text(builder, node, node.exc)))
+    called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    arguments = node.exc.args if isinstance(node.exc, ast.Call) else []
+    is_name = isinstance(called, (Known, ast.Name, ast.Attribute)) and (
+        isinstance(called, Known) or loops.is_outside(builder, called)
+    )
+    cls = getattr(builder.any_value(called), "value", None) if is_name else None
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        builder.fail(node, "only classes of exceptions can be raised", 'raise ValueError("text")')
+    name = next(c.__name__ for c in cls.__mro__ if c.__module__ == "builtins")
+    exact = cls.__module__ == "builtins" and all(isinstance(a, ast.Constant) for a in arguments)
+    builder.emit(ir.Raise(f"raise {name}({', '.join(map(_message, arguments))})", exact=exact))
 
 
 def assert_statement(builder: Any, node: ast.Assert) -> None:
     condition = builder.condition(node.test)
     message = "" if node.msg is None else _message(node.msg)
-    refuse = ir.Raise(f"raise AssertionError({message})", line=node.lineno)
+    exact = node.msg is None or isinstance(node.msg, ast.Constant)
+    refuse = ir.Raise(f"raise AssertionError({message})", exact=exact, line=node.lineno)
     builder.emit(ir.If(negation(condition), (refuse,)))
-
-
-def raise_text(builder: Any, node: ast.Raise, exception: ast.expr | None) -> str:
-    name = exception.func if isinstance(exception, ast.Call) else exception
-    arguments = exception.args if isinstance(exception, ast.Call) else []
-    if isinstance(name, Known):
-        called = name.function.__name__
-    elif isinstance(name, ast.Name) and isinstance(getattr(builtins, name.id, None), type):
-        called = name.id
-    else:
-        builder.fail(node, "only built-in exceptions can be raised", 'raise ValueError("text")')
-    return f"raise {called}({', '.join(map(_message, arguments))})"
 
 
 def if_statement(builder: Any, node: ast.If) -> None:

@@ -290,10 +290,12 @@ class Return(Stmt):
 @dataclass(frozen=True)
 class Raise(Stmt):
     """``raise E("...")`` or a failed ``assert``; kept as source text, constants only.  A derivative program leaves it
-    out, since the kernel itself has run without it, unless the exception is ``own``: of derivative programs alone."""
+    out, since the kernel itself has run without it, unless the exception is ``own``: of derivative programs alone.
+    Unless ``exact``, the kernel raises another class, or with other arguments: it is run besides a tangent program."""
 
     text: str
     own: bool = False
+    exact: bool = True
 
 
 @dataclass(frozen=True)
