@@ -589,6 +589,34 @@ def extended(a, b):
     return combined(scaled(c[0], factor=3.0), c[1]) * np.sum(scaled(c))
 
 
+@case(x, y)
+def some_of_a_tuple(a, b):
+    s = 0.0
+    for v in (a[0], b[1], a[2] * b[0]):
+        w = v * v
+        if v > 1.0:
+            s += 1.5 * v
+            continue
+        elif v < 0.6:
+            s -= w
+            continue
+        else:
+            s += 2 * w
+        s = s * v
+        if w > 0.7:
+            continue
+        s += w
+    return s
+
+
+@case(x, y)
+def angles_strides_and_arrays_like_numbers(a, b):
+    z, m = a + 1j * b, np.outer(a, b)
+    steps = m.strides[0] + 2 * m.T.strides[1] - a.itemsize * len(m.strides)
+    scale = np.ones_like(a[0]) * b[1]
+    return np.sum(np.angle(z) * a) + np.angle(z[1], True) * scale + steps * m[1, 0]
+
+
 import call_cases  # noqa: E402, F401 (enters its cases)
 import carried_cases  # noqa: E402, F401 (enters its cases)
 import list_cases  # noqa: E402, F401 (enters its cases)

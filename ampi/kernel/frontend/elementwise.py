@@ -76,3 +76,20 @@ def nan_to_num(
         return x
 
     return each(builder, x, dtype, known)
+
+
+@rule(np.angle, of_anything=True)
+def angle(builder: Any, node: ast.Call, z: Any, deg: Any = None) -> Any:
+    """The angles of complex numbers, in degrees if a constant says so."""
+    if not (deg is None or isinstance(deg, ir.Const)):
+        builder.fail(node, "np.angle with a choice of degrees that is no constant", "multiply by 180 / np.pi")
+    given = z.type.dtype if is_array(z) else z.type
+    dtype = getattr(given, "underlying_float", given if isinstance(given, types.Float) else types.float64)
+
+    def make(x: ir.Expr) -> ir.Expr:
+        parts = (cast(part_of(name, x), dtype) for name in ("imag", "real"))
+        found = builder.operation(node, "atan2", np.arctan2, *parts)
+        in_degrees = deg is not None and deg.value
+        return builder.binary(node, ast.Mult(), found, ir.Const(180 / np.pi, dtype)) if in_degrees else found
+
+    return each(builder, z, dtype, make)

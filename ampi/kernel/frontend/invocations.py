@@ -458,12 +458,14 @@ def allocate(builder: Any, node: ast.Call, function: Any, hint: str | None) -> i
         return sequences.array_of(builder, node, bound["object"], dtype, hint)
     if function.__name__.endswith("_like"):
         like = bound["a"]
-        is_structured = isinstance(like, Records) and not like.index
-        if not (is_structured or is_array(like)):
-            builder.fail(node, f"np.{function.__name__} needs an array")
-        shape = array_values.shape_of(builder, like.first)[: like.ndim] if is_structured else None
-        shape = array_values.shape_of(builder, like) if shape is None else shape
-        default = like.type.dtype
+        if isinstance(like, Records) and not like.index:
+            shape, default = array_values.shape_of(builder, like.first)[: like.ndim], like.type.dtype
+        elif is_array(like):
+            shape, default = array_values.shape_of(builder, like), like.type.dtype
+        elif isinstance(like, ir.Expr):
+            shape, default = (), inference.plain(like.type)
+        else:
+            builder.fail(node, f"np.{function.__name__} needs an array or a number")
     else:
         shape = shape_of_new(builder, node, bound["shape"])
         default = types.float64

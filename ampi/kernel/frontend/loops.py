@@ -316,11 +316,26 @@ def with_own_scalars(builder: Any, node: ast.For, statements: tuple[ir.Stmt, ...
 
 
 def unrolled_loop(builder: Any, node: ast.For, items: Group) -> None:
+    body = without_continue(node.body)
     builder.loops.append("unrolled")
     builder.unrolling += 1
     for item in items.items:
         builder.line = node.lineno
         assignments.assign(builder, node.target, item)
-        builder.statements(node.body)
+        builder.statements(body)
     builder.unrolling -= 1
     builder.loops.pop()
+
+
+def without_continue(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The body of a loop in which what stands behind ``if test: continue`` is in the other branch."""
+    for number, s in enumerate(body):
+        if isinstance(s, ast.Continue):
+            return body[:number]
+        if isinstance(s, ast.If) and any(isinstance(arm[-1], ast.Continue) for arm in (s.body, s.orelse) if arm):
+            rest = body[number + 1 :]
+            arms = [arm if arm and isinstance(arm[-1], ast.Continue) else [*arm, *rest] for arm in (s.body, s.orelse)]
+            then, orelse = map(without_continue, arms)
+            nothing = ast.copy_location(ast.Pass(), s)
+            return [*body[:number], ast.copy_location(ast.If(s.test, then or [nothing], orelse), s)]
+    return body

@@ -73,6 +73,15 @@ def array_attribute(builder: Any, node: ast.Attribute, array: ir.Var) -> Value:
             return Static(numpy_support.as_dtype(array.type.dtype))
         case "flat":
             return Flat(array)
+        case "itemsize":
+            return ir.Const(numpy_support.as_dtype(array.type.dtype).itemsize, types.intp)
+        case "strides" if array.type.layout in "CF":
+            order = sizes[::-1] if array.type.layout == "C" else sizes
+            steps: list[ir.Expr] = [ir.Const(numpy_support.as_dtype(array.type.dtype).itemsize, types.intp)]
+            for size in order[:-1]:
+                steps.append(ir.Op("mul", (steps[-1], size), types.intp))
+            steps = steps[: len(sizes)]
+            return Group(tuple(steps[::-1] if array.type.layout == "C" else steps))
         case "T":
             return array_shapes.transpose(builder, node, array)
         case "real" | "imag" as name:
