@@ -883,3 +883,40 @@ def test_classes_of_the_programs_may_ask_for_the_array_below(given, program):
         """
     )
     check(path, ["x"], ["y"])
+
+
+COMPUTED = """
+    import numpy as np
+    class Options:
+        def __init__(self):
+            self._alpha = np.array([0.5, 1.5])
+            self.u = np.arange(6.0)
+        @property
+        def alpha(self):
+            return self._alpha
+        @property
+        def inner(self):
+            return self.u[1:-1]
+        @property
+        def twice(self):
+            return 2 * self._alpha
+        @property
+        def first(self):
+            return float(self._alpha[0])
+    options = Options()
+    energy = np.sum(options.alpha**2 * 3) + np.sum(options.inner**3) + options.first + np.sum(options.twice)
+"""
+
+
+@pytest.mark.parametrize("name, expected", [("alpha", [6.0, 11.0]), ("inner", [3.0, 12.0, 27.0, 48.0])])
+def test_arrays_that_properties_give_are_watched_where_they_are(program, name, expected):
+    path = program(COMPUTED)
+    (gradient,) = ampi.trace(path, [f"options.{name}"], "energy")[1]
+    numpy.testing.assert_allclose(gradient, expected)
+    check(path, [f"options.{name}"], ["energy"])
+
+
+@pytest.mark.parametrize("name", ["twice", "first"])
+def test_properties_that_compute_are_an_error_that_says_what_to_name(program, name):
+    with pytest.raises(ampi.errors.ProgramError, match=f"options.{name} .*is a property that cannot be assigned"):
+        ampi.trace(program(COMPUTED), [f"options.{name}"], "energy")

@@ -8,6 +8,8 @@ built-in names that only the program's own modules have, and that cannot be writ
 ``__ampi_has__(k, place, lambda: p.x)``   whether an attribute or element is there to be watched
 ``__ampi_is_fixed__(p)``                  whether attributes or elements of an object cannot be assigned
 ``p = __ampi_with__(p, "x", value)``      such an object with another attribute or element
+``__ampi_is_computed__(p, "x")``          whether it is a property without a setter
+``__ampi_in_place__(k, place, find)``     watch the array that such a property gives, where it is
 ``__ampi_read__(k, y)``                   the dependent, after a line or at the end of a class; gives it back
 ``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
 ``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
@@ -226,7 +228,11 @@ class _Editor(ast.NodeTransformer):
             if not path.isidentifier():
                 whole, key = _member_of(path)
                 changed = f"{whole} = __ampi_with__({whole}, {key}, {watched})"
-                text = f"if __ampi_is_fixed__({whole}): {changed}\n  else: {text}"
+                kept = f"__ampi_in_place__({request.number}, {place!r}, lambda: {path})"
+                text = (
+                    f"if __ampi_is_fixed__({whole}): {changed}\n"
+                    f"  elif __ampi_is_computed__({whole}, {key}): {kept}\n  else: {text}"
+                )
             text = f"if __ampi_has__({request.number}, {place!r}, lambda: {path}):\n  {text}"
         return [self._statement(node, text)]
 

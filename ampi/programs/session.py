@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,8 @@ class Session:
             "__ampi_has__": self.has,
             "__ampi_is_fixed__": is_fixed,
             "__ampi_with__": with_member,
+            "__ampi_is_computed__": is_computed,
+            "__ampi_in_place__": self.in_place,
             "__ampi_read__": self.read,
             "__ampi_end__": lambda number, find: _End(self, self.dependents[number], find),
         }
@@ -231,6 +234,22 @@ class Session:
     def watch(self, number: int, place: str, value: Any) -> Any:
         """What the program goes on with, where a variable was assigned."""
         return self.assigned(self.independents[number], place, value)
+
+    def in_place(self, number: int, place: str, find: Callable) -> None:
+        """Watch the array that a property gives, in the memory where it is.
+
+        Raises
+        ------
+        ProgramError
+            The property makes what it gives each time anew.
+        """
+        found = self.watch(number, place, find())
+        variable = self.independents[number]
+        if self.tape is not None and variable.is_watched and not _look_at_one_memory(found, find()):
+            raise OnThisRank(
+                f"{variable.text} ({place.rsplit(':', 1)[0]}) is a property that cannot be assigned, and what it gives "
+                "is made anew each time: name the attribute that it is computed from"
+            )
 
     def assigned(self, variable: Independent, place: str, value: Any) -> Any:
         """The same for a variable, whoever says where it is assigned."""
@@ -367,6 +386,18 @@ def own(leaf: Any) -> Any:
 def is_fixed(x: Any) -> bool:
     """Whether attributes and elements of an object cannot be assigned: a (named) tuple, or a frozen dataclass."""
     return isinstance(x, tuple) or (dataclasses.is_dataclass(type(x)) and type(x).__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def _look_at_one_memory(a: Any, b: Any) -> bool:
+    if not all(isinstance(x, np.ndarray) and not memory.is_scalar(x) for x in (a, b)):
+        return False
+    return np.shares_memory(*[plain(x) if isinstance(x, TrackedArray) else x for x in (a, b)])
+
+
+def is_computed(x: Any, name: Any) -> bool:
+    """Return whether an attribute is a property that cannot be assigned."""
+    found = inspect.getattr_static(type(x), name, None) if isinstance(name, str) else None
+    return isinstance(found, property) and found.fset is None
 
 
 def with_member(x: Any, key: Any, value: Any) -> Any:
