@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import ActivityError
+
 _NO_BEHAVIOUR = frozenset(
     "__array_finalize__ __array_priority__ __array_wrap__ __buffer__ __class_getitem__ __copy__ __deepcopy__ __doc__ "
     "__format__ __getattribute__ __init__ __init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __setattr__ "
@@ -22,6 +24,23 @@ def behaves_otherwise(cls: type) -> bool:
     """Whether arrays of a class compute otherwise than plain ones (masked arrays, matrices, quantities with units)."""
     above = cls.__mro__[: cls.__mro__.index(np.ndarray)]
     return any(not _BEHAVIOUR.isdisjoint(vars(base)) for base in above if base not in _BEHAVE_AS_ARRAYS)
+
+
+def require_plain_class(cls: type) -> None:
+    """Raise if a copy as an `ampi.ndarray` would compute otherwise than an array of a class."""
+    if behaves_otherwise(cls):
+        instead = (
+            "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
+            "np.where(mask, 0, x), or where=~mask"
+            if issubclass(cls, np.ma.MaskedArray)
+            else "pass numpy.asarray(x), and write @ for products of matrices"
+            if issubclass(cls, np.matrix)
+            else "pass numpy.asarray(x), and compute with plain arrays"
+        )
+        raise ActivityError(
+            f"a {cls.__module__}.{cls.__qualname__} cannot be an independent: derivatives are those of plain arrays, "
+            f"and what this class computes otherwise would be lost; {instead}"
+        )
 
 
 def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:

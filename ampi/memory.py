@@ -23,7 +23,7 @@ import numpy as np
 from . import checks
 from .errors import ActivityError
 from .extents import address_of, bounds_of
-from .layouts import alike, behaves_otherwise
+from .layouts import alike, require_plain_class
 
 CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
@@ -612,23 +612,6 @@ def tracked_copy(value: Any) -> TrackedArray:
     if owner is not copy:
         _set_storage(owner, storage)
     return copy
-
-
-def require_plain_class(cls: type) -> None:
-    """Raise if a copy as an `ampi.ndarray` would compute otherwise than an array of a class."""
-    if behaves_otherwise(cls):
-        instead = (
-            "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
-            "np.where(mask, 0, x), or where=~mask"
-            if issubclass(cls, np.ma.MaskedArray)
-            else "pass numpy.asarray(x), and write @ for products of matrices"
-            if issubclass(cls, np.matrix)
-            else "pass numpy.asarray(x), and compute with plain arrays"
-        )
-        raise ActivityError(
-            f"a {cls.__module__}.{cls.__qualname__} cannot be an independent: derivatives are those of plain arrays, "
-            f"and what this class computes otherwise would be lost; {instead}"
-        )
 
 
 def wrapped(result: Any) -> Any:

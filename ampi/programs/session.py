@@ -17,6 +17,7 @@ import numpy as np
 from .. import memory
 from ..derivatives import leaves_of, map_leaves
 from ..errors import ProgramError
+from ..layouts import require_plain_class
 from ..memory import TrackedArray, carries_derivatives, plain, tracked
 from ..numpy import asarray
 from ..tape import Tape, current
@@ -378,7 +379,7 @@ def own(leaf: Any) -> Any:
     """An array as one of ours on the same memory; a number as one that keeps derivatives."""
     if isinstance(leaf, np.ndarray):
         if not isinstance(leaf, TrackedArray):
-            memory.require_plain_class(type(leaf))
+            require_plain_class(type(leaf))
         return tracked(leaf)
     return memory.tracked_copy(leaf)
 
