@@ -66,11 +66,16 @@ def test_parameters_that_kernels_know(name):
             hold(name, point, k, np.array(point[k]) if n % 2 else np.array([point[k]]), 1e-7, 1e-4)
 
 
+def some_of(names):
+    """Most of them are slow tests."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (n % 4 != 0)) for n, name in enumerate(names)]
+
+
 PAIRS = [n for n in FUNCTIONS if len(known(n, False)) > 1 and n != "huber"]
 
 
 @pytest.mark.parametrize("seed", [0, *[pytest.param(s, marks=pytest.mark.slow) for s in range(1, 4)]])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", some_of(PAIRS))
 def test_two_active_arguments(name, seed):
     """Mixed second derivatives, of arrays and of numbers, and of an active array with an active number."""
     generator = np.random.default_rng([seed, 3, *map(ord, name)])
@@ -154,7 +159,7 @@ AT_EDGES = {  # where mpmath's differences would leave the domain
 }
 
 
-@pytest.mark.parametrize("name", AT_EDGES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * ("ellipr" in n)) for n in AT_EDGES])
 def test_at_edges(name):
     f, x, first, second = AT_EDGES[name]
     for at in (np.array([x]), np.array(x)[()], np.full((2, 40), x)):
@@ -162,7 +167,7 @@ def test_at_edges(name):
         np.testing.assert_allclose([g, h], np.size(at) * np.array([first, second]), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if known(n, False)])
+@pytest.mark.parametrize("name", some_of(n for n in FUNCTIONS if known(n, False)))
 def test_single_precision(name):
     generator = np.random.default_rng(list(map(ord, name)))
     function = getattr(sp, name)
