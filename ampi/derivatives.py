@@ -444,7 +444,11 @@ def value_and_grad(
             tape.refuse(error)
             raise
         counted = [] if seed is None else [(y, seed)]
+        if counted and objective == "sum" and ranks_of(comm).Get_size() > 1 and tape.is_active(y):
+            tape.returned = float(plain(y).reshape(()))
         found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])
+        if tape.replicated is not None:
+            _warn_of_replicated(tape.replicated)
         return value(y), found if isinstance(argnums, tuple) else found[0]
 
     return evaluate
@@ -465,6 +469,20 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
         return evaluate(*arguments, **keywords)[1]
 
     return gradient
+
+
+def _warn_of_replicated(call: Any) -> None:
+    """Say on the first rank that one value was counted on each."""
+    if call.reverse.rank:
+        return
+    size = call.reverse.comm.Get_size()
+    warnings.warn(
+        f"all {size} ranks returned the same value, which they have from {call.describe()}: their sum, which "
+        f'objective="sum" differentiates, counts it {size} times, and so does the gradient. If it is one value, '
+        'objective="replicated" counts it once.',
+        ActivityWarning,
+        stacklevel=frames_of_ampi() + 1,
+    )
 
 
 def seed_of(y: Any, objective: str, comm: Any) -> float | None:

@@ -296,6 +296,7 @@ def _total(x, comm):
     return total[0]
 
 
+@pytest.mark.filterwarnings("ignore:all . ranks returned")
 @pytest.mark.mpi(min_size=2)
 def test_objectives():
     comm = ampi.COMM_WORLD

@@ -183,6 +183,7 @@ def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
     for the maximum over all ranks is taken."""
     n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
     facts = np.zeros((1 + n, 11), np.int64)
+    facts[0, 9:] = _code_of_value(log.returned, log.reverse.rank)
     facts[0, :9] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive, directions, -directions
     for k, call in enumerate(calls, 1):
         code = _code(call.name)
@@ -199,6 +200,7 @@ def _compare_collectives(
 ) -> bool:
     """Note which of the calls are reversed; whether all ranks have made the same ones."""
     reverse, here = log.reverse, f"rank {log.reverse.rank}"
+    log.alike = bool(log.returned is not None and facts[0, 9] == -facts[0, 10])
     signs = (1, 1, -1, 1, -1, 1, -1, 1, -1)
     row = (facts[0, :9] * signs).tolist()
     _, most, least, most_sweeps, least_sweeps, most_passive, least_passive, *ways = row
@@ -297,6 +299,12 @@ def _most_of_group(reverse: Reverse, comm: mpi.Intracomm, mine: np.ndarray) -> G
 def _higher(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     rows = min(len(mine), len(theirs))
     return np.maximum(mine[:rows], theirs[:rows])
+
+
+def _code_of_value(value: float | None, rank: int) -> tuple[int, int]:
+    """A number for what a rank returned, with both signs; of ranks that returned nothing each has its own."""
+    code = -1 - rank if value is None else zlib.crc32(np.float64(value).tobytes()) + 1
+    return code, -code
 
 
 def _code(name: str) -> int:

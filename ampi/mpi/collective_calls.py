@@ -21,6 +21,7 @@ from .log import log_collective
 from .messages import Collective, line_of
 from .plain_buffers import mind
 from .reductions import Steps
+from .replicated import look_for_replicated
 from .reverse import name_of
 from .reverse_schedule import in_step, run_reversed
 from .sizes import Sizes
@@ -202,6 +203,8 @@ class Performed(IsRecord, Collective):
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint of the blocking form."""
         if self.happens(sweep):
+            if sweep.tape.returned is not None:
+                look_for_replicated(sweep, self, {storage for b in self.call.writes for storage in b.storages})
             run_reversed(sweep, self, self.steps(sweep), self.waiting)
         else:
             self.zero(sweep)

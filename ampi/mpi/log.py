@@ -69,11 +69,13 @@ class Log:
     __slots__ = (
         "agreed",
         "agreed_collectives",
+        "alike",
         "collectives",
         "messages",
         "passive",
         "passively",
         "place",
+        "returned",
         "reverse",
         "stirred",
         "touched",
@@ -86,6 +88,8 @@ class Log:
         self.collectives: list[Collective] = []
         self.passive = 0
         self.passively: Any = None
+        self.returned: Any = None  # by this rank, to be summed over ranks
+        self.alike = False  # all ranks have returned the same
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0, 0
         self.touched = False  # of a window: this rank has made calls on it
@@ -260,6 +264,8 @@ class Communication:
                 )
             log.reverse.ready()
         self._check_unwatched()
+        for log in self.logs.values():
+            log.returned = sweep.tape.returned
         agree(self.logs.values(), 0 if sweep.lanes is None else len(sweep.lanes))
         if isinstance(sweep, Push):
             sweep.state["completed later"].update(self.unseen)

@@ -19,6 +19,7 @@ from .log import count_passive, log_collective, log_for
 from .neighborhoods import Edges, edges_of, go_back
 from .plain_buffers import mind_objects
 from .reductions import Steps
+from .replicated import look_for_replicated
 from .reverse import COLLECTIVE_TAG, reverse_of
 from .reverse_schedule import in_step, run_reversed
 from .tangents import set_tangent, tangent_in
@@ -215,16 +216,21 @@ def _among_neighbors(
 class _Collective:
     """Record of a collective: its adjoint."""
 
-    __slots__ = ("adjoint", "forward", "token")
+    __slots__ = ("adjoint", "came", "forward", "token")
     meets = True
     second = "joint"
     together = True
     goes_along = True  # tangents are in the parcels
 
     def __init__(
-        self, token: Any, adjoint: Callable[[Sweep, Any], Steps], forward: Callable[[Push, Any], None]
+        self,
+        token: Any,
+        adjoint: Callable[[Sweep, Any], Steps],
+        forward: Callable[[Push, Any], None],
+        came: Sequence[Bundle],
     ) -> None:
         self.token = token
+        self.came = came
         self.adjoint = adjoint
         self.forward = forward
 
@@ -235,6 +241,8 @@ class _Collective:
 
     def __call__(self, sweep: Sweep) -> None:
         if self.token.happens(sweep):
+            if sweep.tape.returned is not None:
+                look_for_replicated(sweep, self.token, {r.storage for bundle in self.came for r in bundle.regions})
             steps = in_step([self.adjoint(lane, self.token.reverse.comm) for lane in lanes_of(sweep)])
             run_reversed(sweep, self.token, steps, self.waiting)
 
@@ -277,7 +285,7 @@ def _record(
         for bundle, flat in zip(came, flats):
             set_tangent(push, bundle, flat)
 
-    tape.append(_Collective(token, adjoint, forward or as_objects), (), arrays)
+    tape.append(_Collective(token, adjoint, forward or as_objects, came), (), arrays)
 
 
 def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], list[TrackedArray]]:

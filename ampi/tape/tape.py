@@ -149,6 +149,8 @@ class Tape(metaclass=_WithHelp):
     #     The most bytes that the shadows of the latest sweep in vector mode took.
 
     forward: Any = None
+    returned: Any = None  # what this rank counts in a sum over ranks, if the sweep is that of such an objective
+    replicated: Any = None  # the collective call from which all ranks have the same value of it, if the sweep saw that
     tangents: Any = None
     walks = False
     of_step = False

@@ -1,0 +1,34 @@
+"""Objectives that are one value of all ranks, and are counted once for each: seen when their sweep begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ..memory import Storage
+
+if TYPE_CHECKING:
+    from ..tape import Sweep
+    from .log import Communication
+    from .messages import Collective
+
+_TO_ALL = {"Allreduce", "Allgather", "Allgatherv", "Bcast", "bcast", "allgather"}
+"""Operations that give all ranks the same."""
+
+
+def look_for_replicated(sweep: Sweep, call: Collective, results: Collection[Storage | None]) -> None:
+    """At the first collective call that a sweep reverses: note it if the ranks have all returned the same value, which
+    has no derivative but through what the call gave them.
+
+    ``results``: where that is.
+    """
+    tape = sweep.tape
+    tape.returned = None  # only what comes first can be all that there is
+    communication: Communication = tape.latest[2] or next(iter(tape.sweep_starts.values()))
+    log = communication.logs.get(call.reverse)
+    if log is None or not log.alike or call.name not in _TO_ALL or call.reverse.comm.Get_size() == 1:
+        return
+    for storage, _ in sweep.sizes():
+        if storage not in results and sweep.block(storage).any():
+            return
+    tape.replicated = call
