@@ -473,3 +473,56 @@ print(ampi.grad(final)(numpy.linspace(0.5, 1.0, 5)).tobytes().hex())
         assert done.returncode == -signal.SIGKILL and runs < 10, done.stderr
         runs += 1
     assert runs > 1 and done.stdout == expected.stdout
+
+
+PROGRAM = """
+import resource, signal, sys, numpy, ampi, ampi.numpy as np
+comm, limit = ampi.COMM_WORLD, int(sys.argv[2])
+if limit and comm.rank == comm.size - 1:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def step(u):
+    u *= 0.99
+    u += 0.1 * np.sin(u)
+def f(x):
+    u = np.zeros(5000) + np.sum(x)
+    return np.sum(ampi.timeloop(step, u, steps=12, checkpoints=3, storage=sys.argv[1], resume=True))
+try:
+    print("gradient", numpy.round(ampi.grad(f)(numpy.arange(3.0)), 6))
+except ampi.TapeError as error:
+    print("TapeError", error)
+"""
+
+
+def test_a_full_disk(tmp_path, mpiexec, ranks=2):
+    """A limit on the size of files, on one rank, stands for a full disk: an error on all, and resuming goes on."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    outcomes = [mpiexec(ranks, script, tmp_path / name, limit).stdout for name, limit in FULL]
+    first, again, without = outcomes
+    assert first.count("TapeError") == ranks
+    assert first.count(f"rank {ranks - 1} cannot write 40000 bytes of {tmp_path / 'states'}") == ranks
+    assert not list((tmp_path / "states").rglob("*.part"))
+    assert again == without
+    assert again.count("gradient") == ranks
+
+
+FULL = [("states", 20000), ("states", 0), ("others", 0)]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_states_of_other_users_are_not_read(tmp_path, which):
+    """What others can write is not unpickled."""
+    storage = tmp_path / "states"
+
+    def f(x):
+        return np.sum(ampi.timeloop(np.sin, x * 1.0, steps=4, checkpoints=2, storage=storage, resume=True))
+
+    folder._opened.clear()
+    ampi.grad(f)(numpy.ones(3))
+    written = next(storage.rglob("about.h5"))
+    (written if which == "file" else written.parent).chmod(0o777)
+    folder._opened.clear()
+    with pytest.raises(ampi.TapeError, match="can be changed by other users"):
+        ampi.grad(f)(numpy.ones(3))

@@ -22,6 +22,7 @@ from mpi4py import MPI as plain_mpi
 
 from ..errors import TapeError
 from ..mpi.namespace import BASE
+from .safety import Guarded, check_own, refused_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Folder:
         problem, point = "", None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            if resume and (self.path / "about.h5").exists():
+                check_own(self.path)
             if resume:
                 problem = self._differences(about)
         except OSError as error:
@@ -181,7 +184,30 @@ class Folder:
     # --------------------------------------------------------------------------------------------------------- files
 
     def save(self, name: str, data: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Write a file, whole or not at all; of several ranks together."""
+        """Write a file, whole or not at all; of several ranks together.  Collective.
+
+        Raises
+        ------
+        TapeError
+            On all ranks, if there is no room for it on one.  What was there before stays, to go on from.
+        """
+        problem = ""
+        try:
+            self._save(name, data, arrays)
+        except OSError as error:
+            needed = sum(a.nbytes for a in arrays)
+            problem = f"cannot write {needed} bytes of {self.path / name}.h5: {error.strerror or error}"
+            with contextlib.suppress(OSError):
+                (self.path / f"{name}.part").unlink(missing_ok=True)
+        if not self.comm.allreduce(bool(problem), plain_mpi.LOR):
+            return
+        problems = [f"rank {rank} {text}" for rank, text in enumerate(self.comm.allgather(problem)) if text]
+        raise TapeError(
+            f"{self.where}: ampi.timeloop: storage={str(self.path.parents[1])!r}: {'; '.join(problems)}; make room "
+            "there and run again with resume=True, which goes on from the states before, or name another folder"
+        )
+
+    def _save(self, name: str, data: Any, arrays: Sequence[np.ndarray]) -> None:
         import h5py
 
         told = pickle.dumps((data, [(a.shape, a.dtype) for a in arrays]))
@@ -190,10 +216,9 @@ class Folder:
             self.node.send((told, [a.nbytes for a in flat]), 0, _TAG)
             for values in flat:
                 self.node.Send(values, 0, _TAG)
-            self.node.Barrier()
             return
         part, path = self.path / f"{name}.part", self.path / f"{name}.h5"
-        with h5py.File(part, "w") as file:
+        with open(part, "wb+", buffering=0) as raw, Guarded(raw) as guarded, h5py.File(guarded, "w") as file:
             self._write(file.create_group("0"), told, flat)
             for rank in range(1, self.node.size):
                 told, sizes = self.node.recv(None, rank, _TAG)
@@ -212,19 +237,25 @@ class Folder:
             os.fsync(folder)
         finally:
             os.close(folder)
-        self.node.Barrier()
 
     def _write(self, group: Any, told: bytes, flat: Sequence[np.ndarray]) -> None:
+        import h5py
+
         group["data"] = np.frombuffer(told, np.uint8)
         for k, values in enumerate(flat):
             options = {} if self.compression is None or not values.size else {"compression": self.compression}
-            group.create_dataset(f"array {k}", data=values, shuffle=bool(options), **options)
+            made = group.create_dataset(f"array {k}", values.shape, np.uint8, shuffle=bool(options), **options)
+            if values.size:  # by what no tape sees: the values do not leave the program
+                made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
         group.attrs["checksum"] = _checksum(told, flat)
 
     def load(self, name: str) -> tuple[Any, list[np.ndarray]] | None:
         """What a file holds of this rank; None if it is damaged."""
         import h5py
 
+        why = refused_file(self.path / f"{name}.h5")
+        if why:
+            raise TapeError(f"{self.where}: ampi.timeloop: resume=True: {why}")
         with contextlib.suppress(OSError, KeyError):
             with h5py.File(self.path / f"{name}.h5", "r") as file:
                 group = file[str(self.node.rank)]

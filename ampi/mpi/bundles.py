@@ -150,9 +150,19 @@ def _reduced(array: TrackedArray) -> Any:
     """
     if _noting.arrays is not None:
         _noting.arrays.append(array)
-    elif sys._getframe(1).f_globals.get("__name__", "").split(".")[0] not in ("ampi", "mpi4py"):
+    elif _pickler_of(sys._getframe(1)) not in ("ampi", "mpi4py"):
         warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
+
+
+def _pickler_of(frame: Any) -> str:
+    """The package that pickles, be it by a pickler that is written in Python."""
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("pickle", "dill", "cloudpickle", "copyreg"):
+            return package
+        frame = frame.f_back
+    return ""
 
 
 for_array_types(lambda cls: copyreg.pickle(cls, _reduced))

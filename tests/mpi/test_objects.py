@@ -400,3 +400,18 @@ def test_no_derivative_inside_passive():
 def test_without_a_tape_arrays_arrive_as_arrays_of_ours():
     came = COMM_WORLD.bcast(ampi.numpy.ones(2))
     assert type(came) is ampi.ndarray
+
+
+def test_a_pickler_written_in_python(recwarn):
+    """As dill's is: it is still the message that pickles, and no derivative is lost."""
+    import pickle
+
+    MPI.pickle.__init__(pickle._dumps, pickle._loads)
+    try:
+        f = lambda x: ampi.numpy.sum(COMM_WORLD.bcast([x**2, {"x": x}], root=0)[0] ** 2)
+        x_bar = ampi.grad(f)(numpy.arange(3.0))
+    finally:
+        MPI.pickle.__init__()
+    expected = 4 * COMM_WORLD.size * numpy.arange(3.0) ** 3 if COMM_WORLD.rank == 0 else numpy.zeros(3)
+    numpy.testing.assert_allclose(x_bar, expected)
+    assert not recwarn

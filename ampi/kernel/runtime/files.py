@@ -114,12 +114,12 @@ def _private(path: Path) -> None:
     if hasattr(os, "geteuid"):
         if status.st_uid != os.geteuid():
             raise _Unsafe(f"{path} belongs to another user")
-        _check_parents(path)
+        check_parents(path)
         if stat.S_IMODE(status.st_mode) & 0o077:
             path.chmod(0o700)
 
 
-def _check_parents(path: Path) -> None:
+def check_parents(path: Path) -> None:
     """Refuse a path in which another user could rename a folder: each one on the way that they may write and whose
     sticky bit is not set, or which is theirs."""
     for parent in (*path.parents, *path.resolve().parents):
@@ -214,7 +214,7 @@ def read(path: Path) -> bytes | None:
     try:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
-            why = _refused(status)
+            why = refused(status)
             found = b"" if why else file.read()
     except OSError as problem:
         why = problem.strerror or str(problem)
@@ -226,7 +226,7 @@ def read(path: Path) -> bytes | None:
     return None
 
 
-def _refused(status: os.stat_result) -> str:
+def refused(status: os.stat_result) -> str:
     """Why what is in a file like this is not used; nothing if it is."""
     if not stat.S_ISREG(status.st_mode):
         return "is no file"
