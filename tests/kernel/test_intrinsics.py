@@ -11,7 +11,7 @@ from ampi.kernel import ir
 from ampi.kernel.codegen import emit
 from ampi.kernel.ir.intrinsics import TABLE, adjoint_of, is_differentiable, lookup, tangent_of
 
-OF_THEIR_OWN = ("select", "cast", "real", "imag", "conj", "complex", "chosen")
+OF_THEIR_OWN = ("select", "cast", "real", "imag", "conj", "complex", "chosen", "tetragamma")
 SMOOTH = [n for n, e in TABLE.items() if any(e.partials) and n not in OF_THEIR_OWN and not n.startswith("scipy_")]
 """SciPy's are drawn in test_scipy_in_kernels."""
 STEPS = ["floor", "ceil", "trunc", "round", "sign", "floordiv"]
