@@ -6,7 +6,6 @@ A rule without a case here fails by name.
 
 import numpy as np
 import pytest
-import scipy.special
 from derivative_check import check_adjoint, pulled_back, random
 
 import ampi
@@ -598,8 +597,8 @@ def _name(function):
 
 
 def test_every_rule_has_a_case():
-    scipys = set(map(id, vars(scipy.special).values()))  # whose rules are there once a program has imported it
-    rules = {"absolute" if u is np.absolute else u.__name__ for u in elementwise.RULES if id(u) not in scipys}
+    numpys = set(map(id, vars(np).values()))  # SciPy's have rules once a program has imported it
+    rules = {"absolute" if u is np.absolute else u.__name__ for u in elementwise.RULES if id(u) in numpys}
     rules |= {u.__name__ for u in (*ufuncs._REWRITTEN, *linear_algebra.GENERALIZED)}
     rules |= {f"{u.__name__}.reduce" for u in reductions._REDUCTIONS}
     rules |= {f"{u.__name__}.accumulate" for u in reductions._ACCUMULATIONS}
