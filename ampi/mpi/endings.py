@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -88,8 +89,12 @@ def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callab
             previous(kind, error, trace)
             return
         sys.stdout.flush()
-        sys.stderr.write(f"Rank {rank} of {size} failed, which ends all ranks (with AMPI_ABORT=0 it ends alone):\n")
-        previous(kind, error, trace)
+        text = f"Rank {rank} of {size} failed, which ends all ranks (with AMPI_ABORT=0 it ends alone):\n"
+        if previous is sys.__excepthook__:  # in one piece: several ranks may fail at once
+            sys.stderr.write(text + "".join(traceback.format_exception(kind, error, trace)))
+        else:
+            sys.stderr.write(text)
+            previous(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
         # mpiexec may drop what it has not read yet; where an error began, more is known of it.
