@@ -99,6 +99,11 @@ def hook_of(function: Any) -> Hook | None:
     return _hooks.get(id(function))
 
 
+def all_hooks() -> list[Hook]:
+    """The hooks of all functions, in the order in which they were made."""
+    return list(_hooks.values())
+
+
 def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
     """See the calls of a function while tapes record.
 

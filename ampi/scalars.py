@@ -6,7 +6,9 @@ name t to another number, and who else holds the old one still does.  A 0-d arra
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,6 +200,20 @@ class record(ndarray):
         return as_record(indexing.copied(self, np.array(plain(self))))
 
 
+_SEQUENCE, _TYPE_FLAGS = 1 << 5, 168  # Py_TPFLAGS_SEQUENCE, and where a type has its flags, in 64 bits
+
+
+def _is_no_sequence(cls: type) -> None:
+    """Have the pattern ``[*_]`` of ``match`` not fit: NumPy 2.5 marks its arrays as sequences, and so all classes
+    derived from them; its numbers are not."""
+    flags = ctypes.c_ulong.from_address(id(cls) + _TYPE_FLAGS)
+    if cls.__flags__ & _SEQUENCE and sys.implementation.name == "cpython" and flags.value == cls.__flags__:
+        flags.value &= ~_SEQUENCE
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+for _cls in (scalar, record):
+    _is_no_sequence(_cls)
 set_scalar_types(scalar, record)
 elements.set_scalar_type(scalar)
 element_arithmetic.set_scalar_type(scalar)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy_check import Refused, examine
 from numpy_programs import NARROW, Program, run, starts
+from test_numpy_rules import CROSS_IN_THE_PLANE
 
 import ampi
 
@@ -227,6 +228,8 @@ FOUND = {
 
 @pytest.mark.parametrize("lines", FOUND.values(), ids=FOUND)
 def test_found_before(lines):
+    if "np.cross" in lines[0] and not CROSS_IN_THE_PLANE:
+        pytest.skip("NumPy 2.5 has no products of vectors in the plane")
     assert not examine(lines)
 
 

@@ -35,6 +35,7 @@ def case(f, *shapes, **options):
 
 
 V, M = (5,), (3, 4)
+CROSS_IN_THE_PLANE = np.lib.NumpyVersion(np.__version__) < "2.5.0"  # which took vectors of length 3 only
 MASK = np.array([True, False, True, True, False])
 GRID = np.arange(12.0).reshape(3, 4) % 5 > 1
 INDEX = np.array([[2, 0, 2], [1, 1, 0]])
@@ -430,8 +431,7 @@ CASES = {
     "cross": [
         case(np.cross, (4, 3), (3,)),
         case(lambda a, b: np.cross(a, b, axisa=0), (3, 4), (4, 3)),
-        case(np.cross, (4, 2), (2,)),
-        case(np.cross, (3,), (4, 2)),
+        *([case(np.cross, (4, 2), (2,)), case(np.cross, (3,), (4, 2))] if CROSS_IN_THE_PLANE else []),
     ],
     "dot": [
         case(np.dot, V, V),

@@ -67,7 +67,7 @@ def test_tape_methods():
 
 def test_help_of_a_tape_shows_what_users_call():
     text = pydoc.plain(pydoc.render_doc(ampi.Tape))
-    shown = {line.split("(")[0].split()[-1] for line in text.splitlines() if re.match(r" \|  \w+\(.*\)", line)}
+    shown = {line.split("(")[0].split()[-1] for line in text.splitlines() if re.match(r" \|  \w+\(", line)}
     assert {name for name in shown if not name.startswith("_")} - {"Tape"} == {"gradient", "tangent", "watch"}
     assert "floors above" not in text and "saved_bytes" in text
     with ampi.Tape() as tape:

@@ -75,8 +75,8 @@ def _guard_class(cls: type, name: str, seen: set[type]) -> None:
         seen.add(base)
         for key, member in list(vars(base).items()):
             function = getattr(member, "__func__", member)
-            if not isinstance(function, types.FunctionType) or key in _LEFT_ALONE:
-                continue
+            if not isinstance(function, types.FunctionType) or key in _LEFT_ALONE or not _is_scipys(function):
+                continue  # `dataclasses` shares one function among all classes
             if key.startswith("_") and not (key.startswith("__") and key.endswith("__")):
                 continue
             method = hook(function, None if hook_of(function) else refuse, f"{name}.{key}")

@@ -1,7 +1,8 @@
 """`scipy.interpolate`: interpolants of active values, and at active places.
 
 An interpolant that is made of active values holds them (piecewise polynomials and splines: their coefficients); where
-it is called, the adjoint is spread over them.
+it is called, the adjoint is spread over them.  Since SciPy 1.18 splines and piecewise polynomials hold an object that
+computes for them, and that holds the arrays.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.interpolate as ip
 import scipy.sparse.linalg
-from scipy.interpolate._interpolate import _PPolyBase
 
 from ..activity import plain_of
 from ..libraries import Hook, hook
@@ -34,20 +35,41 @@ def _array(x: Any) -> Any:
     return tracked(np.asanyarray(from_nested(x)))
 
 
-def _holding(cls: type, name: str) -> None:
-    """Objects of a class hold one array, under this name."""
+def _holder(x: Any) -> tuple[Any, str]:
+    """The object that holds the coefficients of a spline or piecewise polynomial, and the name of its attribute."""
+    inner = getattr(x, "_delegate_to", None)
+    inner = x if inner is None else inner
+    return inner, "_c" if hasattr(inner, "_c") else "c"
 
-    def put_together(arrays: tuple, x: Any) -> Any:
-        made = copy.copy(x)
-        setattr(made, name, arrays[0])
-        return made
 
-    define_class(cls, lambda x: ((getattr(x, name),) if hasattr(x, name) else (), x), put_together)
+def _take_apart(x: Any) -> tuple:
+    inner, name = _holder(x)
+    return ((getattr(inner, name),) if hasattr(inner, name) else ()), x
+
+
+def _put_together(arrays: tuple, x: Any) -> Any:
+    made = copy.copy(x)
+    inner, name = _holder(made)
+    if inner is not made:
+        inner = made._delegate_to = copy.copy(inner)
+    setattr(inner, name, arrays[0])
+    return made
+
+
+def _classes(*public: type) -> list[type]:
+    """These classes, their bases in SciPy that have constructors, and the classes whose objects they hold."""
+    found = [base for cls in public for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
+    for cls in public:
+        inner = getattr(sys.modules[cls.__module__], f"_{cls.__name__}", None)
+        if inner is not None:
+            found += [base for base in inner.__mro__ if "__init__" in vars(base) and base is not object]
+    return list(dict.fromkeys(found))
 
 
 # ------------------------------------------------------------------------------------------------ piecewise polynomials
 
-_holding(_PPolyBase, "_c")
+for _cls in _classes(ip.PPoly, ip.BPoly, _BSPLINE):
+    define_class(_cls, _take_apart, _put_together)
 
 
 def _made_by_source(cls: type) -> None:
@@ -70,20 +92,15 @@ def _made_by_source(cls: type) -> None:
     hook(vars(cls)["__init__"], handle, f"scipy.interpolate.{cls.__name__}")
 
 
-for _cls in (
-    _PPolyBase,
-    ip.CubicSpline,
-    ip.CubicHermiteSpline,
-    ip.PchipInterpolator,
-    ip.Akima1DInterpolator,
-    _BSPLINE,
+for _cls in _classes(
+    ip.PPoly, ip.BPoly, ip.CubicSpline, ip.CubicHermiteSpline, ip.PchipInterpolator, ip.Akima1DInterpolator, _BSPLINE
 ):
     _made_by_source(_cls)
 
 
 def _flat_places(self: Any, x: Any, extrapolate: Any) -> tuple:
     """Places in their intervals, these, and where there are values at all."""
-    knots = np.asarray(self._x)
+    knots = np.asarray(self.x)
     extrapolate = self.extrapolate if extrapolate is None else extrapolate
     x = np.asarray(x, float).ravel()
     inside = np.isfinite(x)
@@ -109,7 +126,7 @@ def _values_first(g: Any, axis: int, x: Any) -> Any:
 def _ppoly_of_c(g: Any, self: Any, x: Any, nu: Any, extrapolate: Any) -> Any:
     at, cell, inside = _flat_places(self, x, extrapolate)
     g = np.where(inside[:, None], _values_first(g, self.axis, x), 0)
-    c = np.asarray(self._c)
+    c = np.asarray(self.c)
     bar = zeros((*c.shape[:2], g.shape[1]), np.result_type(g, c), g)
     for m in range(c.shape[0]):
         power = c.shape[0] - 1 - m
@@ -126,14 +143,14 @@ def _of_places(g: Any, slope: Any, axis: int, x: Any) -> Any:
 
 
 define(
-    _PPolyBase.__call__,
+    ip.PPoly.__call__,
     adjoint={
         "self": _ppoly_of_c,
         "x": lambda g, self, x, nu, extrapolate: _of_places(g, self(x, nu + 1, extrapolate), self.axis, x),
     },
     require=lambda self: _powers(self),
 )
-hook(_PPolyBase.__call__, None).name = "scipy.interpolate: a piecewise polynomial"
+hook(ip.PPoly.__call__, None).name = "scipy.interpolate: a piecewise polynomial"
 
 
 def _powers(self: Any) -> None:
@@ -143,15 +160,13 @@ def _powers(self: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- splines
 
-_holding(_BSPLINE, "_c")
-
 
 def _design(self: Any, x: Any) -> Any:
-    return _BSPLINE.design_matrix(np.asarray(x, float).ravel(), np.asarray(self._t), self.k, extrapolate=True)
+    return _BSPLINE.design_matrix(np.asarray(x, float).ravel(), np.asarray(self.t), self.k, extrapolate=True)
 
 
 def _spline_of_c(g: Any, self: Any, x: Any, extrapolate: Any) -> Any:
-    t, k, places = np.asarray(self._t), self.k, np.asarray(x, float)
+    t, k, places = np.asarray(self.t), self.k, np.asarray(x, float)
     extrapolate = self.extrapolate if extrapolate is None else extrapolate
     first, last = t[k], t[-k - 1]
     g = _values_first(g, self.axis, x)
@@ -160,9 +175,9 @@ def _spline_of_c(g: Any, self: Any, x: Any, extrapolate: Any) -> Any:
     elif not extrapolate:
         g = np.where(((places >= first) & (places <= last)).reshape(-1, 1), g, 0)
     bar = _design(self, places).T @ g
-    wide = zeros((self._c.shape[0], g.shape[1]), bar.dtype, bar)
+    wide = zeros((self.c.shape[0], g.shape[1]), bar.dtype, bar)
     wide[: len(bar)] = bar[: len(wide)]
-    return (wide.reshape(self._c.shape),)
+    return (wide.reshape(self.c.shape),)
 
 
 def _as_it_is(nu: Any) -> None:

@@ -7,6 +7,7 @@ differentiation" (2008), and of Wan and Zhang, "Automatic differentiation for co
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -108,14 +109,16 @@ def _solve_a(g: Any, a: Any, b: Any, result: Any, shape: Any, lower: Any, assume
 
 
 define(sl.solve, adjoint={"a": _solve_a, "b": _solve_b})
-define(
-    sl.inv,
-    adjoint={
-        "a": lambda g, result, assume_a, lower: _of_used(
-            -np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower
-        )
-    },
-)
+
+
+def _inv(g: Any, result: Any, assume_a: Any, lower: Any) -> Any:
+    return _of_used(-np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower)
+
+
+if "assume_a" in inspect.signature(sl.inv).parameters:
+    define(sl.inv, adjoint={"a": _inv})
+else:  # before SciPy 1.17
+    define(sl.inv, adjoint={"a": lambda g, result: _inv(g, result, None, False)})
 
 
 def _cofactors(a: Any) -> Any:
@@ -367,9 +370,13 @@ def _cholesky_bar(factor: Any, bar: Any, lower: Any) -> Any:
 define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result, g, lower)})
 
 
+_OTHER = float(sl.cho_factor(np.array([[4.0, 1.0], [1.0, 4.0]]))[0][1, 0])
+"""What SciPy leaves in the triangle that `cho_factor` does not use: the argument's (1), since 1.18 zeros."""
+
+
 def _cho_factor(g: Any, result: Any, lower: Any) -> Any:
-    # The other triangle of the result is the argument's.
-    return _cholesky_bar(result[0], g[0], lower) + (np.triu(g[0], 1) if lower else np.tril(g[0], -1))
+    bar = _cholesky_bar(result[0], g[0], lower)
+    return bar + (np.triu(g[0], 1) if lower else np.tril(g[0], -1)) if _OTHER else bar
 
 
 define(sl.cho_factor, adjoint={"a": _cho_factor})

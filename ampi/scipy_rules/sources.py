@@ -38,6 +38,8 @@ def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
             names[name] = anp
         elif name == "array_namespace":
             names[name] = lambda *arrays: anp
+        elif name == "is_numpy":
+            names[name] = lambda xp: xp is anp or xp is np
         elif (
             isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("scipy.") and _is_open(value)
         ):
