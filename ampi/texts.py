@@ -31,6 +31,7 @@ _SHOWERS = set(
     "xlabel ylabel".split()
 )
 _WRITERS = {"writerow", "writerows"}
+_MAKERS = {"array2string", "array_repr", "array_str", "format", "repr", "str", "str_", *_WRITERS}
 _ROLES = {**dict.fromkeys(_READERS, READ), **dict.fromkeys(_SHOWERS, SHOWN), **dict.fromkeys(_WRITERS, FILED)}
 
 
@@ -177,7 +178,7 @@ def _found_role(frame: types.FrameType) -> str | None:
             scope = next(x for x in reversed(path[:k]) if isinstance(x, (*_FUNCTIONS, ast.Module)))
             names = {x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)}
             return READ if _reads(scope, names) else None
-        if isinstance(node, (ast.stmt, ast.Lambda)) or _is_index(path, k):
+        if isinstance(node, (ast.stmt, ast.Lambda)) or (place.is_known and _is_index(path, k)):
             return None
     return None
 
@@ -199,7 +200,7 @@ def _has_text(call: ast.AST) -> bool:
         any(
             isinstance(x, ast.JoinedStr)
             or (isinstance(x, ast.BinOp) and isinstance(x.op, ast.Mod))
-            or (isinstance(x, ast.Call) and _name_of(x.func) in {"format", "repr", "str", "str_"} | _WRITERS)
+            or (isinstance(x, ast.Call) and _name_of(x.func) in _MAKERS)
             for x in ast.walk(call)
         )
         or _ROLES.get(_name_of(call.func)) == SHOWN
