@@ -33,7 +33,7 @@ def by_irecv(x, y, rng):
 
 
 def by_test(x, y, rng):
-    requests = [COMM_WORLD.Irecv(y, MPI.ANY_SOURCE, 3), COMM_WORLD.Isend(x, AFTER, 3)]
+    requests = [COMM_WORLD.Irecv(y, BEFORE, 3), COMM_WORLD.Isend(x, AFTER, 3)]
 
     def until_it_is():
         while not requests[0].Test():
@@ -151,7 +151,6 @@ WRONG = {
     "exchange": lambda x, y: COMM_WORLD.Sendrecv(x, AFTER, -5, y, BEFORE, 1),
     "replaced": lambda x, y: COMM_WORLD.Sendrecv_replace(y, AFTER, -5, BEFORE, 1),
     "root": lambda x, y: COMM_WORLD.Bcast(y, SIZE + 3),
-    "started": lambda x, y: COMM_WORLD.Ibcast(y, SIZE + 3),
     "object": lambda x, y: COMM_WORLD.send([x], SIZE + 3),
     "objects": lambda x, y: COMM_WORLD.isend([x], AFTER, -5),
     "no object": lambda x, y: COMM_WORLD.recv(None, SIZE + 3),
