@@ -114,7 +114,17 @@ __all__ = [
 ]
 
 
-_ARRAYS = ("numpy", "scalars", "foreign", "fftw", "stored", "scipy_rules", "rules.definitions")
+_ARRAYS = (
+    "numpy",
+    "scalars",
+    "foreign",
+    "foreign_calls",
+    "mpi.plain_communicators",
+    "fftw",
+    "stored",
+    "scipy_rules",
+    "rules.definitions",
+)
 """What is there before the first tape opens; a program that has messages alone does without."""
 
 _HOMES = {

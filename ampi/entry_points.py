@@ -6,9 +6,11 @@ there in another way before it is touched; where that fails nothing is redirecte
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import struct
-from collections.abc import Sequence
+import types
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,12 +176,91 @@ def _require_name(table: int, name: str) -> None:
         raise Unknown(name)
 
 
-def is_writeable(addresses: Sequence[int]) -> bool:
-    """Whether memory can be written to, as far as the system tells."""
+def entry_of_foreign(function: Any) -> tuple[int, int, str]:
+    """That of a built-in function, or of a method, of another package: also of other ways to be called."""
+    words = _PART_OF_DESCRIPTOR if isinstance(function, _DESCRIPTORS) else _METHOD_OF_FUNCTION
+    table = word_at(id(function) + words * WORD)
+    if not table:
+        raise Unknown(str(function))
+    if _text_at(table) != function.__name__.encode():
+        raise Unknown(function.__name__)
+    flags = ctypes.c_int.from_address(table + _FLAGS * WORD).value & ~_BINDING
+    if flags not in _CALLED:
+        raise Unknown(function.__name__)
+    address = table + _ENTRY * WORD
+    return address, word_at(address), _CALLED[flags]
+
+
+_DESCRIPTORS = types.MethodDescriptorType, types.ClassMethodDescriptorType
+_BINDING = 0x10 | 0x20 | 0x40  # of a class, without an instance, of a name that a slot has
+_CALLED = {
+    _FASTCALL | _KEYWORDS: "gate fast",
+    _FASTCALL: "gate fast, no names",
+    _FASTCALL | _KEYWORDS | 0x200: "gate fast, with class",
+    _VARARGS | _KEYWORDS: "gate tuple",
+    _VARARGS: "gate tuple, no names",
+    0x8: "gate object",
+}
+
+
+def _text_at(address: int) -> bytes | None:
+    return ctypes.c_char_p.from_address(address).value
+
+
+def slots_with(cls: type, original: int, tables: bool = True) -> list[int]:
+    """Where a type, and the tables that belong to it, have the address of a function."""
+    found = [id(cls) + k * WORD for k in _FUNCTIONS_OF_TYPE if word_at(id(cls) + k * WORD) == original]
+    for word, length in ((_NUMBER, 36), (_SEQUENCE, 10), (_MAPPING, 3)) if tables else ():
+        table = word_at(id(cls) + word * WORD)
+        if table:
+            found += [table + k * WORD for k in range(length) if word_at(table + k * WORD) == original]
+    return found
+
+
+_SEQUENCE = 13
+_FUNCTIONS_OF_TYPE = (16, 19, 37)  # which call, set an attribute, and set up an instance
+_SETATTR, _NEW = 9, 39
+_SLOT_IDS = {_SETATTR: 68, _NEW: 65}  # Py_tp_setattr, Py_tp_new
+
+
+def wrapped_by(descriptor: Any) -> tuple[int, int]:
+    """Where a method that stands for a slot has the address of the slot's function, and the address."""
+    address = id(descriptor) + _WRAPPED * WORD
+    return address, word_at(address)
+
+
+def other_slot(cls: type, which: str) -> tuple[int, int]:
+    """Address and content of a type's slot for ``"new"`` or ``"setattr"``; compared with what Python says."""
+    word = {"new": _NEW, "setattr": _SETATTR}[which]
+    get = ctypes.pythonapi.PyType_GetSlot
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_int)
+    address = id(cls) + word * WORD
+    if not word_at(address) or word_at(address) != get(cls, _SLOT_IDS[word]):
+        raise Unknown(f"{cls.__name__}.{which}")
+    return address, word_at(address)
+
+
+def call_slot(function: Any) -> tuple[int, int]:
+    """Where an object has the address of the function that calls it (vectorcall), and the address; zero without one."""
+    cls = type(function)
+    offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
+    if not cls.__flags__ & _HAS_CALL or not 0 < offset <= cls.__basicsize__ - WORD:
+        return 0, 0
+    return id(function) + offset, word_at(id(function) + offset)
+
+
+_HAS_CALL = 1 << 11
+
+
+def writeable(addresses: Iterable[int]) -> set[int]:
+    """Those of some addresses where memory can be written to, as far as the system tells."""
+    found = set(addresses)
     try:
         with open("/proc/self/maps") as file:
             maps = [line.split()[:2] for line in file]
     except OSError:
-        return True
-    ranges = [[int(end, 16) for end in place.split("-")] for place, rights in maps if rights[1] == "w"]
-    return all(any(low <= address < high for low, high in ranges) for address in addresses)
+        return found
+    ranges = sorted([int(end, 16) for end in place.split("-")] for place, rights in maps if rights[1] == "w")
+    starts = [low for low, _ in ranges]
+    within = lambda address, k: k >= 0 and address < ranges[k][1]
+    return {address for address in found if within(address, bisect.bisect_right(starts, address) - 1)}

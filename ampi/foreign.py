@@ -29,7 +29,7 @@ from .memory import TrackedArray, carries_derivatives, plain, storage_of, tracke
 from .outside import is_called_by_ampi, is_called_by_program, lend, lose, lose_unheard, warn_lost, would_be_lost
 from .structures import leaves
 from .tape import Tape, at_opening, current
-from .trampolines import Hook, Place
+from .trampolines import NOTHING, Hook, Place
 
 _IN = "make that array with ampi.numpy"
 _AS = "use ampi.numpy"
@@ -131,12 +131,11 @@ def _method(name: str, signature: str) -> Hook:
             found = function(condition, array, *others, **keywords)
         else:
             found = function(array, *arguments, **keywords)
-        return _NONE if found is None else found
+        return NOTHING if found is None else found
 
     return hook
 
 
-_NONE = np.array(None)  # stands for a None that is a result
 _METHODS = ("choose", "compress", "dot", "put", "take")
 
 
@@ -148,7 +147,7 @@ def _fill(signature: str) -> Hook:
             return None
         arguments, keywords = arguments_at(signature, items, n, names)
         done = _assign(object_at(target), ..., [*arguments, *keywords.values()][0])
-        return None if done is None else _NONE
+        return None if done is None else NOTHING
 
     return hook
 
@@ -166,7 +165,7 @@ def _function(name: str, signature: str) -> Hook:
 
         arguments, keywords = _as_numpys((arguments, keywords))
         found = getattr(ours, name)(*arguments, **keywords)
-        return _NONE if found is None else found
+        return NOTHING if found is None else found
 
     return hook
 
@@ -222,7 +221,7 @@ def _compute(function: Callable[[Any], Callable]) -> Hook:
         if not any(isinstance(x, ndarray) for x in arguments):
             return None
         found = function(object_at(ufunc))(*arguments, **keywords)
-        return _NONE if found is None else found
+        return NOTHING if found is None else found
 
     return hook
 

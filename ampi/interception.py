@@ -23,7 +23,7 @@ import numpy as np
 
 from . import checks
 from .arrivals import around_imports, when_imported
-from .entry_points import ARRAY_BASE, WORD, Unknown, is_writeable, object_at, word_at
+from .entry_points import ARRAY_BASE, WORD, Unknown, object_at, word_at, writeable
 from .tape import Tape, at_closing, at_opening
 from .trampolines import Hook, Place, compile_trampolines
 
@@ -79,6 +79,18 @@ class Interception:
                 if (place.signature, place.original, place.hook) == (signature, original, hook):
                     place.add(addresses, redirected=place.lasts or self._is_on)
 
+    def add(self, places: list[Place]) -> None:
+        """Redirect further places for good, if those of NumPy are redirected; of these none that cannot be written."""
+        with self._lock:
+            if not self._places or not places:
+                return
+            allowed = writeable(address for place in places for address in place.addresses)
+            places = [place for place in places if allowed.issuperset(place.addresses)]
+            compile_trampolines(places, self._cls)
+            for place in places:
+                place.redirect(True)
+            self._places += places
+
     @contextlib.contextmanager
     def _suspended(self) -> Iterator[None]:
         """Numba is imported, and fills its tables."""
@@ -108,19 +120,26 @@ class Interception:
                     place.redirect(not was_on)
 
     @property
+    def is_working(self) -> bool:
+        """Whether NumPy's places have been found, and are redirected."""
+        return bool(self._places)
+
+    @property
     def _is_on(self) -> bool:
         return self._users > 0 and not self._compiling
 
     def _prepared(self) -> list[Place]:
         if checks.level == checks.OFF:
             return []
+        if not checks.intercepts:
+            self.problem = "AMPI_INTERCEPT=off"
+            return []
         try:
             if WORD != 8 or sys.implementation.name != "cpython" or np.ndarray.__basicsize__ < (ARRAY_BASE + 1) * 8:
                 raise Unknown("this Python")
             places = self._find()
-            if object.__basicsize__ != 16 or not is_writeable(
-                [address for place in places for address in place.addresses]
-            ):
+            addresses = {address for place in places for address in place.addresses}
+            if object.__basicsize__ != 16 or writeable(addresses) != addresses:
                 raise Unknown("this Python")
             compile_trampolines(places, self._cls)
         except (Unknown, KeyError, AttributeError, ValueError, RuntimeError, ImportError) as error:
@@ -131,7 +150,7 @@ class Interception:
 
 def arguments_at(signature: str, items: int, n: int = 0, names: int = 0) -> tuple[tuple, dict]:
     """Positional and keyword arguments, as a hook of a function has them (``n``: of the fast convention)."""
-    if signature.startswith("tuple"):
+    if "tuple" in signature:
         return object_at(items), object_at(n) if n else {}
     keywords = object_at(names) if names else ()
     found = [object_at(word_at(items + k * WORD)) for k in range(n + len(keywords))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import threading
 import types
@@ -80,7 +81,12 @@ class Hook:
     @functools.cached_property
     def signature(self) -> inspect.Signature:
         """The function's parameters."""
-        return inspect.signature(self.original)
+        try:
+            if type(self.original).__name__ == "fortran":
+                return _documented(self.original)
+            return inspect.signature(self.original)
+        except (TypeError, ValueError):
+            return _documented(self.original)
 
     def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         if open_tapes and self.handle is not None:
@@ -88,6 +94,22 @@ class Hook:
             if tape is not None:
                 return self.handle(self, tape, arguments, keywords)
         return self.original(*arguments, **keywords)
+
+
+def _documented(function: Any) -> inspect.Signature:
+    """Parameters of a compiled function, as its docstring begins with them (``y = square(x,[n])``: f2py's)."""
+    found = re.match(r"[^(\n]*\(([^)\n]*)\)", function.__doc__ or "")
+    if found is None:
+        raise TypeError(f"{function.__name__} does not say what its parameters are")
+    required, _, optional = found.group(1).partition("[")
+    names = [
+        [re.split("[:=]", name)[0].strip() for name in part.split(",")] for part in (required, optional.strip("]"))
+    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [inspect.Parameter(name, kind) for name in names[0] if name.isidentifier()]
+        + [inspect.Parameter(name, kind, default=None) for name in names[1] if name.isidentifier()]
+    )
 
 
 _hooks: dict[int, Hook] = {}  # by the ids of functions, which the hooks keep alive
@@ -120,7 +142,8 @@ def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
     with _lock:
         found = _hooks.get(id(function))
         if found is None:
-            name = name or f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+            own = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
+            name = name or f"{getattr(function, '__module__', '')}.{own.removeprefix('function ')}".lstrip(".")
             found = Hook(function, name, handle)
             if isinstance(function, types.FunctionType):
                 _change_code(function, found)

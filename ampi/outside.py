@@ -21,12 +21,14 @@ _warned: set[str] = set()
 KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
 SHOWING = set(
-    "h5py matplotlib mpl_toolkits PIL netCDF4 zarr unittest _pytest logging csv json pprint tqdm rich "
+    "h5py matplotlib mpl_toolkits netCDF4 zarr unittest _pytest logging csv json pprint tqdm rich "
     "tabulate warnings reprlib".split()
 )
 """Packages that read arrays to show, to store or to compare them; others are added by ``ampi.run --shown``."""
-_DRAWING = {"matplotlib", "mpl_toolkits", "PIL"}
+_DRAWING = {"matplotlib", "mpl_toolkits"}
 """Those of which nothing is computed any more."""
+_FOR_DRAWING = {"ampi", "numpy", "PIL"}
+"""Packages that may be at work for one of these."""
 
 
 def would_be_lost(array: Any) -> bool:
@@ -99,7 +101,7 @@ def _is_drawn() -> bool:
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in ("ampi", "numpy"):
+        if package not in _FOR_DRAWING:
             return package in _DRAWING
         frame = frame.f_back
     return False

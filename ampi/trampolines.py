@@ -14,9 +14,13 @@ import numpy as np
 
 from . import memory
 from .entry_points import ARRAY_BASE, WORD
+from .recording import open_tapes
 
 Hook = Callable[..., Any]
 """Is given what the C function is given; returns None to have that run, or what it is to return."""
+
+NOTHING = object()
+"""What a hook returns where the C function is to return None."""
 
 
 class Place:
@@ -38,10 +42,18 @@ class Place:
         Asked where one of our arrays is an operand; it is given the C function's arguments as integers.
     lasts : bool
         Whether the trampoline stays there when no tape records.
+    only : tuple of type
+        Of a method: the classes of the instances for which the hook is asked, whoever calls; empty: all.
     """
 
     def __init__(
-        self, addresses: int | tuple[int, ...], original: int, signature: str, hook: Hook, lasts: bool = False
+        self,
+        addresses: int | tuple[int, ...],
+        original: int,
+        signature: str,
+        hook: Hook,
+        lasts: bool = False,
+        only: tuple[type, ...] = (),
     ) -> None:
         self.addresses = addresses if isinstance(addresses, tuple) else (addresses,)
         self.original = original
@@ -49,6 +61,7 @@ class Place:
         self.hook = hook
         self.trampoline = 0
         self.lasts = lasts
+        self.only = only
         self.pointers = [ctypes.c_void_p.from_address(address) for address in self.addresses]
 
     def add(self, addresses: tuple[int, ...], redirected: bool) -> None:
@@ -66,10 +79,35 @@ class Place:
             pointer.value = self.trampoline if on else self.original
 
 
-# is_own: whether Python code of ampi itself calls; is_ours: whether an operand is an array of ours, or a list or tuple
+# some_open: whether any tape is open; is_own: whether Python code of ampi itself calls; may_hold: whether an operand is
+# ours, or a dictionary, in which nobody has looked; is_ours: whether an operand is an array of ours, or a list or tuple
 # with one in it; list_ours: whether an operand is such a list or tuple; views_ours: whether an array is a plain view of
 # one.
 _HEADER = """
+define internal i1 @some_open() {{
+  %sizeat = getelementptr i8, ptr {tapes}, i64 16
+  %size = load i64, ptr %sizeat
+  %some = icmp ne i64 %size, 0
+  ret i1 %some
+}}
+
+define internal i1 @may_hold(ptr %x, i64 %depth) {{
+  %none = icmp eq ptr %x, null
+  br i1 %none, label %no, label %look
+look:
+  %at = getelementptr i8, ptr %x, i64 8
+  %type = load ptr, ptr %at
+  %dictionary = icmp eq ptr %type, {dict}
+  br i1 %dictionary, label %yes, label %other
+other:
+  %ours = call i1 @is_ours(ptr %x, i64 %depth)
+  ret i1 %ours
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+
 define internal i1 @is_own() {{
   %module = call ptr {globals}()
   br label %next
@@ -148,6 +186,7 @@ no:
 
 {are_ours}
 {have_lists}
+{may_hold_any}
 define internal i1 @views_ours(ptr %array) {{
   br label %next
 next:
@@ -212,6 +251,37 @@ _IN_TUPLE = (
     "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @are_ours(ptr %items, i64 %n)\n"
 )
 
+# For code outside NumPy, which is to lose next to no time while no tape is open.
+_IF_OPEN = "%recording = call i1 @some_open()\n  br i1 %recording, label %look, label %original\nlook:\n  "
+_HELD_IN_TUPLE = (
+    "%sizeat = getelementptr i8, ptr %b, i64 16\n  %n = load i64, ptr %sizeat\n"
+    "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @may_hold_any(ptr %items, i64 %n)\n"
+    "  %named = icmp ne ptr %c, null\n  %found = or i1 %given, %named"
+)
+
+
+# The first argument is an instance of one of some classes, or such a class itself.
+_OF_SOME = (
+    f"%given = and i64 %c, {sys.maxsize}\n  %none = icmp eq i64 %given, 0\n"
+    "  br i1 %none, label %original, label %first\n"
+    "first:\n  %self = load ptr, ptr %b\n  %typeat = getelementptr i8, ptr %self, i64 8\n"
+    "  %type = load ptr, ptr %typeat\n  %one = call i1 @is_one(ptr %self, ptr %type)\n"
+    "  br i1 %one, label %held, label %original\n"
+)
+
+
+def _held(items: str, count: str, names: str, label: str = "look") -> str:
+    """The same for the fast convention: where the arguments are, how many of them have no name, and the names."""
+    return (
+        f"%plain = and i64 {count}, {sys.maxsize}\n  %unnamed = icmp eq ptr {names}, null\n"
+        "  br i1 %unnamed, label %positional, label %named\n"
+        f"named:\n  %sizeat = getelementptr i8, ptr {names}, i64 16\n  %size = load i64, ptr %sizeat\n"
+        "  br label %positional\n"
+        f"positional:\n  %more = phi i64 [0, %{label}], [%size, %named]\n  %n = add i64 %plain, %more\n"
+        f"  %found = call i1 @may_hold_any(ptr {items}, i64 %n)"
+    )
+
+
 # What each kind of function is called with, and what tells that one of our arrays is among it.
 _BODIES = {
     "store": (
@@ -263,16 +333,62 @@ _BODIES = {
         _IN_TUPLE + "  %named = icmp ne ptr %c, null\n  %found = or i1 %given, %named",
     ),
     "tuple, no names": ("ptr", ("ptr %a", "ptr %b"), _IN_TUPLE + "  %found = or i1 %given, false"),
+    "gate fast": ("ptr", ("ptr %a", "ptr %b", "i64 %c", "ptr %d"), _IF_OPEN + _held("%b", "%c", "%d")),
+    "gate fast, no names": ("ptr", ("ptr %a", "ptr %b", "i64 %c"), _IF_OPEN + _held("%b", "%c", "null")),
+    "gate fast, with class": (
+        "ptr",
+        ("ptr %a", "ptr %b", "ptr %c", "i64 %d", "ptr %e"),
+        _IF_OPEN + _held("%c", "%d", "%e"),
+    ),
+    "gate tuple": ("ptr", ("ptr %a", "ptr %b", "ptr %c"), _IF_OPEN + _HELD_IN_TUPLE),
+    "gate tuple, no names": (
+        "ptr",
+        ("ptr %a", "ptr %b"),
+        _IF_OPEN + _HELD_IN_TUPLE.replace("icmp ne ptr %c, null", "or i1 false, false"),
+    ),
+    "gate calls": ("ptr", ("ptr %a", "ptr %b", "ptr %c"), _IF_OPEN + "%found = or i1 true, true"),
+    "gate object": ("ptr", ("ptr %a", "ptr %b"), _IF_OPEN + "%found = call i1 @may_hold(ptr %b, i64 0)"),
+    "gate binary": (
+        "ptr",
+        ("ptr %a", "ptr %b"),
+        _IF_OPEN + "%left = call i1 @may_hold(ptr %a, i64 0)\n  %right = call i1 @may_hold(ptr %b, i64 0)\n"
+        "  %found = or i1 %left, %right",
+    ),
+    "gate store": ("i32", ("ptr %a", "ptr %b", "ptr %c"), _IF_OPEN + "%found = call i1 @may_hold(ptr %c, i64 0)"),
+    "gate init": ("i32", ("ptr %a", "ptr %b", "ptr %c"), _IF_OPEN + _HELD_IN_TUPLE),
+    "gate method": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        _IF_OPEN + _OF_SOME + "held:\n  " + _held("%b", "%c", "%d", "held"),
+    ),
+    "gate method, objects": (
+        "ptr",
+        ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
+        _IF_OPEN + _OF_SOME + "held:\n  %found = or i1 true, true",
+    ),
 }
 
+# Whether a method is called on an instance of some classes, or on one of these.
+_IS_ONE = """
+define internal i1 @is_one(ptr %self, ptr %type) {{
+  %isclass = icmp eq ptr %type, {metaclass}
+  %key = select i1 %isclass, ptr %self, ptr %type
+  %number = ptrtoint ptr %key to i64
+  switch i64 %number, label %no [{cases}]
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
 _TRAMPOLINE = """
-define {result} @trampoline_{k}({arguments}) {{
+define {internal} {result} @{name}({arguments}{others}) {{
 entry:
   {condition}
   br i1 %found, label %caller, label %original
 caller:
-  %own = call i1 @is_own()
-  br i1 %own, label %original, label %ask
+  {caller}
 ask:
 {numbers}
   %answer = call ptr (ptr, ptr, ...) {call}(ptr {hook}, ptr {format}, {given})
@@ -291,6 +407,23 @@ done:
 {done}
 failure:
   ret {result} {wrong}
+}}
+"""
+_ASKS_OTHERS = "%own = call i1 @is_own()\n  br i1 %own, label %original, label %ask"
+
+# A hook's answer as the C function's result.
+_ANSWER = """  %isnothing = icmp eq ptr %answer, {nothing}
+  br i1 %isnothing, label %nothing, label %something
+nothing:
+{release}  call void {keep}(ptr {none})
+  ret ptr {none}
+something:
+  ret ptr %answer"""
+
+_STUB = """
+define {result} @trampoline_{k}({arguments}) {{
+  %result = tail call {result} @{name}({arguments}, ptr {hook}, ptr {original})
+  ret {result} %result
 }}
 """
 
@@ -319,45 +452,71 @@ def _source(places: Sequence[Place], cls: type) -> str:
             deepest=_DEEPEST,
             list=_constant(id(list)),
             tuple=_constant(id(tuple)),
+            dict=_constant(id(dict)),
+            tapes=_constant(id(open_tapes)),
             array=_constant(id(np.ndarray)),
             base=ARRAY_BASE * WORD,
             are_ours=_ANY.format(name="are_ours", predicate="is_ours"),
             have_lists=_ANY.format(name="have_lists", predicate="list_ours"),
+            may_hold_any=_ANY.format(name="may_hold_any", predicate="may_hold"),
         )
     ]
+    cases = "".join(f"i64 {id(cls)}, label %yes " for cls in dict.fromkeys(cls for p in places for cls in p.only))
+    parts.append(_IS_ONE.format(metaclass=_constant(id(type)), cases=cases))
+    shared: set[str] = set()
     for k, place in enumerate(places):
-        result, arguments, condition = _BODIES[place.signature]
-        names = [argument.split()[1] for argument in arguments]
-        numbers = [
-            f"  %n{name[1]} = {'ptrtoint' if kind == 'ptr' else 'zext' if kind == 'i32' else 'add'} "
-            f"{kind} {name}{', 0' if kind == 'i64' else ' to i64'}"
-            for kind, name in (argument.split() for argument in arguments)
-        ]
-        done = "  ret ptr %answer" if result == "ptr" else f"  call void {_api('Py_DecRef')}(ptr %answer)\n  ret i32 0"
+        hook, original = _constant(id(place.hook)), _constant(place.original)
+        if not place.signature.startswith("gate"):
+            parts.append(_body(f"trampoline_{k}", place.signature, hook, original))
+            continue
+        name = place.signature.replace(" ", "_").replace(",", "")  # there may be thousands of these
+        if name not in shared:
+            shared.add(name)
+            parts.append(_body(name, place.signature, "%hook", "%function"))
+        result, arguments, _ = _BODIES[place.signature]
         parts.append(
-            _TRAMPOLINE.format(
-                k=k,
-                result=result,
-                arguments=", ".join(arguments),
-                condition=condition,
-                numbers="\n".join(numbers),
-                call=_api("PyObject_CallFunction"),
-                hook=_constant(id(place.hook)),
-                format=_constant(ctypes.addressof(_FORMATS[len(names)])),
-                given=", ".join(f"i64 %n{name[1]}" for name in names),
-                none=_constant(id(None)),
-                release=_api("Py_DecRef"),
-                original=_constant(place.original),
-                names=", ".join(arguments),
-                done=done,
-                wrong="null" if result == "ptr" else "-1",
-            )
+            _STUB.format(k=k, result=result, arguments=", ".join(arguments), name=name, hook=hook, original=original)
         )
     return "".join(parts)
 
 
+def _body(name: str, signature: str, hook: str, original: str) -> str:
+    """A function that asks a hook, or goes on to the original; both are constants, or arguments of that name."""
+    result, arguments, condition = _BODIES[signature]
+    names = [argument.split()[1] for argument in arguments]
+    numbers = [
+        f"  %n{name[1]} = {'ptrtoint' if kind == 'ptr' else 'zext' if kind == 'i32' else 'add'} "
+        f"{kind} {name}{', 0' if kind == 'i64' else ' to i64'}"
+        for kind, name in (argument.split() for argument in arguments)
+    ]
+    release = f"  call void {_api('Py_DecRef')}(ptr %answer)\n"
+    done = _ANSWER.format(
+        nothing=_constant(id(NOTHING)), none=_constant(id(None)), keep=_api("Py_IncRef"), release=release
+    )
+    return _TRAMPOLINE.format(
+        name=name,
+        internal="" if original.startswith("inttoptr") else "internal",
+        others="" if original.startswith("inttoptr") else f", ptr {hook}, ptr {original}",
+        caller="br label %ask" if signature.startswith("gate") else _ASKS_OTHERS,
+        result=result,
+        arguments=", ".join(arguments),
+        condition=condition,
+        numbers="\n".join(numbers),
+        call=_api("PyObject_CallFunction"),
+        hook=hook,
+        format=_constant(ctypes.addressof(_FORMATS[len(names)])),
+        given=", ".join(f"i64 %n{name[1]}" for name in names),
+        none=_constant(id(None)),
+        release=_api("Py_DecRef"),
+        original=original,
+        names=", ".join(arguments),
+        done=done if result == "ptr" else f"{release}  ret i32 0",
+        wrong="null" if result == "ptr" else "-1",
+    )
+
+
 _DEEPEST = 8  # in lists in lists; they might go round in a circle
-_FORMATS = {n: ctypes.create_string_buffer(b"K" * n) for n in (2, 3, 4)}
+_FORMATS = {n: ctypes.create_string_buffer(b"K" * n) for n in (2, 3, 4, 5)}
 _kept: list[Any] = []  # the code may be called for as long as the process runs
 
 

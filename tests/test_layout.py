@@ -61,6 +61,7 @@ FLOORS = {
     "trampolines": 1,
     "interception": 1,
     "foreign": 1,
+    "foreign_calls": 1,
     "unhooked_numpy": 1,
     "mpi": 1,
     "versions": 0,

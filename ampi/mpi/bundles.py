@@ -9,11 +9,12 @@ In forward mode a parcel has the tangents of its arrays in it.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import numbers
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..activity import is_active
 from ..byte_views import movable
 from ..errors import ActivityError, CommunicationError
 from ..memory import RECEIVED, Region, TrackedArray, carries_derivatives, for_array_types, region_of, storage_of
-from ..outside import warn_lost
+from ..outside import warn_lost, would_be_lost
 from ..recording import current, recording
 from ..tape import Push, Sweep, Tape, lanes_of, living
 from .packed_adjoints import SLOT_DTYPE
@@ -135,9 +136,10 @@ _ATOMS = (numbers.Number, str, bytes, type(None))
 
 
 class _Noting(threading.local):
-    """Arrays that this thread pickles; None if nobody asks."""
+    """Arrays that this thread pickles, None if nobody asks; and the error for active ones, if there is to be one."""
 
     arrays: list[TrackedArray] | None = None
+    refused: Callable[[TrackedArray], Exception] | None = None
 
 
 _noting = _Noting()
@@ -150,6 +152,9 @@ def _reduced(array: TrackedArray) -> Any:
     """
     if _noting.arrays is not None:
         _noting.arrays.append(array)
+    elif _noting.refused is not None:
+        if would_be_lost(array):
+            raise _noting.refused(array)
     elif _pickler_of(sys._getframe(1)) not in ("ampi", "mpi4py"):
         warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
@@ -163,6 +168,16 @@ def _pickler_of(frame: Any) -> str:
             return package
         frame = frame.f_back
     return ""
+
+
+@contextlib.contextmanager
+def refusing_pickles(error: Callable[[TrackedArray], Exception]) -> Iterator[None]:
+    """Around what pickles objects that must not hold active arrays."""
+    outer, _noting.refused = _noting.refused, error
+    try:
+        yield
+    finally:
+        _noting.refused = outer
 
 
 for_array_types(lambda cls: copyreg.pickle(cls, _reduced))

@@ -119,8 +119,8 @@ def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Ta
     if reverse is None:
         if active:
             raise CommunicationError(
-                f"{call.name} of an active array on {name_of(comm)}, which has no reverse communicator because ampi "
-                "did not see it being made; make it from one of ampi's"
+                f"{call.name} of an active array on {name_of(comm)}, which has no reverse communicator because it was "
+                "made from mpi4py's own; make it from ampi.COMM_WORLD"
             )
         return TangentCall(lambda: _forget(push, call))
     reverse.ready()

@@ -336,8 +336,9 @@ def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) 
         if active:
             kind = "Intercomm" if comm.Is_inter() else "Intracomm"
             raise CommunicationError(
-                f"{name} of an active array on {name_of(comm)}, which has no reverse communicator because ampi did not "
-                f"see it being made; before recording write `comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks"
+                f"{name} of an active array on {name_of(comm)}, which has no reverse communicator because it was made "
+                f"from mpi4py's own: make it from ampi.COMM_WORLD (or import MPI by `from ampi import MPI`), or write "
+                f"`comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks before recording"
             )
         return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
     communication = tape.sweep_starts.get(_KEY) or communication_of(tape)

@@ -83,6 +83,9 @@ def predefined(base: dict[str, Any], kind: type, ours: Any) -> dict[str, Any]:
     return constants
 
 
+at_plain_start: list[Callable[[mpi.Prequest], None]] = []
+"""Called with requests of mpi4py's own class that are about to start."""
+
 _Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
 _Prequest = mpi.Prequest
 _Wait, _Test, _wait, _test = _Request.Wait, _Request.Test, _Request.wait, _Request.test
@@ -452,6 +455,9 @@ def _ready(request: Any, partitions: Iterable[int]) -> None:
 def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
     """Log and record what is about to start."""
     start = getattr(request, "_start", None)
+    if start is None and type(request) is _Prequest:
+        for look in at_plain_start:
+            look(request)
     return () if start is None else start()
 
 

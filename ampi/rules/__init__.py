@@ -2,10 +2,14 @@
 
 from typing import Any
 
-__all__ = ["define", "define_class"]
+__all__ = ["define", "define_class", "transparent"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "transparent":
+        from ..foreign_calls import transparent
+
+        return transparent
     if name in __all__:
         from . import definitions
 
