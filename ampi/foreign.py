@@ -451,7 +451,7 @@ def _drawing_places() -> list[Place]:
             return None
         arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
         found = originals[method][1](*arguments, **keywords)
-        return _NONE if found is None else found
+        return NOTHING if found is None else found
 
     with contextlib.suppress(entry_points.Unknown):
         entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
