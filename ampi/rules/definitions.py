@@ -158,7 +158,16 @@ def _install(
     else:
         found = hook(function, handle)
     if isinstance(handle, Adjoint):
-        handle.prepare(found)
+        try:
+            handle.prepare(found)
+        except TypeError as error:
+            if not_fitting is None:
+                raise
+            not_fitting(found, error)
+
+
+not_fitting: Callable[[Hook, TypeError], None] | None = None
+"""What is done with a rule of ampi's own that does not fit the function as this version of its library has it."""
 
 
 # ------------------------------------------------------------------------------------------------ objects with arrays

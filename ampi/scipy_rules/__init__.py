@@ -61,7 +61,8 @@ PARTS = (
 
 def _put_in(part: str) -> None:
     if part in WITH_RULES:
-        importlib.import_module(f"{__name__}.{WITH_RULES[part]}")
+        with importlib.import_module(f"{__name__}.bindings").bound(part):
+            importlib.import_module(f"{__name__}.{WITH_RULES[part]}")
     importlib.import_module(f"{__name__}.guards").guard(part)
 
 
