@@ -40,7 +40,7 @@ def test_products_of_matrices(seed):
         )
 
 
-@pytest.mark.parametrize("pair", itertools.product(VALUES, repeat=2), ids=str)
+@pytest.mark.parametrize("pair", [*itertools.product(VALUES, repeat=2)], ids=str)
 def test_one_product(pair):
     a, b = numpy.array([[pair[0], 1.0]]), numpy.array([[pair[1]], [0.0]])
     numpy.testing.assert_array_equal(contracted(numpy.matmul, a, b), term_by_term(a, b))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy
 import scipy.linalg as sl
 from scipy.linalg import solve
 from scipy_check import check
@@ -32,6 +33,10 @@ def right(rng, n, kind):
     return rng.normal(size=n) if kind == 0 else rng.normal(size=(n, 2))
 
 
+OLD = tuple(map(int, scipy.__version__.split(".")[:2])) < (
+    1,
+    17,
+)  # no stacks of matrices
 CASES = {
     "solve": lambda rng, c, k: (sl.solve, regular(rng, 4, c), right(rng, 4, k)),
     "solve stacks": lambda rng, c, k: (sl.solve, stack(regular, rng, 3, c), right(rng, 3, k)),
@@ -167,7 +172,13 @@ CASES = {
 @pytest.mark.parametrize("complex", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_gradient(name, complex, kind):
-    check(*CASES[name](np.random.default_rng(len(name)), complex, kind))
+    function, *arrays = CASES[name](np.random.default_rng(len(name)), complex, kind)
+    if OLD:
+        try:
+            function(*arrays)
+        except (TypeError, ValueError) as error:
+            pytest.skip(f"SciPy {scipy.__version__} does not take this call: {error}")
+    check(function, *arrays)
 
 
 def test_every_rule_has_a_case():

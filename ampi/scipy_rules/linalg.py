@@ -561,7 +561,16 @@ define(
         "b": lambda g, a, b, result: _lstsq(g, a, b, result)[1],
     },
 )
-define(sl.expm, adjoint={"A": lambda g, A: sl.expm_frechet(h(A), g, compute_expm=False)})
+
+
+def _expm_bar(g: Any, A: Any) -> Any:
+    """The adjoint of `expm`; SciPy before 1.17 has `expm_frechet` of single matrices only."""
+    if A.ndim == 2:
+        return sl.expm_frechet(h(A), g, compute_expm=False)
+    return np.stack([_expm_bar(g[k], A[k]) for k in range(len(A))]) if len(A) else g
+
+
+define(sl.expm, adjoint={"A": _expm_bar})
 define(
     sl.expm_frechet,
     adjoint={

@@ -20,7 +20,7 @@ def products(a, b, v):
     return d.sum() + (c * c).sum() + (a.T @ v)[:1].sum()
 
 
-@pytest.mark.parametrize("n, k, m", itertools.product((0, 1, 3), (0, 1, 2), (0, 1, 4)))
+@pytest.mark.parametrize("n, k, m", [*itertools.product((0, 1, 3), (0, 1, 2), (0, 1, 4))])
 def test_products(n, k, m):
     a, b, v = RNG.random((n, k)), RNG.random((k, m)), RNG.random(n)
     value, bars = ampi.value_and_grad(products, (0, 1, 2))(a, b, v)
