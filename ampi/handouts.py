@@ -157,6 +157,15 @@ def where_called() -> str:
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def warning_level() -> int:
+    """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame is not None and _is_of_a_library(frame):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def describe(storage: Storage | None, array: np.ndarray | None) -> str:
     """An array in words, with the names that the callers' variables give it."""
     names: list[str] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -24,6 +25,8 @@ import numpy as np
 from . import checks
 from .arrivals import around_imports, when_imported
 from .entry_points import ARRAY_BASE, WORD, Unknown, object_at, word_at, writeable
+from .errors import ActivityWarning
+from .handouts import warning_level
 from .tape import Tape, at_closing, at_opening
 from .trampolines import Hook, Place, compile_trampolines
 
@@ -144,6 +147,13 @@ class Interception:
             compile_trampolines(places, self._cls)
         except (Unknown, KeyError, AttributeError, ValueError, RuntimeError, ImportError) as error:
             self.problem = str(error)
+            warnings.warn(
+                f"ampi cannot redirect NumPy's C functions here (unknown layout: {error}): an active array that is "
+                "assigned to a plain one, converted by numpy.asarray, or given to compiled code becomes a constant "
+                "without a warning; AMPI_INTERCEPT=off says that this is known",
+                ActivityWarning,
+                stacklevel=warning_level(),
+            )
             return []
         return places
 
