@@ -1,4 +1,4 @@
-"""AMPI_INTERCEPT=off and unknown layouts: derivatives of programs on ampi's arrays are the same, Python's part warns."""
+"""AMPI_INTERCEPT=off and unknown layouts: arrays have the same derivatives, and what Python can see draws warnings."""
 
 import os
 import pathlib
