@@ -18,7 +18,7 @@ from .buffers import NOTHING, Buffer, refuse_others
 from .collective_calls import Call, Performed
 from .forward_arguments import seen
 from .held_buffers import holding
-from .log import count_passive
+from .log import count_passive, refused
 from .meetings import attended, begin, forget, is_of_all, meeting
 from .messages import call_site, sites
 from .reductions import PREDEFINED
@@ -247,7 +247,11 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
     tape = recording()
     performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
     if performed is not None:
-        primal(comm, *arguments)
+        try:
+            primal(comm, *arguments)
+        except BaseException as error:
+            refused(tape, performed, error)  # type: ignore[arg-type]
+            raise
         for buffer in performed.call.writes:
             buffer.storage.tape = tape.reference  # type: ignore[union-attr]
         if tape.before_append is not None:  # type: ignore[union-attr]
@@ -276,10 +280,24 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
         performed.undo = call.overwrite()
         primal(comm, *arguments)
         call.activate(tape, comm, performed.reads_active)
+    except BaseException as error:
+        if performed is not None:
+            _not_performed(tape, comm, performed, error)
+        raise
     finally:
         call.detach()
     if tape.before_append is not None:
         tape.before_append()
+    tape.append_record(performed)
+
+
+def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseException) -> None:
+    """A blocking collective has raised an error after it was logged."""
+    if refused(tape, performed, error):
+        if performed.undo:
+            tape.append(None, performed.undo)  # which says no more what is to be saved when the memory is overwritten
+        return
+    performed.call.activate(tape, comm, performed.reads_active)
     tape.append_record(performed)
 
 
@@ -386,7 +404,12 @@ def _nonblocking(
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
         started = _start(name, self, operation, arguments, keywords) if living else None
-        request = primal(self, *arguments, **keywords)
+        try:
+            request = primal(self, *arguments, **keywords)
+        except BaseException as error:
+            if started is not None:
+                started.take_back(opened(), error)
+            raise
         if started is not None:
             request = recorded(opened(), request, started)
         return request if are_kept else holding(request, arguments, keywords)

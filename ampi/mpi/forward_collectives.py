@@ -59,7 +59,11 @@ def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any
         undo = call.overwrite()
         if undo:
             tape.append(None, undo)
-        primal(comm, *arguments)
+        try:
+            primal(comm, *arguments)
+        except BaseException:
+            stranded.append(tangent)  # MPI may still use its memory
+            raise
         for buffer in call.writes:
             buffer.activate(tape)
         tangent.finish()
@@ -109,6 +113,10 @@ class ForwardStarted:
     def completed(self) -> bool:
         """Whether the request has been completed, be it by a method that ampi does not see."""
         return has_ended(self.request)
+
+    def take_back(self, tape: Tape, error: BaseException) -> None:
+        """MPI has refused to start it."""
+        stranded.append(self.tangent)  # MPI may still use its memory
 
 
 def begin(comm: Any, operation: Any, call: Call, given: dict[str, Any], tape: Tape, started: bool) -> TangentCall:
@@ -162,11 +170,16 @@ def tangent_of_call(
     if compare is not None and not started:
         compare()  # now: Open MPI mixes up a nonblocking reduction with a Reduce_scatter that overtakes it
     begun = []
-    for lane in lanes_of(push):
-        if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
-            begun.append(_linear(comm, operation, call, given, lane, reverse, describe))
-        else:
-            begun.append(_by_pairs(operation, call, given, lane, reverse, rule, describe, values))
+    try:
+        for lane in lanes_of(push):
+            if rule is None or rule[1].partials is None:  # type: ignore[union-attr]
+                begun.append(_linear(comm, operation, call, given, lane, reverse, describe))
+            else:
+                begun.append(_by_pairs(operation, call, given, lane, reverse, rule, describe, values))
+    except BaseException:  # of MPI's, for wrong arguments: no other call will wait for the comparison
+        if compare is not None and started:
+            compare()
+        raise
     if compare is None:
         return begun[0]
 

@@ -435,6 +435,22 @@ def log_collective(
     return collective
 
 
+def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
+    """Whether MPI has refused a collective that was logged, by an error which the program may catch; drop it if so.
+
+    Only what is too long for the memory of some rank may have been moved all the same.
+    """
+    if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
+        return False
+    log = communication_of(tape).logs.get(collective.reverse)
+    calls = [] if log is None else log.collectives
+    for k in reversed(range(len(calls))):
+        if calls[k] is collective:
+            del calls[k]
+            break
+    return True
+
+
 def count_passive(comm: Any) -> None:
     """A collective call inside `ampi.passive`: it must be there on all ranks."""
     tape, reverse = opened(), reverse_of(comm)

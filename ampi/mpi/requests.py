@@ -402,7 +402,11 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
         if not living:
             return _Prequest.Start(self)
         logged = _log_start(self)
-        _Prequest.Start(self)
+        try:
+            _Prequest.Start(self)
+        except BaseException as error:
+            _take_back(logged, error)
+            raise
         _started(self, logged)
 
     @classmethod
@@ -459,6 +463,15 @@ def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
         for look in at_plain_start:
             look(request)
     return () if start is None else start()
+
+
+def _take_back(parts: Iterable[Sent | Received], error: BaseException) -> None:
+    """MPI has refused to start a request, by an error which the program may catch."""
+    for part in parts:
+        if hasattr(part, "take_back"):
+            part.take_back(opened(), error)
+        else:
+            part.void = True
 
 
 def _started(request: mpi.Prequest, parts: tuple[Sent | Received, ...]) -> None:

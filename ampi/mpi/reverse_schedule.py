@@ -15,10 +15,10 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
-from ..tape import Push, Sweep
+from ..tape import Push, Sweep, Tape
 from .arrivals_seen import has_ended
 from .buffers import NOTHING, arrive
-from .log import communication_of
+from .log import communication_of, refused
 from .messages import Collective
 from .notices import stranded
 from .reductions import Steps
@@ -143,10 +143,15 @@ def in_step(several: Sequence[Steps]) -> Steps:
 class Started:
     """A collective with a request: what the request completes, and the record of the start.
 
-    ``performed`` is this rank's part in it, a `collectives.Performed`.
+    Attributes
+    ----------
+    performed : collectives.Performed
+        This rank's part in it.
+    void : bool
+        MPI has refused to start it.
     """
 
-    __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "wild")
+    __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "void", "wild")
 
     active = True
     meets = True
@@ -159,6 +164,7 @@ class Started:
         self.buffer = next(iter(performed.call.writes), NOTHING)
         self.request: Any = None
         self.wild = False
+        self.void = False
         self.sweep: Sweep | None = None
         self.reversed: ReversedCollective | None = None
         self.begun: Any = None
@@ -169,7 +175,13 @@ class Started:
         self.performed.check_walk()
         return self._begin_tangent
 
+    def take_back(self, tape: Tape, error: BaseException) -> None:
+        """MPI has refused to start it."""
+        self.void = refused(tape, self.performed, error)
+
     def _begin_tangent(self, push: Push) -> None:
+        if self.void:
+            return
         if not self.completed():
             raise CommunicationError(f"{self.performed.describe()} was never completed: wait for the request")
         self.begun = self.performed.begin_tangent(push)
@@ -197,7 +209,7 @@ class Started:
 
     def begin(self, sweep: Sweep) -> None:
         """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""
-        if self.sweep is sweep:
+        if self.sweep is sweep or self.void:
             return
         performed = self.performed
         if not self.completed():
@@ -216,6 +228,8 @@ class Started:
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the start: wait for the end, and add what came."""
+        if self.void:
+            return
         self.begin(sweep)
         self.sweep = None
         if self.reversed is None:

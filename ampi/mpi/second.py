@@ -19,6 +19,7 @@ from ..tape import Sweep, no_second_derivative
 from . import forward_collectives, log
 from .collective_calls import Call, Performed
 from .forward import ForwardCommunication, ForwardLog, weakly
+from .notices import stranded
 from .ownership import require_alone
 from .reductions import Steps, known
 from .reductions_second import is_curved, rules_in_lanes
@@ -137,13 +138,31 @@ class SecondStarted(Started):
         if ends:
             self.tangent_call.finish()
 
+    def take_back(self, tape: Any, error: BaseException) -> None:
+        """MPI has refused to start it."""
+        super().take_back(tape, error)
+        stranded.append(self.tangent_call)  # MPI may still use its memory
+
+
+def _taken_back(tape: Any, performed: Performed, tangent: Any, undo: Any, error: BaseException) -> None:
+    """A call, or its tangent's part, has raised an error after it was logged."""
+    log.refused(tape, performed, error)
+    if tangent is not None:
+        stranded.append(tangent)  # MPI may still use its memory
+    if undo:
+        tape.append(None, undo)  # which says no more what is to be saved when the memory is overwritten
+
 
 def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any], tape: Any) -> None:
     """Run a blocking collective."""
     call = _prepared(comm, operation, arguments, {}, tape, False)
     try:
         performed, tangent = _begun(comm, operation, call, arguments, {}, tape, False)
-        primal(comm, *arguments)
+        try:
+            primal(comm, *arguments)
+        except BaseException as error:
+            _taken_back(tape, performed, tangent, performed.undo, error)
+            raise
         call.activate(tape, comm, performed.reads_active)
         tangent.finish()
     finally:
@@ -195,8 +214,13 @@ def _begun(
         find, dots = performed.values, tangents_in(tape.tangents, call.needed)
         performed.values = lambda: WithTangents(plain(find()), dots)
     performed.undo = call.overwrite()  # before a tangent comes
-    with tape.pushing():
-        tangent = forward_collectives.begin(comm, operation, call, operation.given(arguments, keywords), tape, started)
+    try:
+        with tape.pushing():
+            given = operation.given(arguments, keywords)
+            tangent = forward_collectives.begin(comm, operation, call, given, tape, started)
+    except BaseException as error:
+        _taken_back(tape, performed, None, performed.undo, error)
+        raise
     return performed, tangent
 
 

@@ -175,3 +175,77 @@ def test_wrong_arguments(which):
     numpy.testing.assert_allclose(ampi.grad(f)(x), 16 * x**3)
     numpy.testing.assert_allclose(ampi.jvp(f, x, v)[1], 16 * numpy.dot(x**3, v))
     numpy.testing.assert_allclose(ampi.hvp(f, x, v), 48 * x**2 * v)
+
+
+def in_form(form, comm, name):
+    """The method for a collective's blocking, nonblocking or persistent form, which is started."""
+    if form == "blocking":
+        return getattr(comm, name)
+    if form == "nonblocking":
+        return getattr(comm, "I" + name[0].lower() + name[1:])
+    return lambda *arguments: getattr(comm, name + "_init")(*arguments).Start()
+
+
+BAD = SIZE + 3
+RING = COMM_WORLD.Create_dist_graph_adjacent([BEFORE], [AFTER])
+REFUSED = {
+    "Bcast to all": lambda call, x, y: call("Bcast")(y, BAD),
+    "Bcast of a type": lambda call, x, y: call("Bcast")([y, 3, MPI.DATATYPE_NULL], 0),
+    "Bcast of a count": lambda call, x, y: call("Bcast")([y, -2, MPI.DOUBLE], 0),
+    "Reduce to": lambda call, x, y: call("Reduce")(x, y, MPI.SUM, BAD),
+    "Allreduce by": lambda call, x, y: call("Allreduce")(x, y, MPI.OP_NULL),
+    "Allreduce of bits": lambda call, x, y: call("Allreduce")(x, y, MPI.BAND),
+    "Allreduce in place": lambda call, x, y: call("Allreduce")(MPI.IN_PLACE, y, MPI.REPLACE),
+    "Scan by": lambda call, x, y: call("Scan")(x, y, MPI.OP_NULL),
+    "Gather to": lambda call, x, y: call("Gather")(x, np.zeros((SIZE, 3)), BAD),
+    "Scatter from": lambda call, x, y: call("Scatter")(np.ones((SIZE, 3)) * x, y, BAD),
+    "Allgatherv of counts": lambda call, x, y: call("Allgatherv")(x, [y, [-1] * SIZE, None, MPI.DOUBLE]),
+    "Alltoall of a count": lambda call, x, y: call("Alltoall")([x, -3, MPI.DOUBLE], y),
+    "Neighbor of a count": lambda call, x, y: call("Neighbor_allgather", RING)([x, -3, MPI.DOUBLE], y),
+    "Neighbor of a type": lambda call, x, y: call("Neighbor_allgather", RING)([x, 3, MPI.DATATYPE_NULL], y),
+}
+"""Collectives that MPI refuses on all ranks."""
+
+
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+@pytest.mark.parametrize("which", REFUSED)
+def test_collectives_refused(which, form):
+    """Nothing has been overwritten; those before and after them go back all the same, and so do nonblocking ones."""
+
+    def f(x, inactive=False):
+        y = numpy.array([1.0, 2.0, 3.0]) * x
+        y = np.array(ampi.value(y)) if inactive else y
+        w = y * y  # which needs y
+        begun, sums = np.sin(x), np.zeros(3)
+        before = COMM_WORLD.Iallreduce(begun, sums)
+        for _ in range(2):
+            with pytest.raises((MPI.Exception, ValueError, ampi.AmpiError)):
+                REFUSED[which](lambda name, comm=COMM_WORLD: in_form(form, comm, name), x * x, y)
+        before.Wait()
+        z = np.zeros(3)
+        COMM_WORLD.Ibcast(w, 0).Wait()
+        COMM_WORLD.Allreduce(w * x * y, z)
+        y[...] = 7.0
+        return np.sum(z * z) + np.sum(sums**2)
+
+    def plainly(x, inactive=False):
+        y = numpy.array([1.0, 2.0, 3.0]) * x
+        y = np.array(ampi.value(y)) if inactive else y
+        w = y * y
+        sums, z = np.zeros(3), np.zeros(3)
+        COMM_WORLD.Allreduce(np.sin(x), sums)
+        COMM_WORLD.Bcast(w, 0)
+        COMM_WORLD.Allreduce(w * x * y, z)
+        return np.sum(z * z) + np.sum(sums**2)
+
+    x, v = numpy.array([1.0, 2.0, 3.0]) + RANK, numpy.array([0.5, -1.0, 2.0]) - RANK
+    for wrong in (f, lambda x: f(x, True)):
+        right = plainly if wrong is f else lambda x: plainly(x, True)
+        numpy.testing.assert_allclose(ampi.grad(wrong)(x), ampi.grad(right)(x), 1e-12)
+        numpy.testing.assert_allclose(ampi.jvp(wrong, x, v), ampi.jvp(right, x, v), 1e-12)
+        both = numpy.stack([v, 2 * v, x])
+        numpy.testing.assert_allclose(
+            ampi.jvp(wrong, x, both, vectorised=True)[1], ampi.jvp(right, x, both, vectorised=True)[1], 1e-12
+        )
+        numpy.testing.assert_allclose(ampi.hvp(wrong, x, v), ampi.hvp(right, x, v), 1e-12)
+        numpy.testing.assert_allclose(ampi.linearize(wrong, x)[1](v), ampi.jvp(right, x, v)[1], 1e-12)
