@@ -223,6 +223,18 @@ def test_a_rule_for_a_function_of_f2py(kern):
         ampi.testing.dot_test(f, x)
 
 
+def test_a_program_that_calls_a_function_of_f2py(kern, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import numpy as np\nimport foreign_kern\na = 0.7\nx = a * np.arange(1.0, 5.0)\n"
+        "J = float(np.sum(foreign_kern.scale(x) or x)) + a\n"
+    )
+    with pytest.raises(
+        ampi.ActivityError, match=r"program\.py:5: foreign_kern\.scale is compiled code without a deriv"
+    ):
+        ampi.trace(path, wrt=("a",), of="J")
+
+
 def test_sets_of_functions_know_them_afterwards(tmp_path):
     (tmp_path / "things.c").write_text(SOURCE)
     build(tmp_path, "foreign_things", ["things.c"])
