@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 from .activity import is_active, plain_of
 from .array import value
 from .errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
+from .handouts import warning_level
 from .layouts import behaves_otherwise
 from .memory import TrackedArray, carries_derivatives, plain, tracked_copy
 from .recording import recording
@@ -91,19 +91,11 @@ def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = Tru
             "computed from ampi.value(x), integers or other arrays? (Return None on a rank without a part; to a "
             "pullback, pass zeros for what is meant to be constant.)",
             ActivityWarning,
-            stacklevel=frames_of_ampi() + 1,
+            stacklevel=warning_level(),
         )
     pairs = [(y, s) for y, s, is_constant in zip(outputs, seeds, constant) if not is_constant]
     found = iter(tape.gradient([y for y, _ in pairs], leaves_of(x), seed=[s for _, s in pairs]))
     return map_leaves(lambda leaf: next(found)[()], x)
-
-
-def frames_of_ampi() -> int:
-    """How many frames from the caller's on are ampi's: the next one is the user's."""
-    frame, count = sys._getframe(1), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ampi":
-        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
-    return count
 
 
 def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
@@ -481,7 +473,7 @@ def _warn_of_replicated(call: Any) -> None:
         f'objective="sum" differentiates, counts it {size} times, and so does the gradient. If it is one value, '
         'objective="replicated" counts it once.',
         ActivityWarning,
-        stacklevel=frames_of_ampi() + 1,
+        stacklevel=warning_level(),
     )
 
 

@@ -58,12 +58,12 @@ def getitem(self: Any, key: Any) -> Any:
         region = self._region
         found = region.numbers[key]
         offset = region.offsets[key]
+        storage = region.storage
+        reference = storage.tape
     except (AttributeError, NotImplementedError, TypeError):
-        return _getitem(self, key)
+        found = None  # what raises an error below is not to show this one
     scope = scope_now()
     tape = scope.tape
-    storage = region.storage
-    reference = storage.tape
     if (
         type(found) is not _double
         or tape is None
@@ -112,9 +112,8 @@ def _getitem(self: Any, key: Any) -> Any:
     code = region.steps[3]
     if pen.records[-1] is not pen.current:
         pen.open()
-    try:
-        place = pen.places[storage]
-    except KeyError:
+    place = pen.places.get(storage)
+    if place is None:
         if not pen.can_read(storage):
             return indexing.selected(self, key, found)
         place = pen.place(storage)
@@ -188,10 +187,12 @@ def setitem(self: Any, key: Any, value: Any) -> None:
         ):
             raise TypeError
     except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError):
-        _setitem(self, key, value)
+        pass  # what raises an error below is not to show this one
+    else:
+        _set_item(self, key, number)
+        pen.integers += (variable, offset, place + STORE)
         return
-    _set_item(self, key, number)
-    pen.integers += (variable, offset, place + STORE)
+    _setitem(self, key, value)
 
 
 def _setitem(self: Any, key: Any, value: Any) -> None:
@@ -245,13 +246,13 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
     if not pen.records or pen.records[-1] is not pen.current or len(integers) > LONGEST:
         integers = pen.open()
     code = region.steps[3]
-    try:
-        code |= pen.places[storage]
-    except KeyError:
+    place = pen.places.get(storage)
+    if place is None:
         if not pen.can_read(storage):
             indexing.setitem(self, key, value)
             return
-        code |= pen.place(storage)
+        place = pen.place(storage)
+    code |= place
     _set_item(self, key, number)
     if variable is not None:
         integers += (variable, offset, code + STORE)

@@ -86,7 +86,8 @@ class Hook:
                 return _documented(self.original)
             return inspect.signature(self.original)
         except (TypeError, ValueError):
-            return _documented(self.original)
+            pass
+        return _documented(self.original)
 
     def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
         if open_tapes and self.handle is not None:

@@ -50,16 +50,7 @@ def say_lost(what: str, instead: str, place: str = "") -> None:
     key = f"{place} {hash(frame.f_code) if frame is not None else 0}"
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=_frames_of_ampi() + 1)
-
-
-def _frames_of_ampi() -> int:
-    """How many frames of ampi are between the caller and the code that called ampi, the caller included."""
-    frame: Any = sys._getframe(1)
-    count = 0
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ampi":
-        frame, count = frame.f_back, count + 1
-    return count
+        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=handouts.warning_level())
 
 
 FILED = "what is read back from the file carries none: write it inside `with ampi.passive():`"

@@ -12,7 +12,6 @@ import numpy as np
 from .activity import is_active, plain_of
 from .array import value
 from .derivatives import (
-    frames_of_ampi,
     has_tangent,
     leaves_of,
     map_leaves,
@@ -24,6 +23,7 @@ from .derivatives import (
     with_tangents,
 )
 from .errors import ActivityWarning, TapeError
+from .handouts import warning_level
 from .layouts import laid_out_copy
 from .memory import TrackedArray, tracked_copy
 from .recording import restored
@@ -83,7 +83,7 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, c
                     "what the function returned depends on nothing that was differentiated, so its derivatives are "
                     "zero; was it computed from ampi.value(x), integers or other arrays?",
                     ActivityWarning,
-                    stacklevel=frames_of_ampi() + 1,
+                    stacklevel=warning_level(),
                 )
         y_dot = map_leaves(lambda leaf: tape.tangent_at(leaf)[()] if has_tangent(leaf) else None, y)
         gradient, product, nbytes = second_order(tape, outputs, leaves, [seed] * len(outputs))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..derivatives import frames_of_ampi
 from ..errors import ActivityWarning, TapeError
-from ..handouts import describe
+from ..handouts import describe, warning_level
 from ..memory import plain, storage_of
 from .views import View, spelled
 from .written import block_of, fingerprints
@@ -136,7 +135,7 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
             "again; if steps compute with them, this is not the gradient of what was computed (measured times and the "
             "like do no harm)",
             ActivityWarning,
-            stacklevel=frames_of_ampi() + 1,
+            stacklevel=warning_level(),
         )
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..derivatives import frames_of_ampi
 from ..errors import CommunicationError, PerformanceWarning, TapeError
 from ..foreign import seen as intercepted
-from ..handouts import describe
+from ..handouts import describe, warning_level
 from ..live_arrays import tracked_arrays
 from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
@@ -219,7 +218,7 @@ def _keep_all(**asked: Any) -> None:
             f"ampi.timeloop: the tapes of ampi.hvp and ampi.linearize keep all steps, so that their memory grows with "
             f"the number of steps; without effect here: {given}",
             PerformanceWarning,
-            stacklevel=frames_of_ampi() + 1,
+            stacklevel=warning_level(),
         )
 
 

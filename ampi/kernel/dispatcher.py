@@ -384,7 +384,7 @@ class Kernel:
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': Numba itself fails to compile this "
                 f"(AssertionError: {', '.join(map(str, problem.args)) or 'it says no more'})\n"
                 "  give stencils their arguments one by one, without *; or leave parallel=True out"
-            ) from problem
+            ) from None
         finally:
             dispatcher.targetoptions["parallel"] = parallel
             self._thaw()
@@ -410,11 +410,11 @@ class Kernel:
 
         try:
             return numba.types.literal(value) if isinstance(value, str) else numba.typeof(value)
-        except (NumbaError, ValueError) as problem:
+        except (NumbaError, ValueError):
             raise KernelError(
                 f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which kernels do not take; "
                 "pass numbers, arrays, and (named) tuples of these"
-            ) from problem
+            ) from None
 
     def ir_of(
         self,

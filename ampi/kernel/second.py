@@ -45,7 +45,7 @@ def make_second_contract(kernel: Any, case: Case) -> SecondContract:
     try:
         module, what = load(kernel, case, "second", (case.after, case.plain), _generate)
     except KernelError as problem:
-        raise tape.no_second_derivative(f"the kernel {kernel.__name__} ({problem})") from problem
+        raise tape.no_second_derivative(f"the kernel {kernel.__name__} ({problem})") from None
     options = derivative_options(kernel, case, False)
     code = cache.key(module.PROGRAM, cache.of_options(options))
     program = getattr(module, module.SECOND)

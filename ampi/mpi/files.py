@@ -20,6 +20,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning, CommunicationError
+from ..handouts import warning_level
 from ..recording import current, opened, recording
 from ..replays import is_again, is_first
 from ..tape import Output, Push, Sweep, Tape, lanes_of, living
@@ -280,7 +281,7 @@ def _warn_if_written(tape: Tape, file: Any, operation: str) -> None:
             f"File.{operation} from {name}, into which this rank has written active values: what is read back is a "
             "constant; keep the array instead",
             ActivityWarning,
-            stacklevel=4,
+            stacklevel=warning_level(),
         )
 
 

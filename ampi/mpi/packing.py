@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, ActivityWarning
+from ..handouts import warning_level
 from ..memory import PACKED
 from ..tape import Push, Sweep, Tape, current, living
 from .argument_forms import as_array
@@ -167,7 +168,7 @@ def _carries(name: str, source: Buffer, target: Buffer, size: int) -> bool:
             "ampi.numpy (bytes: np.empty(n, np.uint8)), or pass ampi.value(...)"
         )
         if source.uncertain():
-            warnings.warn(message, ActivityWarning, stacklevel=5)
+            warnings.warn(message, ActivityWarning, stacklevel=warning_level())
             return False
         raise ActivityError(message)
     if elements.nbytes != size or elements.dtype is None:

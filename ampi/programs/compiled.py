@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import memory
 from ..errors import ActivityError, ActivityWarning, KernelError
+from ..handouts import warning_level
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..kernel.frontend.declared import with_types
@@ -282,7 +283,7 @@ def warn(function: Callable, problem: object) -> None:
         f"{place(function)}: '{function.__name__}' is compiled by Numba and not differentiated (an error where it is "
         f"given arrays that carry derivatives): {problem}",
         ActivityWarning,
-        stacklevel=3,
+        stacklevel=warning_level(),
     )
 
 

@@ -157,7 +157,7 @@ def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
         if _keep(tape, values, operands, vjp):
             vjp = make()
     except (NotImplementedError, AssertionError, TypeError, ValueError) as reason:
-        raise no_rule(function, f" for these arguments ({reason})") from reason
+        raise no_rule(function, f" for these arguments ({reason})") from None
     kept = list(_kept_arrays(vjp, set()))
     for r in results:
         if any(np.may_share_memory(a, r) for a in kept):

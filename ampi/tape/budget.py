@@ -170,7 +170,7 @@ class Spool(_Budget):
             try:
                 self._spill()
             except TapeError as error:
-                raise self.fail(str(error)) from error
+                raise self.fail(str(error)) from None
 
     def _spill(self) -> None:
         """Hand the oldest block to the threads, which have two at a time."""

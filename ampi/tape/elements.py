@@ -36,7 +36,7 @@ import numpy as np
 
 from ..errors import PerformanceWarning
 from ..extents import Extent, address_of, may_repeat
-from ..handouts import where_called
+from ..handouts import warning_level, where_called
 from ..memory import SLOT, Pool, Region, Storage, memory_at
 from ..needs import Needs
 from .records import IsRecord, Record
@@ -385,7 +385,7 @@ class Elements:
             warnings.warn(
                 f"{number:,} one-element operations at {where}: put this loop into an @ampi.kernel, which is compiled",
                 PerformanceWarning,
-                stacklevel=2,
+                stacklevel=warning_level(),
             )
 
     def save(self, storage: Storage, array: np.ndarray, region: Region, offset: int) -> bool:

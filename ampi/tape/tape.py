@@ -16,7 +16,7 @@ from .. import checks, handouts
 from ..blocks import same_bytes
 from ..errors import ActivityError, ActivityWarning, AmpiError, TapeError
 from ..extents import Extent
-from ..handouts import where_called
+from ..handouts import warning_level, where_called
 from ..memory import (
     LENT,
     Region,
@@ -418,7 +418,7 @@ class Tape(metaclass=_WithHelp):
                 "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
                 "computed after the tape was closed, or on another tape? (Pass None on a rank without output.)",
                 ActivityWarning,
-                stacklevel=3,
+                stacklevel=warning_level(),
             )
 
     # ------------------------------------------------------------------------------- for those who record operations

@@ -38,7 +38,7 @@ class Source:
         return KernelError("\n".join(parts))
 
     def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
-        raise self.error(node, problem, advice)
+        raise self.error(node, problem, advice) from None
 
 
 def read_source(function: Any) -> Source:
@@ -54,7 +54,7 @@ def read_source(function: Any) -> Source:
         raise KernelError(
             f"{filename}:{code.co_firstlineno}: in kernel '{name}': its source cannot be read ({problem})\n"
             "  define the kernel in a file (or a notebook cell), not in exec() or the interactive prompt"
-        ) from problem
+        ) from None
     first_line = max(first_line, 1)
     text = textwrap.dedent("".join(lines))
     indent = len(lines[0]) - len(lines[0].lstrip())
