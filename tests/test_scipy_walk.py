@@ -262,6 +262,7 @@ def test_optimization_points_to_implicit_differentiation(f):
             f(x)
 
 
+@pytest.mark.filterwarnings("ignore:.*assignment into a plain:ampi.ActivityWarning")  # it is an error afterwards
 @pytest.mark.parametrize("lost", [1.0, 0.2])
 def test_an_adjoint_that_loses_a_part_in_plain_arrays_has_no_tangent(lost):
     module = types.ModuleType("a_library")

@@ -91,7 +91,8 @@ def run(tmp_path, count, *arguments):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PROGRAM))
     environment = {**os.environ, "AMPI_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(count), *arguments]
+    forks = "ignore:This process:DeprecationWarning"  # threads of libraries that these children do not use
+    command = [sys.executable, "-W", forks, str(script), str(count), *arguments]
     answer = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=patience(250)
     )
