@@ -117,7 +117,8 @@ def imported():
     """Modules that a measurement imports."""
     before = set(sys.modules)
     measure("ring")
-    return [name for name in sys.modules if name not in before and name != "ampi" and not name.startswith("ampi.mpi")]
+    found = [name for name in sys.modules if name not in before and name != "ampi" and not name.startswith("ampi.mpi")]
+    return [name for name in found if getattr(sys.modules[name], "__spec__", None)]  # not what Cython enters by itself
 
 
 def started(mpiexec, ranks, command, spared):

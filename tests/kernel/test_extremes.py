@@ -111,6 +111,7 @@ IN_KERNELS = {
     "lgamma": (lambda x: numpy.where(x > 0, special.digamma(x.astype(float)), numpy.nan),),
 }
 WITHOUT_CASE = {
+    "heaviside",  # constant in its first argument
     "select",
     "cast",
     "chosen",
