@@ -5,7 +5,7 @@
 ``kernel-passes``
     all passes of the kernel differentiator, by stages (`ampi.kernel.pipeline`)
 ``tested-versions``
-    environments in which the whole test suite has passed (`ampi.versions`)
+    environments in which ampi is tested (`ampi.versions`)
 ``kernel-adjoint``
     a kernel of a file beside its adjoint, as it is generated now
 
@@ -77,7 +77,7 @@ def _row(*cells: str) -> list[str]:
 
 
 def versions_text() -> str:
-    """A table of the environments in which the whole test suite has passed."""
+    """A table of the environments in which ampi is tested."""
     names = list(versions.TESTED[0])
     lines = [".. list-table::", "   :header-rows: 1", "", *_row(*names)]
     for environment in versions.TESTED:

@@ -53,7 +53,7 @@ def test_what_was_tested_is_not_untested(environment):
     "name, version, sentence",
     [
         ("Python", "3.99.1", "Python 3.99.1 is newer than the newest tested, 3.13"),
-        ("numpy", "2.0.2", "numpy 2.0.2 is older than the oldest tested, 2.1.0"),
+        ("numpy", "2.0.2", "numpy 2.0.2 is older than the oldest tested, 2.2.6"),
         ("scipy", "2.0.0rc1", "scipy 2.0.0rc1 is newer than the newest tested, 1.18.1"),
         ("h5py", "(not installed)", "h5py is not installed"),
     ],

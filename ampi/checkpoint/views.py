@@ -285,10 +285,11 @@ def may_hide(cls: type) -> bool:
 def is_container(cls: type) -> bool:
     """Whether objects of a class of the program's hold something beside their attributes: it is derived from one of
     Python's that is written in C."""
-    return any(base is not object and not base.__flags__ & _HEAP_TYPE for base in cls.__mro__)
+    return any(base is not object and base.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE for base in cls.__mro__)
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of a class statement
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: classes written in C may be heap types, as deque since Python 3.13
 
 
 def _refuse_hidden(x: Any, way: tuple) -> None:
