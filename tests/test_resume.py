@@ -52,7 +52,7 @@ def same(found, expected, drawn):
 
 def killing(monkeypatch, n, after):
     """The ranks stop at their n-th file: before it is there, or when it is."""
-    save, left = folder.Folder.save, [n]
+    save, left = folder.Folder._save, [n]
 
     def save_or_stop(self, *arguments):
         left[0] -= 1
@@ -62,7 +62,7 @@ def killing(monkeypatch, n, after):
         if left[0] == 0:
             raise Killed
 
-    monkeypatch.setattr(folder.Folder, "save", save_or_stop)
+    monkeypatch.setattr(folder.Folder, "_save", save_or_stop)
 
 
 @pytest.mark.mpi

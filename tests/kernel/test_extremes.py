@@ -97,6 +97,7 @@ DERIVATIVES = {
     "radians": (lambda x: x * 0 + L(math.pi) / 180,),
 }
 NOT_HERE = {
+    "heaviside",
     "float_power",
     "rad2deg",
     "deg2rad",
@@ -111,7 +112,8 @@ IN_KERNELS = {
     "lgamma": (lambda x: numpy.where(x > 0, special.digamma(x.astype(float)), numpy.nan),),
 }
 WITHOUT_CASE = {
-    "heaviside",  # constant in its first argument
+    "trigamma",  # derivatives of scipy.special's, tested there
+    "tetragamma",
     "select",
     "cast",
     "chosen",
