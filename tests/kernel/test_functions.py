@@ -312,7 +312,7 @@ def digits_of_a_ufunc(x):
         (of_a_class, "the jitclass .*Held", "named tuple"),
         (tried, "try is not supported", "with if"),
         (in_python, "with is not supported", "one kernel before it"),
-        (grown_while_it_is_read, "a loop over the list 'values', which changes in there", ""),
+        (grown_while_it_is_read, "a loop over the list 'values', which changes in there", "loop over a copy"),
         (under_another_name, r"'.append\(\)' of a list", "under the name"),
         (as_a_whole, "the list 'values' as a whole", "np.array"),
         (list_of_arrays, "an array in a list that grows", "rows of a matrix"),
