@@ -9,7 +9,8 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.codegen import emit
-from ampi.kernel.ir.intrinsics import TABLE, adjoint_of, is_differentiable, lookup, tangent_of
+from ampi.kernel.ir.intrinsics import TABLE, is_differentiable, lookup
+from ampi.kernel.ir.partials import adjoint_of, tangent_of
 
 OF_THEIR_OWN = ("select", "cast", "real", "imag", "conj", "complex", "chosen", "tetragamma")
 SMOOTH = [n for n, e in TABLE.items() if any(e.partials) and n not in OF_THEIR_OWN and not n.startswith("scipy_")]

@@ -33,9 +33,7 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule
 from ampi.kernel.ir.intrinsics import (
-    GUARD,
     LINEAR,
-    adjoint_of,
     arithmetic,
     constant,
     convert,
@@ -46,6 +44,7 @@ from ampi.kernel.ir.intrinsics import (
     without_factors,
 )
 from ampi.kernel.ir.names import stem
+from ampi.kernel.ir.partials import GUARD, adjoint_of
 from ampi.kernel.ir.rebuild import at_line, instance
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Loop, definitions, every, reads, written
 

@@ -34,10 +34,10 @@ from ampi.kernel.ir.intrinsics import (
     is_nonzero,
     nonzero_only,
     select,
-    tangent_of,
     without_factors,
 )
 from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.partials import tangent_of
 from ampi.kernel.ir.rebuild import at_line, instance
 from ampi.kernel.ir.ssa import INT, Branch, Carried, Custom, Join, Loop, definitions, every, written
 
