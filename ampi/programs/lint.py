@@ -20,7 +20,7 @@ import numpy as np
 from .. import functions
 from ..libraries import hook_of
 from ..mpi.rules import TABLE, Treatment
-from ..rules import elementwise, inplace, linear_algebra
+from ..rules import by_autograd, elementwise, inplace
 from ..scipy_rules import guards
 from ..tape import Tape
 from .numbers import has_derivative
@@ -330,7 +330,7 @@ def _refusal(function: Any) -> str | None:
     with Tape():
         pass  # SciPy's rules are there once a tape records
     if isinstance(function, np.ufunc):
-        return None if takes_derivatives(function) or linear_algebra.has_rule(function) else ""
+        return None if takes_derivatives(function) or by_autograd.has_rule(function) else ""
     found = hook_of(getattr(function, "__init__", function) if isinstance(function, type) else function)
     return guards.instead(found) if found is not None and found.handle is guards.refuse else None
 
