@@ -13,7 +13,7 @@ from ..libraries import when_imported
 
 WITH_RULES = {
     "scipy.fft": "fft",
-    "scipy.linalg": "linalg",
+    "scipy.linalg": "linalg matrix_functions",
     "scipy.linalg.lapack": "lapack",
     "scipy.special": "special",
     "scipy.sparse": "sparse",
@@ -62,7 +62,8 @@ PARTS = (
 def _put_in(part: str) -> None:
     if part in WITH_RULES:
         with importlib.import_module(f"{__name__}.bindings").bound(part):
-            importlib.import_module(f"{__name__}.{WITH_RULES[part]}")
+            for module in WITH_RULES[part].split():
+                importlib.import_module(f"{__name__}.{module}")
     importlib.import_module(f"{__name__}.guards").guard(part)
 
 

@@ -1,4 +1,4 @@
-"""`scipy.linalg`: systems of equations, decompositions and functions of matrices; also of stacks of them.
+"""`scipy.linalg`: systems of equations and decompositions of matrices; also of stacks of them.
 
 Where a function reads one triangle of a matrix, so does its derivative: what it does not look at gets zero.  The
 formulas are those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg as sl
 
-import ampi.numpy as anp
-
-from ..memory import tracked
-from ..nested import from_nested
 from ..rules.definitions import define, refusal
+from ..rules.determinants import cofactors
 from ..rules.elementwise import unbroadcast
 from .zeros import zeros
 
@@ -121,18 +118,7 @@ else:  # before SciPy 1.17
     define(sl.inv, adjoint={"a": lambda g, result: _inv(g, result, None, False)})
 
 
-def _cofactors(a: Any) -> Any:
-    try:
-        return np.linalg.det(a)[..., None, None] * t(np.linalg.inv(a))
-    except np.linalg.LinAlgError:
-        u, s, vh = np.linalg.svd(a)
-        others = np.stack([np.prod(np.delete(s, k, -1), -1) for k in range(s.shape[-1])], -1)
-        return np.conj(np.linalg.det(np.conj(u)) * np.linalg.det(np.conj(vh)))[..., None, None] * np.conj(
-            np.matmul(u * others[..., None, :], vh)
-        )
-
-
-define(sl.det, adjoint={"a": lambda g, a: np.asanyarray(g)[..., None, None] * np.conj(_cofactors(a))})
+define(sl.det, adjoint={"a": lambda g, a: np.asanyarray(g)[..., None, None] * np.conj(cofactors(a))})
 
 _TRANS = {"N": 0, "T": 1, "C": 2}
 
@@ -469,7 +455,7 @@ define(
 
 def _svd(g: Any, a: Any, result: Any, compute_uv: Any) -> Any:
     if not compute_uv:
-        return _svdvals(g, a)
+        return svdvals_bar(g, a)
     u, s, vh = result
     u_bar, s_bar, v_bar = g[0], g[1], h(g[2])
     v, one = h(vh), np.eye(s.shape[-1])
@@ -491,7 +477,8 @@ def _svd(g: Any, a: Any, result: Any, compute_uv: Any) -> Any:
     return found
 
 
-def _svdvals(g: Any, a: Any) -> Any:
+def svdvals_bar(g: Any, a: Any) -> Any:
+    """The adjoint of a matrix from that of its singular values."""
     u, s, vh = np.linalg.svd(a, full_matrices=False)
     return np.matmul(u * np.where(s > 0, g, 0)[..., None, :], vh)
 
@@ -502,7 +489,7 @@ def _thin(a: Any, full_matrices: Any, compute_uv: Any) -> None:
 
 
 define(sl.svd, adjoint={"a": _svd}, require=_thin)
-define(sl.svdvals, adjoint={"a": _svdvals})
+define(sl.svdvals, adjoint={"a": svdvals_bar})
 
 
 def _simple(b: Any, homogeneous_eigvals: Any) -> None:
@@ -516,121 +503,3 @@ def _eigvals(g: Any, a: Any) -> Any:
 
 
 define(sl.eigvals, adjoint={"a": _eigvals}, require=_simple)
-
-
-# ---------------------------------------------------------------------------------------------- functions of matrices
-
-
-def _pinv_bar(a: Any, p: Any, g: Any) -> Any:
-    rows, cols = np.eye(a.shape[-2]) - np.matmul(a, p), np.eye(a.shape[-1]) - np.matmul(p, a)
-    return (
-        -np.matmul(np.matmul(h(p), g), h(p))
-        + np.matmul(np.matmul(rows, h(g)), np.matmul(p, h(p)))
-        + np.matmul(np.matmul(np.matmul(h(p), p), h(g)), cols)
-    )
-
-
-define(
-    sl.pinv,
-    adjoint={
-        "a": lambda g, a, result, return_rank: _pinv_bar(
-            a, result[0] if return_rank else result, g[0] if return_rank else g
-        )
-    },
-)
-
-
-def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
-    x, squares, _, s = result
-    p, vector = np.linalg.pinv(a), np.ndim(b) == 1
-    b2, x2, g2 = columns(b, vector), columns(x, vector), columns(g[0], vector)
-    b_bar = np.matmul(h(p), g2)
-    a_bar = _pinv_bar(a, p, np.matmul(g2, h(b2)))
-    if np.size(squares):
-        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(g[1], (*np.shape(b2)[:-2], 1, -1))
-        b_bar, a_bar = b_bar + rest, a_bar - np.matmul(rest, h(x2))
-    if s is not None and np.any(g[3]):
-        a_bar = a_bar + _svdvals(g[3], a)
-    return a_bar, b_bar[..., 0] if vector else b_bar
-
-
-define(
-    sl.lstsq,
-    adjoint={
-        "a": lambda g, a, b, result: _lstsq(g, a, b, result)[0],
-        "b": lambda g, a, b, result: _lstsq(g, a, b, result)[1],
-    },
-)
-
-
-def _expm_bar(g: Any, A: Any) -> Any:
-    """The adjoint of `expm`; SciPy before 1.17 has `expm_frechet` of single matrices only."""
-    if A.ndim == 2:
-        return sl.expm_frechet(h(A), g, compute_expm=False)
-    return np.stack([_expm_bar(g[k], A[k]) for k in range(len(A))]) if len(A) else g
-
-
-define(sl.expm, adjoint={"A": _expm_bar})
-define(
-    sl.expm_frechet,
-    adjoint={
-        "E": lambda g, A, compute_expm: sl.expm_frechet(h(A), g[1] if compute_expm else g, compute_expm=False),
-    },
-)
-define(sl.sqrtm, adjoint={"A": lambda g, result: sl.solve_sylvester(h(result), h(result), g.astype(result.dtype))})
-define(
-    sl.solve_sylvester,
-    adjoint={
-        "a": lambda g, a, b, result: -np.matmul(sl.solve_sylvester(h(a), h(b), g), h(result)),
-        "b": lambda g, a, b, result: -np.matmul(h(result), sl.solve_sylvester(h(a), h(b), g)),
-        "q": lambda g, a, b: sl.solve_sylvester(h(a), h(b), g),
-    },
-)
-
-
-@define(sl.norm)
-def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
-    return np.linalg.norm(a, ord, axis, keepdims)
-
-
-# ----------------------------------------------------------------------------------------------------- special matrices
-
-
-def _flat(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x))).reshape(-1)
-
-
-@define(sl.toeplitz)
-def _toeplitz(c: Any, r: Any = None) -> Any:
-    c = _flat(c)
-    r = np.conj(c) if r is None else _flat(r)
-    i, j = np.indices((len(c), len(r)))
-    return np.concatenate([r[:0:-1], c])[i - j + len(r) - 1]
-
-
-@define(sl.hankel)
-def _hankel(c: Any, r: Any = None) -> Any:
-    c = _flat(c)
-    r = np.zeros_like(c) if r is None else _flat(r)
-    i, j = np.indices((len(c), len(r)))
-    return np.concatenate([c, r[1:]])[i + j]
-
-
-@define(sl.circulant)
-def _circulant(c: Any) -> Any:
-    c = tracked(np.asanyarray(from_nested(c)))
-    i, j = np.indices((c.shape[-1],) * 2)
-    return c[..., (i - j) % c.shape[-1]]
-
-
-@define(sl.block_diag)
-def _block_diag(*arrs: Any) -> Any:
-    blocks = [np.atleast_2d(tracked(np.asanyarray(from_nested(a)))) for a in arrs]
-    if any(block.ndim > 2 for block in blocks):
-        raise refusal("scipy.linalg.block_diag", " for several matrices")
-    result = anp.zeros([sum(block.shape[k] for block in blocks) for k in (0, 1)], np.result_type(*blocks))
-    i = j = 0
-    for block in blocks:
-        result[i : i + block.shape[0], j : j + block.shape[1]] = block
-        i, j = i + block.shape[0], j + block.shape[1]
-    return result
