@@ -663,3 +663,15 @@ def test_some_of_several_results_may_be_constants(function):
     total = lambda x: sum((r * r * np.arange(r.size).reshape(r.shape)).sum() for r in function(x))
     differences = [(total(x0 + d) - total(x0 - d)) / 2e-6 for d in 1e-6 * np.eye(3)]
     np.testing.assert_allclose(ampi.grad(total)(x0), differences, rtol=1e-7)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (100,), (9000,)])
+@pytest.mark.parametrize("dtype", ["f", "d", "F", "D"])
+def test_not_a_number_is_found_without_a_warning_of_large_numbers(shape, dtype):
+    x = np.full(shape, np.finfo(dtype).max, dtype)
+    assert not elementwise.has_nan(x) or dtype in "FD"  # their squares are looked into
+    assert not elementwise.has_nan(np.full(shape, np.inf, np.finfo(dtype).dtype))
+    if x.size:
+        x[(-1,) * x.ndim] = np.nan
+        assert elementwise.has_nan(x)

@@ -91,20 +91,22 @@ def times(g: Any, p: Any) -> Any:
 
 
 def has_nan(x: Any) -> bool:
-    """Whether an element is not a number, by the quickest of NumPy's reductions (which takes threads for more)."""
-    total: Any
+    """Whether an element is not a number, by the quickest reduction that raises no warning about large numbers."""
     if isinstance(x, TrackedArray):
         x = plain(x)
-    if x.size > _SMALL:
-        total = np.maximum.reduce(x, axis=None)
-    elif x.ndim == 1:
-        total = x.dot(x)
+    size = x.size
+    if _FEW < size < _MANY and x.dtype.kind == "c":
+        total: Any = np.vdot(x, x)  # NaN may come of infinite squares as well: the caller looks at each element
+    elif size:
+        total = _maximum(x, None)
     else:
-        total = np.vdot(x, x)
+        return False
     return bool(total != total)
 
 
-_SMALL = 8192
+_maximum = np.maximum.reduce  # slow of complex numbers
+_FEW, _MANY = 64, 8192
+"""Between these numbers of elements a product is quicker; for more, BLAS takes threads."""
 
 
 PARTIALS: dict[str, tuple] = {
