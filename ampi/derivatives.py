@@ -430,17 +430,10 @@ def value_and_grad(
             for k, x in zip(numbers, watched):
                 given[k] = x
             y = f(*given, **keywords)
-        try:
-            seed = seed_of(y, objective, ranks_of(comm))
-        except Exception as error:
-            tape.refuse(error)
-            raise
+        seed = weight_of(tape, y, objective, ranks_of(comm))
         counted = [] if seed is None else [(y, seed)]
-        if counted and objective == "sum" and ranks_of(comm).Get_size() > 1 and tape.is_active(y):
-            tape.returned = float(plain(y).reshape(()))
         found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])
-        if tape.replicated is not None:
-            _warn_of_replicated(tape.replicated)
+        warn_of_replicated(tape.replicated)
         return value(y), found if isinstance(argnums, tuple) else found[0]
 
     return evaluate
@@ -463,9 +456,9 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
     return gradient
 
 
-def _warn_of_replicated(call: Any) -> None:
-    """Say on the first rank that one value was counted on each."""
-    if call.reverse.rank:
+def warn_of_replicated(call: Any) -> None:
+    """After a sweep, which notes this call: warn on the first rank that one value was counted on each."""
+    if call is None or call.reverse.rank:
         return
     size = call.reverse.comm.Get_size()
     warnings.warn(
@@ -477,8 +470,27 @@ def _warn_of_replicated(call: Any) -> None:
     )
 
 
-def seed_of(y: Any, objective: str, comm: Any) -> float | None:
-    """This rank's weight in the objective; None if its output has no part in it."""
+def weight_of(tape: Any, y: Any, objective: str, comm: Any) -> float | None:
+    """This rank's weight in the objective; None if its output has no part in it.  The sweep that follows looks whether
+    a sum counts one value several times.
+
+    Raises
+    ------
+    AmpiError
+        There is no such objective: ranks that wait for this one's sweep are told.
+    """
+    tape.returned = tape.replicated = None
+    try:
+        seed = _seed_of(y, objective, comm)
+    except Exception as error:
+        tape.refuse(error)
+        raise
+    if seed is not None and objective == "sum" and comm.Get_size() > 1 and tape.is_active(y):
+        tape.returned = float(plain(y).reshape(()))
+    return seed
+
+
+def _seed_of(y: Any, objective: str, comm: Any) -> float | None:
     rank = comm.Get_rank()
     if objective == "replicated":
         _check_replicated(y, comm)

@@ -18,7 +18,8 @@ from .derivatives import (
     number_of_directions,
     ranks_of,
     require_objective,
-    seed_of,
+    warn_of_replicated,
+    weight_of,
     with_arrays,
     with_tangents,
 )
@@ -70,11 +71,7 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, c
             raise
         finally:
             tape.finish(error)
-        try:
-            seed = seed_of(y, objective, comm)
-        except Exception as problem:
-            tape.refuse(problem)
-            raise
+        seed = weight_of(tape, y, objective, comm)
         outputs = [] if seed is None else [y]
         if outputs and not tape.is_active(y):
             outputs = []
@@ -87,6 +84,7 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, c
                 )
         y_dot = map_leaves(lambda leaf: tape.tangent_at(leaf)[()] if has_tangent(leaf) else None, y)
         gradient, product, nbytes = second_order(tape, outputs, leaves, [seed] * len(outputs))
+        warn_of_replicated(tape.replicated)
     found = {id(x): k for k, x in enumerate(leaves)}
 
     def of(some: list) -> tuple:

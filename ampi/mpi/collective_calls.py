@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ActivityError, CommunicationError
-from ..memory import plain
+from ..memory import Storage, plain
 from ..tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
 from .buffers import Buffer
 from .log import log_collective
@@ -200,11 +200,16 @@ class Performed(IsRecord, Collective):
         else:
             self.values = needed.need(tape)
 
+    def results(self) -> set[Storage | None]:
+        """Where the results are; on the root of a Bcast, where they have come from."""
+        buffers = self.call.writes or self.call.reads
+        return {storage for buffer in buffers for storage in buffer.storages}
+
     def __call__(self, sweep: Sweep) -> None:
         """The adjoint of the blocking form."""
         if self.happens(sweep):
             if sweep.tape.returned is not None:
-                look_for_replicated(sweep, self, {storage for b in self.call.writes for storage in b.storages})
+                look_for_replicated(sweep, self, self.results())
             run_reversed(sweep, self, self.steps(sweep), self.waiting)
         else:
             self.zero(sweep)

@@ -6,13 +6,16 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ..memory import Storage
+from ..tape import lanes_of
 
 if TYPE_CHECKING:
     from ..tape import Sweep
     from .log import Communication
     from .messages import Collective
 
-_TO_ALL = {"Allreduce", "Allgather", "Allgatherv", "Bcast", "bcast", "allgather"}
+_BUFFERS_TO_ALL = ("Allreduce", "Allgather", "Allgatherv", "Bcast")
+_TO_ALL = {form for name in _BUFFERS_TO_ALL for form in (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")}
+_TO_ALL |= {"bcast", "allgather", "allreduce"}
 """Operations that give all ranks the same."""
 
 
@@ -28,7 +31,8 @@ def look_for_replicated(sweep: Sweep, call: Collective, results: Collection[Stor
     log = communication.logs.get(call.reverse)
     if log is None or not log.alike or call.name not in _TO_ALL or call.reverse.comm.Get_size() == 1:
         return
-    for storage, _ in sweep.sizes():
-        if storage not in results and sweep.block(storage).any():
-            return
+    for lane in lanes_of(sweep):
+        for storage, _ in lane.sizes():
+            if storage not in results and lane.block(storage).any():
+                return
     tape.replicated = call

@@ -22,6 +22,7 @@ from .log import communication_of, refused
 from .messages import Collective
 from .notices import stranded
 from .reductions import Steps
+from .replicated import look_for_replicated
 from .reverse import Reverse
 from .waiting import running, wait
 
@@ -221,6 +222,8 @@ class Started:
         if not performed.happens(sweep):
             performed.zero(sweep)
             return
+        if sweep.tape.returned is not None:
+            look_for_replicated(sweep, performed, performed.results())
         self.reversed = ReversedCollective(performed.steps(sweep), performed.call.overlaps)
         schedule = _schedule(sweep, performed)
         schedule.begun[performed] = self.reversed

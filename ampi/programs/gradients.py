@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from .. import checks, memory, outside
-from ..derivatives import OBJECTIVES, adjoints_of, seed_of
+from ..derivatives import OBJECTIVES, adjoints_of, weight_of
 from ..errors import ActivityError, AmpiError, ProgramError
 from ..memory import TrackedArray
 from ..tape import Tape
@@ -42,11 +42,14 @@ class Gradients:
     parts : list of list of structures, one for each dependent and independent
         The gradients with respect to this rank's parts of the independents, in their structures; None where this rank
         has none.
+    replicated : Any
+        The collective call from which all ranks have one value that was counted on each, if that was seen.
     """
 
     session: Session
     values: list[float]
     parts: list[list[Any]]
+    replicated: Any = None
 
     def leaves(self, dependent: int, independent: int) -> list[Any]:
         """The numbers and arrays of a gradient."""
@@ -181,7 +184,7 @@ class Differentiation:
         session.align(self.comm)
         self._times = [dependent.times for dependent in session.dependents]
         self._require_variables()
-        values, parts = [], []
+        values, parts, replicated = [], [], None
         for dependent in session.dependents:
             y = dependent.value
             y = memory.tracked_copy(np.float64(y)) if y is not None and not isinstance(y, TrackedArray) else y
@@ -192,16 +195,16 @@ class Differentiation:
             counted = [] if seed is None else [y]
             found = [x.watched for x in watched]
             given = iter(adjoints_of(tape, counted, found, [seed] * len(counted), warn=False))  # ranks without a part
+            replicated = replicated or tape.replicated
             parts.append([next(given) if x.is_watched else None for x in session.independents])
-        return Gradients(session, values, parts)
+        return Gradients(session, values, parts, replicated)
 
     def _seed(self, tape: Tape, dependent: Dependent, y: Any) -> float | None:
         if y is None and self.objective == "sum":
             return None
         try:
-            return seed_of(y, self.objective, self.comm)
+            return weight_of(tape, y, self.objective, self.comm)
         except AmpiError as error:
-            tape.refuse(error)
             raise ProgramError(f"{dependent.text}: {error}") from None
 
     def displaced_values(self, step: float) -> list[float]:

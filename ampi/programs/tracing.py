@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..derivatives import warn_of_replicated
 from ..errors import TapeError
 from ..mpi import installed
 from ..tape import current
@@ -78,6 +79,7 @@ def trace(
     try:
         with installed():
             found = problem.gradients()
+        warn_of_replicated(found.replicated)
     finally:
         problem.runner.forget()
     if declared:

@@ -375,4 +375,4 @@ def test_files(name, tmp_path):
         COMM.Allreduce(np.reshape(np.sum(y * y * x), 1), total)
         return total[0] * total[0] * 1e-3
 
-    check_second(f, [numpy.linspace(0.5, 1.5, 4) + 0.1 * WORLD.rank], rough=1e-8, add=add)
+    check_second(f, [numpy.linspace(0.5, 1.5, 4) + 0.1 * WORLD.rank], rough=1e-8, add=add, objective="replicated")
