@@ -119,16 +119,48 @@ class Parcel:
         self.tangents = tangents
 
     def __reduce__(self) -> Any:
-        return _open, (self.contents, list(self.arrays), self.tangents)
+        return _open, (_Arrays(list(self.arrays), self.tangents), self.contents)
+
+
+class _Arrays:
+    """The active arrays of a parcel, unpickled before its contents: code of the contents' classes meets them."""
+
+    __slots__ = ("arrays", "tangents")
+
+    def __init__(self, arrays: list[TrackedArray], tangents: np.ndarray | None) -> None:
+        self.arrays = arrays
+        self.tangents = tangents
+
+    def __reduce__(self) -> Any:
+        return _begin, (self.arrays, self.tangents)
+
+
+def _begin(arrays: list[TrackedArray], tangents: np.ndarray | None) -> tuple[Any, ...]:
+    """Make the arrays of a parcel active; gives what `_open` wants to know."""
+    tape = recording() if living else None
+    if tape is None:
+        return [], tangents, None, 0
+    for array in arrays:
+        tape.activate(array)
+    if tape.forward is not None and tangents is not None and len(tangents) == len(lanes_of(tape.forward)):
+        set_tangent(tape.forward, Bundle(arrays), tangents.reshape(-1))
+    return arrays, tangents, tape, len(tape)
 
 
 # Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them and their tangents.
 arrived: dict[int, tuple[Any, list[TrackedArray], np.ndarray | None]] = {}
 
 
-def _open(contents: Any, arrays: list[TrackedArray], tangents: np.ndarray | None) -> Any:
+def _open(begun: tuple[Any, ...], contents: Any) -> Any:
+    arrays, tangents, tape, count = begun
+    if tape is not None and len(tape) != count:  # their record comes after those of what was computed with them
+        raise ActivityError(
+            f"an object that arrives ({type(contents).__name__}) computes with an active array while it is unpickled, "
+            "in __setstate__, or in what __reduce__ names; its derivative would be lost: keep the array as it is, and "
+            "compute after the object has been received"
+        )
     if living:
-        arrived[id(contents)] = contents, [] if recording() is None else arrays, tangents
+        arrived[id(contents)] = contents, arrays, tangents
     return contents
 
 
@@ -195,9 +227,27 @@ def _arrays_in(obj: Any) -> list[TrackedArray]:
     outer, _noting.arrays = _noting.arrays, []
     try:
         mpi.pickle.dumps(obj)
-        return _noting.arrays
+        noted = _noting.arrays
     finally:
         _noting.arrays = outer
+    tape = recording()
+    for k in range(len(noted)):
+        # only `noted` holds it: it will be another one when the object is pickled to be sent
+        if tape is not None and sys.getrefcount(noted[k]) <= _ALONE and is_active(tape, noted[k]):
+            raise ActivityError(
+                f"an object that is sent ({type(obj).__name__}) makes an active array while it is pickled, in "
+                "__getstate__ or __reduce__; its derivative would be lost: keep the array as an attribute, computed "
+                "before the object is sent"
+            )
+    return noted
+
+
+def _alone() -> int:
+    noted = [object()]
+    return next(sys.getrefcount(noted[k]) for k in range(1))
+
+
+_ALONE = _alone()
 
 
 def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
@@ -257,6 +307,8 @@ def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     push = tape.forward or tape.tangents
     if arrays and push is not None:
         here = len(lanes_of(push))
+        if tape.forward is not None and tangents is not None and len(tangents) == here:
+            return bundle, arrays  # they came before the object
         if tangents is not None and len(tangents) != here:
             raise CommunicationError(
                 f"derivatives go in {here} directions here, and those in an object that came in {len(tangents)}: the "
