@@ -108,7 +108,8 @@ def _size(region: Region) -> int:
 class Parcel:
     """An object on its way, with the list of the active arrays in it; unpickled it is the object.
 
-    In forward mode and in second order with their tangents, one row for each direction.
+    In forward mode and in second order with their tangents, one row for each direction.  An object whose class has a
+    say in how it is pickled has been pickled already, into `_Contents`.
     """
 
     __slots__ = ("arrays", "contents", "tangents")
@@ -123,7 +124,7 @@ class Parcel:
 
 
 class _Arrays:
-    """The active arrays of a parcel, unpickled before its contents: code of the contents' classes meets them."""
+    """The active arrays of a parcel, unpickled before its contents: code of the contents' classes finds them active."""
 
     __slots__ = ("arrays", "tangents")
 
@@ -135,16 +136,47 @@ class _Arrays:
         return _begin, (self.arrays, self.tangents)
 
 
+class _Contents:
+    """A pickled object, in which arrays are numbers of places: its class's code has run, and does so only once."""
+
+    __slots__ = ("arrays", "pickled")
+
+    def __init__(self, pickled: bytes, arrays: list[TrackedArray]) -> None:
+        self.pickled = pickled
+        self.arrays = arrays
+
+    def __reduce__(self) -> Any:
+        return _contents_of, (self.arrays, self.pickled)
+
+
+def _contents_of(arrays: list[TrackedArray], pickled: bytes) -> Any:
+    outer, _noting.places = _noting.places, arrays
+    try:
+        return mpi.pickle.loads(pickled)
+    finally:
+        _noting.places = outer
+
+
+def _at_place(place: int) -> TrackedArray:
+    """An array in `_Contents`."""
+    return _noting.places[place]
+
+
 def _begin(arrays: list[TrackedArray], tangents: np.ndarray | None) -> tuple[Any, ...]:
     """Make the arrays of a parcel active; gives what `_open` wants to know."""
     tape = recording() if living else None
     if tape is None:
-        return [], tangents, None, 0
+        return [], tangents, None, None
     for array in arrays:
         tape.activate(array)
     if tape.forward is not None and tangents is not None and len(tangents) == len(lanes_of(tape.forward)):
         set_tangent(tape.forward, Bundle(arrays), tangents.reshape(-1))
-    return arrays, tangents, tape, len(tape)
+    return arrays, tangents, tape, _position(tape)
+
+
+def _position(tape: Tape) -> tuple[int, int]:
+    """Where a tape has come to: another value as soon as anything has been recorded."""
+    return len(tape), len(tape.elements.integers)
 
 
 # Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them and their tangents.
@@ -152,8 +184,10 @@ arrived: dict[int, tuple[Any, list[TrackedArray], np.ndarray | None]] = {}
 
 
 def _open(begun: tuple[Any, ...], contents: Any) -> Any:
-    arrays, tangents, tape, count = begun
-    if tape is not None and len(tape) != count:  # their record comes after those of what was computed with them
+    arrays, tangents, tape, position = begun
+    if (
+        tape is not None and _position(tape) != position
+    ):  # their record comes after those of what was computed with them
         raise ActivityError(
             f"an object that arrives ({type(contents).__name__}) computes with an active array while it is unpickled, "
             "in __setstate__, or in what __reduce__ names; its derivative would be lost: keep the array as it is, and "
@@ -168,9 +202,13 @@ _ATOMS = (numbers.Number, str, bytes, type(None))
 
 
 class _Noting(threading.local):
-    """Arrays that this thread pickles, None if nobody asks; and the error for active ones, if there is to be one."""
+    """Arrays that this thread pickles, None if nobody asks; and the error for active ones, if there is to be one.
+
+    ``places`` are arrays of contents that this thread unpickles.
+    """
 
     arrays: list[TrackedArray] | None = None
+    places: Sequence[TrackedArray] = ()
     refused: Callable[[TrackedArray], Exception] | None = None
 
 
@@ -184,7 +222,8 @@ def _reduced(array: TrackedArray) -> Any:
     """
     if _noting.arrays is not None:
         _noting.arrays.append(array)
-    elif _noting.refused is not None:
+        return _at_place, (len(_noting.arrays) - 1,)
+    if _noting.refused is not None:
         if would_be_lost(array):
             raise _noting.refused(array)
     elif _pickler_of(sys._getframe(1)) not in ("ampi", "mpi4py"):
@@ -215,39 +254,21 @@ def refusing_pickles(error: Callable[[TrackedArray], Exception]) -> Iterator[Non
 for_array_types(lambda cls: copyreg.pickle(cls, _reduced))
 
 
-def _arrays_in(obj: Any) -> list[TrackedArray]:
-    """All arrays of ours that pickling an object would meet."""
+def _arrays_in(obj: Any) -> tuple[list[TrackedArray], Any]:
+    """All arrays of ours in an object, and what to pickle for it."""
     if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
-        return [obj]
+        return [obj], obj
     if isinstance(obj, _ATOMS):
-        return []
+        return [], obj
     found: dict[int, TrackedArray] = {}
     if _walk(obj, found, set()):
-        return list(found.values())
+        return list(found.values()), obj
     outer, _noting.arrays = _noting.arrays, []
     try:
-        mpi.pickle.dumps(obj)
-        noted = _noting.arrays
+        pickled = mpi.pickle.dumps(obj)
+        return _noting.arrays, _Contents(pickled, _noting.arrays)
     finally:
         _noting.arrays = outer
-    tape = recording()
-    for k in range(len(noted)):
-        # only `noted` holds it: it will be another one when the object is pickled to be sent
-        if tape is not None and sys.getrefcount(noted[k]) <= _ALONE and is_active(tape, noted[k]):
-            raise ActivityError(
-                f"an object that is sent ({type(obj).__name__}) makes an active array while it is pickled, in "
-                "__getstate__ or __reduce__; its derivative would be lost: keep the array as an attribute, computed "
-                "before the object is sent"
-            )
-    return noted
-
-
-def _alone() -> int:
-    noted = [object()]
-    return next(sys.getrefcount(noted[k]) for k in range(1))
-
-
-_ALONE = _alone()
 
 
 def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
@@ -273,7 +294,8 @@ def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
 def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
     """What to send for an object, and the active arrays in it."""
     arrays, memory = [], []
-    for array in _arrays_in(obj):
+    found, contents = _arrays_in(obj)
+    for array in found:
         if not array.size:
             continue
         moved = movable(tape, array)
@@ -289,7 +311,7 @@ def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
         return obj, EMPTY
     bundle = Bundle(memory)
     push: Push | None = tape.forward or tape.tangents
-    return Parcel(obj, arrays, None if push is None else np.stack(tangents_in(push, bundle))), bundle
+    return Parcel(contents, arrays, None if push is None else np.stack(tangents_in(push, bundle))), bundle
 
 
 EMPTY = Bundle()
