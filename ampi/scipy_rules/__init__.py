@@ -61,9 +61,8 @@ PARTS = (
 
 def _put_in(part: str) -> None:
     if part in WITH_RULES:
-        with importlib.import_module(f"{__name__}.bindings").bound(part):
-            for module in WITH_RULES[part].split():
-                importlib.import_module(f"{__name__}.{module}")
+        modules = [f"{__name__}.{name}" for name in WITH_RULES[part].split()]
+        importlib.import_module(f"{__name__}.bindings").put_in(part, modules)
     importlib.import_module(f"{__name__}.guards").guard(part)
 
 

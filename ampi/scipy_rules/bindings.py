@@ -2,31 +2,75 @@
 
 A rule that asks for a parameter which this version's function does not have, or whose function has parameters (or a
 place) that `known_parameters` does not list, is not used: active arguments are an error that names the function and the
-version.  Nothing is raised while rules are put in, so that the rest of SciPy keeps its rules.
+version.  Where the release, or the function's source, is not one that was tested (`known_sources`), the first call with
+active arguments is compared with finite differences: a rule that gives another derivative is refused in the same way.
+Nothing is raised while rules are put in, so that the rest of SciPy keeps its rules.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import hashlib
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import scipy
 
-from .. import libraries
+from .. import libraries, versions
 from ..libraries import Hook
-from ..rules import definitions
+from ..rules import definitions, trials
 from ..rules.definitions import any_active, refusal
 from ..tape import Tape
 from . import guards
 from .known_parameters import PARAMETERS
+from .known_sources import SOURCES
 
 problems: dict[str, Exception] = {}
 """Parts of SciPy whose rules could not be put in, or not all of them."""
 
 unfit: dict[str, str] = {}
 """Functions whose rules do not fit this SciPy, and why."""
+
+
+absent: set[str] = set()
+"""Functions that rules were written for and this SciPy does not have."""
+
+
+def put_in(part: str, modules: list[str]) -> None:
+    """Import the modules with the rules of a part of SciPy."""
+    with bound(part):
+        for name in modules:
+            _imported(name)
+    if part in problems:
+        guards.without_rules[part] = f" in SciPy {scipy.__version__} (ampi's rules: {problems[part]})"
+
+
+def _imported(name: str) -> None:
+    """Import a module with rules; what it names and this SciPy does not have keeps none of its other rules away."""
+    stand_ins: list[tuple[types.ModuleType, str]] = []
+    try:
+        while True:
+            try:
+                importlib.import_module(name)
+                return
+            except AttributeError as error:
+                module = error.obj
+                if not isinstance(module, types.ModuleType) or not module.__name__.startswith("scipy."):
+                    raise
+                setattr(module, error.name, types.FunctionType(_nothing.__code__, {}, error.name))
+                stand_ins.append((module, error.name))
+    finally:
+        for module, missing in stand_ins:
+            delattr(module, missing)
+            absent.add(f"{module.__name__}.{missing}")
+
+
+def _nothing() -> None:
+    """In the place of a function that this SciPy does not have, while rules are put in."""
 
 
 @contextlib.contextmanager
@@ -61,6 +105,63 @@ def bind(found: Hook) -> None:
         _refuse(found, f"it is another function ({place}) than ampi's rule was written for")
     elif others:
         _refuse(found, f"it takes parameters that ampi's rule does not know ({', '.join(others)})")
+    elif place.partition(":")[0].partition("._")[0] not in _BY_SCIPY and place not in _HOLDING_VALUES:
+        found.handle = _AtFirst(place, found.handle)
+
+
+_BY_SCIPY = {"scipy.sparse"}
+"""Parts whose rules ask SciPy's own functions what they do."""
+
+_HOLDING_VALUES = {
+    "scipy.interpolate._polyint:_Interpolator1D.__call__",
+    "scipy.interpolate._rgi:RegularGridInterpolator.__call__",
+}
+"""Methods of objects whose active values stand beside SciPy's own."""
+
+
+class _AtFirst:
+    """The handle of a function until it is known that its rule fits: looked at once it is needed."""
+
+    def __init__(self, place: str, handle: Callable) -> None:
+        self.place = place
+        self.handle = handle
+        self.calls = 0
+
+    def __call__(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+        handle = self.handle
+        if is_tested(self.place, found.original):
+            found.handle = handle
+        elif any_active(tape, arguments, keywords):
+            self.calls += 1
+            found.handle = handle  # by which it is tried
+            rule = lambda tape, arguments, keywords: handle(found, tape, arguments, keywords)
+            fits = trials.agrees(found.original, rule, tape, arguments, keywords)
+            if fits is False:
+                _refuse(found, "its derivative is not that of the function that ampi's rule was written for")
+                return found.handle(found, tape, arguments, keywords)
+            if fits is None and self.calls < _MOST_TRIALS:
+                found.handle = self
+        return handle(found, tape, arguments, keywords)
+
+
+_MOST_TRIALS = 10
+"""Calls that tell nothing, until a rule is believed."""
+
+
+def is_tested(place: str, function: Callable) -> bool:
+    """Whether a function of SciPy is, in this release, as ampi's tests have seen it."""
+    if versions.untested({"scipy": scipy.__version__}):
+        return False
+    return source_of(function) in (*SOURCES.get(place, "").split(), "")
+
+
+def source_of(function: Callable) -> str:
+    """A digest of a function's source; nothing where there is none."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
 def _ask_too_much(found: Hook, error: TypeError) -> None:

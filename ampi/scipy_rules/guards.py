@@ -102,7 +102,12 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
             result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
         if _is_discrete(result):
             return result
-    raise refusal(_called(found, arguments), "", instead(found))
+    why = without_rules.get(found.name.rpartition(".")[0], "") if without_rules else ""
+    raise refusal(_called(found, arguments), why, instead(found))
+
+
+without_rules: dict[str, str] = {}
+"""Parts of SciPy whose rules could not be put in, and in words why."""
 
 
 def _called(found: Hook, arguments: tuple) -> str:
