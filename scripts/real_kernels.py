@@ -30,7 +30,7 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLASSES = ("right", "constant", "refused", "crashed", "wrong", "rough", "slow", "not called", "not imported")
-DECORATED = re.compile(r"^\s*@.*jit\b|=\s*[\w.]*jit\(", re.MULTILINE)
+DECORATED = re.compile(r"^\s*@.*jit|=\s*[\w.]*jit\w*\(", re.MULTILINE)
 SKIPPED = {"tests", "test", "testing", "docs", "doc", "benchmarks", "setup.py", "conftest.py", "_cuda", "cuda"}
 OPTIONS = ("parallel", "fastmath", "error_model")
 SIZES = (8, 3)  # of the axes of all arrays; 3 for vectors in space

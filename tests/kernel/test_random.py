@@ -15,7 +15,9 @@ from random_kernels import Program
 from random_language import Language
 from random_lists import OfLists
 from random_recursion import MutualRecursion, Recursion
+from random_reflections import Reflection
 
+import ampi
 from ampi import KernelError
 
 LONG = {10_055, 20_017, 20_033, 30_005, 40_025, 40_027, 50_005, 50_006, 50_029, 60_008, 60_034, 70_005, 90_001,
@@ -77,6 +79,15 @@ def test_recursion(seed):
 @pytest.mark.parametrize("seed", seeds(90_000, 8))
 def test_mutual_recursion(seed):
     examine(MutualRecursion(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(110_000, 48))
+def test_reflections(seed):
+    program = Reflection(seed)
+    examine(program.source(), seed)
+    kernel, arguments = kernel_of(program.source(), seed)
+    written = ampi.kernel(kernel).adjoint_source(*arguments)
+    assert ("frames" not in written) == program.unfolded
 
 
 @pytest.mark.parametrize("seed", seeds(100_000, 16))

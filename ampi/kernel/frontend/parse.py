@@ -58,6 +58,7 @@ from ampi.kernel.frontend.mutual_recursion import put_together
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
+from ampi.kernel.frontend.reflections import unfold_reflection
 from ampi.kernel.frontend.refusals import advice_for, describe
 from ampi.kernel.frontend.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.source import Source, read_source
@@ -152,6 +153,8 @@ class _Builder:
         self.result_type = None if declaration is None else self.signature(declaration, argument_types)[1]
         self.globals = outside.free_names(function)
         self.given = given_values(function, source, argument_types, bool(callers))
+        is_call = is_call_of(self.definition, self.is_itself, self.globals)
+        unfold_reflection(source, inspect.signature(function), is_call)
         self.globals |= spell_out(source, self.globals)
         put_together(function, source, self.globals, _called_function)
         is_call = is_call_of(self.definition, self.is_itself, self.globals)
