@@ -1,12 +1,14 @@
 """Time loops with a folder: what was killed goes on, with the same gradient to the last bit."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import random as randomness
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy
 import pytest
@@ -14,7 +16,7 @@ from test_timeloop import Drawn
 
 import ampi
 import ampi.numpy as np
-from ampi.checkpoint import folder, resuming
+from ampi.checkpoint import folder, resuming, safety
 from ampi.mpi import COMM_WORLD
 
 
@@ -525,4 +527,150 @@ def test_states_of_other_users_are_not_read(tmp_path, which):
     (written if which == "file" else written.parent).chmod(0o777)
     folder._opened.clear()
     with pytest.raises(ampi.TapeError, match="can be changed by other users"):
+        ampi.grad(f)(numpy.ones(3))
+
+
+def squares(storage, step=np.sin, **options):
+    def f(x):
+        loop = ampi.timeloop(step, x * 1.0, steps=4, checkpoints=2, storage=storage, resume=True, **options)
+        return np.sum(loop)
+
+    folder._opened.clear()
+    return ampi.grad(f)(numpy.ones(3))
+
+
+def test_a_umask_that_lets_groups_write(tmp_path):
+    before = os.umask(0o002)
+    try:
+        first = squares(tmp_path / "new" / "states")
+        assert squares(tmp_path / "new" / "states").tobytes() == first.tobytes()
+        (tmp_path / "new").chmod(0o775)  # a folder of a project, in which there are arrays and plain data only
+        assert squares(tmp_path / "new" / "states").tobytes() == first.tobytes()
+    finally:
+        os.umask(before)
+
+
+class Ran:
+    """Made again by its own means, which a file can hold as a pickle only."""
+
+    times = 0
+
+    def __init__(self, x):
+        self.x = x
+
+    def __reduce__(self):
+        return Ran.made, (self.x,)
+
+    def __repr__(self):
+        return f"Ran({self.x})"
+
+    @staticmethod
+    def made(x):
+        Ran.times += 1
+        return Ran(x)
+
+
+def halved(state):
+    state["u"] *= 0.5
+    return state
+
+
+def test_pickled_objects_are_not_read_where_others_could_put_them(tmp_path):
+    def f(u):
+        state = {"u": u * 1.0, "objects": numpy.array([Ran(1.0), Ran(2.0)])}
+        folder._opened.clear()
+        loop = ampi.timeloop(halved, state, steps=4, checkpoints=2, storage=tmp_path / "of all" / "states", resume=True)
+        return np.sum(loop["u"])
+
+    before = os.umask(0o022)
+    try:
+        expected = ampi.grad(f)(numpy.ones(2))
+        Ran.times = 0
+        assert ampi.grad(f)(numpy.ones(2)).tobytes() == expected.tobytes()
+        assert Ran.times
+        (tmp_path / "of all").chmod(0o777)
+        Ran.times = 0
+        with pytest.raises(ampi.TapeError, match=r"-4.h5 holds pickled objects.*of all.*can be changed"):
+            ampi.grad(f)(numpy.ones(2))
+        assert not Ran.times
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kind", ["missing", "text", "unreadable", "no folder", "pickle"])
+def test_what_is_wrong_on_one_rank_is_said_on_all(kind, shared, monkeypatch):
+    comm, last = COMM_WORLD, COMM_WORLD.rank == COMM_WORLD.size - 1
+    first = squares(shared / kind, comm=comm)
+    comm.Barrier()
+    mine = shared / kind / "loop-0" / f"rank-{comm.rank}"
+    if last and kind in ("missing", "text"):
+        (mine / "about.h5").unlink() if kind == "missing" else (mine / "about.h5").write_bytes(b"nothing")
+    if last and kind == "pickle":
+        monkeypatch.setattr(folder, "packed", lambda data: b"\x80\x04N.")
+        files = folder.Folder(shared / kind, ampi.COMM_SELF, "here")
+        files.path = mine
+        files.save("about", {}, [])
+        monkeypatch.undo()
+    if last and kind == "unreadable":
+
+        def refused(path, *arguments, **keywords):
+            if str(path).startswith(str(mine)):
+                raise PermissionError(13, "Permission denied", str(path))
+            return open(path, *arguments, **keywords)
+
+        monkeypatch.setattr(safety, "open", refused, raising=False)
+    if last and kind == "no folder":
+
+        def unmade(path):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(folder, "make", unmade)
+    comm.Barrier()
+    if kind == "missing":  # the last rank has nothing to go on from, and so none has
+        assert squares(shared / kind, comm=comm).tobytes() == first.tobytes()
+        return
+    expected = {
+        "text": "about.h5 is damaged",
+        "unreadable": "about.h5 cannot be read: Permission denied",
+        "no folder": "Permission denied",
+        "pickle": "about.h5 is of another program, or of another version of ampi",
+    }
+    with pytest.raises(ampi.TapeError, match=f"rank {comm.size - 1}: .*{expected[kind]}"):
+        squares(shared / kind, comm=comm)
+
+
+@pytest.mark.mpi
+def test_an_object_that_cannot_be_pickled_is_an_error_on_all_ranks(shared):
+    def f(u):
+        objects = numpy.array([None, None])
+        if COMM_WORLD.rank == COMM_WORLD.size - 1:
+            objects[1] = threading.Lock()
+        folder._opened.clear()
+        state = {"u": u * 1.0, "objects": objects}
+        return np.sum(ampi.timeloop(halved, state, steps=4, checkpoints=2, storage=shared / "states")["u"])
+
+    with pytest.raises(ampi.TapeError, match=f"rank {COMM_WORLD.size - 1} cannot write .*no file can hold.*lock"):
+        ampi.grad(f)(numpy.ones(2))
+    COMM_WORLD.Barrier()
+    assert not [*shared.rglob(f"rank-{COMM_WORLD.size - 1}/state-*"), *shared.rglob("*.part")]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_file_of_a_node_that_cannot_be_made(shared, monkeypatch):
+    """The rank that writes cannot; the others send it more than MPI keeps for them."""
+
+    def f(x):
+        folder._opened.clear()
+        u = np.zeros(40000) + np.sum(x)
+        how = ampi.Storage(shared / "states", per="node")
+        return np.sum(ampi.timeloop(np.sin, u, steps=6, checkpoints=2, storage=how))
+
+    def refused(path, flags):
+        if "state-" in str(path) and "state-0" not in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return os.open(path, flags, 0o644)
+
+    monkeypatch.setattr(folder, "private", refused)
+    with pytest.raises(ampi.TapeError, match=r"rank 0 cannot write 320000 bytes of .*state-.*No space left on device"):
         ampi.grad(f)(numpy.ones(3))

@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from mpi4py import MPI as plain_mpi
 
 from ..errors import TapeError
 from ..mpi.namespace import BASE
-from .safety import Guarded, check_own, refused_file
+from .plain_data import packed, unpacked
+from .safety import Guarded, Unread, check_alone, check_own, make, private, refused_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,34 +99,46 @@ class Folder:
     def open(self, about: dict[str, Any], resume: bool) -> None:
         """Make the folder, or find where to go on; an error on all ranks if it is of another run on one."""
         about = {**about, "files": f"per {self.per}", "ranks of this file": self.node.allgather(self.comm.rank)}
-        problem, point = "", None
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if resume and (self.path / "about.h5").exists():
+        begins = not resume
+
+        def prepare() -> str:
+            nonlocal begins
+            for folder in (self.path.parents[0], self.path):
+                make(folder)
+            begins = begins or not (self.path / "about.h5").exists()
+            if resume and not begins:
                 check_own(self.path)
-            if resume:
-                problem = self._differences(about)
-        except OSError as error:
-            problem = f"{self.path}: {error}"
-        self._agree(problem)
-        try:
+            return self._differences(about) if resume else ""
+
+        def clean() -> None:
             if self.writes:
                 for left in self.path.glob("*.part"):
                     left.unlink()
-            begins = self.node.bcast(not resume or not (self.path / "about.h5").exists())
             if begins:
                 self.clear()
-                self.save("about", about, [])
+
+        def look() -> tuple[int, int] | None:
             if self.writes:
                 self._sizes = {path.stem: path.stat().st_size for path in self.path.glob("*.h5")}
                 self.peak_bytes = sum(self._sizes.values())
-            self.node.Barrier()
-            point = self._last()
-        except OSError as error:
-            problem = f"{self.path}: {error}"
-        said = self._agree(problem, point)
-        points = [point for _, point in said]
+            return self._last()
+
+        problem, differences = self._tried(prepare)
+        begins = any(begins for _, begins in self._agree(problem or differences, begins))
+        self._agree(self._tried(clean)[0])
+        if begins:  # on all ranks: where one has no state to go on from, none has
+            self.save("about", about, [])
+        points = [point for _, point in self._agree(*self._tried(look))]
         self.point = None if None in points else min(points, key=_order)  # type: ignore[type-var]
+
+    def _tried(self, work: Callable[[], Any]) -> tuple[str, Any]:
+        """What went wrong on this rank, in words, and what came of it."""
+        try:
+            return "", work()
+        except Unread as error:
+            return str(error), None
+        except OSError as error:
+            return f"{self.path}: {error}", None
 
     def _agree(self, problem: str, point: Any = None) -> list[tuple[str, Any]]:
         """What all ranks say; an error on all of them if there is a problem on one."""
@@ -191,14 +204,20 @@ class Folder:
         TapeError
             On all ranks, if there is no room for it on one.  What was there before stays, to go on from.
         """
-        problem = ""
+        problem, told = "", b""
         try:
-            self._save(name, data, arrays)
+            told = packed((data, [(a.shape, a.dtype) for a in arrays]))
+        except Exception as error:  # of the program's own classes
+            arrays = []
+            problem = (
+                f"cannot write {self.path / name}.h5: no file can hold what is in the state ({type(error).__name__}: "
+                f"{error}); are its classes at the top of a module?"
+            )
+        needed = sum(a.nbytes for a in arrays) or len(told)
+        try:
+            self._save(name, told, [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays])
         except OSError as error:
-            needed = sum(a.nbytes for a in arrays)
             problem = f"cannot write {needed} bytes of {self.path / name}.h5: {error.strerror or error}"
-            with contextlib.suppress(OSError):
-                (self.path / f"{name}.part").unlink(missing_ok=True)
         if not self.comm.allreduce(bool(problem), plain_mpi.LOR):
             return
         problems = [f"rank {rank} {text}" for rank, text in enumerate(self.comm.allgather(problem)) if text]
@@ -207,30 +226,50 @@ class Folder:
             "there and run again with resume=True, which goes on from the states before, or name another folder"
         )
 
-    def _save(self, name: str, data: Any, arrays: Sequence[np.ndarray]) -> None:
+    def _save(self, name: str, told: bytes, flat: list[np.ndarray]) -> None:
         import h5py
 
-        told = pickle.dumps((data, [(a.shape, a.dtype) for a in arrays]))
-        flat = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
         if not self.writes:
             self.node.send((told, [a.nbytes for a in flat]), 0, _TAG)
             for values in flat:
                 self.node.Send(values, 0, _TAG)
             return
         part, path = self.path / f"{name}.part", self.path / f"{name}.h5"
-        with open(part, "wb+", buffering=0) as raw, Guarded(raw) as guarded, h5py.File(guarded, "w") as file:
-            self._write(file.create_group("0"), told, flat)
-            for rank in range(1, self.node.size):
-                told, sizes = self.node.recv(None, rank, _TAG)
-                received = [np.empty(size, np.uint8) for size in sizes]
-                for values in received:
-                    self.node.Recv(values, rank, _TAG)
-                self._write(file.create_group(str(rank)), told, received)
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
+        is_whole = True
+        parts = self._gathered(told, flat)
+        try:
+            with (
+                open(part, "wb+", buffering=0, opener=private) as raw,
+                Guarded(raw) as guarded,
+                h5py.File(guarded, "w") as file,
+            ):
+                for rank, told, flat in parts:
+                    is_whole = is_whole and told != b""
+                    self._write(file.create_group(str(rank)), told, flat)
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            if is_whole:
+                self._put_in_place(part, path)
+        finally:
+            for _ in parts:  # ranks which still send
+                pass
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    def _gathered(self, told: bytes, flat: list[np.ndarray]) -> Iterator[tuple[int, bytes, list[np.ndarray]]]:
+        """What the ranks of this file write into it, one after the other."""
+        yield 0, told, flat
+        for rank in range(1, self.node.size):
+            told, sizes = self.node.recv(None, rank, _TAG)
+            received = [np.empty(size, np.uint8) for size in sizes]
+            for values in received:
+                self.node.Recv(values, rank, _TAG)
+            yield rank, told, received
+
+    def _put_in_place(self, part: Path, path: Path) -> None:
         size = os.path.getsize(part)
         self.peak_bytes = max(self.peak_bytes, size + sum(self._sizes.values()))
-        self._sizes[name] = size
+        self._sizes[path.stem] = size
         os.replace(part, path)
         folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -253,23 +292,34 @@ class Folder:
         """What a file holds of this rank; None if it is damaged."""
         import h5py
 
-        why = refused_file(self.path / f"{name}.h5")
+        path = self.path / f"{name}.h5"
+        why = refused_file(path)
         if why:
-            raise TapeError(f"{self.where}: ampi.timeloop: resume=True: {why}")
-        with contextlib.suppress(OSError, KeyError):
-            with h5py.File(self.path / f"{name}.h5", "r") as file:
+            raise Unread(why)
+        try:
+            with h5py.File(path, "r") as file:
                 group = file[str(self.node.rank)]
                 told = group["data"][...].tobytes()
                 flat = [group[f"array {k}"][...] for k in range(len(group) - 1)]
                 checksum = group.attrs["checksum"]
-            if checksum == _checksum(told, flat):
-                data, layouts = pickle.loads(told)
-                return data, [a.view(dtype).reshape(shape) for a, (shape, dtype) in zip(flat, layouts)]
-        return None
+        except Exception:  # h5py says in many ways that something is not what HDF5 has written
+            return None
+        if not isinstance(checksum, str) or checksum != _checksum(told, flat):
+            return None
+        try:
+            data, layouts = unpacked(told, partial(check_alone, self.path))
+        except PermissionError as error:
+            raise Unread(f"{path} holds pickled objects, which can run anything, and {error}") from None
+        except ValueError as error:
+            raise Unread(f"{path} is of another program, or of another version of ampi: {error}") from None
+        return data, [a.view(dtype).reshape(shape) for a, (shape, dtype) in zip(flat, layouts)]
 
     def loaded(self, name: str) -> tuple[Any, list[np.ndarray]]:
         """The same; an error if it is damaged."""
-        found = self.load(name)
+        try:
+            found = self.load(name)
+        except Unread as error:
+            raise TapeError(f"{self.where}: ampi.timeloop: {error}") from None
         if found is None:
             raise TapeError(f"{self.where}: ampi.timeloop: {self.path / name}.h5 is damaged or has been removed")
         return found
@@ -285,7 +335,8 @@ class Folder:
         """Remove a file that nobody reads any more."""
         self.node.Barrier()
         if self.writes:
-            (self.path / f"{name}.h5").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it may stay
+                (self.path / f"{name}.h5").unlink(missing_ok=True)
             self._sizes.pop(name, None)
 
 

@@ -92,6 +92,13 @@ class Held:
         self.lasting = {}
 
 
+def held_again(told: tuple) -> Held:
+    """What another process has written about it."""
+    held = Held.__new__(Held)
+    held.__setstate__(told)
+    return held
+
+
 _NUMBER, _PRINT = 50, 50  # bytes of a number or a fingerprint, and of what refers to it
 
 

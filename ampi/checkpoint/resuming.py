@@ -22,6 +22,7 @@ from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
 from .generators import put_back_told_generators, told_generators
+from .reproduction import held_again
 from .states import write
 
 if TYPE_CHECKING:
@@ -133,11 +134,12 @@ class Disk:
         places = {way: (storages.index(r.storage), (r.offset, r.shape, r.strides, r.dtype)) for way, r in later.items()}
         removed = [f"state-{m}" for m in self.folder.states(1 << 62) if m >= n]
         known = [path.stem for path in self.folder.path.glob("adjoint-*.h5") if path.stem != f"adjoint-{n}"]
-        self.folder.agree(f"adjoint-{n}", (self._seed, told, places, begun), arrays, removes=[*removed, *known])
+        held = None if begun is None else begun.__getstate__()
+        self.folder.agree(f"adjoint-{n}", (self._seed, told, places, held), arrays, removes=[*removed, *known])
 
     def load_adjoint(self, n: int, sweep: Sweep) -> tuple[dict[tuple, Region], Held | None]:
         """Put adjoints into a sweep; where that of the state is, and what step n began with."""
-        (seed, told, places, begun), arrays = self.folder.loaded(f"adjoint-{n}")
+        (seed, told, places, held), arrays = self.folder.loaded(f"adjoint-{n}")
         if seed != self._seed:
             raise TapeError(
                 f"{self._loop.where}: ampi.timeloop: {self.folder.path} holds the sweep of another seed, or of another "
@@ -151,7 +153,8 @@ class Disk:
             else:
                 sweep.adopt(storage, arrays[k].copy())
             storages.append(storage)
-        return {way: region_again(storages[k], place) for way, (k, place) in places.items()}, begun
+        later = {way: region_again(storages[k], place) for way, (k, place) in places.items()}
+        return later, None if held is None else held_again(held)
 
 
 class OnDisk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,26 +10,53 @@ from typing import Any
 from ..kernel.runtime.files import check_parents, refused
 
 
+class Unread(Exception):
+    """A file is not read; the text says why."""
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those above it, which only its owner can change, whatever the process's umask."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o755)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for `open`: a new file can be changed by its owner only."""
+    return os.open(path, flags, 0o644)
+
+
 def check_own(folder: Path) -> None:
-    """Raise if another user could have put states into a folder: what is there is unpickled, which can run anything."""
+    """Raise if another user could have put states into a folder."""
     if not hasattr(os, "geteuid"):
         return
     status = folder.lstat()
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"resume=True: the folder {folder} belongs to another user")
+        raise PermissionError(f"the folder {folder} belongs to another user")
     if status.st_mode & 0o022:
         raise PermissionError(
-            f"resume=True: the folder {folder} can be changed by other users (chmod go-w {folder}, if you trust it)"
+            f"the folder {folder} can be changed by other users (chmod go-w {folder}, if you trust it)"
         )
-    check_parents(folder)
+
+
+def check_alone(folder: Path) -> None:
+    """Raise if another user could have put this folder where it is: for objects that are unpickled, which can run
+    anything."""
+    if hasattr(os, "geteuid"):
+        check_own(folder)
+        check_parents(folder)
 
 
 def refused_file(path: Path) -> str:
     """Why a file is not read; nothing if it is, or is not there."""
     try:
         why = refused(path.lstat())
+        if not why:
+            open(path, "rb").close()
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
     return why and f"{path} {why}"
 
 

@@ -1,0 +1,225 @@
+"""Plain data as text that is read without running any code: what files of a time loop say beside their arrays.
+
+JSON, in which a list begins with a letter that says what it stands for. Classes are named, and found again only among
+those that this process has defined already. What is no plain data (an object in an array of objects, say) is pickled,
+one by one, and the caller is asked before it is unpickled, for that can run anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+MARK = b"ampi 1\n"
+_LARGE = 1 << 63
+
+
+def packed(data: Any) -> bytes:
+    """Text from which `unpacked` makes equal data."""
+    return MARK + json.dumps(_told(data), separators=(",", ":"), check_circular=False).encode()
+
+
+def unpacked(text: bytes, before_pickles: Callable[[], None]) -> Any:
+    """What was packed.
+
+    Parameters
+    ----------
+    text : bytes
+    before_pickles : callable
+        Raises an error if what is pickled is not to be trusted.
+
+    Raises
+    ------
+    ValueError
+        It is no such text.
+    """
+    if not text.startswith(MARK):
+        raise ValueError("this is not what this version of ampi writes")
+    try:
+        return _Reader(before_pickles).made(json.loads(text[len(MARK) :]))
+    except (LookupError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _told(x: Any) -> Any:
+    cls = type(x)
+    if cls is bool or x is None:
+        return x
+    if cls is str:
+        return x if x.isascii() else _told_text(x)
+    if cls is int:
+        return x if -_LARGE < x < _LARGE else ["i", hex(x)]
+    if cls is float:
+        return x if x - x == 0 else ["f", struct.pack("<d", x).hex()]
+    tell = _TELLERS.get(cls)
+    if tell is not None:
+        return tell(x)
+    if isinstance(x, type):
+        named = ["C", x.__module__, x.__qualname__]
+        return named if _found(*named[1:]) is x else _pickled(x)
+    if isinstance(x, np.dtype):
+        return _told_dtype(x) or _pickled(x)
+    if cls is np.ndarray and x.dtype.hasobject and x.dtype == object:
+        return ["o", list(x.shape), *map(_told, x.ravel().tolist())]
+    if (cls is np.ndarray or isinstance(x, np.generic)) and not x.dtype.hasobject:
+        dtype = _told_dtype(x.dtype)
+        if dtype is not None and (cls is np.ndarray or type(np.empty((), x.dtype)[()]) is cls):
+            values = np.ascontiguousarray(x)
+            return ["a" if cls is np.ndarray else "n", dtype, list(np.shape(x)), _as_text(values.tobytes())]
+    return _pickled(x)
+
+
+def _told_text(x: str) -> Any:
+    try:
+        x.encode()
+    except UnicodeEncodeError:  # JSON has two surrogates for one character
+        return ["u", _as_text(x.encode("utf-8", "surrogatepass"))]
+    return x
+
+
+def _as_text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _told_dtype(dtype: np.dtype) -> list | None:
+    if type(dtype) in _PLAIN_DTYPES and dtype.metadata is None and dtype.names is None:
+        return ["y", dtype.str]
+    try:
+        described = np.lib.format.dtype_to_descr(dtype)
+        if dtype.metadata is None and np.lib.format.descr_to_dtype(described) == dtype:
+            return ["Y", _told(described), dtype.isalignedstruct]
+    except (TypeError, ValueError):
+        pass
+    return None
+
+
+_PLAIN_DTYPES = {type(np.dtype(code)) for code in "?bhilqBHILQefdgFDGSUMm"}
+
+
+def _pickled(x: Any) -> list:
+    return ["P", _as_text(pickle.dumps(x))]
+
+
+def _pairs(x: dict) -> list:
+    return ["d", *(part for pair in x.items() for part in map(_told, pair))]
+
+
+_TELLERS: dict[type, Callable[[Any], list]] = {
+    tuple: lambda x: ["t", *map(_told, x)],
+    list: lambda x: ["l", *map(_told, x)],
+    dict: _pairs,
+    set: lambda x: ["s", *map(_told, x)],
+    frozenset: lambda x: ["S", *map(_told, x)],
+    bytes: lambda x: ["b", _as_text(x)],
+    complex: lambda x: ["c", struct.pack("<dd", x.real, x.imag).hex()],
+    slice: lambda x: ["x", _told(x.start), _told(x.stop), _told(x.step)],
+    type(...): lambda x: ["e"],
+}
+
+
+def _found(module: str, name: str) -> Any:
+    """A class by its name, in a module that has been imported; None if it is not there."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+class _Reader:
+    def __init__(self, before_pickles: Callable[[], None]) -> None:
+        self.before_pickles = before_pickles
+
+    def made(self, told: Any) -> Any:
+        if type(told) is not list:
+            return told
+        return getattr(self, f"_{_LETTERS[told[0]]}")(*told[1:])
+
+    def _tuple(self, *parts: Any) -> tuple:
+        return tuple(map(self.made, parts))
+
+    def _list(self, *parts: Any) -> list:
+        return list(map(self.made, parts))
+
+    def _dict(self, *parts: Any) -> dict:
+        items = iter(map(self.made, parts))
+        return dict(zip(items, items))
+
+    def _set(self, *parts: Any) -> set:
+        return set(map(self.made, parts))
+
+    def _frozenset(self, *parts: Any) -> frozenset:
+        return frozenset(map(self.made, parts))
+
+    def _slice(self, *parts: Any) -> slice:
+        return slice(*map(self.made, parts))
+
+    def _bytes(self, text: str) -> bytes:
+        return base64.b64decode(text)
+
+    def _surrogates(self, text: str) -> str:
+        return base64.b64decode(text).decode("utf-8", "surrogatepass")
+
+    def _integer(self, text: str) -> int:
+        return int(text, 16)
+
+    def _float(self, text: str) -> float:
+        (value,) = struct.unpack("<d", bytes.fromhex(text))
+        return value
+
+    def _complex(self, text: str) -> complex:
+        return complex(*struct.unpack("<dd", bytes.fromhex(text)))
+
+    def _ellipsis(self) -> Any:
+        return ...
+
+    def _class(self, module: str, name: str) -> type:
+        found = _found(module, name)
+        if found is None:
+            raise ValueError(f"there is no class {name} in {module}")
+        return found
+
+    def _dtype(self, text: str) -> np.dtype:
+        return np.dtype(text)
+
+    def _described(self, told: Any, is_aligned: bool) -> np.dtype:
+        found = np.lib.format.descr_to_dtype(self.made(told))
+        if not is_aligned or found.fields is None:
+            return found
+        names = list(found.names)
+        formats, offsets = zip(*(found.fields[name][:2] for name in names))
+        return np.dtype(
+            {"names": names, "formats": formats, "offsets": offsets, "itemsize": found.itemsize}, align=True
+        )
+
+    def _array(self, dtype: Any, shape: list, text: str) -> np.ndarray:
+        found = np.zeros(shape, self.made(dtype))
+        if found.nbytes:
+            found[...] = np.frombuffer(base64.b64decode(text), found.dtype).reshape(shape)
+        return found
+
+    def _number(self, dtype: Any, shape: list, text: str) -> Any:
+        return self._array(dtype, shape, text)[()]
+
+    def _objects(self, shape: list, *parts: Any) -> np.ndarray:
+        found = np.empty(len(parts), object)
+        for k, part in enumerate(parts):
+            found[k] = self.made(part)
+        return found.reshape(shape)
+
+    def _pickled(self, text: str) -> Any:
+        self.before_pickles()
+        return pickle.loads(base64.b64decode(text))
+
+
+_LETTERS = {
+    "t": "tuple", "l": "list", "d": "dict", "s": "set", "S": "frozenset", "b": "bytes", "c": "complex", "x": "slice",
+    "e": "ellipsis", "u": "surrogates", "i": "integer", "f": "float", "C": "class", "y": "dtype", "Y": "described",
+    "a": "array", "n": "number", "o": "objects", "P": "pickled",
+}  # fmt: skip
