@@ -6,6 +6,7 @@ other than zero on one rank ends all ranks with it. An exception is shown once: 
 tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
 """
 
+import contextlib
 import difflib
 import os
 import re
@@ -169,16 +170,36 @@ class Board:
 
     def __init__(self):
         node = WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-        with tempfile.NamedTemporaryFile() as file:
-            path = node.bcast(file.name)
-            if node.rank == 0:
-                file.truncate(self.slot.itemsize * node.size)
-            node.Barrier()
-            self.slots = np.memmap(path, self.slot, "r+", shape=node.size)
-            node.Barrier()
-        self.mine = self.slots[node.rank : node.rank + 1]
+        path = node.bcast(self.make(node.size) if node.rank == 0 else None)
+        slots = None
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError):
+                slots = np.memmap(path, self.slot, "r+", shape=node.size)
+        node.Barrier()
+        if path is not None and node.rank == 0:
+            os.unlink(path)
+        if node.allreduce(slots is not None, MPI.LAND):
+            self.slots, place = slots, node.rank
+        else:  # no room for a file: each rank sees itself alone
+            self.slots, place = np.zeros(1, self.slot), 0
+        self.mine = self.slots[place : place + 1]
         self.mine["rank"] = RANK
         node.Free()
+
+    def make(self, size):
+        """A file for so many ranks; None where there is no room for it, for who writes to pages without is killed."""
+        path = None
+        try:
+            handle, path = tempfile.mkstemp(prefix="ampi-run-")
+            try:
+                os.posix_fallocate(handle, 0, self.slot.itemsize * size)
+            finally:
+                os.close(handle)
+        except OSError:
+            if path is not None:
+                os.unlink(path)
+            path = None
+        return path
 
     def post(self, text):
         text = text.encode()

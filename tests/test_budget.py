@@ -296,7 +296,7 @@ def test_writing_that_fails_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwritev", broken)
     with ampi.Tape(memory=100_000, spill=tmp_path) as tape:
         x = tape.watch(numpy.full(5000, 0.4))
-        with pytest.raises(ampi.TapeError, match="writing failed"):
+        with pytest.raises(ampi.TapeError, match=r"cannot write .* bytes"):
             heavy(x)
     monkeypatch.undo()
     with pytest.raises(ampi.TapeError, match="not complete"):

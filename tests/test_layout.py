@@ -19,6 +19,7 @@ FLOORS = {
     "filed_needs": 0,
     "live_arrays": 0,
     "checks": 0,
+    "whole_files": 0,
     "arrivals": 0,
     "handouts": 0,
     "recording": 0,

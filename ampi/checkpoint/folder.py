@@ -22,8 +22,9 @@ from mpi4py import MPI as plain_mpi
 
 from ..errors import TapeError
 from ..mpi.namespace import BASE
+from ..whole_files import Guarded
 from .plain_data import packed, unpacked
-from .safety import Guarded, Unread, check_alone, check_own, make, private, refused_file
+from .safety import Unread, check_alone, check_own, make, private, refused_file
 
 
 @dataclasses.dataclass(frozen=True)

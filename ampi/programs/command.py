@@ -166,6 +166,8 @@ def run_plainly(program: Program, packages: list[str]) -> None:
 
 def differentiate(problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None]) -> int:
     """The gradients of a program, as the options ask for them."""
+    if options.output:
+        traced.require_writable("--output", options.output, [options.output])
     with traced.observed(options, problem.program.what) as seen:
         found = problem.gradients()
         if seen is not None:

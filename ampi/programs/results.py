@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..errors import AmpiError
 from ..memory import is_scalar
+from ..whole_files import Guarded, replacing
 from .gradients import Differentiation, Gradients
 from .session import memory_of
 
@@ -80,15 +82,20 @@ def write(path: str, problem: Differentiation, found: Gradients, command: str) -
     if comm.Get_rank() == 0:
         try:
             _write(path, problem, found, parts, places, command)
-        except (OSError, ImportError) as error:
-            problems.append(f"--output {path}: {error}")
+        except (AmpiError, ImportError) as error:
+            problems.append(f"--output: {error}")
     problem.agree(problems)
 
 
 def _write(path: str, problem: Differentiation, found: Gradients, parts: Any, places: Any, command: str) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    needed = sum(np.asarray(leaf).nbytes for rows in parts for row in rows for leaves in row for leaf in leaves)
+    with (
+        replacing(path, "wb+", needed=needed, buffering=0) as raw,
+        Guarded(raw) as guarded,
+        h5py.File(guarded, "w") as file,
+    ):
         file.attrs["command"] = command
         file.attrs["ranks"] = len(parts)
         file.attrs["objective"] = problem.objective

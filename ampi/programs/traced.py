@@ -12,7 +12,7 @@ from typing import Any
 import mpi4py.run
 from mpi4py import MPI as mpi
 
-from ..errors import ProgramError
+from ..errors import AmpiError, ProgramError
 from .runs import without_the_end_of_mpi
 
 FILES = ("index.html", "trace.json.gz")
@@ -70,13 +70,24 @@ class Seen:
         """Write and print what is asked for. Collective."""
         say = lambda text, stream: None if mpi.COMM_WORLD.Get_rank() else print(text, file=stream, flush=True)
         if options.report:
-            for note in self.trace.write(options.report, self.title, check=self.check):
+            with _as_problem("--report"):
+                notes = self.trace.write(options.report, self.title, check=self.check)
+            for note in notes:
                 say(f"ampi.run --report: {note}", sys.stderr)
             say(f"written to {os.path.join(options.report, 'index.html')}", sys.stderr)
         if options.graph:
-            self.trace.write_graph(options.graph)
+            with _as_problem("--graph"):
+                self.trace.write_graph(options.graph)
         if options.profile:
             say(self.trace.profile(), sys.stdout)
+
+
+@contextlib.contextmanager
+def _as_problem(option: str) -> Iterator[None]:
+    try:
+        yield
+    except AmpiError as error:
+        raise ProgramError(f"{option}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -107,19 +118,21 @@ def observed(options: argparse.Namespace, what: str) -> Iterator[Seen | None]:
 
 def _require_places(options: argparse.Namespace) -> None:
     """Raise before the program runs if what is seen cannot be written."""
+    reported = [os.path.join(options.report, name) for name in FILES] if options.report else []
+    require_writable("--report", options.report, reported)
+    require_writable("--graph", options.graph, [options.graph] if options.graph else [])
+
+
+def require_writable(option: str, given: str, paths: list[str]) -> None:
+    """Raise on all ranks if rank 0 cannot write files that an option wants. Collective."""
     comm = mpi.Intracomm(mpi.COMM_WORLD)
     problem = ""
     if comm.Get_rank() == 0:
-        reported = [os.path.join(options.report, name) for name in FILES] if options.report else []
-        for option, given, paths in (
-            ("--report", options.report, reported),
-            ("--graph", options.graph, [options.graph] if options.graph else []),
-        ):
-            try:
-                for path in paths:
-                    _require_writable(path)
-            except OSError as error:
-                problem = f"{option} {given}: {error}"
+        try:
+            for path in paths:
+                _require_writable(path)
+        except OSError as error:
+            problem = f"{option} {given}: {error}"
     problem = comm.bcast(problem)
     if problem:
         raise ProgramError(problem)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..errors import AmpiError
 from ..tape import Tape
 from . import gathering, tracer, written
 from .checked import described
@@ -46,10 +47,21 @@ class Trace:
         """Write page and trace into a folder; gives on rank 0 what was left out of them. Collective."""
         ranks = self.gather(tape)
         found = described(check)
+        return self._written(lambda: [] if ranks is None else self._write(path, title, ranks, found))
+
+    def _written(self, work: Callable[[], Any]) -> Any:
+        """What rank 0 does; an error on all ranks if it cannot write."""
+        found, problem = None, ""
         try:
-            return [] if ranks is None else self._write(path, title, ranks, found)
+            found = work()
+        except AmpiError as error:
+            problem = str(error)
         finally:
             gathering.wait_for_all(self.clocks.comm)  # a rank that ended before would look as if it were missing
+        problem = self.clocks.comm.bcast(problem)
+        if problem:
+            raise AmpiError(problem)
+        return found
 
     @staticmethod
     def _write(path: str, title: str, ranks: Any, found: Any) -> list[str]:
@@ -63,8 +75,7 @@ class Trace:
     def write_graph(self, path: str) -> None:
         """Write the communication graph for Graphviz. Collective."""
         ranks = self.gather()
-        if ranks is not None:
-            written.write_graph(path, ranks)
+        self._written(lambda: None if ranks is None else written.write_graph(path, ranks))
 
     def profile(self) -> str:
         """The table of source lines, on rank 0. Collective."""

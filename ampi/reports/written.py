@@ -9,6 +9,8 @@ import json
 import os
 from typing import Any
 
+from ..errors import AmpiError
+from ..whole_files import replacing, write
 from .events import SWEEP, WAITING
 from .figures import MOST_ARROWS, Ranks, arrows, matrix
 
@@ -32,8 +34,7 @@ def write_page(path: str, figures: dict[str, Any]) -> None:
     }
     for name, part in parts.items():
         text = text.replace(f"<!--{name}-->", part)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    write(path, text)
 
 
 def write_trace(path: str, ranks: Ranks) -> str:
@@ -41,7 +42,7 @@ def write_trace(path: str, ranks: Ranks) -> str:
     sites = ranks[0]["sites"]
     most = MOST_IN_TRACE // len(ranks)
     left_out = sum(rank["dropped"] for rank in ranks)
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=4) as file:
+    with replacing(path, "wb") as raw, gzip.open(raw, "wt", encoding="utf-8", compresslevel=4) as file:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         lines = []
         for k, rank in enumerate(ranks):
@@ -111,8 +112,7 @@ def write_graph(path: str, ranks: Ranks) -> None:
         for (source, dest), (count, nbytes) in sorted(edges.items()):
             lines.append(f'    {name}{source} -> {name}{dest} [label="{count} x, {size(nbytes)}"];')
         lines.append("  }")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join([*lines, "}"]) + "\n")
+    write(path, "\n".join([*lines, "}"]) + "\n")
 
 
 def size(nbytes: float) -> str:
@@ -161,7 +161,10 @@ def _row(label: str, width: int, calls: Any, nbytes: str, seconds: Any, ratio: f
 
 def in_folder(path: str, name: str) -> str:
     """A file of a folder, which is made if need be."""
-    os.makedirs(path, exist_ok=True)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise AmpiError(f"the folder {path} cannot be made: {error.strerror}") from error
     return os.path.join(path, name)
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI as mpi
 
+from .. import whole_files
 from ..mpi.collective_calls import Performed
 from ..mpi.collectives import COLLECTIVES, SCANS
 from ..mpi.data_movement import nbytes_of
@@ -328,7 +329,7 @@ def main(arguments: list[str]) -> None:
     except SystemExit as exit:
         if exit.code not in (None, 0):
             raise
-    path.write_text(json.dumps(census.described()), encoding="utf-8")
+    whole_files.write(path, json.dumps(census.described()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from ampi import whole_files
 from ampi.arguments import ArgumentParser, add_version
 from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
@@ -122,7 +123,7 @@ def _model(options: argparse.Namespace) -> int:
     if options.check:
         print(*validation.told(recorded, network, study.scaling), sep="\n")
     if options.json:
-        options.json.write_text(json.dumps(model.as_json(found, options.at), indent=1), encoding="utf-8")
+        whole_files.write(options.json, json.dumps(model.as_json(found, options.at), indent=1), ScalingError)
     return 0
 
 
@@ -195,7 +196,7 @@ def _export(options: argparse.Namespace) -> int:
     study, found = _read(options)
     text = exports.to_csv(found) if options.format == "csv" else exports.to_extrap(found, study.name)
     if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        whole_files.write(options.output, text, ScalingError)
     else:
         print(text, end="")
     return 0

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 
+from ampi import whole_files
 from ampi.scaling import results
 from ampi.scaling.study import ScalingError, Study
 
@@ -172,10 +173,13 @@ def write(study: Study, results_file: pathlib.Path | None = None) -> dict[int, p
     missing = sorted({case.ranks for case in study.cases() if case not in done})
     texts = {ranks: script(study, ranks, results_file) for ranks in missing}
     folder = folder_of(study)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ScalingError(f"{folder} cannot be made: {error.strerror}") from None
     paths = {ranks: folder / f"{study.path.stem}-{ranks}.sh" for ranks in texts}
     for ranks, text in texts.items():
-        paths[ranks].write_text(text, encoding="utf-8")
+        whole_files.write(paths[ranks], text, ScalingError)
     return paths
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ampi import whole_files
 from ampi.scaling import runner
 from ampi.scaling.census import PRIMAL, RECORDING, SWEEP
 from ampi.scaling.classes import Classes, Extrapolation, Place, Rank, classes_of, extrapolate
@@ -52,22 +53,38 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
     folder = study.path.with_name(f"{study.path.stem}-traffic") / str(case.ranks)
     command = counting(runner.command(study, case), study, folder)
     about = folder / "command.json"
-    if not about.exists() or json.loads(about.read_text()) != command:
+    if not about.exists() or _read(about) != command:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise ScalingError(f"{folder} cannot be made: {error.strerror}") from None
         say(f"recording on {case.ranks} ranks", flush=True)
         status, _, output, errors = runner.start(command, study.folder, runner.environment(study, case), study.timeout)
         if status != 0:
             end = "took too long" if status is None else f"exit status {status}"
             raise ScalingError(f"on {case.ranks} ranks: {end}: {(errors or output)[-runner.SHOWN :].strip()}")
-        about.write_text(json.dumps(command))
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+        whole_files.write(about, json.dumps(command), ScalingError)
+    found = [_read(path) for path in sorted(folder.glob("rank-*.json"))]
+    if None in found:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ScalingError(f"{folder} holds a file that is damaged, and has been removed: run this again")
     if len(found) != case.ranks or found[0]["ranks"] != case.ranks:
         shutil.rmtree(folder)
         raise ScalingError(f"{case.ranks} ranks were to be started, and {len(found)} have written what they sent")
     if not any(rank["seconds"][RECORDING] for rank in found):
         raise ScalingError(f"no tape was recorded by {' '.join(command)}: let the run compute a gradient")
     return found
+
+
+def _read(path: pathlib.Path) -> Any:
+    """What JSON a file has; None if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScalingError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        return None
 
 
 def counting(command: list[str], study: Study, folder: pathlib.Path) -> list[str]:

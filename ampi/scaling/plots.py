@@ -1,9 +1,11 @@
 """Pictures of a study: speed-up, efficiency, and gradient to primal, with the ideal and with confidence bands."""
 
+import io
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from ampi import whole_files
 from ampi.scaling import medians, published
 from ampi.scaling.medians import Band
 from ampi.scaling.results import Results
@@ -53,7 +55,9 @@ def plot(
     _draw_ratio(panels[2], results, beside)
     if title:
         figure.suptitle(title)
-    figure.savefig(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix[1:])
+    whole_files.write(path, picture.getvalue(), ScalingError)
     return path
 
 

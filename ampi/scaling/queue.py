@@ -51,8 +51,15 @@ def note(study: Study, ranks: int, said: str) -> None:
     """Write down a job that was submitted."""
     found = re.search(ASKING[study.job.system].identity, said)
     line = {"ranks": ranks, "system": study.job.system, "job": found[1] if found else "", "submitted": runner.now()}
-    with open(_path(study), "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    path = _path(study)
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise ScalingError(
+            f"{said}: the job is submitted, but this cannot be written to {path}: {error.strerror}; submit again only "
+            "when it has ended"
+        ) from None
 
 
 def waiting(study: Study, ranks: int) -> str:
@@ -65,9 +72,15 @@ def waiting(study: Study, ranks: int) -> str:
     """
     try:
         lines = [json.loads(line) for line in _path(study).read_text(encoding="utf-8").splitlines()]
+        mine = [line for line in lines if line["ranks"] == ranks]
     except FileNotFoundError:
         return ""
-    mine = [line for line in lines if line["ranks"] == ranks]
+    except OSError as error:
+        raise ScalingError(f"{_path(study)} cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise ScalingError(
+            f"{_path(study)} is damaged; see which jobs wait or run, and remove it, or take --again"
+        ) from None
     return _state(mine[-1]) if mine else ""
 
 

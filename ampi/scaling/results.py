@@ -5,6 +5,7 @@ was measured; ``"run"`` is a measurement, ``"warmup"`` a run that does not count
 the beginning of a line: it is passed over, and the next session begins on a line of its own.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -12,7 +13,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from ampi.scaling.study import Case, ScalingError, Study
 
@@ -62,7 +63,10 @@ def files_of(study: Study, results: pathlib.Path | None = None) -> list[pathlib.
     """The files of results of a study that there are: its own, and those of its jobs beside it."""
     path = results or study.results
     pattern = re.compile(re.escape(path.stem) + r"(-\d+)?" + re.escape(path.suffix))
-    return sorted(other for other in path.parent.iterdir() if pattern.fullmatch(other.name))
+    try:
+        return sorted(other for other in path.parent.iterdir() if pattern.fullmatch(other.name))
+    except OSError as error:
+        raise ScalingError(f"{path.parent} cannot be read: {error.strerror}") from None
 
 
 def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
@@ -98,7 +102,11 @@ def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
 
 def _lines(path: pathlib.Path) -> Iterable[dict[str, Any]]:
     """The whole lines of a file: what a killed session has left comes before a session, or at the end."""
-    lines = [line for line in path.read_bytes().decode("utf-8", "replace").split("\n") if line.strip()]
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise ScalingError(f"{path} cannot be read: {error.strerror}") from None
+    lines = [line for line in text.split("\n") if line.strip()]
     broken = 0
     for number, text in enumerate(lines, 1):
         try:
@@ -138,7 +146,11 @@ class Writer:
     """Adds lines to a file of results; each is on disk when `add` returns."""
 
     def __init__(self, path: pathlib.Path):
-        self.file: TextIO = open(path, "a", encoding="utf-8")
+        self.path = path
+        try:
+            self.file: BinaryIO = open(path, "ab+", buffering=0)
+        except OSError as error:
+            raise ScalingError(f"{path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -146,14 +158,35 @@ class Writer:
             raise ScalingError(f"{path}: another process measures into this file now") from None
         except OSError:  # a file system without locks
             pass
-        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):  # a killed session
-            self.file.write("\n")
+        end = self.file.seek(0, os.SEEK_END)
+        if end:
+            self.file.seek(end - 1)
+            if self.file.read() != b"\n":  # a killed session
+                self._write(b"\n")
 
     def add(self, line: dict[str, Any]) -> None:
-        """Write one line."""
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        """Write one line.
+
+        Raises
+        ------
+        ScalingError
+            There is no room for it; the lines before are as they were.
+        """
+        self._write(json.dumps(line).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        end = self.file.seek(0, os.SEEK_END)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self.file.write(left) :]
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.file.truncate(end)
+            raise ScalingError(
+                f"cannot write {len(data):,} bytes of {self.path}: {error.strerror}; what was measured before is there"
+            ) from None
 
     def __enter__(self) -> "Writer":
         return self

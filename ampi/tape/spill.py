@@ -142,7 +142,7 @@ class SpillFile:
         try:
             writing.result()
         except OSError as error:
-            raise TapeError(f"ampi.Tape: spill={self.folder!r}: writing failed: {error}") from error
+            raise self._cannot("write", self.blocks[index].nbytes, error) from error
         self.blocks[index].writing = None
 
     # ------------------------------------------------------------------------------------------------------- reading
@@ -184,7 +184,7 @@ class SpillFile:
             try:
                 count = os.preadv(self._fd, [view[done:]], offset + done)
             except OSError as error:
-                raise TapeError(f"ampi.Tape: spill={self.folder!r}: reading failed: {error}") from error
+                raise self._cannot("read", nbytes, error) from error
             if not count:
                 raise TapeError(f"ampi.Tape: spill={self.folder!r}: the file is shorter than what was written to it")
             done += count
@@ -213,8 +213,14 @@ class SpillFile:
         low, high = bounds_of(array)
         offset = self.blocks[place.index].offset + place.offset
         with self._lock:
-            _write_all(self._fd, [memoryview(memory_at(low, high - low))], offset)
+            try:
+                _write_all(self._fd, [memoryview(memory_at(low, high - low))], offset)
+            except OSError as error:
+                raise self._cannot("write", high - low, error) from error
             self._loaded.pop(place.index, None)
+
+    def _cannot(self, what: str, nbytes: int, error: OSError) -> TapeError:
+        return TapeError(f"ampi.Tape: spill={self.folder!r}: cannot {what} {nbytes:,} bytes: {error.strerror or error}")
 
 
 class Place:
